@@ -17,8 +17,8 @@ from typing import Any
 
 from costmodel import catalog
 from planner.jobs.problem import Problem, load
-from planner.plan import plan
 from planner.results import Plan
+from planner.verbs.plan import plan
 
 MODELS = (
     "llama3-8b",

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.jobs.problem import load
-from planner.plan import plan
 from planner.report import render
+from planner.verbs.plan import plan
 
 FOLDER = Path(__file__).parent
 JOBS = ("llama3-405b-2048xh100", "deepseek-v3-2048xh100")

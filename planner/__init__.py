@@ -8,9 +8,7 @@ once.
 from __future__ import annotations
 
 import logging
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from planner.api import SHORT
@@ -75,18 +73,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "__version__"})
 
 
-class _Package(ModuleType):
-    """
-    A package whose ``plan`` is the verb.
-
-    Importing ``planner.plan`` makes Python store that module as the package's attribute of the same name. The verb is
-    stored instead; the module stays reachable as ``from planner.plan import ...``.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        is_home = isinstance(value, ModuleType) and name in __all__
-        super().__setattr__(name, getattr(value, name) if is_home else value)
-
-
-sys.modules[__name__].__class__ = _Package
 logging.getLogger(__name__).addHandler(logging.NullHandler())

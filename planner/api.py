@@ -42,31 +42,11 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate as Estimate
     from costmodel.strategy import Strategy as Strategy
     from costmodel.tables import Facts as Facts
-    from planner.alternatives import AlternativeOutcome as AlternativeOutcome
     from planner.batch.job_result import JobOutcome as JobOutcome
     from planner.batch.job_result import JobResult as JobResult
     from planner.batch.job_result import JobStatus as JobStatus
     from planner.batch.jobs import BatchJob as BatchJob
     from planner.batch.run import plan_many as plan_many
-    from planner.certificate import Certificate as Certificate
-    from planner.explanation.any_job import AnyJob as AnyJob
-    from planner.explanation.any_job import read_any as read_any
-    from planner.explanation.compare import Comparison as Comparison
-    from planner.explanation.compare import Side as Side
-    from planner.explanation.compare import Unlike as Unlike
-    from planner.explanation.compare import compare as compare
-    from planner.explanation.compare import compare_two as compare_two
-    from planner.explanation.explain import Binding as Binding
-    from planner.explanation.explain import Difference as Difference
-    from planner.explanation.explain import Explanation as Explanation
-    from planner.explanation.explain import explain as explain
-    from planner.explanation.gain import Gain as Gain
-    from planner.explanation.recipes import JudgedLayout as JudgedLayout
-    from planner.explanation.recipes import compare_recipe as compare_recipe
-    from planner.explanation.recipes import judge_recipes as judge_recipes
-    from planner.explanation.studies.device_counts import PlansBySize as PlansBySize
-    from planner.explanation.studies.device_counts import SizedPlan as SizedPlan
-    from planner.explanation.studies.device_counts import plan_for_sizes as plan_for_sizes
     from planner.frameworks import export as export
     from planner.frameworks.accelerate import to_accelerate as to_accelerate
     from planner.frameworks.deepspeed import to_deepspeed as to_deepspeed
@@ -89,31 +69,51 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem as Problem
     from planner.jobs.problem import load as load
     from planner.jobs.strategy_file import StrategyFile as StrategyFile
-    from planner.partial.complete import CompletedBy as CompletedBy
-    from planner.plan import estimate as estimate
-    from planner.plan import plan as plan
-    from planner.recipes.layouts import PublishedLayout as PublishedLayout
-    from planner.recipes.layouts import recipe_candidates as recipe_candidates
-    from planner.recipes.layouts import recipes_for as recipes_for
-    from planner.recommendation import Recommendation as Recommendation
     from planner.report import render as render
     from planner.report.screen import Asked as Asked
     from planner.report.screen import Screen as Screen
     from planner.results import EstimateReport as EstimateReport
     from planner.results import Plan as Plan
     from planner.results import PlanReport as PlanReport
-    from planner.saved_plan import SavedPlan as SavedPlan
-    from planner.saved_plan import read_plan as read_plan
+    from planner.search.alternatives import AlternativeOutcome as AlternativeOutcome
     from planner.search.branch_and_bound import Outcome as Outcome
     from planner.search.branch_and_bound import Status as Status
+    from planner.search.certificate import Certificate as Certificate
+    from planner.search.complete import CompletedBy as CompletedBy
+    from planner.search.idle_devices import FewerDevices as FewerDevices
     from planner.search.listed import CandidateListReport as CandidateListReport
-    from planner.sizes.idle_devices import FewerDevices as FewerDevices
+    from planner.search.recipes import PublishedLayout as PublishedLayout
+    from planner.search.recipes import recipe_candidates as recipe_candidates
+    from planner.search.recipes import recipes_for as recipes_for
+    from planner.search.recommendation import Recommendation as Recommendation
     from planner.uncertainty.evidence.features import Unproven as Unproven
     from planner.uncertainty.evidence.ground import Gap as Gap
     from planner.uncertainty.intervals import Interval as Interval
     from planner.uncertainty.operators import TimedOperator as TimedOperator
     from planner.uncertainty.peaks import Chance as Chance
     from planner.uncertainty.records import BestRun as BestRun
+    from planner.verbs.any_job import AnyJob as AnyJob
+    from planner.verbs.any_job import read_any as read_any
+    from planner.verbs.compare import Comparison as Comparison
+    from planner.verbs.compare import Side as Side
+    from planner.verbs.compare import Unlike as Unlike
+    from planner.verbs.compare import compare as compare
+    from planner.verbs.compare import compare_two as compare_two
+    from planner.verbs.device_counts import PlansBySize as PlansBySize
+    from planner.verbs.device_counts import SizedPlan as SizedPlan
+    from planner.verbs.device_counts import plan_for_sizes as plan_for_sizes
+    from planner.verbs.explain import Binding as Binding
+    from planner.verbs.explain import Difference as Difference
+    from planner.verbs.explain import Explanation as Explanation
+    from planner.verbs.explain import explain as explain
+    from planner.verbs.gain import Gain as Gain
+    from planner.verbs.plan import estimate as estimate
+    from planner.verbs.plan import plan as plan
+    from planner.verbs.recipes import JudgedLayout as JudgedLayout
+    from planner.verbs.recipes import compare_recipe as compare_recipe
+    from planner.verbs.recipes import judge_recipes as judge_recipes
+    from planner.verbs.saved_plan import SavedPlan as SavedPlan
+    from planner.verbs.saved_plan import read_plan as read_plan
 
     __version__: str
 
@@ -121,10 +121,10 @@ _NAMES = {
     "costmodel.errors": "PlanningError SpecError SpecErrors",
     "planner.batch.job_result": "JobResult",
     "planner.batch.run": "plan_many",
-    "planner.explanation.any_job": "AnyJob read_any",
-    "planner.explanation.compare": "Comparison compare compare_two",
-    "planner.explanation.explain": "Explanation explain",
-    "planner.explanation.recipes": "compare_recipe judge_recipes",
+    "planner.verbs.any_job": "AnyJob read_any",
+    "planner.verbs.compare": "Comparison compare compare_two",
+    "planner.verbs.explain": "Explanation explain",
+    "planner.verbs.recipes": "compare_recipe judge_recipes",
     "planner.frameworks": "export",
     "planner.frameworks.accelerate": "to_accelerate",
     "planner.frameworks.deepspeed": "to_deepspeed",
@@ -136,13 +136,13 @@ _NAMES = {
     "planner.frameworks.target": "Export",
     "planner.frameworks.torchtitan": "to_torchtitan",
     "planner.jobs.problem": "Problem load",
-    "planner.plan": "estimate plan",
-    "planner.recipes.layouts": "recipe_candidates recipes_for",
+    "planner.verbs.plan": "estimate plan",
+    "planner.search.recipes": "recipe_candidates recipes_for",
     "planner.report": "render",
     "planner.report.screen": "Asked Screen",
     "planner.results": "EstimateReport Plan PlanReport",
-    "planner.saved_plan": "read_plan",
-    "planner.explanation.studies.device_counts": "PlansBySize SizedPlan plan_for_sizes",
+    "planner.verbs.saved_plan": "read_plan",
+    "planner.verbs.device_counts": "PlansBySize SizedPlan plan_for_sizes",
 }
 """Verbs, the records that they take and return, and errors, by the module that defines them."""
 
@@ -155,26 +155,26 @@ _HELD = {
     "costmodel.step.estimate": "Estimate",
     "costmodel.strategy": "Strategy",
     "costmodel.tables": "Facts",
-    "planner.alternatives": "AlternativeOutcome",
+    "planner.search.alternatives": "AlternativeOutcome",
     "planner.batch.job_result": "JobOutcome JobStatus",
     "planner.batch.jobs": "BatchJob",
-    "planner.certificate": "Certificate",
+    "planner.search.certificate": "Certificate",
     "planner.jobs.checkpoints": "CheckpointSchedule",
     "planner.jobs.conventions": "Conventions ModelSummary",
-    "planner.explanation.compare": "Side Unlike",
-    "planner.explanation.explain": "Binding Difference",
-    "planner.explanation.gain": "Gain",
-    "planner.explanation.recipes": "JudgedLayout",
+    "planner.verbs.compare": "Side Unlike",
+    "planner.verbs.explain": "Binding Difference",
+    "planner.verbs.gain": "Gain",
+    "planner.verbs.recipes": "JudgedLayout",
     "planner.frameworks.target": "Program",
-    "planner.partial.complete": "CompletedBy",
-    "planner.sizes.idle_devices": "FewerDevices",
+    "planner.search.complete": "CompletedBy",
+    "planner.search.idle_devices": "FewerDevices",
     "planner.jobs.document": "Document",
     "planner.jobs.limits": "SearchLimits",
     "planner.jobs.problem": "Alternative Machine",
     "planner.jobs.strategy_file": "StrategyFile",
-    "planner.recommendation": "Recommendation",
-    "planner.recipes.layouts": "PublishedLayout",
-    "planner.saved_plan": "SavedPlan",
+    "planner.search.recommendation": "Recommendation",
+    "planner.search.recipes": "PublishedLayout",
+    "planner.verbs.saved_plan": "SavedPlan",
     "planner.search.branch_and_bound": "Outcome Status",
     "planner.search.listed": "CandidateListReport",
     "planner.uncertainty.evidence.features": "Unproven",

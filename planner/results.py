@@ -17,7 +17,7 @@ from costmodel.tables import Facts
 from planner.jobs.checkpoints import CheckpointSchedule, schedule_costs
 from planner.jobs.conventions import Conventions, ModelSummary
 from planner.jobs.problem import Problem
-from planner.partial.complete import CompletedBy
+from planner.search.complete import CompletedBy
 from planner.search.listed import CandidateListReport
 from planner.search.node_counts import num_held, num_spares
 from planner.uncertainty.evidence.features import MEGATRON, Unproven, line_of, unproven_of
@@ -28,11 +28,11 @@ from planner.uncertainty.peaks import Chance, chance_to_fit
 from planner.uncertainty.records import BestRun
 
 if TYPE_CHECKING:
-    from planner.alternatives import AlternativeOutcome
-    from planner.certificate import Certificate
-    from planner.recommendation import Recommendation
+    from planner.search.alternatives import AlternativeOutcome
     from planner.search.branch_and_bound import Outcome
-    from planner.sizes.idle_devices import FewerDevices
+    from planner.search.certificate import Certificate
+    from planner.search.idle_devices import FewerDevices
+    from planner.search.recommendation import Recommendation
 
 SAME_FRACTION = 1e-9
 """Largest difference of two equal steps, as a fraction."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from planner.plan import estimate
+from planner.verbs.plan import estimate
 
 estimate_by_recipes = partial(estimate, searched=False)
 """Cost a strategy; what it leaves open is as the recipes have it."""

@@ -28,8 +28,8 @@ from costmodel.strategy import (
 from costmodel.tables import tabulate
 from planner.frameworks.megatron.stages import full_by_block, stage_layers
 from planner.jobs.problem import Problem, load
-from planner.plan import evaluate
 from planner.results import Plan
+from planner.verbs.plan import evaluate
 
 MODELS = (
     "llama3-8b",

@@ -28,12 +28,12 @@ from costmodel.strategy import (
     Vocabulary,
 )
 from planner.frameworks import export
-from planner.frameworks.runnable import require_runnable
 from planner.frameworks.target import Export
 from planner.jobs.problem import load
-from planner.plan import evaluate
-from planner.plan import plan as plan_of
 from planner.results import Plan
+from planner.search.runnable import require_runnable
+from planner.verbs.plan import evaluate
+from planner.verbs.plan import plan as plan_of
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_problem import a_problem
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.accuracy.tables import FOLDER, read_table
 from benchmarks.measured_runs.columns import EXPLICIT
-from planner.runs.jobs import References, references
-from planner.runs.predictions import Case, Prediction, case, predictions
-from planner.runs.table import RejectedRow, Run, read
+from planner.jobs.run_jobs import References, references
+from planner.jobs.run_table import RejectedRow, Run, read
+from planner.measure.runs.predictions import Case, Prediction, case, predictions
 
 GOOD: dict[str, str] = {
     **dict.fromkeys(EXPLICIT, ""),

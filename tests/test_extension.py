@@ -240,7 +240,7 @@ def test_source_of_operator_times(extend):
     """Twice the times of the theoretical roofline: computation takes twice as long."""
     copy = extend("source of operator times")
     copy.write(
-        "costmodel/operators/doubled.py",
+        "costmodel/timing/doubled.py",
         "class DoubledTimes:\n    def __init__(self, times):\n        self.times = times\n\n"
         "    def forward_seconds(self, operator):\n        return 2 * self.times.forward_seconds(operator)\n\n"
         "    def backward_seconds(self, operator):\n        return 2 * self.times.backward_seconds(operator)\n\n"
@@ -249,8 +249,8 @@ def test_source_of_operator_times(extend):
     )
     copy.edit("costmodel/facts/calibration.py", ('times: Literal["roofline",', 'times: Literal["doubled", "roofline",'))
     copy.add(
-        "costmodel/operators/source.py",
-        ("import MeasuredTimes\n", "from costmodel.operators.doubled import DoubledTimes\n"),
+        "costmodel/timing/source.py",
+        ("import MeasuredTimes\n", "from costmodel.timing.doubled import DoubledTimes\n"),
         (
             "        return theoretical_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)\n",
             '    if device.constants.times == "doubled":\n'

@@ -12,7 +12,7 @@ import pytest
 
 from constraints import RULES, sentence
 from costmodel.version import DISTRIBUTION
-from planner.describe import describe_catalog
+from planner.report.describe import describe_catalog
 from tests.cases import require_none
 from tests.sources import FILES, PACKAGES, ROOT, code_lines, label, nodes, python_files, text, tree
 

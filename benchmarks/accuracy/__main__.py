@@ -21,9 +21,9 @@ from benchmarks.accuracy.plain import plain_lines
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.errors import PlanningError
-from planner.runs.jobs import References
-from planner.runs.predictions import Case, Prediction, predictions
-from planner.runs.table import RejectedRow
+from planner.jobs.run_jobs import References
+from planner.jobs.run_table import RejectedRow
+from planner.measure.runs.predictions import Case, Prediction, predictions
 
 ROWS_REFUSED = 1
 NO_TABLE = 2

@@ -11,7 +11,7 @@ from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE
 from constraints.rule import Rule, sentence
 from constraints.verdict import violated
 from costmodel.step.layouts import strategy_cost
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 FAMILIES: Mapping[str, tuple[Rule, ...]] = {
     "physics": tuple(rule for rule in PHYSICS_RULES if rule not in MEMORY_RULES),

@@ -27,12 +27,12 @@ from benchmarks.accuracy.left_out.intervals import interval_document, left_out_e
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.errors import PlanningError
 from planner.jobs.cluster import Fitted as FittedConstants
+from planner.jobs.run_jobs import References
+from planner.jobs.run_table import RejectedRow, Run
 from planner.measure.calibrate.cases import Predictor, calibrations_of, measured_logarithms, setting_of, source_weights
 from planner.measure.calibrate.constants import Constant, constants, prior_factors
 from planner.measure.calibrate.fit import Fit, covariance, fit, priors_of
-from planner.runs.jobs import References
-from planner.runs.predictions import Case, cases, unreported_recompute
-from planner.runs.table import RejectedRow, Run
+from planner.measure.runs.predictions import Case, cases, unreported_recompute
 from planner.uncertainty.intervals import TABLE as INTERVALS
 
 

@@ -14,10 +14,10 @@ import yaml
 from costmodel.errors import PlanningError, SpecError
 from planner.jobs.completion import strategy_entries
 from planner.jobs.problem import load
-from planner.plan import estimate
+from planner.jobs.run_table import RejectedRow
+from planner.measure.runs.predictions import GIB, Case, Prediction
 from planner.report import render
-from planner.runs.predictions import GIB, Case, Prediction
-from planner.runs.table import RejectedRow
+from planner.verbs.plan import estimate
 
 
 def write_jobs(folder: Path, results: Iterable[Prediction | RejectedRow]) -> int:

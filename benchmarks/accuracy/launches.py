@@ -20,7 +20,7 @@ from costmodel.step.estimate import estimate
 from costmodel.step.layer import layer_parts
 from costmodel.strategy import CudaGraphs, Strategy
 from costmodel.tables import Facts
-from planner.runs.predictions import Prediction, predictions
+from planner.measure.runs.predictions import Prediction, predictions
 
 WIDEST = 1.0
 """Fraction that no run comes near."""

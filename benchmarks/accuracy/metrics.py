@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.runs.predictions import Prediction
-from planner.runs.table import Run
+from planner.jobs.run_table import Run
+from planner.measure.runs.predictions import Prediction
 
 Item = TypeVar("Item")
 

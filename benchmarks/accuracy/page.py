@@ -14,8 +14,8 @@ from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, as_held_out
 from benchmarks.accuracy.metrics import Errors, grouped
 from benchmarks.accuracy.report import Report, report
 from benchmarks.accuracy.tables import read_table
-from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import RejectedRow
+from planner.jobs.run_table import RejectedRow
+from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.intervals import intervals
 
 PAGE = Path(__file__).parent / "README.md"

@@ -11,7 +11,7 @@ from benchmarks.accuracy.jobs import job_entries
 from constraints.rules.memory import fits_in_device_memory
 from costmodel.step.estimate import estimate
 from planner.jobs.problem import Problem, load
-from planner.runs.predictions import Case, Prediction
+from planner.measure.runs.predictions import Case, Prediction
 
 OF_CLUSTER = ("device", "num_devices", "framework")
 """What a plain job says of its cluster."""

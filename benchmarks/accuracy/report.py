@@ -26,9 +26,9 @@ from benchmarks.accuracy.metrics import (
     rankings,
 )
 from costmodel.strategy import Recompute, Sharding
+from planner.jobs.run_table import RejectedRow
+from planner.measure.runs.predictions import GIB, Prediction
 from planner.report.records.record import finite
-from planner.runs.predictions import GIB, Prediction
-from planner.runs.table import RejectedRow
 
 WORST = 12
 """Rows that the report lists one by one."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.measured_runs.__main__ import convert_files
 from benchmarks.measured_runs.conversion import is_collected
 from costmodel.errors import SpecError
-from planner.runs.jobs import References, references
-from planner.runs.table import RejectedRow, Run, read, read_rows
+from planner.jobs.run_jobs import References, references
+from planner.jobs.run_table import RejectedRow, Run, read, read_rows
 
 FOLDER = Path(__file__).parents[1] / "measured_runs"
 RUNS = FOLDER / "runs.csv"

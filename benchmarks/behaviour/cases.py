@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.accuracy.jobs import job_entries
 from benchmarks.accuracy.tables import read_table
-from planner.runs.predictions import Case, cases
+from planner.measure.runs.predictions import Case, cases
 
 SEED = 24
 NUM_RUNS = 150

@@ -22,7 +22,7 @@ from benchmarks.effects.pairs import DATA, GROUPS, PAIRS, Pair, read_groups, rea
 from benchmarks.effects.ratios import Effect, effects, figures
 from benchmarks.effects.report import counted, lines, write_pairs
 from costmodel.errors import PlanningError
-from planner.runs.predictions import Prediction, predictions
+from planner.measure.runs.predictions import Prediction, predictions
 
 OWN_RUNS = DATA / "runs.csv"
 """Runs of the groups that are no rows of the table of measured runs, in the collected form."""

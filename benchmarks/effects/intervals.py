@@ -29,7 +29,7 @@ from benchmarks.accuracy.tables import read_table
 from benchmarks.effects.__main__ import predicted_runs, without_their_groups
 from benchmarks.effects.pairs import read_groups
 from costmodel.step.estimate import estimate
-from planner.runs.predictions import Prediction
+from planner.measure.runs.predictions import Prediction
 from planner.uncertainty.changes import TABLE, Change, ChangeErrors, Costed, Factor, changes_between, distance
 from planner.uncertainty.intervals import COVERAGE, FEWEST_GROUPS, weighted_quantile
 

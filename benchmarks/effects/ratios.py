@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.accuracy.metrics import APART, Errors, errors, grouped
 from benchmarks.effects.pairs import Pair
-from planner.runs.predictions import Prediction
+from planner.measure.runs.predictions import Prediction
 
 MOST_MEDIAN = 0.04
 MOST_P90 = 0.12

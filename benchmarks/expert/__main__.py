@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 from benchmarks.expert.jobs import ExpertJob, expert_jobs
 from costmodel.errors import PlanningError
-from planner.explanation.compare import Comparison
-from planner.explanation.recipes import judge_layout, reasons_outside
 from planner.jobs.problem import Problem, load
-from planner.plan import estimate, plan
-from planner.recipes.catalog import recipe
-from planner.recipes.layouts import fit_recipe
+from planner.jobs.recipes import recipe
 from planner.report import render
 from planner.report.records.reports import report_record
 from planner.results import EstimateReport, PlanReport
+from planner.search.recipes import fit_recipe
+from planner.verbs.compare import Comparison
+from planner.verbs.plan import estimate, plan
+from planner.verbs.recipes import judge_layout, reasons_outside
 
 FEWEST_JOBS = 40
 FEWEST_INSIDE = 30

@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.accuracy.tables import read_table
 from costmodel import catalog
 from costmodel.catalog.releases import release_of
-from planner.recipes.catalog import Recipe, recipes
-from planner.runs.predictions import Case, cases
+from planner.jobs.recipes import Recipe, recipes
+from planner.measure.runs.predictions import Case, cases
 
 DEVICES = ("h100-80gb-sxm", "b200", "b300", "gb200", "gb300")
 """Devices of the recipes."""

@@ -15,12 +15,12 @@ from benchmarks.accuracy.left_out.folds import NEWEST, fitted_without, is_newest
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel import catalog
 from planner.jobs.cluster import Fitted
+from planner.jobs.run_jobs import References
 from planner.measure.calibrate.calibrate import base_name
 from planner.measure.calibrate.cases import Predictor, measured_logarithms, source_weights
 from planner.measure.calibrate.constants import Constant, around, prior_factors, with_values
 from planner.measure.calibrate.fit import Array, Fit, priors_of
-from planner.runs.jobs import References
-from planner.runs.predictions import Case, unreported_recompute
+from planner.measure.runs.predictions import Case, unreported_recompute
 
 FEWEST_ROWS = 12
 """Of a stack: 8 own runs and as many others as half of that."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.runs.table import positive_or_none
+from planner.jobs.run_table import positive_or_none
 
 MOST = 10**9
 """Of whatever a row counts."""

@@ -7,7 +7,7 @@ import re
 from benchmarks.measured_runs.cells import Row
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.runs.table import PLANNED
+from planner.jobs.run_table import PLANNED
 
 KINDS = ("pretrain", "proxy", "finetune", "oom", "component", PLANNED)
 MEMORY_KINDS = ("allocated", "reserved", "nvidia-smi", "unspecified")

@@ -33,7 +33,7 @@ from benchmarks.operators.scores import (
     predicted,
 )
 from costmodel.errors import SpecError
-from costmodel.operators.sampled_shapes import Shapes, matmul_shapes
+from costmodel.timing.sampled_shapes import Shapes, matmul_shapes
 from planner.measure.fit.learning import learned
 
 LIMITS = {"matmul": (0.05, 0.15), "attention": (0.05, 0.15), "other": (0.08, 0.20)}

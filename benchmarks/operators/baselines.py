@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestRegressor
 
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import Calls
-from costmodel.operators.gaussian_process import Rows
+from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.communication import Measured
 from planner.measure.fit.estimation import Known, estimated
 

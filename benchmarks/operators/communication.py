@@ -18,8 +18,8 @@ from benchmarks.operators.unseen import Unseen, joined
 from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import KINDS, calls_of
-from costmodel.operators.gaussian_process import Rows
-from costmodel.operators.sampled import NORMAL_90
+from costmodel.timing.gaussian_process import Rows
+from costmodel.timing.sampled import NORMAL_90
 from planner.measure.fit.communication import FEWEST, Measured, learned_collectives
 
 PUBLISHED_KINDS = {"allreduce": "all_reduce", "all2all": "all_to_all", "sendrecv": "send", "send_recv": "send"}

@@ -13,8 +13,8 @@ from benchmarks.operators.communication import facts
 from benchmarks.operators.groups import DATA
 from benchmarks.operators.unseen import Unseen, joined
 from costmodel.network.sampled_dispatch import PAYLOADS, Exchanges
-from costmodel.operators.gaussian_process import Rows
-from costmodel.operators.sampled import NORMAL_90
+from costmodel.timing.gaussian_process import Rows
+from costmodel.timing.sampled import NORMAL_90
 from planner.measure.fit.dispatch import MeasuredExchanges, learned_dispatch
 
 HIDDEN_SIZE, TOP_K, RANKS_PER_NODE = 7168, 8, 8

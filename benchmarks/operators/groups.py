@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.operators.gaussian_process import Rows
-from costmodel.operators.sampled_shapes import Shapes, attention_shapes, matmul_shapes, streaming_shapes
+from costmodel.timing.gaussian_process import Rows
+from costmodel.timing.sampled_shapes import Shapes, attention_shapes, matmul_shapes, streaming_shapes
 
 DATA = Path(__file__).parent / "data"
 

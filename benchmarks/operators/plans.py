@@ -14,7 +14,7 @@ from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import Machine, Point, Sample, Timing
 from planner.measure.sample.shapes import points_to_measure
 from planner.measure.sample.work import least_flops, moved_bytes
-from planner.plan import plan
+from planner.verbs.plan import plan
 
 MOST_RATIO = 1.5
 """Processor time with sampled operators and collectives over that with a roofline."""

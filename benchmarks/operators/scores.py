@@ -12,8 +12,8 @@ from sklearn.ensemble import RandomForestRegressor
 from benchmarks.operators.groups import CATALOG_NAMES, Group
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.operators.gaussian_process import Rows
-from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes
+from costmodel.timing.gaussian_process import Rows
+from costmodel.timing.sampled import NORMAL_90, Rates, SampledTimes
 from planner.measure.fit.learning import NUM_FOLDS, dealt, learned, unadapted
 
 FEW_FAMILIES = 12

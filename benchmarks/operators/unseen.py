@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.operators.gaussian_process import Rows
+from costmodel.timing.gaussian_process import Rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from planner.runs.jobs import references
-from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import read
+from planner.jobs.run_jobs import references
+from planner.jobs.run_table import read
+from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.evidence.ground import ground_of
 from planner.uncertainty.intervals import Interval, step_interval
 

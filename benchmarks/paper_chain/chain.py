@@ -22,9 +22,9 @@ from costmodel.lowering import (
 )
 from costmodel.lowering.framework.stage_dealing import dealt_stages
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.operators.work import Communication, Operator
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
+from costmodel.timing.work import Communication, Operator
 
 Seconds = NDArray[np.float64]
 

@@ -11,10 +11,10 @@ import numpy as np
 from benchmarks.operators.groups import DATA, gemm_groups, num_processors
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
-from costmodel.operators.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
-from costmodel.operators.sampled import SampledTimes
-from costmodel.operators.sampled_shapes import Shapes, matmul_shapes
-from costmodel.operators.work import MatmulSize, Numbers, Operator
+from costmodel.timing.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
+from costmodel.timing.sampled import SampledTimes
+from costmodel.timing.sampled_shapes import Shapes, matmul_shapes
+from costmodel.timing.work import MatmulSize, Numbers, Operator
 from planner.measure.fit.learning import learned
 
 LINEARS = {

@@ -13,8 +13,8 @@ from benchmarks.paper_chain.chain import HOST_SECONDS, composed, from_components
 from benchmarks.paper_chain.collectives import sampled_network
 from benchmarks.paper_chain.operators import sampled_operators
 from benchmarks.paper_chain.runs import STEP, MeasuredRun
-from planner.runs.jobs import References
-from planner.runs.predictions import predict
+from planner.jobs.run_jobs import References
+from planner.measure.runs.predictions import predict
 
 ENCODERS = ("encoder_fwd", "encoder_bwd")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from benchmarks.accuracy.tables import read_table
 from costmodel.errors import SpecError
-from planner.runs.jobs import References
-from planner.runs.predictions import Case, case
-from planner.runs.table import Run
+from planner.jobs.run_jobs import References
+from planner.jobs.run_table import Run
+from planner.measure.runs.predictions import Case, case
 
 COMPONENTS = Path(__file__).parent / "data" / "components.csv"
 

@@ -19,11 +19,11 @@ from benchmarks.targets.jobs import Answer, became
 from costmodel.errors import SpecError
 from planner.frameworks import TARGETS, export
 from planner.jobs.problem import load
-from planner.plan import plan
 from planner.report.wording import gib
 from planner.results import Plan, PlanReport
 from planner.uncertainty.peaks import STARTS
 from planner.uncertainty.retries import RUNS_FAST, chance_fast
+from planner.verbs.plan import plan
 
 OFFLOAD_GAIN = 0.1
 """What offload must gain at least, as a fraction of the step without it."""

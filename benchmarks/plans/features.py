@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from benchmarks.accuracy.tables import RUNS, read_table
-from planner.runs.predictions import Case, cases
+from planner.measure.runs.predictions import Case, cases
 from planner.uncertainty.evidence import features, shown, traits
 from planner.uncertainty.evidence.features import shown_by
 from planner.uncertainty.evidence.kinds import stack_of

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.accuracy.tables import read_table
 from costmodel.models.parameters import parameters
-from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import Run
+from planner.jobs.run_table import Run
+from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.intervals import release_name, size_of
 from planner.uncertainty.measured import TABLE, decisions_of, job_of
 

@@ -19,7 +19,7 @@ import yaml
 from benchmarks.accuracy.tables import read_table
 from costmodel.strategy import Sharding
 from planner.measure.calibrate.cases import group_of
-from planner.runs.predictions import GIB, Prediction, predictions
+from planner.measure.runs.predictions import GIB, Prediction, predictions
 from planner.uncertainty.evidence.kinds import stack_of
 from planner.uncertainty.peaks import (
     STARTS,

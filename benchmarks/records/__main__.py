@@ -14,8 +14,8 @@ from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.models.flops import model_flops_per_token
 from costmodel.models.shape import COLUMNS as SHAPE
 from costmodel.models.shape import shape_of
-from planner.runs.predictions import Case, cases
-from planner.runs.table import RejectedRow, Run
+from planner.jobs.run_table import RejectedRow, Run
+from planner.measure.runs.predictions import Case, cases
 from planner.uncertainty.evidence.features import num_bits
 from planner.uncertainty.evidence.kinds import architecture_of
 from planner.uncertainty.records import record_month

@@ -12,7 +12,7 @@ from costmodel import catalog
 from costmodel.errors import PlanningError
 from planner import load
 from planner.frameworks import TARGETS
-from planner.frameworks.runnable import require_runnable
+from planner.search.runnable import require_runnable
 
 DEVICES = ("a100-80gb-sxm", "l40s", "h100-80gb-sxm", "h200", "b200", "gb200", "mi300x")
 NODES = (1, 2, 3, 4, 6, 8, 12)

@@ -16,7 +16,6 @@ import yaml
 from costmodel.errors import PlanningError, SpecError
 from costmodel.strategy import DECISIONS
 from planner import estimate, explain, export, load, plan
-from planner.explanation.any_job import read_any
 from planner.frameworks import TARGETS
 from planner.frameworks.imports.job import import_job
 from planner.jobs.line.reading import read_words
@@ -24,7 +23,8 @@ from planner.jobs.problem import split_overrides
 from planner.report import render
 from planner.report.records.reports import PlanReportRecord
 from planner.results import Plan, PlanReport
-from planner.saved_plan import read_plan
+from planner.verbs.any_job import read_any
+from planner.verbs.saved_plan import read_plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

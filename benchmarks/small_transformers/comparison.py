@@ -13,7 +13,7 @@ from benchmarks.small_transformers.composition import Seconds, step_parts
 from benchmarks.small_transformers.configurations import Configuration, job_of
 from benchmarks.small_transformers.measure import Step
 from planner.jobs.problem import load
-from planner.plan import estimate
+from planner.verbs.plan import estimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,8 @@ from functools import cache
 import numpy as np
 
 from benchmarks.small_transformers.configurations import Configuration, job_of
-from costmodel.operators.sampled import Rates, SampledTimes
-from costmodel.operators.sampled_shapes import Shapes
+from costmodel.timing.sampled import Rates, SampledTimes
+from costmodel.timing.sampled_shapes import Shapes
 from planner.jobs.problem import load
 from planner.measure.fit.learning import FEWEST, estimated_rates, learned
 from planner.measure.sample.job_shapes import job_shapes

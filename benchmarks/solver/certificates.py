@@ -14,10 +14,10 @@ from benchmarks.solver.stages import NUM_DEVICES, SIZES, Check, random_job, time
 from constraints.encoding import seconds_to_ticks
 from costmodel.step.step import cost
 from planner import load
-from planner.certificate import Certificate, Verdict, certify
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome, search
+from planner.search.certificate import Certificate, Verdict, certify
 from planner.search.clock import Clock
 from planner.search.space import Space, build_space
 

@@ -17,11 +17,11 @@ from costmodel.facts.model import Model
 from costmodel.step.estimate import estimate
 from costmodel.step.step import cost
 from planner import load
-from planner.explanation.explain import explain
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome, search
 from planner.search.space import build_space
+from planner.verbs.explain import explain
 
 MAX_SECONDS = {"llama3-405b": 3.0, "deepseek-v3": 10.0}
 NUM_DEVICES = (64, 2048, 8192, 65536)

@@ -14,7 +14,7 @@ from constraints import MEMORY_RULES, sentence
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError
 from planner import export, load, plan
-from planner.frameworks.runnable import answers_of, require_runnable
+from planner.search.runnable import answers_of, require_runnable
 
 MODELS = tuple(name for name in catalog.models() if not name.startswith("mofa"))
 DEVICES = ("v100-32gb-sxm", "a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200", "gb200", "gb300")

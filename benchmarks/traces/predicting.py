@@ -24,7 +24,7 @@ from planner.measure.traces.reading import read_traces
 from planner.measure.traces.replay import replay
 from planner.measure.traces.shapes import Sizes, message_factors, retimed, sizes_of
 from planner.measure.traces.structure import parts
-from planner.plan import estimate
+from planner.verbs.plan import estimate
 
 
 @dataclass(frozen=True, slots=True)

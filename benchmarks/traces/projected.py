@@ -27,14 +27,14 @@ from costmodel.errors import SpecError
 from costmodel.step.estimate import estimate
 from costmodel.tables import Facts
 from planner.jobs.cluster import Fitted
+from planner.jobs.run_jobs import References
 from planner.measure.calibrate.cases import Predictor, measured_logarithms, source_weights
 from planner.measure.calibrate.constants import Constant, prior_factors, read, with_values
 from planner.measure.calibrate.fit import Fit, fit, priors_of
 from planner.measure.project.anchor import Anchor, anchor
 from planner.measure.project.comparison import differences, require_cut_down
 from planner.measure.project.projected import deviation_of_constants, projected_interval, projected_parts
-from planner.runs.jobs import References
-from planner.runs.predictions import Case, unreported_recompute
+from planner.measure.runs.predictions import Case, unreported_recompute
 from planner.uncertainty.intervals import Kind, kind_of, step_interval
 
 CONSTANTS = Path(__file__).parent / "projected_constants.yaml"

@@ -11,10 +11,10 @@ import numpy as np
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_job_of
 from benchmarks.traces.recorded.folder import Index, read_recorded
 from planner.jobs.problem import Problem, load
+from planner.jobs.run_table import Run
 from planner.measure.project.projected import Projection, project
-from planner.plan import estimate
-from planner.runs.predictions import Case
-from planner.runs.table import Run
+from planner.measure.runs.predictions import Case
+from planner.verbs.plan import estimate
 
 CORE = Path(__file__).parent / "core.yaml"
 

@@ -24,7 +24,7 @@ class MeasuredRate:
     flops_per_second
         Achieved FLOPs per second, forward and backward alike.
     rows, shards, groups
-        Shape that it was measured at, as in :class:`costmodel.operators.work.Operator`; None matches every shape.
+        Shape that it was measured at, as in :class:`costmodel.timing.work.Operator`; None matches every shape.
     """
 
     kinds: tuple[str, ...]
@@ -42,7 +42,7 @@ class MeasuredCollective:
     Parameters
     ----------
     group, kind
-        Group and kind, as in :class:`costmodel.operators.work.Communication`; ``pp`` sends are of kind ``send``.
+        Group and kind, as in :class:`costmodel.timing.work.Communication`; ``pp`` sends are of kind ``send``.
     seconds
         Seconds of one call.
     ranks, nbytes

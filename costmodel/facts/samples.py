@@ -42,7 +42,7 @@ def require_table(text: str, *, columns: int, words: int) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SampledOperator:
     """
-    One pass of one kind of operator, the input of :class:`costmodel.operators.sampled.SampledTimes`.
+    One pass of one kind of operator, the input of :class:`costmodel.timing.sampled.SampledTimes`.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class SampledOperator:
     flops_per_second, bytes_per_second, smallest_seconds
         Rates of the roofline, of large operators, and the time of the smallest; None: it only moves bytes.
     offset, variance, noise, lengths
-        Parameters of the Gaussian process of the roofline's error (:class:`costmodel.operators.gaussian_process`).
+        Parameters of the Gaussian process of the roofline's error (:class:`costmodel.timing.gaussian_process`).
     widening
         Factor on the predicted standard deviation.
     lowest, highest

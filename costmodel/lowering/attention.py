@@ -15,7 +15,7 @@ from costmodel.lowering.kernels import (
     shared_input,
 )
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.timing.work import Communication, Numbers, Operator
 
 
 def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, ...]:

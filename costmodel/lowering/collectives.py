@@ -13,8 +13,8 @@ import numpy as np
 
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers
 from costmodel.strategy import CudaGraphs, Sharding, captures
+from costmodel.timing.work import Communication, Numbers
 
 RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
 """
@@ -52,7 +52,7 @@ def tensor_parallel(
     Parameters
     ----------
     kind, nbytes, forward, backward, group
-        As in :class:`costmodel.operators.work.Communication`.
+        As in :class:`costmodel.timing.work.Communication`.
     shape
         The micro-batch.
     sums_gradients
@@ -189,7 +189,7 @@ class StepCollective:
     Parameters
     ----------
     kind
-        As in :class:`costmodel.operators.work.Communication`.
+        As in :class:`costmodel.timing.work.Communication`.
     rounds
         Number of times that it transfers all parameters of a rank in a step.
     tensors_per_layer

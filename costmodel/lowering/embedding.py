@@ -10,7 +10,7 @@ from costmodel.facts.model import Model
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
 from costmodel.lowering.kernels import attach_torch_function, elementwise, logits_fraction, matmul, norms
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.timing.work import Communication, Numbers, Operator
 
 
 def rank_vocabulary(model: Model, shape: Shape) -> Numbers:

@@ -13,8 +13,8 @@ from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_coll
 from costmodel.lowering.kernels import attach_torch_function, elementwise, matmul
 from costmodel.lowering.mlp import activation, feed_forward_operators
 from costmodel.lowering.shape import Shape, distinct_ranks_fraction
-from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.strategy import CudaGraphs, deduplicates_dispatch
+from costmodel.timing.work import Communication, Numbers, Operator
 
 
 def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:

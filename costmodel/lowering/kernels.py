@@ -9,8 +9,8 @@ import numpy as np
 
 from costmodel.facts.fields import Dtype
 from costmodel.lowering.shape import Shape
-from costmodel.operators.sampled_shapes import FLASH_BACKWARD
-from costmodel.operators.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
+from costmodel.timing.sampled_shapes import FLASH_BACKWARD
+from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 FULL_BACKWARD = 2.0
 """
@@ -278,7 +278,7 @@ def attach_kernel(
     operator, shape
         Operator that only moves bytes; the micro-batch.
     kernel, count, is_adjoint
-        As in :class:`costmodel.operators.work.KernelSize`.
+        As in :class:`costmodel.timing.work.KernelSize`.
     sizes
         Sizes by the names of the samples' columns.
     """

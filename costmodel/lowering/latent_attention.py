@@ -13,7 +13,7 @@ from costmodel.lowering.kernels import (
     output_projection,
 )
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.timing.work import Communication, Numbers, Operator
 
 
 def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tuple[Operator, ...]:

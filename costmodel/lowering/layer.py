@@ -16,7 +16,7 @@ from costmodel.lowering.linear_attention import linear_attention_communications,
 from costmodel.lowering.mamba import mamba_communications, mamba_operators
 from costmodel.lowering.mlp import mlp_communications, mlp_operators
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Operator
+from costmodel.timing.work import Communication, Operator
 
 OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     Attention: attention_operators,

@@ -8,7 +8,7 @@ from costmodel.facts.model import LinearAttention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
 from costmodel.lowering.kernels import elementwise, matmul, output_projection
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.timing.work import Communication, Numbers, Operator
 
 LIGHTNING_CHUNK = 256
 """Tokens per block of lightning attention: ``block_size`` of MiniMax-Text-01's config.json."""

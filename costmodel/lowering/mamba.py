@@ -13,7 +13,7 @@ from costmodel.facts.model import Mamba
 from costmodel.lowering.collectives import tensor_parallel_collectives
 from costmodel.lowering.kernels import elementwise, matmul, output_projection
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator, ScanSize
+from costmodel.timing.work import Communication, Numbers, Operator, ScanSize
 
 STATE_BYTES = 4
 """Bytes per element of chunk states and of scores inside a chunk: fp32 (``states_in_fp32``, ``output_dtype``)."""

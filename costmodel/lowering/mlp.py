@@ -6,7 +6,7 @@ from costmodel.facts.model import Mlp
 from costmodel.lowering.collectives import tensor_parallel_collectives
 from costmodel.lowering.kernels import EAGER, attach_torch_function, elementwise, row_parallel, shared_input
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.timing.work import Communication, Numbers, Operator
 
 
 def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from costmodel.axes import present, sum_last
 from costmodel.lowering.kernels import EAGER
-from costmodel.operators.work import Numbers, Operator
 from costmodel.strategy import MODULES, Recompute
+from costmodel.timing.work import Numbers, Operator
 
 FIRST_MODULE = int(Recompute.of(MODULES[0]))
 """The decision's value for the first module; each further one doubles it."""

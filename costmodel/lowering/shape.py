@@ -14,8 +14,8 @@ from costmodel.facts.fields import Dtype
 from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
-from costmodel.operators.work import Numbers
 from costmodel.strategy import CudaGraphs, TokenDispatcher
+from costmodel.timing.work import Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,8 @@ from costmodel.facts.workload import Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
 from costmodel.lowering.recompute import sum_by_module
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.operators.work import Numbers, Operator
 from costmodel.tables import Record
+from costmodel.timing.work import Numbers, Operator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from costmodel.facts.framework import MemoryModel, OptimizerOffload
 from costmodel.facts.workload import Precision
 from costmodel.lowering.recompute import sum_over_modules
-from costmodel.operators.work import Numbers
 from costmodel.strategy import Recompute, Sharding
+from costmodel.timing.work import Numbers
 
 
 def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:

@@ -29,11 +29,11 @@ from costmodel.memory.parts import (
     working_bytes,
 )
 from costmodel.network.groups import Group, dense_data_group, expert_data_group, sharding_group
-from costmodel.operators.work import Numbers
 from costmodel.pipelines.schedules import chunks_alive, parameter_copies
 from costmodel.pipelines.stages import Stages, stages
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts, lookup, memoize_last, microbatches
+from costmodel.timing.work import Numbers
 
 StateBytes: TypeAlias = Callable[..., Numbers]
 """Bytes of weights, gradients or optimizer states: functions of ``memory.parts`` with one signature."""

@@ -13,8 +13,8 @@ from costmodel.facts.workload import Workload
 from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
 from costmodel.lowering.recompute import CONTENTS, recomputes
 from costmodel.models.parameters import KEPT, whole_shape
-from costmodel.operators.work import BETWEEN_TOKENS, MEMORY_BOUND, Numbers, Operator
 from costmodel.strategy import Recompute
+from costmodel.timing.work import BETWEEN_TOKENS, MEMORY_BOUND, Numbers, Operator
 
 AttentionConvention: TypeAlias = Literal["full", "causal"]
 """Counting of scores: ``full`` counts those behind the causal mask (MoFa, Megatron-LM), ``causal`` does not."""

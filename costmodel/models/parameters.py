@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from costmodel.facts.model import Experts, Layer, Model
 from costmodel.lowering import Shape, embedding_operators, head_operators, layer_operators, mtp_operators
-from costmodel.operators.work import Operator
+from costmodel.timing.work import Operator
 
 KEPT = 256
 """Number of models whose sums are cached, since many jobs use one model; affects only speed and memory."""

@@ -12,9 +12,9 @@ from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.shape import Shape
 from costmodel.network.collectives import communication_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group, layer_group
-from costmodel.operators.roofline import STREAMING_SECONDS
-from costmodel.operators.work import Communication, Numbers
 from costmodel.strategy import CudaGraphs
+from costmodel.timing.roofline import STREAMING_SECONDS
+from costmodel.timing.work import Communication, Numbers
 
 TENSOR_PARALLEL = ("tp", "etp")
 """Groups whose ranks split matmuls."""

@@ -17,8 +17,8 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Network
 from costmodel.lowering.shape import distinct_ranks_fraction
 from costmodel.network.sampled_fabric import sampled_seconds
-from costmodel.operators.work import Communication, Numbers
 from costmodel.strategy import TokenDispatcher, deduplicates_dispatch
+from costmodel.timing.work import Communication, Numbers
 
 
 def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:

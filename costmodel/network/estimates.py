@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.operators.gaussian_process import Rows
+from costmodel.timing.gaussian_process import Rows
 
 Law = Callable[[Mapping[str, float]], Rows]
 """Function that returns the seconds of each row, from constants by name."""

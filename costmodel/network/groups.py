@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.operators.work import Numbers
+from costmodel.timing.work import Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.samples import Fabric
-from costmodel.operators.gaussian_process import Rows
+from costmodel.timing.gaussian_process import Rows
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send")
 """Kinds of sampled collectives; ``send``: one rank sends to another."""

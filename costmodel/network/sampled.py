@@ -12,9 +12,9 @@ from costmodel.facts.device import Network
 from costmodel.facts.samples import Fabric
 from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import NUM_SIZES, Calls, calls_of, law_seconds
-from costmodel.operators.gaussian_process import GaussianProcess, Rows
-from costmodel.operators.sampled import BEYOND, NORMAL_90
-from costmodel.operators.work import Numbers
+from costmodel.timing.gaussian_process import GaussianProcess, Rows
+from costmodel.timing.sampled import BEYOND, NORMAL_90
+from costmodel.timing.work import Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.network.estimates import Estimates
-from costmodel.operators.gaussian_process import GaussianProcess, Rows
-from costmodel.operators.sampled import NORMAL_90
+from costmodel.timing.gaussian_process import GaussianProcess, Rows
+from costmodel.timing.sampled import NORMAL_90
 
 PAYLOADS = ("fp8", "bf16", "combine")
 """Payloads: tokens to experts in eight or sixteen bits, or experts' outputs back, summed on the way."""

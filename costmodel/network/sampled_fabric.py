@@ -14,8 +14,8 @@ from costmodel.facts.samples import SampledFabric, SampledTier
 from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, calls_of
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.operators.gaussian_process import Rows, fit_samples
-from costmodel.operators.work import Numbers
+from costmodel.timing.gaussian_process import Rows, fit_samples
+from costmodel.timing.work import Numbers
 from costmodel.validation import shown
 
 WHERE = "cluster.device.calibration.samples.collectives"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes import Array, sum_last
-from costmodel.operators.work import Numbers
+from costmodel.timing.work import Numbers
 
 
 def plain_seconds(forward: Array, backward: Array, num_ranks: NDArray[np.int64], *, num_microbatches: Numbers) -> Array:

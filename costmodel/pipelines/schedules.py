@@ -18,9 +18,9 @@ from typing import TypeAlias
 import numpy as np
 
 from costmodel.axes import present
-from costmodel.operators.work import Numbers
 from costmodel.pipelines.interleaved import bubble_seconds, chunks_in_flight
 from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary, is_one_of
+from costmodel.timing.work import Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,9 +35,6 @@ from costmodel.network.calls import (
     is_called,
     time_call,
 )
-from costmodel.operators.roofline import BACKWARD_KERNELS
-from costmodel.operators.source import OperatorTimes, operator_times
-from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.step.overlap import (
     excess_seconds,
     exposed_cp_seconds,
@@ -47,6 +44,9 @@ from costmodel.step.overlap import (
 )
 from costmodel.strategy import CudaGraphs, TokenDispatcher, different_dispatchers
 from costmodel.tables import Record
+from costmodel.timing.roofline import BACKWARD_KERNELS
+from costmodel.timing.source import OperatorTimes, operator_times
+from costmodel.timing.work import Communication, Numbers, Operator
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 """Operators of the attention core: scores, softmax, weighted values."""

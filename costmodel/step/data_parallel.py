@@ -18,7 +18,6 @@ from costmodel.memory.parts import state_shards
 from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, sharing_groups
 from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group
-from costmodel.operators.work import Numbers
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
 from costmodel.step.layer import (
@@ -43,6 +42,7 @@ from costmodel.step.p2p import pipeline_ranks
 from costmodel.step.rank_time import rank_seconds
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup, memoize_last, microbatches
+from costmodel.timing.work import Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

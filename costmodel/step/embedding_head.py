@@ -19,11 +19,11 @@ from costmodel.lowering.embedding import (
 from costmodel.lowering.layer import mtp_projection_communications, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.calls import call_seconds, copy_seconds
-from costmodel.operators.source import OperatorTimes, operator_times
-from costmodel.operators.work import Communication, KernelSize, Numbers, Operator
 from costmodel.step.compute import weight_gradient_seconds
 from costmodel.strategy import Vocabulary
 from costmodel.tables import Record
+from costmodel.timing.source import OperatorTimes, operator_times
+from costmodel.timing.work import Communication, KernelSize, Numbers, Operator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,6 @@ from costmodel.axes import Array, Decisions, add_layer_axis, add_leading_axis
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.lowering.recompute import sum_over_modules
-from costmodel.operators.work import Numbers
 from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_exchanges, layer_seconds
 from costmodel.step.links import (
     LinkLoads,
@@ -32,6 +31,7 @@ from costmodel.step.links import (
 from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher, different_dispatchers
 from costmodel.tables import Facts, Record, lookup, memoize_last
+from costmodel.timing.work import Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,8 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import EquippedDevice
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import Group
-from costmodel.operators.sampled_source import ADAM_BYTES, sampled_update
-from costmodel.operators.work import Numbers
+from costmodel.timing.sampled_source import ADAM_BYTES, sampled_update
+from costmodel.timing.work import Numbers
 
 
 def data_parallel_collective_seconds(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.facts.device import Slowdowns
-from costmodel.operators.work import Numbers
+from costmodel.timing.work import Numbers
 
 
 def taken_seconds(copying_seconds: Numbers, slowdowns: Slowdowns) -> Numbers:

@@ -12,13 +12,13 @@ from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group, pipeline_group
-from costmodel.operators.work import Numbers
 from costmodel.pipelines.interleaved import p2p_exposed_seconds
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
 from costmodel.step.layer import FORWARD_FRACTION, LayerParts
 from costmodel.step.overlap import exposed_overlapped_seconds, taken_seconds
 from costmodel.tables import Facts, lookup, microbatches
+from costmodel.timing.work import Numbers
 
 
 def p2p_seconds(

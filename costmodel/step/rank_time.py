@@ -15,7 +15,6 @@ from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import pipeline_group
-from costmodel.operators.work import Numbers
 from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, unequal_chunks_seconds
 from costmodel.pipelines.orders import has_order
 from costmodel.pipelines.plain import plain_seconds
@@ -28,6 +27,7 @@ from costmodel.step.overlap import taken_seconds
 from costmodel.step.p2p import micro_batch_bytes, sent_seconds, whole_p2p_seconds
 from costmodel.strategy import Schedule, Vocabulary, default_microbatch_group, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
+from costmodel.timing.work import Numbers
 
 SCALAR_BYTES = 4.0
 """Bytes of a token's maximum, sum or logit in the loss, FP32."""

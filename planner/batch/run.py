@@ -214,6 +214,6 @@ def run_batch(
 
 def _import_planner() -> None:
     """Import the modules that a job needs, so that their time does not count for the first job."""
-    import_module("planner.plan")
+    import_module("planner.verbs.plan")
     import_module("planner.search.branch_and_bound")
     import_module("planner.report.records.reports")

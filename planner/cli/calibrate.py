@@ -33,7 +33,7 @@ def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
         metavar="CSV",
         type=Path,
         required=True,
-        help="measured runs; columns are keys of a job file (planner/runs/README.md)",
+        help="measured runs; columns are keys of a job file (planner/measure/runs/README.md)",
     )
     parser.add_argument("--models", metavar="YAML", type=Path, help="architectures by the names in the runs' 'model'")
     parser.add_argument("--device", metavar="NAME", help="device of the catalog to start from (default: the runs' own)")
@@ -47,9 +47,9 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     require_new(arguments.output, force=arguments.force)
     with progress(f"calibrating on {arguments.runs}"):
         from planner.jobs.cluster import device_text
+        from planner.jobs.run_jobs import references
         from planner.measure.calibrate.calibrate import Unfit, calibrate
         from planner.measure.calibrate.wording import calibration_text, first_text
-        from planner.runs.jobs import references
 
         known = references(arguments.models, arguments.runs.parent)
         try:

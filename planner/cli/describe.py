@@ -61,7 +61,7 @@ def add_schema_options(parser: argparse.ArgumentParser) -> None:
 def run_model(arguments: argparse.Namespace) -> int:
     """Describe a model."""
     with progress(f"reading {arguments.model}"):
-        from planner.describe import aligned, describe_model, json_text, model_rows
+        from planner.report.describe import aligned, describe_model, json_text, model_rows
 
         described = describe_model(arguments.model, arguments.sequence_length, arguments.attention)
     model = Path(arguments.model)
@@ -75,7 +75,7 @@ def run_model(arguments: argparse.Namespace) -> int:
 def run_catalog(arguments: argparse.Namespace) -> int:
     """Describe the catalog, or an entry."""
     with progress("reading the catalog"):
-        from planner.describe import catalog_tables, catalog_text, describe_catalog, json_text, leaves
+        from planner.report.describe import catalog_tables, catalog_text, describe_catalog, json_text, leaves
 
         described = describe_catalog(arguments.entry, arguments.only)
     check_output(arguments.output, ())

@@ -51,7 +51,7 @@ def add_explain_options(parser: argparse.ArgumentParser) -> None:
 
 def run_explain(arguments: argparse.Namespace) -> int:
     """Explain and print."""
-    return report_on_job(arguments, "planner.explanation.explain", "explain", "explaining")
+    return report_on_job(arguments, "planner.verbs.explain", "explain", "explaining")
 
 
 def add_compare_options(parser: argparse.ArgumentParser) -> None:
@@ -84,19 +84,19 @@ def run_compare(arguments: argparse.Namespace) -> int:
     if arguments.recipe is not None:
         return _run_compare_recipe(arguments)
     words = [arguments.job, *arguments.assignments]
-    from planner.explanation.any_job import is_job
     from planner.jobs.line.words import is_line
+    from planner.verbs.any_job import is_job
 
     jobs = [word for word in words if "=" not in (word.split() or [""])[0] and not is_line(word)]
     if sum(map(is_job, jobs)) > 2:
         raise SpecError(jobs[2], f"two jobs at most are compared, got {len(jobs)}.", "Compare two at a time.")
     if len(jobs) > 2 or not is_job(jobs[-1]):
-        return report_on_job(arguments, "planner.explanation.compare", "compare", "comparing")
+        return report_on_job(arguments, "planner.verbs.compare", "compare", "comparing")
     with progress(f"comparing {' and '.join(jobs)}"):
-        from planner.explanation.any_job import read_any
-        from planner.explanation.compare import compare_two
         from planner.frameworks.imports.job import read_variables
         from planner.jobs.written.one_line import OPTIONS
+        from planner.verbs.any_job import read_any
+        from planner.verbs.compare import compare_two
 
         numbers = [
             f"{entry}={text}" for name, entry in OPTIONS.items() if (text := getattr(arguments, name)) is not None
@@ -114,8 +114,8 @@ def run_compare(arguments: argparse.Namespace) -> int:
 def _run_compare_recipe(arguments: argparse.Namespace) -> int:
     """Compare a published layout with a job's recommended plan, and print."""
     with progress(f"comparing {arguments.job}"):
-        from planner.explanation.recipes import OPTION, compare_recipe
         from planner.jobs.problem import load, split_overrides
+        from planner.verbs.recipes import OPTION, compare_recipe
 
         document, overrides = read_job(arguments, arguments.assignments)
         entries, decisions = split_overrides(overrides)

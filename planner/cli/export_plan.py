@@ -47,7 +47,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         from planner.frameworks import export
         from planner.frameworks.folder import write_files
         from planner.frameworks.launch import launched
-        from planner.saved_plan import read_plan
+        from planner.verbs.saved_plan import read_plan
 
         saved = read_plan(arguments.plan, int(number))
         exported = export(saved.plan, arguments.target, arguments.framework_version)

@@ -102,7 +102,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         from planner.jobs.line.model import require_parts
         from planner.jobs.line.reading import read_words
         from planner.jobs.problem import load, split_overrides
-        from planner.plan import plan
+        from planner.verbs.plan import plan
 
         document, assignments = read_job(arguments, overrides)
         overrides, words = split_overrides(assignments)
@@ -129,7 +129,7 @@ def _plan_from_runs(problem: Problem, paths: Sequence[Path]) -> PlanReport:
     from planner.measure.project.anchor import anchor
     from planner.measure.project.small_runs import small_runs
     from planner.measure.project.wording import with_small_runs
-    from planner.plan import plan
+    from planner.verbs.plan import plan
 
     found = anchor(problem, small_runs(paths, problem))
     return with_small_runs(plan(found.applied(problem)), found, problem)
@@ -146,7 +146,7 @@ def _check_model_file(arguments: argparse.Namespace, sources: Sequence[Path]) ->
 
 def _model(report: PlanReport) -> JointModel | None:
     """Return the CP-SAT model of a report's answer; None where there is none."""
-    from planner.certificate import written_model
+    from planner.search.certificate import written_model
 
     return written_model(report.chosen, report.outcome)
 
@@ -164,4 +164,4 @@ def add_estimate_options(parser: argparse.ArgumentParser) -> None:
 
 def run_estimate(arguments: argparse.Namespace) -> int:
     """Estimate and print."""
-    return report_on_job(arguments, "planner.plan", "estimate", "estimating")
+    return report_on_job(arguments, "planner.verbs.plan", "estimate", "estimating")

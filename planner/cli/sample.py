@@ -117,7 +117,7 @@ def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
     from planner.jobs.problem import load
     from planner.measure.fit.doubts import doubtful_points
     from planner.measure.sample.job_shapes import job_shapes
-    from planner.plan import plan
+    from planner.verbs.plan import plan
 
     problem = load(arguments.job, [f"cluster.device={real(arguments.more)}"])
     if problem.facts.cluster.device.calibration.samples is None:

@@ -9,9 +9,9 @@ from costmodel.facts.fields import Dtype
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.models.flops import AttentionConvention, model_flops_per_token
 from costmodel.models.parameters import active_parameters, mtp_parameters, parameters, whole_shape
-from costmodel.operators.source import operator_times
-from costmodel.operators.work import Operator
 from costmodel.tables import Facts
+from costmodel.timing.source import operator_times
+from costmodel.timing.work import Operator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

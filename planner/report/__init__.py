@@ -29,8 +29,8 @@ def render(
     Parameters
     ----------
     report
-        The result of :func:`planner.plan.plan`, :func:`planner.plan.estimate`,
-        :func:`planner.explanation.explain.explain` or :func:`planner.explanation.compare.compare`.
+        The result of :func:`planner.verbs.plan.plan`, :func:`planner.verbs.plan.estimate`,
+        :func:`planner.verbs.explain.explain` or :func:`planner.verbs.compare.compare`.
     format
         ``table``, ``markdown`` and ``json`` hold the whole report. Plans and estimates also have ``short``, one screen
         with the next commands. Plans, estimates and comparisons have ``csv``, one row per plan, and ``html``, a page.
@@ -61,15 +61,15 @@ def render(
 
             return json_text(report)
         case "html":
-            from planner.explanation.explain import Explanation
             from planner.report.html.page import html_text
+            from planner.verbs.explain import Explanation
 
             if isinstance(report, Explanation):
                 raise SpecError("format", "explanations have no page.", "Use table, markdown or json.")
             return html_text(report)
         case "short" | "csv":
-            from planner.explanation.compare import Comparison
             from planner.results import EstimateReport, PlanReport
+            from planner.verbs.compare import Comparison
 
             if isinstance(report, PlanReport | EstimateReport):
                 return _plan_text(report, format, screen, asked)

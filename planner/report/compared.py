@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planner.explanation.compare import Comparison
 from planner.report.compared_two import figures_section, memory_section, two_sections
 from planner.report.conflicts import forbidden_rules_sections, nothing_sections, preference_sections
 from planner.report.gain import gain_section, verdict
@@ -17,6 +16,7 @@ from planner.report.section import Section
 from planner.report.setting import setting_section
 from planner.report.strategies import completion_rows, strategies_section
 from planner.report.wording import money, seconds
+from planner.verbs.compare import Comparison
 
 
 def comparison_sections(comparison: Comparison) -> Iterator[Section]:

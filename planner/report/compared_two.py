@@ -16,13 +16,13 @@ from planner.report.strategies import strategies_section
 from planner.report.wording import NOTHING, gib, money, part_label, seconds
 
 if TYPE_CHECKING:
-    from planner.explanation.compare import Comparison
     from planner.report.records.explained import (
         ComparisonRecord,
         MemoryDifferenceRecord,
         SideRecord,
     )
     from planner.report.records.plan import PlanRecord
+    from planner.verbs.compare import Comparison
 
 NAMES = ("first", "second")
 

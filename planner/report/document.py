@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TypeAlias
 
-from planner.explanation.compare import Comparison
-from planner.explanation.explain import Explanation
 from planner.report.records.explained import ComparisonRecord, ExplanationRecord
 from planner.report.records.record import Plain
 from planner.report.records.reports import ReportRecord, report_record
 from planner.results import EstimateReport, PlanReport
+from planner.verbs.compare import Comparison
+from planner.verbs.explain import Explanation
 
 AnyReport: TypeAlias = PlanReport | EstimateReport | Explanation | Comparison
 AnyRecord: TypeAlias = ReportRecord | ExplanationRecord | ComparisonRecord

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planner.explanation.explain import Explanation, Kind
 from planner.jobs.limits import StageChoice
 from planner.jobs.line.writing import write_completed, write_words
 from planner.jobs.strategy_file import LAYOUT
@@ -20,6 +19,7 @@ from planner.report.strategies import ORIGIN, strategies_section
 from planner.report.wording import NOTHING, gib, part_label, seconds
 from planner.uncertainty.peaks import STARTS
 from planner.uncertainty.retries import RUNS_FAST
+from planner.verbs.explain import Explanation, Kind
 
 if TYPE_CHECKING:
     from planner.report.records.explained import BindingRecord, DifferenceRecord

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.explanation.compare import Comparison
-from planner.explanation.explain import Explanation
 from planner.report.compared import comparison_sections
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.costs import costs_sections
@@ -26,6 +24,8 @@ from planner.report.setting import conventions_section, setting_section
 from planner.report.strategies import completion_rows, settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
 from planner.results import EstimateReport, PlanReport
+from planner.verbs.compare import Comparison
+from planner.verbs.explain import Explanation
 
 
 def all_sections(report: AnyReport) -> Iterator[Section]:

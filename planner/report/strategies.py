@@ -151,7 +151,7 @@ ORIGIN = {
     "recipes": "as the recipes of the framework have it",
     "no_plan": "as the recipes of the framework have it, since nothing with what was given is allowed: ",
 }
-"""The origin of decisions that were not given, by :class:`planner.partial.complete.CompletedBy`."""
+"""The origin of decisions that were not given, by :class:`planner.search.complete.CompletedBy`."""
 
 
 def completion_rows(report: EstimateReport) -> Iterator[tuple[str, str]]:

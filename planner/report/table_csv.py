@@ -20,7 +20,7 @@ from planner.report.records.strategy import StrategyRecord
 from planner.results import EstimateReport, PlanReport
 
 if TYPE_CHECKING:
-    from planner.explanation.compare import Comparison
+    from planner.verbs.compare import Comparison
 
 OF_CLUSTER = ("framework", "framework_is_assumed")
 

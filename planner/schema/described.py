@@ -10,7 +10,7 @@ from costmodel.facts.framework import Framework
 from costmodel.facts.model import Experts, Layer, Mixer, Mlp, Model
 from costmodel.facts.workload import Precision
 from costmodel.models.flops import AttentionConvention
-from planner.describe import ALIAS, MODEL_COUNTS, MODEL_FACTS, RECIPE_TEXTS
+from planner.report.describe import ALIAS, MODEL_COUNTS, MODEL_FACTS, RECIPE_TEXTS
 from planner.schema.records import Schema, closed, record_schema, whole
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}

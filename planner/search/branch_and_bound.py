@@ -162,7 +162,7 @@ class Outcome:
     even
         For each strategy with uneven stages, the best strategy of its group with even stages.
     conflict
-        Reason why no strategy fits, if it was asked for (:mod:`planner.infeasibility`).
+        Reason why no strategy fits, if it was asked for (:mod:`planner.verbs`).
     ticks
         Step of the best strategy in the solver's ticks, the least possible; 0 without a strategy.
     row_bounds

@@ -12,12 +12,12 @@ from costmodel.lowering import embedding_operators, head_operators, layer_operat
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.groups import dense_data_group, layer_group, pipeline_group
 from costmodel.network.sampled_fabric import members_and_nodes, sampled_collectives
-from costmodel.operators.sampled_source import SampledSource, backward_passes, forward_passes
-from costmodel.operators.source import sampled_source
-from costmodel.operators.work import Operator
 from costmodel.step.estimate import Part
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
+from costmodel.timing.sampled_source import SampledSource, backward_passes, forward_passes
+from costmodel.timing.source import sampled_source
+from costmodel.timing.work import Operator
 
 ROOFLINE_DEVIATION = 0.25
 """

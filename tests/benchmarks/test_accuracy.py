@@ -13,8 +13,8 @@ from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.metrics import errors, ranking_summary, rankings, regret, spearman
 from benchmarks.accuracy.report import ROW_COLUMNS, as_json, family, lines, report
 from benchmarks.accuracy.tables import FOLDER
-from planner.runs.predictions import Prediction
-from planner.runs.table import RejectedRow
+from planner.jobs.run_table import RejectedRow
+from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import a_file, predicted, project_predictions, project_results
 
 # --- figures -----------------------------------------------------------------------------------------------

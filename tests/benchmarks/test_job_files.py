@@ -18,7 +18,7 @@ from benchmarks.accuracy.jobs import differences, figures, file_name, write_jobs
 from costmodel.errors import SpecError
 from planner import load
 from planner.cli import main as planner
-from planner.runs.predictions import GIB, Prediction
+from planner.measure.runs.predictions import GIB, Prediction
 from tests.builders_runs import GOOD, a_file, predicted, project_predictions
 
 NUM_ROWS = 60

@@ -11,9 +11,9 @@ import pytest
 from benchmarks.learning_curve.curve import Point, linear_change, worths
 from benchmarks.learning_curve.stacks import Stack
 from benchmarks.learning_curve.variants import narrowing, one_factor, with_layouts
+from planner.jobs.run_jobs import References
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.fit import NOISE, REACH
-from planner.runs.jobs import References
 from tests.builders_runs import a_case
 
 

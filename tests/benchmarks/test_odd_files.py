@@ -12,8 +12,8 @@ from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.left_out.held_out import HELD_OUT, read_held_out
 from benchmarks.accuracy.tables import FOLDER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
-from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import RejectedRow
+from planner.jobs.run_table import RejectedRow
+from planner.measure.runs.predictions import Prediction, predictions
 
 HEADER, *LINES = RUNS.read_text(encoding="utf-8").splitlines()
 

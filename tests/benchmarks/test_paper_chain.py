@@ -31,10 +31,10 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.lowering import layer_operators
 from costmodel.lowering.shape import layer_shape
-from costmodel.operators.sampled import Rates, SampledTimes
-from costmodel.operators.work import MatmulSize, Operator
 from costmodel.pipelines.simulator import simulate
 from costmodel.strategy import Schedule
+from costmodel.timing.sampled import Rates, SampledTimes
+from costmodel.timing.work import MatmulSize, Operator
 from planner.measure.calibrate.constants import table as calibrated
 
 

@@ -12,9 +12,9 @@ from benchmarks.accuracy.tables import read_table
 from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
 from planner import load
+from planner.jobs.run_table import Run
 from planner.measure.calibrate.cases import setting_of
-from planner.runs.predictions import RejectedRow
-from planner.runs.table import Run
+from planner.measure.runs.predictions import RejectedRow
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_runs import predicted, project_predictions, project_results
 

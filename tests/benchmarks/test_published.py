@@ -13,7 +13,7 @@ from benchmarks.recipes.__main__ import recipe_rows, table
 from benchmarks.recipes.published import read_published
 from benchmarks.records.__main__ import TABLE, best_rows, record_rows
 from benchmarks.records.__main__ import table as records_table
-from planner.runs.table import Run, read
+from planner.jobs.run_table import Run, read
 
 
 def test_records_are_current():

@@ -11,9 +11,9 @@ from benchmarks.accuracy.tables import read_table
 from benchmarks.traces.projected import SOURCES, Pair, _anchor, _lines, _pair, read_constants, siblings
 from benchmarks.traces.projected_recorded import is_plain, is_small
 from benchmarks.traces.recorded.configurations import traced_configurations
+from planner.jobs.run_jobs import References
 from planner.measure.project.anchor import Anchor
-from planner.runs.jobs import References
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 
 @pytest.fixture(scope="module")

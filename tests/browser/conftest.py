@@ -7,12 +7,12 @@ import shutil
 import pytest
 
 from benchmarks.page import BROWSERS
-from planner.explanation.compare import compare
 from planner.jobs.problem import load
 from planner.measure.traces.report.replay.page import replay_page
 from planner.measure.traces.report.replay.report import replay_report
-from planner.plan import estimate, plan
 from planner.report import render
+from planner.verbs.compare import compare
+from planner.verbs.plan import estimate, plan
 from tests.builders_traces import a_step
 from tests.planner.test_job import JOBS, a_job
 

@@ -17,8 +17,8 @@ from constraints.rules import features, topology
 from costmodel.errors import SpecError
 from costmodel.strategy import DECISIONS, FLAGS
 from costmodel.tables import tabulate
-from planner.certificate import all_values
 from planner.search import space as spaces
+from planner.search.certificate import all_values
 from planner.search.space import build_space
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem

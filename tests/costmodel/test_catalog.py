@@ -13,7 +13,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants, Measured
 from costmodel.facts.device import Silicon
-from costmodel.operators.source import operator_times
+from costmodel.timing.source import operator_times
 from planner.measure.calibrate.constants import constants, read
 from tests.cases import in_one_case
 

@@ -29,8 +29,8 @@ from costmodel.network.collectives import (
     ring,
     send,
 )
-from costmodel.operators.work import Communication
 from costmodel.strategy import TokenDispatcher
+from costmodel.timing.work import Communication
 from tests.builders_cluster import a_cluster, achieved
 
 GB = 10**9

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodel.operators.gaussian_process import BLOCK, projected, spread_out
+from costmodel.timing.gaussian_process import BLOCK, projected, spread_out
 
 LENGTHS = np.array([0.7, 2.0, 5.0])
 

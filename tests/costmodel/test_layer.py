@@ -11,12 +11,12 @@ import pytest
 from costmodel.facts.device import Network
 from costmodel.lowering import layer_operators
 from costmodel.lowering.collectives import PIECE_LAUNCHES, RING_LAUNCHES
-from costmodel.operators.roofline import STREAMING_SECONDS
-from costmodel.operators.source import operator_times
 from costmodel.step.compute import LayerSeconds, layer_seconds
 from costmodel.step.layer import LayerParts, host_exposed, launching_seconds, layer_parts
 from costmodel.strategy import MODULES, CudaGraphs, Recompute
 from costmodel.tables import Facts, lookup
+from costmodel.timing.roofline import STREAMING_SECONDS
+from costmodel.timing.source import operator_times
 from tests.builders import a_shape
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import DENSE, MOE, the_facts, with_device

@@ -21,8 +21,8 @@ from costmodel.lowering import (
     mtp_operators,
 )
 from costmodel.lowering.recompute import sum_by_module
-from costmodel.operators.work import Operator
 from costmodel.strategy import MODULES, CudaGraphs
+from costmodel.timing.work import Operator
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 from tests.cases import in_one_case
 

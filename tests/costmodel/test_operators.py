@@ -12,11 +12,11 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import MeasuredRate
-from costmodel.operators.measured import measured
-from costmodel.operators.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
-from costmodel.operators.source import operator_times, slowest_of
-from costmodel.operators.work import AttentionSize, Operator
 from costmodel.strategy import CudaGraphs
+from costmodel.timing.measured import measured
+from costmodel.timing.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
+from costmodel.timing.source import operator_times, slowest_of
+from costmodel.timing.work import AttentionSize, Operator
 from tests.builders_cluster import a_device, achieved
 
 GB = 10**9

@@ -8,7 +8,7 @@ from costmodel.facts.samples import Fabric
 from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.operators.gaussian_process import projected
+from costmodel.timing.gaussian_process import projected
 from costmodel.validation import build
 from tests.cases import in_one_case
 

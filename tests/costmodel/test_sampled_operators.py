@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodel.operators.gaussian_process import projected
-from costmodel.operators.sampled import Rates, SampledTimes
-from costmodel.operators.sampled_shapes import TILES, Shapes, matmul_shapes, streaming_shapes
+from costmodel.timing.gaussian_process import projected
+from costmodel.timing.sampled import Rates, SampledTimes
+from costmodel.timing.sampled_shapes import TILES, Shapes, matmul_shapes, streaming_shapes
 
 RATES = Rates(flops_per_second=1e14, bytes_per_second=1e12, smallest_seconds=2e-6)
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.operators.sampled_shapes import sampled_shapes
-from costmodel.operators.sampled_source import (
+from costmodel.step.optimizer import device_update_seconds
+from costmodel.timing.sampled_shapes import sampled_shapes
+from costmodel.timing.sampled_source import (
     SampledSource,
     backward_passes,
     sampled_passes,
     sampled_size,
     sampled_update,
 )
-from costmodel.operators.source import operator_times, sampled_source
-from costmodel.operators.work import AttentionSize, KernelSize, MatmulSize, Operator
-from costmodel.step.optimizer import device_update_seconds
+from costmodel.timing.source import operator_times, sampled_source
+from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Operator
 from tests.builders_cluster import a_device, achieved
 from tests.builders_samples import a_sampled, a_sampled_operator
 

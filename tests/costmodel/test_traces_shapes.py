@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.facts.workload import Workload
-from costmodel.operators.sampled_source import SampledPasses
+from costmodel.timing.sampled_source import SampledPasses
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import Category, Operands
 from planner.measure.traces.graph import ExecutionGraph

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.operators.work import Numbers
 from costmodel.pipelines.interleaved import steady_slots
+from costmodel.timing.work import Numbers
 
 
 def warmup_seconds(forward_seconds: Numbers, p2p_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:

@@ -9,10 +9,10 @@ from itertools import product
 import pytest
 
 from planner import load, plan
-from planner.alternatives import search_each
-from planner.certificate import Verdict, certify_all
-from planner.plan import evaluate
+from planner.search.alternatives import search_each
+from planner.search.certificate import Verdict, certify_all
 from planner.search.clock import Clock
+from planner.verbs.plan import evaluate
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep")
 

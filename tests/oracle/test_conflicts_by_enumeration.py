@@ -24,8 +24,8 @@ from constraints.rule import Rule
 from costmodel.memory.rank import different_ranks, rank_bytes, rank_host_bytes
 from costmodel.strategy import DECISIONS, FLAGS, Recompute, Sharding
 from costmodel.tables import tabulate
-from planner.infeasibility.conflict import search_or_explain
 from planner.jobs.problem import Problem
+from planner.verbs.conflict import search_or_explain
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device

@@ -18,9 +18,9 @@ from costmodel.facts.model import Experts
 from costmodel.strategy import CudaGraphs, Strategy
 from planner import load
 from planner.frameworks import TARGETS
-from planner.frameworks.runnable import answers_of, as_plan, require_runnable
 from planner.frameworks.target import refusals
 from planner.jobs.problem import Problem
+from planner.search.runnable import answers_of, as_plan, require_runnable
 from tests.builders_plan import RULES, VALUES, idle
 
 MODELS = ("llama3-8b", "gemma-2-27b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.accuracy.__main__ import main as accuracy
 from costmodel import catalog
+from planner.jobs.run_table import RejectedRow
 from planner.measure.calibrate import advice
-from planner.runs.predictions import Prediction
-from planner.runs.table import RejectedRow
+from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import a_file, results_of
 from tests.planner.test_calibrate_command import FEW, command, runs_of
 

@@ -13,6 +13,7 @@ import yaml
 from benchmarks.accuracy.profile_text import with_numbers
 from costmodel import catalog
 from costmodel.errors import SpecError
+from planner.jobs.run_jobs import References
 from planner.measure.calibrate.advice import narrowed_by
 from planner.measure.calibrate.cases import folds_of, group_of, source_weights
 from planner.measure.calibrate.constants import (
@@ -29,7 +30,6 @@ from planner.measure.calibrate.constants import (
 )
 from planner.measure.calibrate.fit import REACH, Priors, covariance, fit
 from planner.measure.calibrate.processes import over_processes
-from planner.runs.jobs import References
 from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.intervals import (
     COVERAGE,

@@ -10,14 +10,14 @@ from constraints.rule import sentence
 from constraints.rules import topology
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
-from planner.infeasibility.conflict import search_or_explain
 from planner.jobs.candidate_list import MAX_ROWS, read_candidate_list
 from planner.jobs.problem import load
-from planner.plan import plan
 from planner.report import render
 from planner.search.branch_and_bound import Status
 from planner.search.listed import check_list
 from planner.search.space import build_space
+from planner.verbs.conflict import search_or_explain
+from planner.verbs.plan import plan
 from tests.builders_problem import a_problem, limits_of
 from tests.planner.test_job import a_job
 

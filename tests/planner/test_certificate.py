@@ -15,16 +15,16 @@ from constraints.encoding import TICK_SECONDS, seconds_to_ticks
 from constraints.rules import experts, features, frameworks, memory, microbatches, topology
 from constraints.verdict import violated
 from costmodel.step import step
-from planner import certificate as module
 from planner import load, plan, render
-from planner.certificate import Verdict, certify, written_model
 from planner.cli import main
-from planner.infeasibility.conflict import search_or_explain
 from planner.search import branch_and_bound, candidates, margin, space
+from planner.search import certificate as module
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status, search
 from planner.search.candidates import Formulas, fits
+from planner.search.certificate import Verdict, certify, written_model
 from planner.search.clock import Clock
 from planner.search.space import build_space, strategy_of
+from planner.verbs.conflict import search_or_explain
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device

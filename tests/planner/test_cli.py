@@ -31,14 +31,14 @@ class FakeReport:
 def verbs(monkeypatch):
     """Replace the verbs behind the commands; the list receives what they were called with."""
     calls = []
-    module = ModuleType("planner.plan")
+    module = ModuleType("planner.verbs.plan")
 
     def run(problem, decisions=None):
         calls.append(FakeReport(problem, decisions, exit_code=3))
         return calls[-1]
 
     module.plan = module.estimate = run
-    monkeypatch.setitem(sys.modules, "planner.plan", module)
+    monkeypatch.setitem(sys.modules, "planner.verbs.plan", module)
     monkeypatch.setattr(planner.report, "render", lambda report, form, **_: f"report as {form}", raising=False)
     return calls
 

@@ -15,13 +15,13 @@ from costmodel.errors import SpecError
 from planner.batch.top import render_top, top
 from planner.batch.work import figures
 from planner.cli import main
-from planner.explanation.compare import compare
 from planner.jobs.problem import load
-from planner.plan import plan
 from planner.report import render
 from planner.report.records.plan import NumberedPlanRecord
 from planner.report.short import short_sections
 from planner.report.wording import money
+from planner.verbs.compare import compare
+from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate
 
 JOB = {

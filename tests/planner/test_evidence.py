@@ -11,10 +11,10 @@ import pytest
 from costmodel import catalog
 from costmodel.strategy import CudaGraphs, Sharding, TokenDispatcher
 from planner.jobs.problem import load
-from planner.plan import estimate, plan
 from planner.report import render
 from planner.search.space import build_space, strategy_of
 from planner.uncertainty.evidence.features import FEWEST_RUNS, evidence, evidence_for, line_of, shown_by, unproven_of
+from planner.verbs.plan import estimate, plan
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job
 

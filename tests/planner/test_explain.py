@@ -14,13 +14,13 @@ from costmodel.errors import SpecError
 from costmodel.step.step import cost
 from costmodel.strategy import DECISIONS, CudaGraphs
 from planner import cli
-from planner.explanation.explain import Kind, explain, release_limits
-from planner.infeasibility.conflict import search_or_explain
 from planner.jobs.problem import load
-from planner.plan import estimate
 from planner.report import render
 from planner.search.clock import Clock
 from planner.search.rules import problem_rules
+from planner.verbs.conflict import search_or_explain
+from planner.verbs.explain import Kind, explain, release_limits
+from planner.verbs.plan import estimate
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of

@@ -11,13 +11,13 @@ from constraints.rule import sentence
 from constraints.rules import memory, topology
 from costmodel.step import step
 from costmodel.strategy import Sharding
-from planner.infeasibility.conflict import search_or_explain
-from planner.infeasibility.repairs import explain
 from planner.jobs.values import decision_value
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import memory_only
 from planner.search.rules import sequence_is_split_where_it_can_be
 from planner.search.space import build_space
+from planner.verbs.conflict import search_or_explain
+from planner.verbs.repairs import explain
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
@@ -238,7 +238,7 @@ def test_lists_that_are_cut_say_so():
     }
     assert conflict.left_out == ()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("planner.infeasibility.repairs.MAX_LISTED", 2)
+        patch.setattr("planner.verbs.repairs.MAX_LISTED", 2)
         cut = search_or_explain(problem).conflict
     assert len(cut.releases) == 2
     assert cut.left_out == ("Only 2 of 5 smallest repairs are listed.",)

@@ -8,8 +8,8 @@ from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Schedule, TokenDispatcher
 from planner.jobs.framework import require_features
 from planner.jobs.problem import load
-from planner.plan import estimate
 from planner.search.space import build_space
+from planner.verbs.plan import estimate
 from tests.builders_cluster import a_cluster
 from tests.planner.test_job import a_job, message_of
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.operators.sampled_source import sampled_passes
+from costmodel.timing.sampled_source import sampled_passes
 from planner import estimate, load, plan, render
 from planner.cli import main
 from planner.jobs.cluster import device_text

@@ -12,15 +12,15 @@ import pytest
 
 from costmodel.strategy import CudaGraphs
 from planner import compare, compare_two, estimate, load, render
-from planner.explanation import gain as of_gain
-from planner.explanation.compare import side_of
-from planner.explanation.gain import gain_of
-from planner.plan import judged
 from planner.report.html.page import comparison_charts
 from planner.report.html.study import comparison_plans
 from planner.uncertainty.changes import Change, ChangeErrors, Costed, Factor, changes_between, distance, ratio_interval
 from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.intervals import Interval
+from planner.verbs import gain as of_gain
+from planner.verbs.compare import side_of
+from planner.verbs.gain import gain_of
+from planner.verbs.plan import judged
 
 JOB = {
     "model": "llama3-70b",

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.plans.features import features_shown, measured_cases, traits_shown
 from costmodel.strategy import Recompute
 from planner import load, render
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 from planner.uncertainty.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of
 from planner.uncertainty.evidence.shown import shown_features
 from planner.uncertainty.evidence.stored import stored

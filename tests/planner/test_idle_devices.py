@@ -13,17 +13,17 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.step.step import least_layer_device_seconds, least_layers_seconds, lower_bound_seconds
 from planner import estimate, load, plan
-from planner.alternatives import search_each
-from planner.certificate import Verdict, certify_all
 from planner.report import render
-from planner.saved_plan import read_plan
+from planner.search.alternatives import search_each
 from planner.search.branch_and_bound import search
+from planner.search.certificate import Verdict, certify_all
 from planner.search.clock import Clock
 from planner.search.domains import row_domains
+from planner.search.idle_devices import search_numbers
 from planner.search.node_counts import limit_nodes, smaller_nodes
 from planner.search.space import build_space
-from planner.sizes.idle_devices import search_numbers
-from planner.sizes.nearby_batches import divides_poorly, promising_sizes
+from planner.verbs.nearby_batches import divides_poorly, promising_sizes
+from planner.verbs.saved_plan import read_plan
 
 NODE = 8
 
@@ -267,7 +267,7 @@ def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
         late = problem.with_limits(time_limit_seconds=1e-9) if problem.search.num_nodes else problem
         return search_each(late, *others)
 
-    monkeypatch.setattr("planner.sizes.idle_devices.search_each", cut)
+    monkeypatch.setattr("planner.search.idle_devices.search_each", cut)
 
     text = " ".join(render(planned(num_nodes=9), "table").split())
 

@@ -17,8 +17,8 @@ from planner.jobs.line.reading import read_strategy, read_words
 from planner.jobs.line.words import WORDS
 from planner.jobs.line.writing import write_line
 from planner.jobs.strategy_file import LAYOUT
-from planner.partial.complete import CompletedBy
 from planner.report.records.plan import PlanRecord
+from planner.search.complete import CompletedBy
 from tests.schemas import valid
 
 DENSE = {
@@ -212,7 +212,7 @@ def test_what_no_search_finds_is_completed_by_recipes():
 
 def test_a_whole_line_is_not_searched(monkeypatch):
     """What it does not say is as the recipes have it."""
-    monkeypatch.setattr("planner.partial.complete.fastest_of", None)
+    monkeypatch.setattr("planner.search.complete.fastest_of", None)
 
     assert estimate(load(DENSE), WHOLE).completed_by is CompletedBy.GIVEN
 

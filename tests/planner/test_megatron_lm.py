@@ -18,7 +18,7 @@ from planner.frameworks.megatron.settings import PRECISIONS, SETTINGS
 from planner.frameworks.megatron.stages import layout_text, read_layout
 from planner.frameworks.target import EVERY_SETTING, effective_settings
 from planner.jobs.completion import completed
-from planner.plan import evaluate
+from planner.verbs.plan import evaluate
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import hybrid_plans, megatron_plans
 

@@ -11,13 +11,13 @@ from benchmarks.other_makers.__main__ import predicted_runs
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner import estimate, load, render
-from planner.describe import catalog_text, describe_catalog
 from planner.frameworks import export
 from planner.frameworks.launch import launched
+from planner.jobs.run_jobs import job_of, references
+from planner.jobs.run_table import read
 from planner.measure.fit.device import change_device
-from planner.runs.jobs import job_of, references
-from planner.runs.predictions import predictions
-from planner.runs.table import read
+from planner.measure.runs.predictions import predictions
+from planner.report.describe import catalog_text, describe_catalog
 from planner.uncertainty.evidence.traits import measured_ground
 from planner.uncertainty.intervals import step_interval
 

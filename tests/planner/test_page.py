@@ -16,15 +16,10 @@ from costmodel.errors import SpecError
 from costmodel.reliability import on_cluster
 from costmodel.step.estimate import simulated_step
 from planner.cli import main
-from planner.explanation.compare import compare, compare_two, side_of
-from planner.explanation.explain import explain
-from planner.explanation.studies.pareto import pareto_front
 from planner.frameworks import LAUNCHERS, export
 from planner.frameworks.launch import launched
-from planner.frameworks.runnable import targets_of
 from planner.jobs.checkpoints import schedules_around
 from planner.jobs.problem import load
-from planner.plan import estimate, plan
 from planner.report import render
 from planner.report.html.inputs import input_sections
 from planner.report.html.launch import SCRIPTS, launch_blocks
@@ -39,6 +34,11 @@ from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.strategies import strategies_section
 from planner.search.clock import Clock
+from planner.search.runnable import targets_of
+from planner.verbs.compare import compare, compare_two, side_of
+from planner.verbs.explain import explain
+from planner.verbs.pareto import pareto_front
+from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
 
 LARGEST_BYTES = 6e6

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from planner.jobs.problem import load
-from planner.plan import plan
 from planner.uncertainty.evidence.kinds import ANY
 from planner.uncertainty.peaks import (
     COVERAGE,
@@ -27,6 +26,7 @@ from planner.uncertainty.peaks import (
     reserved_interval,
 )
 from planner.uncertainty.retries import usual_headroom_bytes
+from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.planner.test_job import a_job
 

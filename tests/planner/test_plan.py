@@ -18,9 +18,9 @@ from planner.jobs.checkpoints import schedule_checkpoints
 from planner.jobs.completion import completed
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import StrategyFile
-from planner.plan import estimate, plan
 from planner.report import FORMATS, render
 from planner.search.branch_and_bound import Status
+from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
 
 SMALL = {"cluster__num_devices": 8, "training__global_batch_size": 128, "training__tokens": 1e11}
@@ -363,10 +363,10 @@ def test_public_names_exist():
     "program",
     [
         "from planner import plan",
-        "import planner.plan; from planner import plan",
-        "from planner.plan import estimate; from planner import plan",
+        "import planner.verbs.plan; from planner import plan",
+        "from planner.verbs.plan import estimate; from planner import plan",
         "import planner; planner.PlanReport; plan = planner.plan",
-        "from planner.plan import plan",
+        "from planner.verbs.plan import plan",
     ],
 )
 def test_plan_is_the_verb_in_whatever_order_it_is_imported(program):

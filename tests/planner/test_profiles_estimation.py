@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodel.operators.gaussian_process import matern
+from costmodel.timing.gaussian_process import matern
 from planner.measure.fit.estimation import Known, estimated, likeliest_smoothness
 
 pytest.importorskip("scipy", reason="learning needs SciPy")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.operators.sampled import Rates
-from costmodel.operators.sampled_shapes import matmul_shapes, streaming_shapes
+from costmodel.timing.sampled import Rates
+from costmodel.timing.sampled_shapes import matmul_shapes, streaming_shapes
 from planner.measure.fit.learning import dealt, estimated_rates, learned, left_out, unadapted, widening
 
 pytest.importorskip("sklearn", reason="learning needs scikit-learn")

@@ -26,7 +26,7 @@ from planner.measure.project.posterior import simulated_seconds
 from planner.measure.project.projected import ProjectedPart, project, project_plan, projected_interval
 from planner.measure.project.small_runs import small_runs
 from planner.measure.project.wording import projection_text
-from planner.runs.predictions import GIB, Case
+from planner.measure.runs.predictions import GIB, Case
 from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of
 from tests.builders_estimate import estimate_by_recipes as estimate

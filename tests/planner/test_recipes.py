@@ -13,9 +13,9 @@ from costmodel.models.shape import shape_of
 from costmodel.strategy import Sharding
 from planner import compare_recipe, estimate, judge_recipes, load, plan, recipe_candidates, recipes_for, render
 from planner.cli import main
-from planner.explanation.recipes import nearest_recipe
-from planner.recipes.catalog import Recipe, recipe, recipes, select_recipes
-from planner.recipes.layouts import fit_recipe, nearest_layouts, refused_recipes
+from planner.jobs.recipes import Recipe, recipe, recipes, select_recipes
+from planner.search.recipes import fit_recipe, nearest_layouts, refused_recipes
+from planner.verbs.recipes import nearest_recipe
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,11 +14,11 @@ from costmodel.step.estimate import estimate
 from costmodel.strategy import Recompute
 from planner.cli import main
 from planner.jobs.problem import load
-from planner.plan import plan
-from planner.recommendation import MEMORY_STEP, ORDER
 from planner.report import render
+from planner.search.recommendation import MEMORY_STEP, ORDER
 from planner.search.space import build_space, strategy_of
 from planner.uncertainty.evidence.features import unproven_of
+from planner.verbs.plan import plan
 from tests.planner.test_job import a_job
 
 ROUNDING = 1e-9

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from planner import compare, compare_two, estimate, load, plan, render
-from planner.explanation.compare import side_of
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.records import best_run, reach_record, record_month, records
+from planner.verbs.compare import side_of
 
 
 def facts(model="llama3-70b", device="h100", *, devices=64, sequence=8192, precision="bf16", framework=None):

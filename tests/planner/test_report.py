@@ -16,7 +16,6 @@ from costmodel.step.estimate import PARTS
 from costmodel.strategy import DECISIONS, MODULES, Strategy
 from planner import cli
 from planner.jobs.problem import load
-from planner.plan import estimate, plan
 from planner.report import FORMATS, render
 from planner.report.console import console_text, table_text
 from planner.report.document import document
@@ -25,6 +24,7 @@ from planner.report.markdown import markdown_text
 from planner.report.records.plan import PlanRecord
 from planner.report.screen import WIDTH
 from planner.search.branch_and_bound import Status
+from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
 
 COPIED = re.compile(r"([a-z]+ )?line {2,}\S")

@@ -10,12 +10,12 @@ import pytest
 from benchmarks.round_trips.ways import WAYS, Printed, difference, printed
 from costmodel.errors import SpecError
 from planner import cli
-from planner.explanation.explain import explain
 from planner.frameworks.imports.job import import_job
 from planner.jobs.line.reading import read_decisions
 from planner.jobs.problem import load, split_overrides
-from planner.plan import estimate, plan
 from planner.report import FORMATS, render
+from planner.verbs.explain import explain
+from planner.verbs.plan import estimate, plan
 
 ISSUE = {
     "model": "llama3-8b",

@@ -14,9 +14,17 @@ from costmodel.facts.model import Attention, LinearAttention, Mamba
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import load
 from planner.jobs.completion import strategy_entries
+from planner.jobs.run_jobs import job_of, references
 from planner.measure.calibrate.constants import with_values
-from planner.runs.jobs import job_of, references
-from planner.runs.predictions import Case, Prediction, RejectedRow, cases, predict, predictions, unreported_recompute
+from planner.measure.runs.predictions import (
+    Case,
+    Prediction,
+    RejectedRow,
+    cases,
+    predict,
+    predictions,
+    unreported_recompute,
+)
 from tests.builders_runs import (
     DEEPSEEK_V3,
     a_case,

@@ -7,9 +7,9 @@ import csv
 import pytest
 
 from costmodel.errors import SpecError
-from planner.runs.jobs import references
-from planner.runs.predictions import Prediction
-from planner.runs.table import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read
+from planner.jobs.run_jobs import references
+from planner.jobs.run_table import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read
+from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import GOOD, a_file, a_run, results_of, rows_of
 
 REFUSED = {

@@ -13,9 +13,9 @@ import yaml
 
 from costmodel import catalog
 from planner import cli, estimate, load, plan, render
-from planner.describe import LISTS, RECIPES
 from planner.measure.sample.samples import Point, Sizes, Timing
 from planner.measure.sample.table import SamplesFile
+from planner.report.describe import LISTS, RECIPES
 from planner.schema import SCHEMAS, list_text
 from tests.builders_samples import A_MACHINE, collective_points
 from tests.cases import in_one_case

@@ -16,10 +16,10 @@ from planner.batch.job_result import line_of, result_of
 from planner.batch.jobs import make_job
 from planner.batch.table import row_of
 from planner.batch.work import plan_job
-from planner.certificate import Verdict
 from planner.cli import main
-from planner.explanation.studies.device_counts import plan_for_sizes
 from planner.jobs.setting_choices import CHOOSABLE, MOST_COMBINATIONS, has_value
+from planner.search.certificate import Verdict
+from planner.verbs.device_counts import plan_for_sizes
 from tests.cases import in_one_case
 
 JOB = {

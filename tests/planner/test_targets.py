@@ -11,8 +11,8 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from planner import cli, estimate, explain, export, load, plan, render
 from planner.frameworks import TARGETS
-from planner.frameworks.runnable import answers_of, as_plan, require_runnable, targets_of
 from planner.frameworks.target import refusals
+from planner.search.runnable import answers_of, as_plan, require_runnable, targets_of
 from tests.planner.test_job import JOBS
 
 JOB = {

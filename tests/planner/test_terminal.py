@@ -18,13 +18,13 @@ from costmodel.strategy import DECISIONS, DEGREES
 from planner import cli
 from planner.cli.output import Watch, progress
 from planner.jobs.problem import load
-from planner.plan import estimate, plan
 from planner.report import render
 from planner.report.console import sections_text, table_text
 from planner.report.screen import Asked, Screen
 from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.short import short_sections
+from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
 from tests.planner.test_report import COPIED
 

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.operators.sampled_source import sampled_size
-from costmodel.operators.source import operator_times
-from costmodel.operators.work import KernelSize
 from costmodel.step.data_parallel import update_seconds
 from costmodel.step.estimate import stages_of
 from costmodel.strategy import Strategy
+from costmodel.timing.sampled_source import sampled_size
+from costmodel.timing.source import operator_times
+from costmodel.timing.work import KernelSize
 from planner.cli import main
 from planner.jobs.problem import load
 from planner.measure.traces.events import Category, Device, Trace

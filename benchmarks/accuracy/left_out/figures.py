@@ -11,7 +11,7 @@ from benchmarks.accuracy.left_out.folds import GROUP, KINDS, MODEL, SOFTWARE, SO
 from benchmarks.accuracy.left_out.held_out import HeldOut, as_held_out
 from benchmarks.accuracy.left_out.intervals import Coverage, coverages, left_out_errors
 from benchmarks.accuracy.metrics import Errors, errors, grouped
-from planner.runs.predictions import Prediction
+from planner.measure.runs.predictions import Prediction
 
 FAMILIES = {"dense": ("dense",), "MoE and hybrid": ("moe", "hybrid")}
 

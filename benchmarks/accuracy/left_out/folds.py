@@ -17,7 +17,7 @@ from costmodel.catalog import releases
 from planner.measure.calibrate.cases import Predictor, folds_of, measured_logarithms
 from planner.measure.calibrate.fit import Fit, Priors, fit
 from planner.measure.calibrate.left_out import Weights
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 from planner.uncertainty.intervals import release_name
 
 GROUP, MODEL, SOURCE, SOFTWARE = "group", "model", "source", "software"

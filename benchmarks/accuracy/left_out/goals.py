@@ -10,7 +10,7 @@ from benchmarks.accuracy.left_out.folds import MODEL
 from benchmarks.accuracy.left_out.intervals import band
 from benchmarks.accuracy.metrics import errors, memory_calls, ranking_summary, rankings
 from planner.measure.calibrate.constants import constants
-from planner.runs.predictions import Prediction
+from planner.measure.runs.predictions import Prediction
 from planner.uncertainty.intervals import COVERAGE
 
 Choice = Callable[[Prediction], bool]

@@ -9,8 +9,8 @@ from math import isnan
 from pathlib import Path
 
 from benchmarks.accuracy.left_out.folds import KINDS
-from planner.runs.predictions import Prediction
-from planner.runs.table import RejectedRow
+from planner.jobs.run_table import RejectedRow
+from planner.measure.runs.predictions import Prediction
 
 HELD_OUT = Path(__file__).parents[1] / "held_out.csv"
 

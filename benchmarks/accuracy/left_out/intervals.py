@@ -14,7 +14,7 @@ import yaml
 from benchmarks.accuracy.left_out.folds import GROUP, MODEL, SOFTWARE, SOURCE, is_newest, model_of
 from benchmarks.accuracy.metrics import grouped, shared
 from planner.measure.calibrate.cases import group_of
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 from planner.uncertainty.intervals import Error, Spread, Unseen, inside, kind_of, release_name, size_of, spreads
 
 ALIKE: Mapping[str, Callable[[Case], Hashable]] = {

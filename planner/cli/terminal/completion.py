@@ -91,7 +91,7 @@ def run_completion(arguments: argparse.Namespace) -> int:
 def words() -> dict[str, str]:
     """Return the names of the catalog that a shell completes, separated by spaces, by list."""
     from costmodel import catalog
-    from planner.describe import LISTS
+    from planner.report.describe import LISTS
 
     devices = sorted({*catalog.devices(), *(spelled for spelled, _ in catalog.spellings() if " " not in spelled)})
     lists: dict[str, Iterable[str]] = {

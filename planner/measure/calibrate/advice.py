@@ -10,12 +10,12 @@ import numpy as np
 from constraints.rules.memory import fits_in_device_memory
 from costmodel.errors import PlanningError
 from costmodel.step.layouts import strategy_cost
+from planner.jobs.run_jobs import References
+from planner.jobs.run_table import Run
 from planner.measure.calibrate.cases import Array, Predictor
 from planner.measure.calibrate.constants import Constant
 from planner.measure.calibrate.first import beyond_constants, greedy
-from planner.runs.jobs import References
-from planner.runs.predictions import Case, case
-from planner.runs.table import Run
+from planner.measure.runs.predictions import Case, case
 
 MOST_CANDIDATES = 60
 MOST_MORE = 12

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from costmodel import catalog
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
+from planner.jobs.run_jobs import References
 from planner.measure.calibrate.constants import Constant, with_values
 from planner.measure.calibrate.processes import over_processes
-from planner.runs.jobs import References
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 Array: TypeAlias = NDArray[np.float64]
 Group: TypeAlias = tuple[str, str, str, int]

@@ -19,7 +19,7 @@ from costmodel.facts.calibration import Constants
 from costmodel.facts.fields import STRICT, Dtype, Positive
 from costmodel.validation import build
 from planner.jobs.cluster import Fitted
-from planner.runs.jobs import References
+from planner.jobs.run_jobs import References
 
 TABLE = "constants.yaml"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.measure.calibrate.fit import Array
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.jobs.run_jobs import References
 from planner.measure.calibrate.cases import Predictor
 from planner.measure.calibrate.constants import Constant
 from planner.measure.calibrate.discrepancy import PUBLISHED
 from planner.measure.calibrate.fit import Array, priors_of
-from planner.runs.jobs import References
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

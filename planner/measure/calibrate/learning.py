@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from costmodel import catalog
 from costmodel.facts.fields import STRICT, Count, NotNegative
 from costmodel.validation import build
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 TABLE = "learning_curve.yaml"
 

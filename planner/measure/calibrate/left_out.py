@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel.events import log_progress
 from planner.measure.calibrate.cases import Predictor, measured_logarithms
 from planner.measure.calibrate.fit import Array, Fit, Priors, fit
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 Weights: TypeAlias = Callable[[Sequence[Case]], Array]
 

@@ -13,7 +13,7 @@ from costmodel.facts.samples import Fabric
 from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.operators.gaussian_process import GaussianProcess, Rows, projected
+from costmodel.timing.gaussian_process import GaussianProcess, Rows, projected
 from planner.measure.fit.estimation import Known, Smoothness, estimated, likeliest_smoothness
 from planner.measure.fit.learning import widening
 from planner.measure.sample.samples import Sample

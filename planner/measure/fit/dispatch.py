@@ -17,7 +17,7 @@ from costmodel.network.sampled_dispatch import (
     constant_names,
     seconds_per_byte,
 )
-from costmodel.operators.gaussian_process import Rows, projected
+from costmodel.timing.gaussian_process import Rows, projected
 from planner.measure.fit.estimation import Known, Smoothness, estimated, likeliest_smoothness
 from planner.measure.fit.learning import widening
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.errors import optional_library
 from costmodel.network.estimates import Estimates, Law, jacobian
-from costmodel.operators.gaussian_process import Rows, matern
+from costmodel.timing.gaussian_process import Rows, matern
 
 FURTHEST = 6.0
 """Standard deviations of the prior within which a constant must lie."""
@@ -123,7 +123,7 @@ def _mattering(computed: Callable[[Rows], Rows], logarithms: Rows, widths: Rows)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Smoothness:
     """
-    Smoothness of a process, as in :class:`costmodel.operators.gaussian_process.GaussianProcess`.
+    Smoothness of a process, as in :class:`costmodel.timing.gaussian_process.GaussianProcess`.
 
     Parameters
     ----------

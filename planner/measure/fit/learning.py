@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, optional_library
-from costmodel.operators.gaussian_process import GaussianProcess, Rows, projected
-from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes
-from costmodel.operators.sampled_shapes import Shapes
+from costmodel.timing.gaussian_process import GaussianProcess, Rows, projected
+from costmodel.timing.sampled import NORMAL_90, Rates, SampledTimes
+from costmodel.timing.sampled_shapes import Shapes
 
 NUM_POINTS = 500
 """Support points of a process: with 300 the error is a tenth larger."""

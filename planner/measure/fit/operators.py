@@ -10,10 +10,10 @@ import numpy as np
 
 from costmodel.events import log_progress
 from costmodel.facts.samples import SampledOperator
-from costmodel.operators.gaussian_process import projected, spread_out
-from costmodel.operators.sampled import SampledTimes
-from costmodel.operators.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
-from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS
+from costmodel.timing.gaussian_process import projected, spread_out
+from costmodel.timing.sampled import SampledTimes
+from costmodel.timing.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
+from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS
 from planner.measure.fit.learning import FEWEST, learned
 from planner.measure.sample.samples import COLLECTIVES, OPERATORS, TRACED, Sample
 

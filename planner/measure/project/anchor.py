@@ -20,7 +20,7 @@ from planner.measure.project.comparison import differences, require_cut_down
 from planner.measure.project.measured_device import Road, road
 from planner.measure.project.memory import Peaks, peaks_of, predicted_bytes
 from planner.measure.project.posterior import Posterior, posterior, simulated_seconds
-from planner.runs.predictions import GIB, Case
+from planner.measure.runs.predictions import GIB, Case
 from planner.uncertainty.intervals import NORMAL_80, intervals, kind_of, spread_of
 
 

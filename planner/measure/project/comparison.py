@@ -10,7 +10,7 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.model import Layer, Model
 from costmodel.strategy import DECISIONS, FLAGS, Strategy, decision_text
 from planner.jobs.problem import Problem
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 SIZES = ("dp", "pp", "vpp", "group")
 """Decisions that are smaller in a small run: replicas, stages, and their order."""

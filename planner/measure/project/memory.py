@@ -13,7 +13,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.memory.rank import WITHOUT_RUNTIME, seen_bytes
 from costmodel.step.estimate import estimate
 from planner.measure.project.measured_device import Road
-from planner.runs.predictions import GIB, Case
+from planner.measure.runs.predictions import GIB, Case
 from planner.uncertainty.peaks import LEAST_HEADROOM_BYTES, ODD_DEVIATION, STARTS, law_of
 
 MOST_DEVIATIONS = 3

@@ -15,7 +15,7 @@ from planner.measure.calibrate.cases import DIFFERENCE, LEAST_SENSITIVITY, measu
 from planner.measure.calibrate.constants import Constant
 from planner.measure.calibrate.fit import NOISE, REACH, Array, Fit, covariance, fit, priors_of
 from planner.measure.project.measured_device import Road
-from planner.runs.predictions import Case
+from planner.measure.runs.predictions import Case
 
 Seconds = Callable[[Facts, Strategy], float]
 

@@ -14,10 +14,10 @@ from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.measure.project.anchor import Anchor, AnchorRun, anchor
 from planner.measure.project.comparison import covered_fraction
-from planner.plan import estimate, judged
+from planner.measure.runs.predictions import Case
 from planner.results import EstimateReport, Plan
-from planner.runs.predictions import Case
 from planner.uncertainty.intervals import NORMAL_80, Interval
+from planner.verbs.plan import estimate, judged
 
 OF_LAYERS = ("compute", "recompute", "host", "offload")
 """Lines of a breakdown that every run with layers of one kind measures."""
@@ -125,15 +125,15 @@ def project(
     problem
         The whole job.
     decisions
-        Its strategy, as in :func:`planner.plan.estimate`; open decisions follow the recipes, which small runs follow,
-        too.
+        Its strategy, as in :func:`planner.verbs.plan.estimate`; open decisions follow the recipes, which
+        small runs follow, too.
     smalls
         Small runs of it.
 
     Raises
     ------
     SpecError
-        As :func:`planner.plan.estimate` and :func:`planner.measure.project.anchor.anchor` do.
+        As :func:`planner.verbs.plan.estimate` and :func:`planner.measure.project.anchor.anchor` do.
     """
     model = estimate(problem, decisions, searched=False)
     found = anchor(model.problem, smalls, model.plan.strategy)

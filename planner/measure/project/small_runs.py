@@ -16,13 +16,13 @@ from costmodel.facts.fields import STRICT, Positive
 from costmodel.validation import build, shown
 from planner.jobs.document import nested, read_mapping
 from planner.jobs.problem import Problem
+from planner.jobs.run_jobs import References, references
+from planner.jobs.run_table import MEMORY_KINDS, RejectedRow, Run
+from planner.jobs.run_table import read as read_table
 from planner.measure.project.traced import doubts_of, require_device, traced_seconds
+from planner.measure.runs.predictions import Case, case
 from planner.measure.traces.events import Trace
 from planner.measure.traces.reading import read_trace
-from planner.runs.jobs import References, references
-from planner.runs.predictions import Case, case
-from planner.runs.table import MEMORY_KINDS, RejectedRow, Run
-from planner.runs.table import read as read_table
 
 MODEL = "the job's model"
 """Name under which small runs refer to the job's model."""

@@ -10,15 +10,15 @@ from statistics import median
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
-from costmodel.operators.sampled_shapes import MATMULS
-from costmodel.operators.sampled_source import sampled_size
 from costmodel.step.estimate import estimate
+from costmodel.timing.sampled_shapes import MATMULS
+from costmodel.timing.sampled_source import sampled_size
+from planner.measure.runs.predictions import Case
 from planner.measure.traces.events import Trace
 from planner.measure.traces.iterations import is_whole, iterations
 from planner.measure.traces.operators import traced_operators
 from planner.measure.traces.report.layer_counts import has_other_layers
 from planner.measure.traces.structure import parts
-from planner.runs.predictions import Case
 from planner.uncertainty.operators import strategy_operators
 
 NAMED = ("annotations", "modules")

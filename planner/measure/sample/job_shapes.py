@@ -12,9 +12,9 @@ from costmodel.facts.model import Experts
 from costmodel.lowering.embedding import embedding_operators, head_operators
 from costmodel.lowering.layer import layer_communications, layer_operators, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.operators.sampled_source import sampled_size
-from costmodel.operators.work import Numbers, Operator
 from costmodel.step.p2p import micro_batch_bytes
+from costmodel.timing.sampled_source import sampled_size
+from costmodel.timing.work import Numbers, Operator
 from planner.jobs.problem import Problem
 from planner.measure.sample.samples import OPERATORS, Point, Sizes
 from planner.search.domains import chosen_values, divisors

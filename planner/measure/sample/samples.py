@@ -26,7 +26,7 @@ class Sizes:
     Parameters
     ----------
     batch, m, n, k
-        Matmuls: rows and columns of the result and inner dimension, as in ``costmodel.operators.work.MatmulSize``;
+        Matmuls: rows and columns of the result and inner dimension, as in ``costmodel.timing.work.MatmulSize``;
         grouped matmuls count the rows of all groups. ``n`` alone: entries of a vocabulary, parameters, kernels of a
         chain.
     sequences, queries, keys
@@ -41,7 +41,7 @@ class Sizes:
         Experts, and experts per token.
     nbytes
         Bytes that are copied. For collectives those of the whole tensor: gathered output, scattered input, or all that
-        a rank sends in an all-to-all, its own share included; as in ``costmodel.operators.work.Communication``.
+        a rank sends in an all-to-all, its own share included; as in ``costmodel.timing.work.Communication``.
     ranks, nodes
         Devices that take part in a collective, and their hosts, with equally many on each.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from costmodel.operators.sampled_shapes import ELEMENT_BYTES, MATMULS
+from costmodel.timing.sampled_shapes import ELEMENT_BYTES, MATMULS
 from planner.measure.sample.samples import Point, Sizes
 
 ADAM_TENSORS = 4

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from costmodel.facts.cluster import Cluster
     from costmodel.step.estimate import Estimate
     from costmodel.tables import Facts
-    from planner.explanation.explain import Explanation
-    from planner.explanation.studies.pareto import ParetoFront, Point
     from planner.jobs.problem import Problem
     from planner.report.html.study import Shown
     from planner.report.records.explained import BindingRecord, DifferenceRecord
     from planner.report.records.plan import MemoryRecord, PlanRecord, RankRecord
     from planner.report.records.reports import ReportRecord
     from planner.results import Plan
+    from planner.verbs.explain import Explanation
+    from planner.verbs.pareto import ParetoFront, Point
 
 Chart: TypeAlias = dict[str, Any]
 

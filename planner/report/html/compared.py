@@ -27,9 +27,9 @@ from planner.results import PlanReport
 from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
-    from planner.explanation.compare import Comparison
     from planner.report.html.study import Shown
     from planner.report.section import Section
+    from planner.verbs.compare import Comparison
 
 
 def sections_of(comparison: Comparison) -> tuple[Section, ...]:

@@ -36,8 +36,8 @@ from planner.results import EstimateReport, PlanReport
 
 if TYPE_CHECKING:
     from costmodel.tables import Facts
-    from planner.explanation.studies.pareto import ParetoFront
     from planner.report.html.study import Study
+    from planner.verbs.pareto import ParetoFront
 
 
 def body(study: Study) -> Iterator[str]:

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from constraints import FRAMEWORK_RULES, PHYSICS_RULES, sentence
-from planner.describe import describe_architecture, layer_rows, leaves
-from planner.explanation.explain import rule_sentences
+from planner.report.describe import describe_architecture, layer_rows, leaves
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING, gib
 from planner.search.rules import problem_rules
+from planner.verbs.explain import rule_sentences
 
 if TYPE_CHECKING:
     from costmodel.facts.cluster import Cluster

@@ -13,10 +13,10 @@ import yaml
 from costmodel.errors import SpecError
 from planner.frameworks import LAUNCHERS, TARGETS, export
 from planner.frameworks.launch import launched
-from planner.frameworks.runnable import targets_of
 from planner.report.html.frame import code_html, details_html, pair
 from planner.report.html.markup import section_html
 from planner.report.section import Section, numbered
+from planner.search.runnable import targets_of
 
 if TYPE_CHECKING:
     from planner.frameworks.target import Export

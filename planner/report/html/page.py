@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.explanation.compare import Comparison
-from planner.explanation.gain import gain_interval
 from planner.report.document import document
 from planner.report.html import compared, content
 from planner.report.html.charts import (
@@ -27,6 +25,8 @@ from planner.report.records.record import finite
 from planner.report.records.reports import PlanReportRecord
 from planner.report.sections import heading_section
 from planner.results import EstimateReport, PlanReport
+from planner.verbs.compare import Comparison
+from planner.verbs.gain import gain_interval
 
 MOST_TIMELINES = 4
 """Plans whose timeline is in the page: each takes up to a megabyte, and people compare the first ones."""

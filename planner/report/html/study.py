@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.explanation.compare import Comparison
-from planner.explanation.explain import Explanation, explain_plan
-from planner.explanation.studies.pareto import ParetoFront, pareto_front
 from planner.report.records.explained import BindingRecord
 from planner.report.records.plan import PlanRecord
 from planner.report.records.reports import ReportRecord, report_record
 from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.clock import Clock
+from planner.verbs.compare import Comparison
+from planner.verbs.explain import Explanation, explain_plan
+from planner.verbs.pareto import ParetoFront, pareto_front
 
 SHARE = 0.5
 """Share of the time left that goes to the binding constraints; the Pareto front gets the rest."""

@@ -21,10 +21,10 @@ from planner.uncertainty.peaks import chance_to_fit
 from planner.uncertainty.retries import chance_fast
 
 if TYPE_CHECKING:
-    from planner.explanation.compare import Comparison, Side
-    from planner.explanation.explain import Binding, Explanation
     from planner.jobs.problem import Problem
     from planner.results import Plan
+    from planner.verbs.compare import Comparison, Side
+    from planner.verbs.explain import Binding, Explanation
 
 
 class NextFasterRecord(Record):

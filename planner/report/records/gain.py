@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from planner.report.records.record import Figure, Record, entry
 
 if TYPE_CHECKING:
-    from planner.explanation.gain import Gain, MeasuredSide
+    from planner.verbs.gain import Gain, MeasuredSide
 
 
 class UnprovenPartRecord(Record):

@@ -11,10 +11,10 @@ from planner.report.records.strategy import StrategyRecord
 if TYPE_CHECKING:
     from constraints.conflict import Conflict, Size
     from costmodel.step.estimate import Estimate
-    from planner.certificate import Certificate
     from planner.jobs.problem import Problem
     from planner.results import PlanReport
     from planner.search.branch_and_bound import SearchStats
+    from planner.search.certificate import Certificate
     from planner.search.listed import CandidateListReport
 
 

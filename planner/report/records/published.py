@@ -8,7 +8,7 @@ from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
-    from planner.explanation.recipes import JudgedLayout
+    from planner.verbs.recipes import JudgedLayout
 
 
 class BestRunRecord(Record):

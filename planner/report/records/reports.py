@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from planner.explanation.recipes import nearest_recipe
 from planner.report.records.devices import IdleDevicesRecord, NearbyBatchRecord
 from planner.report.records.outcome import (
     EVEN,
@@ -23,6 +22,7 @@ from planner.report.records.record import Record, entry, finite
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import spell
 from planner.results import EstimateReport, PlanReport
+from planner.verbs.recipes import nearest_recipe
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):

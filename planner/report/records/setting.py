@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.frameworks.runnable import targets_of
 from planner.report.framework import ASSUMED, is_assumed, is_extrapolated, nearest_relative
 from planner.report.records.costs import CostBasisRecord
 from planner.report.records.record import Figure, Record, entry
-from planner.saved_plan import FORMAT_VERSION
+from planner.search.runnable import targets_of
+from planner.verbs.saved_plan import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from costmodel.facts.workload import Workload

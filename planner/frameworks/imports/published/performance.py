@@ -24,8 +24,8 @@ from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import unknown_names
 from planner.jobs.document import set_entry
 from planner.jobs.model import read
+from planner.jobs.recipes import Recipe, recipes
 from planner.jobs.values import plain_value
-from planner.recipes.catalog import Recipe, recipes
 
 STACK, SOURCE, DGXC = "megatron-bridge", "Megatron-Bridge", "dgxc-benchmarking"
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from costmodel.operators.sampled_shapes import MATMULS
+from costmodel.timing.sampled_shapes import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
 from planner.measure.traces.operators.autograd import forward_of_nodes
 from planner.measure.traces.operators.matching import Backward, Match

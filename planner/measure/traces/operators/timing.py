@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.fields import NARROW
-from costmodel.operators.sampled_shapes import MATMULS
+from costmodel.timing.sampled_shapes import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.operators.device import beside_communication

@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.memory.rank import updated_parameters
-from costmodel.operators.sampled_shapes import ELEMENT_BYTES
+from costmodel.timing.sampled_shapes import ELEMENT_BYTES
 from planner.jobs.completion import completed
 from planner.jobs.problem import Problem
 from planner.measure.sample.job_shapes import job_shapes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.operators.sampled_shapes import MATMULS
+from costmodel.timing.sampled_shapes import MATMULS
 
 EXPERT = "expert_"
 """Prefix of the names of routed experts' operators in the cost model."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.models.parameters import parameters
 from costmodel.network.collectives import COLLECTIVES
-from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
+from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
 from planner.measure.traces.breakdown import Breakdown, breakdowns
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.change import (

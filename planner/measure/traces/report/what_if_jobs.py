@@ -12,8 +12,8 @@ from planner.jobs.line.reading import read_decisions
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.measure.traces.report.what_if import same_shapes
 from planner.measure.traces.shapes import sizes_of
-from planner.plan import estimate
 from planner.results import EstimateReport
+from planner.verbs.plan import estimate
 
 DEALT_OUT = ("tp", "pp", "dp", "vpp", "mbs", "schedule", "sequence_parallel")
 """Decisions that redistribute the recorded work, or change its sizes."""

@@ -12,9 +12,9 @@ import numpy as np
 from costmodel.lowering import embedding_communications, head_communications, layer_communications
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import dense_data_group, layer_group
-from costmodel.operators.work import Communication
 from costmodel.step.p2p import p2p_seconds
 from costmodel.strategy import Recompute
+from costmodel.timing.work import Communication
 from planner.measure.traces.events import Message
 from planner.measure.traces.reading.communication import element_bytes
 from planner.measure.traces.structure import Phase, Role

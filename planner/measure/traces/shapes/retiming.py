@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.operators.sampled_source import SampledPasses
+from costmodel.timing.sampled_source import SampledPasses
 from planner.measure.traces.events import UNKNOWN, Integers, Trace
 from planner.measure.traces.graph import ExecutionGraph, Kind, Waiting
 from planner.measure.traces.shapes.doubts import Notes, sentences, unsized_fraction

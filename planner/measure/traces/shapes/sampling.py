@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.operators.sampled_source import SampledPasses
+from costmodel.timing.sampled_source import SampledPasses
 from planner.measure.traces.shapes.kinds import Alike
 
 DTYPES: Mapping[str, str] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}

@@ -20,8 +20,8 @@ from planner.measure.traces.report.comparison.planned import PlannedParts, plann
 from planner.measure.traces.report.comparison.traced import TracedParts, names_by_size
 from planner.measure.traces.report.extraction import NANOSECONDS
 from planner.measure.traces.report.layer_counts import has_other_layers
-from planner.plan import estimate
 from planner.uncertainty.operators import strategy_operators
+from planner.verbs.plan import estimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

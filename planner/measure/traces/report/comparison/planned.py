@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.layer import mtp_projection_operators
-from costmodel.operators.source import operator_times
-from costmodel.operators.work import Operator
 from costmodel.step.estimate import Part, stages_of
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
+from costmodel.timing.source import operator_times
+from costmodel.timing.work import Operator
 from planner.measure.traces.report.comparison.kinds import MODEL_PARTS, kind_of
 from planner.uncertainty.operators import strategy_shape
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.operators.sampled_source import sampled_size
-from costmodel.operators.work import Operator
 from costmodel.strategy import Strategy
+from costmodel.timing.sampled_source import sampled_size
+from costmodel.timing.work import Operator
 from planner.measure.traces.events import UNKNOWN, Category, Message, Trace
 from planner.measure.traces.iterations import Iteration, named
 from planner.measure.traces.operators import TracedPass, traced_operators

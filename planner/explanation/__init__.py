@@ -1,1 +1,0 @@
-"""Explanations: reasons for a plan, and against another."""

@@ -1,1 +1,0 @@
-"""Studies: answers from many searches."""

@@ -1,1 +1,0 @@
-"""Reasons why no strategy fits, and the closest strategy."""

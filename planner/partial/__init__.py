@@ -1,1 +1,0 @@
-"""Completion of strategies that are given in part."""

@@ -1,1 +1,0 @@
-"""Layouts that framework makers publish, and their strategies for a job."""

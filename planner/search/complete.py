@@ -1,0 +1,242 @@
+"""
+Complete a strategy that is given in part: a search chooses the open decisions.
+
+``estimate``, ``explain`` and ``compare`` complete strategies here, so that all of them mean the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from constraints.limits import limit_rules
+from constraints.rule import sentence
+from costmodel.errors import SpecError, alternatives
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts
+from costmodel.validation import shown
+from planner.jobs.completion import completed, is_whole
+from planner.jobs.framework import require_features
+from planner.jobs.limits import StageChoice
+from planner.jobs.line.model import require_parts
+from planner.jobs.line.reading import read_strategy
+from planner.jobs.problem import Problem
+from planner.jobs.setting_choices import value_text
+from planner.jobs.strategy_file import AS_DEALT, StrategyFile, given_layout
+from planner.search.clock import Clock
+from planner.search.published import add_published
+from planner.search.runnable import fitted, with_runnable_stages
+
+if TYPE_CHECKING:
+    from planner.search.alternatives import JointOutcome
+    from planner.search.idle_devices import FewerDevices
+
+LEAST_SIMULATED = 5
+"""
+Strategies that are simulated where stages may be uneven.
+
+In 7 of 117 jobs five gave another best plan than one did, by up to 3.9 %.
+"""
+
+
+RELAXED: tuple[Mapping[str, Any], ...] = ({"preferences": False}, {"memory_headroom_bytes": 0.0}, {"is_bold": True})
+"""Limits that a completion drops where no strategy satisfies them, one after the other: evidence last."""
+
+
+class CompletedBy(StrEnum):
+    """
+    Origin of the decisions that were not given.
+
+    ``given``: all were given. ``search``: the plan with the given decisions, as ``planner plan`` recommends it.
+    ``bold``: such a plan that breaks a preference, leaves too little memory free, or has unproven features; no other
+    fits. ``recipes``: the framework's recipes. ``no_plan``: these recipes, since the search found no strategy.
+    """
+
+    GIVEN = "given"
+    SEARCH = "search"
+    BOLD = "bold"
+    RECIPES = "recipes"
+    NO_PLAN = "no_plan"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed:
+    """
+    A whole strategy.
+
+    Parameters
+    ----------
+    problem
+        Job with one value of each setting.
+    strategy
+        Strategy with every decision.
+    names
+        Given decisions, with ``layout`` where stages were given.
+    by
+        Origin of the other decisions.
+    """
+
+    problem: Problem
+    strategy: Strategy
+    names: tuple[str, ...]
+    by: CompletedBy
+
+
+def complete(problem: Problem, asked: StrategyFile, *, searched: bool = True) -> tuple[Completed, ...]:
+    """
+    Complete a strategy: by a search, or by the framework's recipes for each combination of the job's settings.
+
+    Parameters
+    ----------
+    problem
+        The job.
+    asked
+        Given part of the strategy.
+    searched
+        True where a search may choose; else the recipes do.
+
+    Raises
+    ------
+    SpecError
+        If the job's target cannot run the strategy, or the strategy cannot be costed for this job.
+    """
+    problem = choose_settings(problem, asked)
+    given = whole_of(problem, asked)
+    if problem.search.framework_rules and problem.search.target is None:
+        require_features(problem.facts.cluster, asked.decisions, "strategy")
+    by = CompletedBy.GIVEN if is_whole(given) else CompletedBy.RECIPES
+    if by is CompletedBy.RECIPES and searched:
+        found = _search_rest(problem, given)
+        if found is not None:
+            return (found,)
+        by = CompletedBy.NO_PLAN
+    return tuple(_follow_recipes(one, given, by) for one in problem.each)
+
+
+def read_asked(problem: Problem, decisions: object) -> StrategyFile:
+    """
+    Read a strategy, in part or whole, that a caller asks about; a line must match the job's model.
+
+    Raises
+    ------
+    SpecError
+        If it is no strategy, or a name or a value is wrong.
+    """
+    given = read_strategy(decisions)
+    if not isinstance(decisions, Mapping):
+        require_parts(problem.facts.model, given)
+    return given
+
+
+def whole_of(problem: Problem, asked: StrategyFile) -> StrategyFile:
+    """Fill open decisions from the job: from its strategy, then from its pins; a whole strategy stays as it is."""
+    if is_whole(asked):
+        return asked
+    return asked.over(problem.given.over(StrategyFile(decisions=problem.search.pin)))
+
+
+def question_of(problem: Problem, given: StrategyFile) -> tuple[Problem, tuple[str, ...]]:
+    """Return the job with the given decisions pinned, and the sentences of its entries that they replace."""
+    limits, asked = problem.search, given.decisions
+    pins = {name: value for name, value in limits.pin.items() if asked.get(name, value) != value}
+    allows = {name: values for name, values in limits.allow.items() if name in asked and asked[name] not in values}
+    opposed = limit_rules(pin=pins, allow=allows, forbid=())
+    left = {name: values for name, values in limits.allow.items() if name not in allows}
+    question = problem.with_limits(pin={**limits.pin, **asked}, allow=left)
+    if given.layout is not None:
+        question = question.with_limits(pin={**question.search.pin, **_stage_degrees(given)}, stages=StageChoice.EVEN)
+    return question, tuple(sentence(rule) for rule in opposed)
+
+
+def set_stages(strategy: Strategy, given: StrategyFile, facts: Facts) -> Strategy:
+    """Return a strategy with the given stages, if any are."""
+    return strategy if given.layout is None else given_layout(given.layout, strategy, facts.model)
+
+
+def fastest_of(problem: Problem) -> tuple[JointOutcome, FewerDevices | None]:
+    """Search the best strategies of a job, enough of them for its plans, as :func:`search_numbers` does."""
+    from planner.search.idle_devices import search_numbers
+
+    problem = with_runnable_stages(problem)
+    uneven = problem.search.stages != StageChoice.EVEN
+    wanted = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
+    return search_numbers(replace(problem, top=wanted))
+
+
+def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
+    """
+    Return the plan with the given decisions, as ``plan`` recommends it; None without one.
+
+    The given decisions may break a limit of the search; the others may then break it, too.
+    """
+    from planner.search.recommendation import recommend
+
+    clock = Clock(seconds=problem.search.time_limit_seconds)
+    question, _ = question_of(replace(problem, top=1), given)
+    joint, _ = fastest_of(question)
+    by = CompletedBy.SEARCH
+    for limits in RELAXED:
+        if joint.ranked:
+            break
+        relaxed = question.with_limits(**limits)
+        if relaxed.search != question.search:
+            question, by = relaxed, CompletedBy.BOLD
+            joint, _ = fastest_of(question)
+    if not joint.ranked:
+        return None
+    job, strategy, seconds = add_published(question, joint)[0]
+    if question.search.simplest:
+        advice = recommend(question, (job, strategy, seconds), joint.of_each, joint.ranked, clock)
+        job, strategy = advice.problem, advice.strategy
+    own = next((one for one in problem.each if one.settings == job.settings), problem)
+    whole = fitted(own, set_stages(strategy, given, own.facts), given.names)
+    return Completed(problem=own, strategy=whole, names=given.names, by=by)
+
+
+def _follow_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:
+    strategy = completed(problem.facts, given, problem.search.max_devices)
+    whole = fitted(problem, strategy, given.names)
+    return Completed(problem=problem, strategy=whole, names=given.names, by=by)
+
+
+def _stage_degrees(given: StrategyFile) -> dict[str, int]:
+    """Return the degrees that follow from given stages: pp * vpp is their number."""
+    layers = (given.layout or AS_DEALT).get("layers")
+    if layers is None:
+        return {}
+    pp, vpp = given.decisions.get("pp"), given.decisions.get("vpp")
+    if pp is None:
+        return {"pp": max(1, len(layers) // (vpp or 1)), "vpp": vpp or 1}
+    return {"vpp": max(1, len(layers) // pp)} if vpp is None else {}
+
+
+def choose_settings(problem: Problem, asked: StrategyFile) -> Problem:
+    """
+    Return the job with the settings of a line, where the job gives several values.
+
+    Raises
+    ------
+    SpecError
+        If the job gives only other values.
+    """
+    if not asked.settings:
+        return problem
+    for name, value in asked.settings.items():
+        values = [getattr(one.facts.cluster.settings, name) for one in problem.each]
+        if value not in values:
+            own = alternatives([value_text(each) for each in dict.fromkeys(values)])
+            problem_text = f"is {shown(value)}, but settings.{name} of the job is {own}."
+            raise SpecError(f"strategy.{name}", problem_text, f"Give the job settings.{name}={value_text(value)}.")
+    said = asked.settings.items()
+    fitting = [
+        one for one in problem.each if all(getattr(one.facts.cluster.settings, name) == value for name, value in said)
+    ]
+    if not fitting:
+        raise SpecError("strategy", f"no combination of the job's settings has {shown(dict(said))}.")
+    kept = [one.settings for one in fitting]
+    if len(fitting) == 1:
+        return fitting[0]
+    left = tuple(one for one in problem.alternatives if one.settings in kept)
+    return replace(problem, alternatives=left, facts=left[0].facts, reliability=left[0].reliability)

@@ -1,0 +1,271 @@
+"""The verb ``compare``: gain of the recommended plan, or of another job's strategy, over a given strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from costmodel.errors import SpecError
+from costmodel.facts.model import Model
+from costmodel.models.parameters import parameters
+from costmodel.tables import Facts
+from planner.jobs.problem import Problem, require_problem
+from planner.jobs.strategy_file import StrategyFile
+from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
+from planner.verbs.explain import Difference, differences
+from planner.verbs.gain import Gain, gain_interval, gain_of
+from planner.verbs.plan import estimate, judged, plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """
+    One of two jobs that are compared.
+
+    Parameters
+    ----------
+    name
+        Name of the job.
+    what
+        Description of the compared strategy.
+    report
+        Estimate of the strategy.
+    notes
+        Entries that were left out or assumed when the job was read, a sentence each.
+    exit_code
+        0: estimated, or proven to be the fastest; 3: the fastest strategy within the time limit.
+    """
+
+    name: str
+    what: str
+    report: EstimateReport
+    notes: tuple[str, ...] = ()
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unlike:
+    """
+    One difference between two jobs.
+
+    Parameters
+    ----------
+    what
+        Name of the differing part, such as model or cluster.
+    given, best
+        Its text in the first and in the second job.
+    """
+
+    what: str
+    given: str
+    best: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """
+    A given strategy compared with the recommended plan, or the strategies of two jobs compared with each other.
+
+    Parameters
+    ----------
+    report
+        Report of the job: its best plan, or the reason why no strategy fits. With two jobs, the second job's.
+    given
+        Estimate of the given strategy, with the rules that forbid it. With two jobs, the first job's.
+    sides
+        The two jobs, first and second; empty where one job's strategy is compared with its recommended plan.
+    given_name
+        Name of the given strategy and its changes for the job; empty where it has no name.
+    """
+
+    report: PlanReport | EstimateReport
+    given: EstimateReport
+    sides: tuple[Side, ...] = ()
+    given_name: str = ""
+
+    @property
+    def problem(self) -> Problem:
+        """The job."""
+        return self.report.problem
+
+    @property
+    def best(self) -> Plan | None:
+        """Recommended plan of the job, or the second job's; None if none fits or time ran out."""
+        return next(iter(self.report.plans), None)
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Differences in time between the given strategy and the best plan, the largest first."""
+        return differences(self.best, self.given.plan) if self.best else ()
+
+    @property
+    def saved_seconds(self) -> float:
+        """Difference of the step times; negative where rules forbid a faster strategy."""
+        return self.given.plan.step_seconds - self._best.step_seconds
+
+    @property
+    def saved_fraction(self) -> float:
+        """Time saved per step, as a share of the given strategy's step."""
+        return self.saved_seconds / self.given.plan.step_seconds
+
+    @property
+    def saved_days(self) -> float:
+        """Days saved in the whole training."""
+        return self.given.plan.schedule.days - self._best.schedule.days
+
+    @property
+    def saved_gpu_hours(self) -> float:
+        """GPU-hours saved in the whole training."""
+        return self.given.plan.schedule.gpu_hours - self._best.schedule.gpu_hours
+
+    @property
+    def is_within_noise(self) -> bool:
+        """True where the predictions cannot tell the two apart: the interval of their difference holds zero."""
+        return not gain_interval(self.given.plan, self._best).is_sure
+
+    @property
+    def gain(self) -> Gain | None:
+        """Gain of the best plan, with its certainty and its ground; None without a plan."""
+        return gain_of(self.given.plan, self.best) if self.best else None
+
+    @property
+    def exit_code(self) -> int:
+        """0: compared with a proven plan; 1: infeasible; 3: the time limit came before the proof."""
+        if isinstance(self.report, EstimateReport):
+            return max((side.exit_code for side in self.sides), default=0)
+        return EXIT_CODES[self.report.outcome.status]
+
+    @property
+    def status(self) -> str:
+        """Status of the search for the best plan; with two jobs ``compared``."""
+        return "compared" if isinstance(self.report, EstimateReport) else self.report.outcome.status
+
+    @property
+    def unlike(self) -> tuple[Unlike, ...]:
+        """Differences between the two jobs."""
+        return tuple(_unlike(self.given, self.report)) if self.sides else ()
+
+    @property
+    def same_step(self) -> bool:
+        """True where both steps train the same model on the same number of tokens, so that their times compare."""
+        return not {one.what for one in self.unlike} & {"model", "batch"}
+
+    @property
+    def same_run(self) -> bool:
+        """True where both trainings train the same model on the same number of tokens, so that their days compare."""
+        return not {one.what for one in self.unlike} & {"model", "tokens"}
+
+    @property
+    def _best(self) -> Plan:
+        assert self.best is not None, "there is no plan to compare with"
+        return self.best
+
+
+def compare(problem: Problem, decisions: Mapping[str, object] | str | StrategyFile | None = None) -> Comparison:
+    """
+    Compare a given strategy with the recommended plan.
+
+    Parameters
+    ----------
+    problem
+        The job; its ``strategy`` is the given one.
+    decisions
+        Decisions over the job's strategy, or a whole strategy, as :func:`planner.verbs.plan.estimate` takes them.
+
+    Raises
+    ------
+    SpecError
+        If no strategy is given, if a name or a value is wrong, or if the strategy has no cost.
+    """
+    require_problem(problem)
+    given = problem.given
+    if not decisions and given.is_empty:
+        hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
+        raise SpecError("strategy", "is required: there is nothing to compare the recommended plan with.", hint)
+    return with_plan(problem, estimate(problem, decisions or {}))
+
+
+def with_plan(problem: Problem, given: EstimateReport) -> Comparison:
+    """Compare a strategy that was costed already with its job's recommended plan."""
+    return Comparison(given=given, report=planned(problem))
+
+
+def planned(problem: Problem) -> PlanReport:
+    """Plan a job as ``planner plan`` does; strategies are compared with its first plan."""
+    return plan(replace(problem, top=1), certified=False)
+
+
+# --- two jobs ----------------------------------------------------------------------------------------------
+
+
+def side_of(report: PlanReport | EstimateReport, name: str, notes: tuple[str, ...] = ()) -> Side:
+    """
+    Return a job as a side of a comparison: with its given strategy, or with its recommended one.
+
+    Parameters
+    ----------
+    report
+        Result of :func:`planner.verbs.plan.estimate` or :func:`planned`.
+    name
+        Name of the job.
+    notes
+        Entries that were left out or assumed when the job was read.
+
+    Raises
+    ------
+    SpecError
+        If the report has no plan.
+    """
+    if isinstance(report, EstimateReport):
+        return Side(name=name, what="its strategy", report=report, notes=notes)
+    if not report.plans:
+        raise SpecError(name, "has no plan: there is nothing to compare.")
+    code = report.exit_code
+    what = "its recommended plan" if code == 0 else "the plan that was found within the time limit"
+    return Side(
+        name=name,
+        what=what,
+        report=judged(report.plans[0].problem, report.plans[0].strategy),
+        notes=notes,
+        exit_code=code,
+    )
+
+
+def compare_two(first: Side, second: Side) -> Comparison:
+    """
+    Compare the strategies of two jobs, which may differ in model, cluster and batch.
+
+    >>> from planner import estimate, load
+    >>> job = {"model": "llama3-8b", "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 1e12}}
+    >>> jobs = [load({**job, "cluster": {"device": "h100-80gb-sxm", "num_devices": each}}) for each in (64, 128)]
+    >>> sides = [side_of(estimate(one, {"tp": 2}), "mine") for one in jobs]
+    >>> [(one.what, one.given, one.best) for one in compare_two(*sides).unlike]
+    [('cluster', '64 x h100-80gb-sxm', '128 x h100-80gb-sxm')]
+    """
+    return Comparison(given=first.report, report=second.report, sides=(first, second))
+
+
+def _unlike(one: PlanReport | EstimateReport, other: PlanReport | EstimateReport) -> Iterator[Unlike]:
+    facts, others = one.chosen.facts, other.chosen.facts
+    texts = _texts(others)
+    for what, text in _texts(facts).items():
+        if text != texts[what] or (what == "model" and _plain(facts.model) != _plain(others.model)):
+            yield Unlike(what=what, given=text, best=texts[what])
+
+
+def _texts(facts: Facts) -> dict[str, str]:
+    """Return the texts of the parts in which jobs may differ."""
+    cluster, work = facts.cluster, facts.workload
+    return {
+        "model": f"{facts.model.name}, {parameters(facts.model):,} parameters",
+        "cluster": f"{cluster.num_devices:,} x {cluster.device.name}",
+        "node": f"{cluster.device.devices_per_node} GPUs",
+        "framework": cluster.framework.name if cluster.framework else "none",
+        "batch": f"{work.global_batch_size:,} x {work.sequence_length:,} tokens",
+        "tokens": f"{work.tokens:,.0f}",
+        "precision": work.precision.name,
+    }
+
+
+def _plain(model: Model) -> Model:
+    return replace(model, name="", source="")

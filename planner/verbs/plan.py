@@ -1,0 +1,309 @@
+"""Plan a problem: search, estimate each strategy, schedule its checkpoints; or cost one given strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from constraints import Rule, sentence
+from constraints.verdict import violated
+from costmodel.errors import SpecError
+from costmodel.events import log_event
+from costmodel.facts.cluster import Cluster
+from costmodel.models.flops import (
+    flops_per_second_per_device,
+    model_flops_per_token,
+    recomputed_flops_per_token,
+    tokens_per_second_per_device,
+    utilization_fraction,
+)
+from costmodel.reliability import on_cluster
+from costmodel.step import estimate as detail
+from costmodel.step.estimate import Estimate
+from costmodel.strategy import DECISIONS, Strategy
+from planner.jobs.checkpoints import schedule_checkpoints
+from planner.jobs.conventions import Conventions, conventions_of, model_summary
+from planner.jobs.line.writing import write_completed
+from planner.jobs.problem import Problem
+from planner.jobs.strategy_file import StrategyFile
+from planner.results import EstimateReport, Plan, PlanReport
+from planner.search.clock import Clock
+from planner.search.complete import CompletedBy, complete, fastest_of, read_asked
+from planner.search.freed_memory import releases_memory
+from planner.search.listed import check_list
+from planner.search.node_counts import allow_idle_nodes, says_how_many
+from planner.search.published import add_published
+from planner.search.rules import problem_rules
+from planner.search.runnable import require_runnable, with_runnable_stages
+from planner.uncertainty.evidence.ground import ground_of
+from planner.uncertainty.intervals import noise_fraction
+from planner.uncertainty.operators import timed_operators
+from planner.uncertainty.records import interval_and_record
+
+if TYPE_CHECKING:
+    from planner.search.alternatives import JointOutcome
+    from planner.search.idle_devices import FewerDevices
+
+
+@releases_memory
+def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
+    """
+    Choose the fastest strategies and the one that an expert would start, and schedule the checkpoints of each.
+
+    The search compares strategies by their steps. Pipelines are simulated pass by pass where no formula is exact
+    (:func:`costmodel.step.rank_time.waiting_seconds`). In each group the faster of uneven and even stages is kept.
+
+    Uneven stages are searched by the sum over their ranks; at least :data:`planner.search.complete.LEAST_SIMULATED`
+    are costed by their step.
+    The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
+    time grows with the step time), so that one search serves both.
+
+    Parameters
+    ----------
+    problem
+        Job to plan.
+    certified
+        True for a certificate, and for near-by batches where devices stay idle. The answer and its proof do not depend
+        on it.
+
+    Raises
+    ------
+    SpecError
+        If failures outrun progress, so that no training ends, or if the job's target cannot run it.
+    """
+    from planner.search.alternatives import each_once
+    from planner.search.certificate import certify_all
+    from planner.search.recommendation import recommend
+
+    require_runnable(problem)
+    problem = with_runnable_stages(problem)
+    clock = Clock(seconds=problem.search.time_limit_seconds)
+    log_event(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
+    joint, fewer = fastest_of(problem)
+    if not joint.ranked:
+        from planner.verbs.conflict import explain_failure
+
+        joint = explain_failure(problem, joint, clock)
+    outcome, chosen = joint.outcome, replace(joint.problem, top=problem.top)
+    nearest = outcome.conflict.closest if outcome.conflict else None
+    conventions = conventions_of(chosen.facts)
+    parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
+    searched = [(one.searched, one.outcome) for one in parts]
+    ranked = add_published(problem, joint)
+    plans = [evaluate(replace(job, top=problem.top), each) for job, each, _ in ranked[: problem.top]]
+    fastest = plans[0] if plans else None
+    log_event(__name__, "search ended", status=outcome.status, gap=outcome.gap, plans=len(plans))
+    advice = None
+    if problem.search.simplest and ranked:
+        log_event(__name__, "preferred plans are looked for")
+        advice = recommend(problem, ranked[0], parts, joint.ranked, clock)
+        if not advice.is_fastest:
+            plans = _put_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
+    return PlanReport(
+        problem=problem,
+        model=model_summary(chosen.facts, conventions),
+        conventions=conventions,
+        plans=tuple(plans),
+        outcome=outcome,
+        closest=detail.estimate(chosen.facts, nearest) if nearest else None,
+        chosen=chosen,
+        listed=check_list(chosen, outcome.space) if problem.search.candidates else None,
+        certificate=certify_all(searched, outcome, clock) if certified else None,
+        alternatives=each_once(joint.of_each) if problem.alternatives else (),
+        recommendation=advice,
+        fastest=fastest,
+        fewer=fewer,
+        all_devices=_plan_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
+        nearby=_nearby(problem, joint, fewer, clock) if certified else (),
+    )
+
+
+def _put_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
+    """Put a plan first in a list of the same length, whether or not it was in the list."""
+    others = [one for one in plans if (one.strategy, one.problem.settings) != (first.strategy, first.problem.settings)]
+    return [first, *others][: len(plans)]
+
+
+def _nearby(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, clock: Clock) -> tuple[Plan, ...]:
+    """Plan near-by batches, if devices stay idle or the batch shares a small divisor with them."""
+    from planner.verbs.nearby_batches import divides_poorly, nearby_batches
+
+    workload, num_devices = problem.facts.workload, problem.facts.cluster.num_devices
+    is_idle = fewer is not None and fewer.are_faster
+    if (
+        says_how_many(problem)
+        or not joint.ranked
+        or not (is_idle or divides_poorly(workload.global_batch_size, num_devices))
+    ):
+        return ()
+    found = nearby_batches(problem, joint.ranked[0], joint.outcome.step_seconds[0], clock)
+    return tuple(evaluate(job, strategy) for job, strategy in found)
+
+
+def _plan_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:
+    """Return the best plan on all devices; None without one."""
+    ranked = fewer.all_devices.ranked[:1]
+    return next((evaluate(replace(job, top=problem.top), strategy) for job, strategy in ranked), None)
+
+
+def estimate(
+    problem: Problem, decisions: Mapping[str, object] | str | StrategyFile, *, searched: bool = True
+) -> EstimateReport:
+    """
+    Cost one given strategy, even if a rule forbids it.
+
+    If the job gives several values of settings, the fastest combination is taken, if possible among those that no rule
+    forbids.
+
+    Parameters
+    ----------
+    problem
+        The job.
+    decisions
+        A line such as ``TP4 PP2 recompute=none``; or values by name, and ``layout``, in the spelling of job files or as
+        members of enums. Missing decisions come from the job's ``strategy``, then from its ``search.pin``. The search
+        chooses the rest (:mod:`planner.search.complete`).
+    searched
+        True where a search may choose; else the rest follows :func:`planner.jobs.completion.completed`.
+
+    Raises
+    ------
+    SpecError
+        If a name or a value is wrong, if the strategy cannot be costed for this job, or if the job's target cannot run
+        it.
+    """
+    require_runnable(problem)
+    found = complete(problem, read_asked(problem, decisions), searched=searched)
+    given = [judged(one.problem, one.strategy, one.names, one.by) for one in found]
+    return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
+
+
+def judged(
+    problem: Problem,
+    strategy: Strategy,
+    given: Collection[str] = DECISIONS,
+    completed_by: CompletedBy = CompletedBy.GIVEN,
+) -> EstimateReport:
+    """
+    Cost a whole strategy, with the rules that forbid it.
+
+    Parameters
+    ----------
+    problem
+        Job with one value of each setting.
+    strategy
+        Strategy with every decision.
+    given
+        Names of the given decisions.
+    completed_by
+        Origin of the other decisions.
+    """
+    of_devices = allow_idle_nodes(problem, strategy.num_devices)
+    conventions = conventions_of(problem.facts)
+    estimated = evaluate(problem, strategy, conventions)
+    return EstimateReport(
+        problem=problem,
+        model=model_summary(problem.facts, conventions),
+        conventions=conventions,
+        plan=estimated,
+        broken_rules=tuple(
+            dict.fromkeys(sentence(rule) for rule in _find_broken_rules(of_devices, estimated.estimate))
+        ),
+        broken_preferences=tuple(sentence(rule) for rule in _find_broken_preferences(of_devices, strategy)),
+        assumed={name: value for name, value in strategy.decisions().items() if name not in given},
+        completed_by=completed_by,
+        completed=write_completed(problem.facts, strategy, given),
+    )
+
+
+# --- one plan ----------------------------------------------------------------------------------------------
+
+
+def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | None = None) -> Plan:
+    """Evaluate one strategy as a plan; ``conventions`` are the job's by default."""
+    problem = allow_idle_nodes(problem, strategy.num_devices)
+    facts, conventions = problem.facts, conventions or conventions_of(problem.facts)
+    estimated = detail.estimate(facts, strategy)
+    _require_finite(facts.cluster, estimated)
+    used = replace(facts, cluster=_choose_cluster(problem, strategy))
+    reliability = on_cluster(used.cluster, problem.reliability)
+    needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
+    again = recomputed_flops_per_token(
+        facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
+    )
+    model_flops, hardware_flops = (
+        float(
+            flops_per_second_per_device(
+                used.cluster, used.workload, flops_per_token=flops, step_seconds=estimated.step_seconds
+            )
+        )
+        for flops in (needed, needed + again)
+    )
+    tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
+    operators, gaps = timed_operators(used, strategy, estimated.breakdown), ground_of(used, strategy)
+    interval, record = interval_and_record(used, step_seconds=estimated.step_seconds, operators=operators, gaps=gaps)
+    return Plan(
+        problem=problem,
+        estimate=estimated,
+        schedule=schedule_checkpoints(used.cluster, used.workload, reliability, step_seconds=estimated.step_seconds),
+        tokens_per_second_per_device=float(tokens),
+        model_flops_per_second_per_device=model_flops,
+        hardware_flops_per_second_per_device=hardware_flops,
+        mfu=float(utilization_fraction(model_flops, peak_flops=conventions.peak_flops)),
+        hfu=float(utilization_fraction(hardware_flops, peak_flops=conventions.peak_flops)),
+        interval=interval,
+        record=record,
+        gaps=tuple(gaps),
+        operators=operators,
+        noise_fraction=noise_fraction(used.model, used.cluster),
+        facts=used,
+        reliability=reliability,
+    )
+
+
+def _choose_cluster(problem: Problem, strategy: Strategy) -> Cluster:
+    """
+    Return the devices with which a strategy is costed: the whole cluster, or fewer where the job allows fewer.
+
+    A strategy for more devices than the cluster has is costed with its own number.
+    """
+    cluster = problem.facts.cluster
+    least = cluster.num_devices if problem.search.max_devices is None else 1
+    return replace(cluster, num_devices=max(least, strategy.num_devices))
+
+
+# --- a given strategy --------------------------------------------------------------------------------------
+
+
+def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
+    if math.isfinite(estimated.step_seconds) and math.isfinite(estimated.device_bytes + estimated.host_bytes):
+        return
+    if cluster.device.constants.times == "measured":
+        raise SpecError(
+            "strategy",
+            f"the measured operator times of {cluster.device.name} do not cover its shapes.",
+            "Change tp, mbs or ep, or let cluster.device.calibration.times be modified_roofline.",
+        )
+    raise SpecError("strategy", f"its step takes {estimated.step_seconds} s, beyond what can be reported.")
+
+
+def _find_broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
+    """Return rules and limits of the job that forbid a strategy, without the search's own bounds and preferences."""
+    rules, limits = problem_rules(problem), problem.search
+    of_search = {*rules.bounds, *rules.preferences}
+    asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in of_search]
+    resources = {
+        "device_bytes": estimated.device_bytes,
+        "host_bytes": estimated.host_bytes,
+        "memory_headroom_bytes": limits.memory_headroom_bytes if limits.asks_headroom else 0.0,
+        "step_seconds": estimated.step_seconds,
+        "bubble_seconds": sum(part.exposed_seconds for part in estimated.breakdown if part.name == "bubble"),
+    }
+    return violated(problem.facts, estimated.strategy.decisions() | resources, rules=asked)
+
+
+def _find_broken_preferences(problem: Problem, strategy: Strategy) -> tuple[Rule, ...]:
+    """Return preferences for which the job's search would leave a strategy out."""
+    return violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).preferences)

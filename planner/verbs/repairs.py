@@ -1,0 +1,392 @@
+"""
+Explain that no strategy fits.
+
+The explanation covers a wider space than the search. The rules of the job, of frameworks and of memory, and the
+search's preferences may be broken there. It has the values that the job asks for and the values that the search would
+try. The other rules of physics hold. In a large space preferences and rules of frameworks hold as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints import PHYSICS_RULES, PREFERENCE_RULES
+from constraints.classes import Classes
+from constraints.conflict import (
+    MAX_CONFLICTS,
+    Conflict,
+    contains_one_of,
+    hitting_sets,
+    necessary,
+    smallest_sets,
+    sorted_by_text,
+)
+from constraints.limits import unless
+from constraints.rule import Rule, sentence
+from costmodel.tables import Facts, tabulate
+from planner.jobs.problem import Problem
+from planner.search.candidates import Memory, MemoryFunction, fits, least_memory, memory_only, mode_memory
+from planner.search.clock import Clock, OutOfTimeError
+from planner.search.domains import (
+    FEATURES,
+    Columns,
+    cheap_recompute,
+    column,
+    default_domains,
+    default_features,
+    default_microbatch_groups,
+    divisors,
+    free_replicas,
+    job_values,
+    most_tp,
+)
+from planner.search.rules import SEARCH_BOUNDS, Rules, needs
+from planner.search.space import FeatureSplit, Space, classify_features, grow, spread, tabulate_features
+from planner.verbs.cluster_sizes import smallest_cluster
+from planner.verbs.memory_gap import MemoryGap, chunks, closest, least_host_bytes
+
+WORLD = frozenset({"tp", "cp", "pp", "dp"})
+
+MAX_OUT_OF_DOMAIN = 16
+"""Number of values outside a degree's own domain that the explanation covers."""
+
+MAX_LISTED = 16
+"""Number of repairs and conflicts that are listed."""
+
+SAMPLE_ROWS = 64
+"""Number of rows of a class that are tried first."""
+
+WIDE_ROWS = 200_000
+"""Rows of the search up to which preferences and the rules of frameworks may be broken, too; affects time only."""
+
+SIZE_SECONDS = 6.0
+"""Longest time of the search for the smallest cluster."""
+
+RuleSet: TypeAlias = frozenset[Rule]
+
+
+def explain(
+    problem: Problem,
+    space: Space,
+    memory: MemoryFunction,
+    *,
+    seconds_left: float = np.inf,
+) -> Conflict:
+    """
+    Explain why no strategy fits.
+
+    Parameters
+    ----------
+    problem
+        A problem without a solution.
+    space
+        Strategies that its rules allow, apart from the memory rules.
+    memory
+        Formula of the bytes of strategies.
+    seconds_left
+        Time limit; the conflict lists the parts that were left out.
+    """
+    clock, rules = Clock(seconds=seconds_left), space.rules
+    try:
+        relaxation = _Relaxation(problem, rules, memory, space.num_rows, clock)
+        repairs = relaxation.repairs()
+        conflicts = hitting_sets(repairs)
+        listed = conflicts[:MAX_LISTED]
+        kept = relaxation.fixed & set(rules.preferences)
+        exclusive = tuple(_sentences(_add_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
+        left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
+        is_cut = False
+    except OutOfTimeError:
+        repairs, exclusive, is_cut = [], (), True
+        left_out = ["Time ran out before it was known which rules exclude each other."]
+    releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
+    nearest, is_closest = None, False
+    with suppress(OutOfTimeError):
+        nearest = closest(problem, space, memory, clock)
+        is_closest = nearest is None or nearest.is_proven
+    if not is_closest:
+        left_out.append("Time ran out before it was known which strategy lacks least memory.")
+    needs_host = _memory_rules(rules)[1] in repairs
+    return Conflict(
+        exclusive=exclusive,
+        repairs=tuple(_sentences(repair) for repair in repairs[:MAX_LISTED]),
+        release=releases[0] if releases else (),
+        releases=tuple(releases[:MAX_LISTED]),
+        **_memory_of(problem, nearest),
+        needed_host_bytes=least_host_bytes(problem, space, memory, clock) if needs_host else None,
+        size=smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left))),
+        left_out=tuple(left_out),
+        is_cut=is_cut or not is_closest,
+    )
+
+
+def _cut(sets: Sequence[RuleSet], what: str) -> Iterator[str]:
+    if len(sets) >= MAX_CONFLICTS:
+        yield f"Only {MAX_LISTED} of more than {MAX_CONFLICTS:,} {what} are listed."
+    elif len(sets) > MAX_LISTED:
+        yield f"Only {MAX_LISTED} of {len(sets):,} {what} are listed."
+
+
+def _memory_of(problem: Problem, nearest: MemoryGap | None) -> dict[str, Any]:
+    """Return the missing memory of the closest strategy, and the memory that is enough for it."""
+    if nearest is None:
+        return {}
+    headroom = problem.search.memory_headroom_bytes
+    known: dict[str, Any] = {
+        "shortage_bytes": nearest.device_bytes,
+        "host_shortage_bytes": nearest.host_bytes,
+        "closest": nearest.strategy,
+    }
+    if nearest.is_proven and not nearest.host_bytes:
+        known["needed_bytes"] = problem.facts.cluster.device.memory_bytes + nearest.device_bytes
+        if 0 < nearest.device_bytes <= headroom:
+            known["headroom_bytes"] = headroom - nearest.device_bytes
+    return known
+
+
+def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sentence(rule) for rule in sorted_by_text(rules)))
+
+
+# --- repairs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Entry:
+    """One class of rows that break the same rules, memory apart, and the modes in which they do."""
+
+    row_class: int
+    broken: RuleSet
+    modes: NDArray[np.bool_]
+
+
+class _Relaxation:
+    """The wider space, and the rules that its candidates break."""
+
+    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, num_rows: int, clock: Clock) -> None:
+        self.problem = problem
+        self.clock = clock
+        self.facts = problem.facts
+        self.rules = rules
+        self.memory = memory
+        self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
+        wide = (*rules.preferences, *rules.frameworks) if num_rows > WIDE_ROWS else ()
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *wide}
+        replicas = (*job_values(problem).get("dp", ()), *free_replicas(problem))
+        self.rows, row_classes = grow(
+            self.facts,
+            wide_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
+            [*rules.rows, *(rule for rule in _restore_bounds(problem) if not needs(rule) & set(FEATURES))],
+            tolerate=[rule for rule in rules.rows if rule not in self.fixed],
+            replicas=replicas,
+        )
+        self.features = _wide_features(problem)
+        self.lifted = tuple(rule for rule in _restore_bounds(problem) if needs(rule) & set(FEATURES))
+        self.mixed = (*rules.mixed, *self.lifted)
+        self.classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
+        first = np.zeros(1, dtype=np.int64)
+        self.num_modes = self.mode_memory(first)[0].device_bytes.shape[1] if self.classes.size else 0
+
+    def repairs(self) -> list[RuleSet]:
+        """Return the smallest sets of rules that a candidate breaks."""
+        repairs: list[RuleSet] = []
+        entries = sorted(self.entries(), key=lambda entry: len(entry.broken))
+        for size in sorted({len(entry.broken) for entry in entries}):
+            for look in (self.some_of, self.all_of):
+                level = [e for e in entries if len(e.broken) == size and not contains_one_of(e.broken, repairs)]
+                occurs = look(level, repairs)
+                lacking = (_lacking(seen[entry.modes], self.rules) for entry, seen in zip(level, occurs, strict=True))
+                found = [entry.broken | rules for entry, sets in zip(level, lacking, strict=True) for rules in sets]
+                repairs = smallest_sets([*repairs, *found])
+        return repairs
+
+    def entries(self) -> Iterator[_Entry]:
+        """Yield every class of rows with every set of rules that its features break."""
+        used, first = np.unique(self.classes.index, return_index=True)
+        if not len(used):
+            return
+        decisions = spread({name: values[first] for name, values in self.rows.items()}, self.features)
+        shape = (len(used), *(len(values) for values in self.features.values()))
+        possible = np.ones(shape, dtype=bool)
+        cells = Classes.one(possible.size)
+        for rule in self.mixed:
+            holds = np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), shape)
+            if rule in self.fixed or rule in self.lifted:
+                possible &= holds
+            else:
+                cells = cells.refine(~holds.ravel(), rule)
+        _, fold = self.mode_memory(first[:1])
+        broken = fold.flat(np.where(possible, cells.index.reshape(shape), -1))
+        for position, row_class_index in enumerate(used.tolist()):
+            for cell in np.unique(broken[position]).tolist():
+                if cell >= 0:
+                    yield _Entry(
+                        row_class=row_class_index,
+                        broken=self.classes.broken[row_class_index] | cells.broken[cell],
+                        modes=(broken[position] == cell).any(axis=1),
+                    )
+
+    def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, FeatureSplit]:
+        """Return the memory of some rows in every mode."""
+        return mode_memory(self.facts, self.degrees(rows), self.features, self.memory)
+
+    def some_of(self, entries: Sequence[_Entry], _: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
+        """Return the observed fits of a few rows of each entry's class, enough to see that most of them fit."""
+        members = {entry.row_class: self.members(entry.row_class) for entry in entries}
+        few = {one: rows[:: max(1, len(rows) // SAMPLE_ROWS)] for one, rows in members.items()}
+        occurs = self.occurring(few)
+        return [occurs[entry.row_class] for entry in entries]
+
+    def all_of(self, entries: Sequence[_Entry], repairs: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
+        """
+        Return the observed fits of all relevant rows of each entry's class.
+
+        Once a repair without device memory is known, rows that certainly lack device memory are skipped.
+        """
+        of_device, _ = _memory_rules(self.rules)
+        keys = [(entry.row_class, contains_one_of(entry.broken | of_device, repairs)) for entry in entries]
+        for hopeful in (False, True):
+            new = {one for one, only_hopeful in {*keys} - self.looked_at.keys() if only_hopeful == hopeful}
+            members = {one: self.members(one) for one in new}
+            if hopeful and members:
+                which = self.may_fit(np.concatenate(list(members.values())))
+                ends = np.cumsum([len(rows) for rows in members.values()])[:-1]
+                parts = np.split(which, ends)
+                members = {one: rows[part] for (one, rows), part in zip(members.items(), parts, strict=True)}
+            self.looked_at |= {(one, hopeful): seen for one, seen in self.occurring(members).items()}
+        return [self.looked_at[key] for key in keys]
+
+    def members(self, row_class: int) -> NDArray[np.int64]:
+        """Return the rows of a class."""
+        return np.flatnonzero(self.classes.index == row_class)
+
+    def may_fit(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mark rows whose lower bound of memory fits on the device in some mode."""
+        if self.memory is not memory_only:
+            return np.ones(len(rows), dtype=bool)
+        answers = [np.zeros(0, dtype=bool)]
+        for chunk in chunks(rows):
+            self.clock.require()
+            least = least_memory(self.facts, self.degrees(chunk), self.features)
+            fit = fits(self.facts, self.rules, least, self.problem.search.memory_headroom_bytes)
+            answers.append(np.asarray(fit.device.any(axis=1)))
+        return np.concatenate(answers)
+
+    def degrees(self, rows: NDArray[np.int64]) -> Columns:
+        """Return the degrees of some rows."""
+        return {name: values[rows] for name, values in self.rows.items()}
+
+    def occurring(self, members: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.bool_]]:
+        """
+        Return the combinations of "fits" that some rows of each class have, by memory mode.
+
+        Shape (modes, 2, 2): the device does not fit or does, the host does not fit or does.
+        """
+        occurs = {one: np.zeros((self.num_modes, 2, 2), dtype=bool) for one in members}
+        answers = np.array([False, True])
+        for chunk in chunks(np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])):
+            self.clock.require()
+            used, _ = self.mode_memory(chunk)
+            fit = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
+            both = (fit.device[..., None, None] == answers[:, None]) & (fit.host[..., None, None] == answers)
+            of_chunk = self.classes.index[chunk]
+            for one in np.unique(of_chunk).tolist():
+                occurs[one] |= both[of_chunk == one].any(axis=0)
+        return occurs
+
+
+def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
+    """Yield the memory rules that candidates break, from the observed fits of their modes."""
+    of_device, of_host = _memory_rules(rules)
+    seen = occurs.any(axis=0)
+    for device_fits, host_fits in np.argwhere(seen).tolist():
+        yield (frozenset() if device_fits else of_device) | (frozenset() if host_fits else of_host)
+
+
+def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:
+    """Return the rules of device memory and the rules of host memory."""
+    return (
+        frozenset(rule for rule in rules.memory if "device_bytes" in needs(rule)),
+        frozenset(rule for rule in rules.memory if "host_bytes" in needs(rule)),
+    )
+
+
+def _restore_bounds(problem: Problem) -> Iterator[Rule]:
+    """Yield the search's bounds that the job lifts for some values; they hold again if its entries are removed."""
+    chosen = job_values(problem)
+    yield from (unless(bound, name, chosen[name]) for name, bound in SEARCH_BOUNDS.items() if chosen.get(name))
+
+
+def _wide_features(problem: Problem) -> Columns:
+    """Return the values of each feature: all that the search tries, and those that the job asks for."""
+    chosen = job_values(problem)
+    return {
+        name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_OUT_OF_DOMAIN]))))
+        for name, values in _few_features(problem.facts).items()
+    }
+
+
+def _few_features(facts: Facts) -> dict[str, tuple[int, ...]]:
+    """Return the values of each feature, with the usual recomputation: other sets lie between none and full."""
+    return default_features(facts) | {"recompute": cheap_recompute(facts.model, facts.cluster.framework)}
+
+
+def wide_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
+    """Return the values of each degree that satisfy some rules alone, and those that the job asks for."""
+    defaults = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem)) | {
+        "tp": divisors(problem.facts.cluster.num_devices)
+    }
+    chosen = job_values(problem)
+    domains = {}
+    for name, values in defaults.items():
+        own = column(name, values)
+        for rule in physics:
+            if needs(rule) == {name}:
+                own = own[np.broadcast_to(np.asarray(tabulate(rule, problem.facts, {name: own})), own.shape)]
+        out_of_domain = [value for value in dict.fromkeys(chosen.get(name, ())) if value not in own][:MAX_OUT_OF_DOMAIN]
+        domains[name] = column(name, [*own.tolist(), *out_of_domain])
+    return domains if "group" in chosen else domains | default_microbatch_groups(domains["pp"])
+
+
+# --- conflicts ---------------------------------------------------------------------------------------------
+
+
+def _add_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet, kept: Set[Rule]) -> list[Rule]:
+    """
+    Add to a conflict the rules of physics, bounds of the search and kept preferences that it needs.
+
+    A conflict with memory rules would need nearly all of them and stays as it is.
+    """
+    if conflict & set(rules.memory):
+        return list(conflict)
+    fixed = {*PHYSICS_RULES, *rules.bounds, *kept}
+    fixed_rules = [rule for rule in (*rules.rows, *rules.mixed) if rule in fixed]
+    own = set().union(*(needs(rule) for rule in conflict))
+    near = [rule for rule in fixed_rules if needs(rule) & own]
+
+    def satisfiable(some: Sequence[Rule]) -> bool:
+        return _satisfiable(problem, [*conflict, *some])
+
+    if rules.candidate_list and satisfiable(fixed_rules):
+        conflict |= set(rules.candidate_list)
+    return [*conflict, *necessary(fixed_rules if satisfiable(near) else near, satisfiable)]
+
+
+def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
+    """Tell whether some rules hold together for any degrees and features; decisions without a rule get one value."""
+    named: set[str] = set().union(*(needs(rule) for rule in rules))
+    named |= WORLD if "dp" in named else set()
+    domains = {n: values if n in named else values[:1] for n, values in wide_domains(problem, rules).items()}
+    defaults = _few_features(problem.facts)
+    features = {n: column(n, values if n in named else values[:1]) for n, values in defaults.items()}
+    replicas = (1, 2, *job_values(problem).get("dp", ()), *free_replicas(problem))
+    of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
+    rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
+    of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]
+    return bool(tabulate_features(problem.facts, rows, features, of_features)[1].any())

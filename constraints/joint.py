@@ -73,6 +73,12 @@ class CostTables:
         """Values of each decision that occur in the tables."""
         return {name: np.unique(values) for name, values in (*self.combinations.items(), *self.others.items())}
 
+    @property
+    def strategies(self) -> dict[str, Ints]:
+        """Values of every decision and the memory of each strategy, shape (E,)."""
+        shared = {**self.combinations, "device_mebibytes": self.device_mebibytes, "host_mebibytes": self.host_mebibytes}
+        return {name: values[self.combination] for name, values in shared.items()} | dict(self.others)
+
     def columns(self, names: Iterable[str]) -> dict[str, Ints]:
         """Return the values of some decisions: per combination if those hold them all, otherwise per strategy."""
         wanted = list(names)
@@ -149,6 +155,7 @@ def joint_model(
     *,
     capacity: Capacity | None = None,
     cut: int = 0,
+    ranks: Ints | None = None,
 ) -> JointModel:
     """
     Build the model: a value per decision, all rules and, with cost tables, memory and the least step time up to a cut.
@@ -167,11 +174,13 @@ def joint_model(
         Memory; required with tables.
     cut
         Largest step time in ticks; required with tables.
+    ranks
+        Rank of each strategy of the tables, shape (E,); the least rank is chosen, then the least step time.
     """
     posting = _Posting(facts, rules, domains, tables)
     if tables is not None and posting.is_possible:
         assert capacity is not None
-        posting.add_costs(tables, capacity, cut)
+        posting.add_costs(tables, capacity, cut, ranks)
     num_memory = 0 if tables is None else len((memory.fits_in_device_memory, memory.fits_in_host_memory))
     return JointModel(
         model=posting.model,
@@ -260,7 +269,7 @@ class _Posting:
         if len(broken):
             self.forbid(tuple(columns), broken, sentence(rule))
 
-    def add_costs(self, tables: CostTables, capacity: Capacity, cut: int) -> None:
+    def add_costs(self, tables: CostTables, capacity: Capacity, cut: int, ranks: Ints | None) -> None:
         """Add the two tables, the memory limits, the objective and its cut."""
         if not len(tables.ticks):
             self.model.add_bool_or([]).with_name("no strategy is within the cut and the memory")
@@ -277,9 +286,15 @@ class _Posting:
         self.variables["combination"] = self.model.new_int_var(0, len(number) - 1, "combination")
         self.variables["ticks"] = self.model.new_int_var(int(tables.ticks.min()), int(tables.ticks.max()), "ticks")
         self.allow_columns({"combination": number, **of_combination}, "memory")
-        self.allow_columns({"combination": tables.combination, **tables.others, "ticks": tables.ticks}, "step time")
-        self.model.add(self.variables["ticks"] <= cut).with_name("the cut of the objective")
-        self.model.minimize(self.variables["ticks"])
+        ticks, of_strategy = self.variables["ticks"], {"combination": tables.combination, **tables.others}
+        objective: cp_model.LinearExprT = ticks
+        if ranks is not None:
+            rank = self.variables["rank"] = self.model.new_int_var(int(ranks.min()), int(ranks.max()), "rank")
+            of_strategy["rank"] = ranks
+            objective = rank * (int(np.ptp(tables.ticks)) + 1) + ticks
+        self.allow_columns({**of_strategy, "ticks": tables.ticks}, "step time")
+        self.model.add(ticks <= cut).with_name("the cut of the objective")
+        self.model.minimize(objective)
 
     def allow_columns(self, columns: Mapping[str, Ints], name: str) -> None:
         """Add a table of allowed assignments; skip a column of one value if its variable has no other."""

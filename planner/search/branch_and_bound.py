@@ -224,7 +224,7 @@ class Search:
         self.incumbents = IncumbentPool(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
         self.stage_effort = StageSearchStats()
-        self.bounds = _bounds(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
+        self.bounds = bound_rows(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
         self.group_of_row = self.space.groups(GROUP_DECISIONS)
         self.unresolved_ticks = MAX_TICKS
         self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
@@ -588,7 +588,7 @@ def _status(found: bool, finished: bool) -> Status:
     return Status.FEASIBLE if found else Status.UNKNOWN
 
 
-def _bounds(space: Space, lower_bound: SecondsFunction, has_time: Callable[[], bool]) -> Ints:
+def bound_rows(space: Space, lower_bound: SecondsFunction, has_time: Callable[[], bool]) -> Ints:
     """Return a lower bound of each row in ticks, rounded down; 0 where time ran out before."""
     bounds, num_parts = np.zeros(space.num_rows, dtype=np.int64), -(-space.num_rows // BOUND_ROWS)
     for part in range(num_parts):

@@ -2,12 +2,8 @@
 The certificate: a CP-SAT model that holds all rules is infeasible if it must be faster than the answer.
 
 The search filters arrays by the rules and selects among the rest. The certificate asks one CP-SAT model
-(:mod:`constraints.joint`), with a variable per decision and every rule as constraints, for a strategy within the memory
-that is faster than the answer. Arrays prepare the tables of that model, from the rows of degrees whose lower bound is
-below the answer. If the rows are few, their features are tabulated whether or not a rule allows them. If they are many,
-only allowed features are, without needless sets of modules to recompute. Entries that lower bounds of memory and time
-exclude are left out. So the certificate relies on rows and bounds of the search, but on none of its cuts, folds,
-batches and choices. It reports the number of rows that the bounds excluded.
+(:mod:`planner.search.margin`), with a variable per decision and every rule as constraints, for a strategy within the
+memory that is faster than the answer. It reports the number of rows of degrees that lower bounds excluded.
 
 It covers strategies with even stages. Uneven stages have models of their own (:mod:`constraints.stages`); during the
 search each is asked for a strategy faster than the answer.
@@ -16,50 +12,30 @@ search each is asked for a strategy faster than the answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import prod
 
 import numpy as np
 from ortools.sat.python import cp_model
 
-from constraints.encoding import TICK_SECONDS, most_seconds, seconds_to_floor_ticks, seconds_to_ticks
-from constraints.joint import CostTables, JointModel, joint_model, narrowed
+from constraints.encoding import TICK_SECONDS
+from constraints.joint import JointModel
 from costmodel.events import log_event
-from costmodel.strategy import DECISIONS, OVERLAPS, Strategy
+from costmodel.strategy import DECISIONS, Strategy
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import text_of
+from planner.search import margin as tables
 from planner.search.branch_and_bound import Outcome, Status
-from planner.search.candidates import (
-    MODES,
-    OWN,
-    CostTable,
-    Formulas,
-    Ints,
-    capacity,
-    memory_by_mode,
-    satisfy_time_rules,
-)
+from planner.search.candidates import OWN, Formulas, Ints
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values, free_replicas, row_domains
+from planner.search.margin import TooManyStrategiesError, tabulate_margin
 from planner.search.solver import new_solver
-from planner.search.space import CandidateBlock, Space, spread, strategy_of
-
-MAX_ENTRIES = 100_000
-"""Rows of both cost tables up to which a model is built: more would take hundreds of MB and a minute to solve."""
+from planner.search.space import strategy_of
 
 LONGEST_SECONDS = 10.0
 """Longest time of a certificate, within the time limit; the slowest of all jobs tried took two seconds."""
-
-THOROUGH_CELLS = 2**16
-"""Modes of rows up to which all are bounded; with more, arrays leave out those that the rules forbid."""
-
-FEW_CELLS = 2**16
-"""Number of strategies up to which they are costed at once, without a bound first."""
-
-ROWS_AT_ONCE, CELLS_AT_ONCE = 2**13, 2**18
-"""Rows that are bounded, strategies that are costed at once; affects memory, and how often the clock is read."""
 
 
 class Verdict(StrEnum):
@@ -113,10 +89,6 @@ class Certificate:
     better: Strategy | None = None
 
 
-class _TooLargeError(Exception):
-    """A model has more entries than allowed."""
-
-
 def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas = OWN) -> Certificate | None:
     """
     Ask CP-SAT for the fastest strategy up to the best one of a result; None where it has none.
@@ -149,8 +121,8 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
         answer = _ask(problem, outcome, asked, clock, formulas)
     except OutOfTimeError:
         answer = replace(asked, reason=_time_reason(clock))
-    except _TooLargeError:
-        answer = replace(asked, reason=f"its cost tables have more than {MAX_ENTRIES:,} rows")
+    except TooManyStrategiesError:
+        answer = replace(asked, reason=f"its cost tables have more than {tables.MAX_ENTRIES:,} rows")
     except MemoryError:
         answer = replace(asked, reason="the model does not fit into memory")
     return replace(answer, seconds=time.perf_counter() - began)
@@ -210,17 +182,16 @@ SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations",
 
 def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
     """Ask for the fastest strategy up to a result's best one, and check that none is faster."""
-    space, rows = outcome.space, _rows(outcome)
-    tables = _tables(problem, outcome, clock, formulas)
+    margin = tabulate_margin(problem, outcome.space, outcome.row_bounds, outcome.ticks, clock, formulas)
+    joint = margin.build_model()
     asked = replace(
         asked,
-        is_thorough=_are_few(space, rows),
-        num_rows_bounded=space.num_rows - len(rows),
-        num_combinations=len(tables.device_mebibytes),
-        num_strategies=len(tables.ticks),
+        is_thorough=margin.is_thorough,
+        num_rows_bounded=outcome.space.num_rows - margin.num_rows,
+        num_combinations=len(margin.tables.device_mebibytes),
+        num_strategies=len(margin.tables.ticks),
+        num_constraints=joint.num_constraints,
     )
-    joint = _model(problem, outcome, tables, tables.domains)
-    asked = replace(asked, num_constraints=joint.num_constraints)
     clock.require()
     solver = new_solver(clock.seconds_left)
     status = solver.solve(joint.model)
@@ -260,18 +231,12 @@ def written_model(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) 
     """
     if not outcome.strategies:
         return None
+    clock = Clock(seconds=problem.search.time_limit_seconds)
     try:
-        tables = _tables(problem, outcome, Clock(seconds=problem.search.time_limit_seconds), formulas)
-    except (_TooLargeError, OutOfTimeError):
+        margin = tabulate_margin(problem, outcome.space, outcome.row_bounds, outcome.ticks, clock, formulas)
+    except (TooManyStrategiesError, OutOfTimeError):
         return None
-    return _model(problem, outcome, tables, all_values(problem))
-
-
-def _model(problem: Problem, outcome: Outcome, tables: CostTables, domains: Mapping[str, Ints]) -> JointModel:
-    """Build the joint model of a problem, up to the step of a search's result."""
-    space = outcome.space
-    rules = (*space.rules.rows, *space.rules.mixed)
-    return joint_model(space.facts, rules, domains, tables, capacity=capacity(problem), cut=outcome.ticks)
+    return margin.build_model(all_values(problem))
 
 
 def all_values(problem: Problem) -> dict[str, Ints]:
@@ -281,156 +246,3 @@ def all_values(problem: Problem) -> dict[str, Ints]:
     following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
     degrees["dp"] = np.array([*np.maximum(following, 1).ravel().tolist(), *free_replicas(problem)])
     return {name: np.unique(values).astype(np.int64) for name, values in (degrees | feature_values(problem)).items()}
-
-
-# --- cost tables -------------------------------------------------------------------------------------------
-
-
-class _OtherAxesError(Exception):
-    """Memory depends on an overlap that earlier blocks did not depend on; ``time_only`` are the other overlaps."""
-
-    def __init__(self, time_only: tuple[str, ...]) -> None:
-        self.time_only = time_only
-        super().__init__()
-
-
-def _rows(outcome: Outcome) -> Ints:
-    """Return the rows whose lower bound is up to the step of a search's result."""
-    return np.flatnonzero(outcome.row_bounds <= outcome.ticks)
-
-
-def _tables(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas) -> CostTables:
-    """
-    Make the cost tables up to the step of a search's result; with few rows features are not filtered by the rules.
-
-    Combinations are left out if a bound of their memory exceeds device or host, or if a bound of their time is slower.
-    """
-    costs, rows, cut = CostTable.of(problem, outcome.space, formulas), _rows(outcome), outcome.ticks
-    every_set = bool(costs.space.rules.timed)
-    if _are_few(costs.space, rows):
-        every_set = True
-        costs, rows = _whatever_the_rules(costs, rows)
-    blocks, time_only = list(_promising(costs, rows, cut, clock, every_set=every_set)), OVERLAPS
-    while True:
-        try:
-            return _stack_tables(list(_parts(costs, blocks, cut, clock, time_only)), time_only)
-        except _OtherAxesError as error:
-            time_only = error.time_only
-
-
-def _are_few(space: Space, rows: Ints) -> bool:
-    """Tell whether the modes of some rows are few enough to be tabulated without the rules."""
-    return len(rows) * prod(len(space.features[name]) for name in MODES) <= THOROUGH_CELLS
-
-
-def _whatever_the_rules(costs: CostTable, rows: Ints) -> tuple[CostTable, Ints]:
-    """Return the space with every combination of features, except values that no strategy of some rows can have."""
-    space = costs.space
-    degrees = {name: np.unique(values) for name, values in space.degrees(rows).items()}
-    rules = (*space.rules.rows, *space.rules.mixed)
-    left = narrowed(space.facts, rules, degrees | {name: np.unique(values) for name, values in space.features.items()})
-    kept = np.logical_and.reduce([np.isin(space.rows[name][rows], left[name]) for name in degrees])
-    features = {name: values[np.isin(values, left[name])] for name, values in space.features.items()}
-    shape = tuple(len(values) for values in features.values())
-    whole = replace(
-        space,
-        features=features,
-        feature_class=np.zeros(space.num_rows, dtype=np.int64),
-        allowed=np.ones((1, *shape), dtype=bool),
-    )
-    return replace(costs, space=whole), rows[kept] if all(shape) else rows[:0]
-
-
-def _parts(
-    costs: CostTable, blocks: Iterable[CandidateBlock], cut: int, clock: Clock, time_only: tuple[str, ...]
-) -> Iterator[CostTables]:
-    """Yield the cost tables of one box after the other."""
-    num_entries = 0
-    for block in blocks:
-        clock.require()
-        part = _part(costs, block, cut, time_only)
-        num_entries += len(part.device_mebibytes) + len(part.ticks)
-        if num_entries > MAX_ENTRIES:
-            raise _TooLargeError
-        yield part
-
-
-def _promising(costs: CostTable, rows: Ints, cut: int, clock: Clock, *, every_set: bool) -> Iterator[CandidateBlock]:
-    """Yield the part of some rows that may fit and take at most ``cut`` ticks, in boxes of few strategies."""
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        clock.require()
-        some = rows[start : start + ROWS_AT_ONCE]
-        block = costs.space.block(some)
-        if len(some) * block.width > FEW_CELLS:
-            block, *_ = costs.promising(some, np.full(len(some), cut), every_set=every_set)
-        if len(block.class_of_row) * block.width > FEW_CELLS:
-            block = _split_shardings(costs, block, cut)
-        width = max(1, CELLS_AT_ONCE // block.width)
-        for first in range(0, len(block.class_of_row), width):
-            yield block.take(np.arange(first, min(first + width, len(block.class_of_row))))
-
-
-def _split_shardings(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBlock:
-    """Split off the shardings of a box that may fit and take at most ``cut`` ticks, each as a row."""
-    shardings = {"sharding": block.features["sharding"]}
-    fewest = {name: block.features[name].min() for name in OVERLAPS}
-    least = costs.formulas.memory(costs.space.facts, spread(block.degrees, shardings) | fewest)
-    kept = np.array(np.broadcast_to(costs.may_fit(least), (len(block.class_of_row), len(shardings["sharding"]))))
-    kept &= np.asarray(block.of_class.any(axis=tuple(range(2, block.of_class.ndim))))[block.class_of_row]
-    row, sharding = np.nonzero(kept)
-    columns = {name: values[row] for name, values in block.degrees.items()} | fewest
-    columns["sharding"] = shardings["sharding"][sharding]
-    seconds = np.asarray(costs.formulas.least_seconds(costs.space.facts, columns))
-    kept[row, sharding] = seconds_to_floor_ticks(seconds) <= cut
-    return block.split(kept, ("sharding",))[0]
-
-
-def _part(costs: CostTable, block: CandidateBlock, cut: int, time_only: tuple[str, ...]) -> CostTables:
-    """Make the cost tables of a box; ``time_only`` are the overlaps that change time alone."""
-    num_rows = len(block.class_of_row)
-    found = costs.formulas.cost(costs.space.facts, block.decisions, at_most=most_seconds(np.array(cut)))
-    memory, own = memory_by_mode(found, num_rows, block.features)
-    if own.overlaps != time_only:
-        if not set(time_only) <= set(own.overlaps):
-            raise _OtherAxesError(tuple(name for name in time_only if name in own.overlaps))
-        memory, own = memory_by_mode(found, num_rows, block.features, time_only)
-    shape = (num_rows, *(len(values) for values in block.features.values()))
-    seconds = np.where(satisfy_time_rules(costs.space.facts, costs.space.rules, found), found.step_seconds, np.inf)
-    ticks = own.flat(seconds_to_ticks(np.broadcast_to(seconds, shape)))
-    within = ticks <= cut
-    row, mode = np.nonzero(within.any(axis=-1))
-    device, host = (use[row, mode] for use in costs.mebibytes(memory))
-    fits = np.flatnonzero((device <= costs.capacity.device_mebibytes) & (host <= costs.capacity.host_mebibytes))
-    position, other = np.nonzero(within[row[fits], mode[fits]])
-    chosen = fits[position]
-    of_features = own.chosen(block.features, mode, np.zeros_like(mode))
-    of_others = own.chosen(block.features, mode[chosen], other)
-    columns = {name: values[row] for name, values in block.degrees.items()} | of_features
-    return CostTables(
-        combinations={name: columns[name].astype(np.int64) for name in DECISIONS if name not in time_only},
-        device_mebibytes=device,
-        host_mebibytes=host,
-        combination=chosen,
-        others={name: of_others[name].astype(np.int64) for name in time_only},
-        ticks=ticks[row[chosen], mode[chosen], other],
-    )
-
-
-def _stack_tables(parts: Sequence[CostTables], time_only: tuple[str, ...]) -> CostTables:
-    """Stack cost tables."""
-    firsts = np.cumsum([0, *(len(part.device_mebibytes) for part in parts)])
-    empty = np.zeros(0, dtype=np.int64)
-
-    def stack(columns: Iterable[Ints]) -> Ints:
-        return np.concatenate([empty, *columns])
-
-    return CostTables(
-        combinations={
-            name: stack(part.combinations[name] for part in parts) for name in DECISIONS if name not in time_only
-        },
-        device_mebibytes=stack(part.device_mebibytes for part in parts),
-        host_mebibytes=stack(part.host_mebibytes for part in parts),
-        combination=stack(first + part.combination for first, part in zip(firsts, parts, strict=False)),
-        others={name: stack(part.others[name] for part in parts) for name in time_only},
-        ticks=stack(part.ticks for part in parts),
-    )

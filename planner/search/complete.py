@@ -188,7 +188,7 @@ def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
         return None
     job, strategy, seconds = add_published(question, joint)[0]
     if question.search.simplest:
-        advice = recommend(question, (job, strategy, seconds), clock)
+        advice = recommend(question, (job, strategy, seconds), joint.of_each, joint.ranked, clock)
         job, strategy = advice.problem, advice.strategy
     own = next((one for one in problem.each if one.settings == job.settings), problem)
     whole = fitted(own, set_stages(strategy, given, own.facts), given.names)

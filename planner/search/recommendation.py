@@ -1,31 +1,43 @@
 """
 The plan that an expert would start: the first in an order of preference, among all plans nearly as fast as the fastest.
 
-Each criterion of the order in turn asks a search for a plan that is better by it, within the tolerance, and no worse by
-the criteria before. If there is one, the search continues from it; if there is none, that is proven.
+All strategies within the tolerance are in the tables of one CP-SAT model per combination of settings
+(:mod:`planner.search.margin`). Each gets its rank in the order. The model returns the least rank, and of equal ranks
+the fastest strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
 
-from constraints.limits import Bound
+import numpy as np
+from numpy.typing import NDArray
+from ortools.sat.python import cp_model
+
+from constraints.encoding import MIB_BYTES, TICK_SECONDS, seconds_to_ticks
+from constraints.rule import every
+from constraints.verdict import violated
 from costmodel.step.estimate import estimate
-from costmodel.strategy import Recompute, Sharding, Strategy
-from planner.jobs.limits import StageChoice
+from costmodel.strategy import DECISIONS, Recompute, Sharding, Strategy
+from costmodel.tables import tabulate
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
-from planner.search.domains import default_recompute
-from planner.search.limited import search_below
+from planner.search.alternatives import AlternativeOutcome
+from planner.search.branch_and_bound import Status, bound_rows
+from planner.search.candidates import OWN, Ints
+from planner.search.clock import Clock, OutOfTimeError
+from planner.search.listed import find_broken_rules
+from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
 from planner.search.published import find_published
+from planner.search.rules import problem_rules
+from planner.search.solver import new_solver
+from planner.search.space import build_space, strategy_of
 from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
 from planner.uncertainty.evidence.kinds import architecture_of
+from planner.uncertainty.evidence.rules import evidence_rules
 from planner.uncertainty.evidence.traits import measured_ground
-
-if TYPE_CHECKING:
-    from planner.search.clock import Clock
 
 MEMORY_STEP = 0.02
 """Least gain of free memory, as a share of the device's memory, that makes a plan better by it."""
@@ -37,6 +49,15 @@ Share of a device's memory beyond which a plan is tight.
 In the grid of nanotron on 80 GB (``benchmarks.grid``) a doubled micro-batch loses a third of the speed in 37 of 448
 runs below 60 GB. Above 60 GB it does in 3 of 25 runs, above 66 in 1 of 6, above 70 in 8 of 8.
 """
+
+MOST_COMPARED = 1_000_000
+"""Most strategies within the tolerance that are ranked; with more the tolerance is narrowed."""
+
+MOST_ASKED = 5_000
+"""Strategies of the least ranks that the model holds where arrays have applied the rules before."""
+
+Amount = Callable[[Problem, Mapping[str, Any]], Any]
+"""Function of decisions, ``device_mebibytes`` and ``is_uneven``, each a scalar or an array of one shape."""
 
 # --- the order ---------------------------------------------------------------------------------------------
 
@@ -55,19 +76,13 @@ class Criterion:
     reason
         Reason why less of it is better.
     amount
-        Computes the number of a strategy for a job.
-    below
-        Restricts the job to smaller numbers; None where the job fixes the number itself.
-    keeping
-        Restricts the job to numbers that are not larger.
+        Computes the number.
     """
 
     name: str
     words: str
     reason: str
-    amount: Callable[[Problem, Strategy], float]
-    below: Callable[[Problem, float], Problem | None]
-    keeping: Callable[[Problem, float], Problem]
+    amount: Amount
 
     def text(self, amount: float) -> str:
         """Return an amount in words."""
@@ -76,135 +91,49 @@ class Criterion:
 
 def _degree(name: str, reason: str) -> Criterion:
     """Order plans by a degree."""
-
-    def limit_degree(problem: Problem, most: float) -> Problem:
-        return _add_bound(problem, Bound(names=(name,), relation="<=", number=int(most)))
-
-    return Criterion(
-        name=name,
-        words=f"{name} {{}}",
-        reason=reason,
-        amount=lambda _, strategy: getattr(strategy, name),
-        below=lambda problem, amount: None if name in problem.search.pin else limit_degree(problem, amount - 1),
-        keeping=limit_degree,
-    )
+    return Criterion(name=name, words=f"{name} {{}}", reason=reason, amount=lambda _, decisions: decisions[name])
 
 
-def _add_bound(problem: Problem, bound: Bound) -> Problem:
-    return problem.with_limits(limits=(*problem.search.limits, bound))
+def _is_unproven(problem: Problem, decisions: Mapping[str, Any]) -> Any:
+    """True where too few measured runs have a feature or a pair of them; without bold features there is none."""
+    rules = evidence_rules(problem.facts, ()) if problem.search.is_bold else ()
+    return np.logical_not(every(tabulate(rule, problem.facts, decisions) for rule in rules))
 
 
-def _num_unproven(problem: Problem, strategy: Strategy) -> float:
-    return len(unproven_of(problem.facts, strategy)) if problem.search.is_bold else 0
-
-
-def _rare_degrees(problem: Problem) -> tuple[str, ...]:
-    """Return degrees that too few measured runs of the job's model family have above 1, with any software."""
+def _num_unmeasured(problem: Problem, decisions: Mapping[str, Any]) -> Any:
+    """Number of degrees above 1 that too few measured runs of the job's model family have, with any software."""
     known, kind = measured_ground(), architecture_of(problem.facts.model)
-    return tuple(name for name in ("tp", "cp", "pp", "ep") if known.reaching(name, 2, kind) < FEWEST_RUNS)
+    rare = [name for name in ("tp", "cp", "pp", "ep") if known.reaching(name, 2, kind) < FEWEST_RUNS]
+    return sum((np.greater(decisions[name], 1) for name in rare), start=np.zeros(np.shape(decisions["tp"])))
 
 
-def _num_unmeasured(problem: Problem, strategy: Strategy) -> float:
-    return float(sum(getattr(strategy, name) > 1 for name in _rare_degrees(problem)))
+def _leaves_domain(problem: Problem, decisions: Mapping[str, Any]) -> Any:
+    return np.greater(decisions["ep"] * decisions["etp"], problem.facts.cluster.scale_up_size)
 
 
-def _limit_to_measured(problem: Problem, _: float = 0) -> Problem:
-    free = (name for name in _rare_degrees(problem) if name not in problem.search.pin)
-    bounds = tuple(Bound(names=(name,), relation="<=", number=1) for name in free)
-    return problem.with_limits(limits=(*problem.search.limits, *bounds))
+def _num_recomputed(_: Problem, decisions: Mapping[str, Any]) -> Any:
+    """Number of recomputed modules; infinite for whole layers."""
+    values, where = np.unique(decisions["recompute"], return_inverse=True)
+    counts = np.array([count_modules(Recompute(value)) for value in values.tolist()])
+    return counts[where.reshape(np.shape(decisions["recompute"]))]
 
 
-def _require_evidence(problem: Problem, _: float = 0) -> Problem:
-    return problem.with_limits(is_bold=False)
-
-
-def _keeping_unproven(problem: Problem, amount: float) -> Problem:
-    return problem if amount or not problem.search.is_bold else _require_evidence(problem)
-
-
-def _leaves_domain(problem: Problem, strategy: Strategy) -> float:
-    return float(strategy.ep * strategy.etp > problem.facts.cluster.scale_up_size)
-
-
-def _inside_domain(problem: Problem, _: float = 0) -> Problem:
-    size = problem.facts.cluster.scale_up_size
-    return _add_bound(problem, Bound(names=("ep", "etp"), relation="<=", number=size))
-
-
-def num_recomputed(_: Problem, strategy: Strategy) -> float:
-    """Return the largest number of recomputed modules of a pipeline rank; infinite for whole layers."""
-    layout = strategy.layout
-    if layout is not None and any(layout.full_layers):
-        return float("inf")
-    return max(map(_num_modules, (strategy.recompute, *(layout.recompute if layout else ()))))
-
-
-def _num_modules(recompute: Recompute) -> float:
+def count_modules(recompute: Recompute) -> float:
+    """Return the number of modules that are recomputed; infinite for whole layers."""
     named = {Recompute.NONE: 0.0, Recompute.SELECTIVE: 1.0, Recompute.FULL: float("inf")}
     return named.get(recompute, float(recompute.text.count("+") + 1))
 
 
-def _recomputing_at_most(problem: Problem, amount: float, *, less: bool = False) -> Problem | None:
-    facts, limits = problem.facts, problem.search
-    known = limits.allow.get("recompute", default_recompute(facts.model, facts.cluster.framework))
-    own = [int(value) for value in known if _num_modules(Recompute(value)) < amount + (0 if less else 0.5)]
-    if "recompute" in limits.pin or not own:
-        return None
-    return problem.with_limits(allow={**limits.allow, "recompute": tuple(own)}, stages=_plain_stages(problem))
+def _is_tight(problem: Problem, decisions: Mapping[str, Any]) -> Any:
+    return np.greater(
+        decisions["device_mebibytes"] * MIB_BYTES, COMFORTABLE * problem.facts.cluster.device.memory_bytes
+    )
 
 
-def _plain_stages(problem: Problem) -> StageChoice:
-    """Return stages that differ in layers at most, where the job allows more."""
-    stages = problem.search.stages
-    return StageChoice.LAYERS if stages == StageChoice.FREE else stages
-
-
-def _used_bytes(problem: Problem, strategy: Strategy) -> float:
-    return estimate(problem.facts, strategy).device_bytes
-
-
-def _leaving_more(problem: Problem, used: float) -> Problem:
-    memory = problem.facts.cluster.device.memory_bytes
-    return problem.with_limits(memory_headroom_bytes=memory * (1 + MEMORY_STEP) - used)
-
-
-def _is_tight(problem: Problem, strategy: Strategy) -> float:
-    return float(_used_bytes(problem, strategy) > COMFORTABLE * problem.facts.cluster.device.memory_bytes)
-
-
-def _comfortable(problem: Problem, _: float = 0) -> Problem:
-    left = (1 - COMFORTABLE) * problem.facts.cluster.device.memory_bytes
-    return problem.with_limits(memory_headroom_bytes=max(problem.search.memory_headroom_bytes, left))
-
-
-def _offloads(_: Problem, strategy: Strategy) -> float:
-    layout = strategy.layout
-    is_copied = strategy.activation_offload or (layout is not None and any(layout.activation_offload))
-    return float(strategy.optimizer_offload) + float(is_copied)
-
-
-def _forbid_offload(problem: Problem, amount: float = 0) -> Problem | None:
-    limits, names = problem.search, ("optimizer_offload", "activation_offload")
-    asked = [name for name in names if limits.pin.get(name) or limits.allow.get(name) == (1,)]
-    if asked:
-        return None
-    allow = {**limits.allow, **dict.fromkeys((name for name in names if name not in limits.pin), (0,))}
-    return problem.with_limits(allow=allow, stages=_plain_stages(problem))
-
-
-def _gathers(_: Problem, strategy: Strategy) -> float:
-    return float(strategy.sharding == Sharding.WEIGHTS)
-
-
-def _forbid_fsdp(problem: Problem, _: float = 0) -> Problem | None:
-    if "sharding" in problem.search.pin:
-        return None
-    return _add_bound(problem, Bound(names=("sharding",), relation="<=", number=int(Sharding.GRADIENTS)))
-
-
-def _keep_zero(change: Callable[..., Problem | None]) -> Callable[[Problem, float], Problem]:
-    """Make a restriction that keeps a plan's zero amount; with another amount the job stays as it is."""
-    return lambda problem, amount: problem if amount else change(problem) or problem
+def _used_memory(problem: Problem, decisions: Mapping[str, Any]) -> Any:
+    """Bytes of the fullest device, rounded down to steps of ``MEMORY_STEP``."""
+    step = MEMORY_STEP * problem.facts.cluster.device.memory_bytes
+    return np.floor(decisions["device_mebibytes"] * MIB_BYTES / step) * step
 
 
 ORDER: tuple[Criterion, ...] = (
@@ -212,49 +141,39 @@ ORDER: tuple[Criterion, ...] = (
         name="unproven",
         words="{} unproven",
         reason="too few measured runs have it",
-        amount=_num_unproven,
-        below=_require_evidence,
-        keeping=_keeping_unproven,
+        amount=_is_unproven,
     ),
     Criterion(
         name="unmeasured",
         words="{} degrees of a kind never measured",
         reason="too few measured runs of such models have it",
         amount=_num_unmeasured,
-        below=_limit_to_measured,
-        keeping=_keep_zero(_limit_to_measured),
     ),
     Criterion(
         name="offload",
         words="{} offloaded",
         reason="copies share the host's port with everything else that crosses it",
-        amount=_offloads,
-        below=_forbid_offload,
-        keeping=_keep_zero(_forbid_offload),
+        amount=lambda _, decisions: np.add(
+            decisions["optimizer_offload"], decisions["activation_offload"], dtype=float
+        ),
     ),
     Criterion(
         name="fsdp",
         words="{} with FSDP",
         reason="weights are gathered and gradients scattered in every layer",
-        amount=_gathers,
-        below=_forbid_fsdp,
-        keeping=_keep_zero(_forbid_fsdp),
+        amount=lambda _, decisions: np.equal(decisions["sharding"], Sharding.WEIGHTS),
     ),
     Criterion(
         name="wide_ep",
         words="{} domains left by experts",
         reason="expert-parallel communication leaves the scale-up domain",
         amount=_leaves_domain,
-        below=_inside_domain,
-        keeping=_keep_zero(_inside_domain),
     ),
     Criterion(
         name="tight",
         words="{} tight",
         reason=f"beyond {COMFORTABLE:.0%} of the memory routing, fragments and libraries may take the rest",
         amount=_is_tight,
-        below=_comfortable,
-        keeping=_keep_zero(_comfortable),
     ),
     _degree("tp", "communication in every layer, and smaller matmuls"),
     _degree("cp", "communication in every attention"),
@@ -264,31 +183,22 @@ ORDER: tuple[Criterion, ...] = (
         name="stages",
         words="{} uneven layouts",
         reason="a layout by hand, which every change of the model or the pipeline changes",
-        amount=lambda _, strategy: float(strategy.layout is not None),
-        below=lambda problem, _: problem.with_limits(stages=StageChoice.EVEN),
-        keeping=_keep_zero(lambda problem: problem.with_limits(stages=StageChoice.EVEN)),
+        amount=lambda _, decisions: decisions["is_uneven"],
     ),
     Criterion(
         name="recompute",
         words="{} recomputed modules",
         reason="computes again what a simpler plan keeps",
-        amount=num_recomputed,
-        below=lambda problem, amount: _recomputing_at_most(problem, amount, less=True),
-        keeping=lambda problem, amount: _recomputing_at_most(problem, amount) or problem,
+        amount=_num_recomputed,
     ),
     Criterion(
         name="memory",
         words="{} GiB used",
         reason="less room for what predictions do not know",
-        amount=_used_bytes,
-        below=_leaving_more,
-        keeping=lambda problem, _: problem,
+        amount=_used_memory,
     ),
 )
 """Criteria in order: of two plans the one is better that is better by the first criterion in which they differ."""
-
-MOST_STEPS = 8
-"""Number of times that one criterion may improve a plan."""
 
 
 # --- the recommendation ------------------------------------------------------------------------------------
@@ -331,7 +241,7 @@ class Recommendation:
     tolerance_fraction
         Largest difference to the fastest plan, as a fraction of its step.
     is_complete
-        True where time sufficed to try everything.
+        True where time and memory sufficed to compare everything.
     """
 
     problem: Problem
@@ -348,7 +258,29 @@ class Recommendation:
         return self.strategy == self.fastest and self.problem.settings == self.fastest_problem.settings
 
 
-def recommend(problem: Problem, best: tuple[Problem, Strategy, float], clock: Clock) -> Recommendation:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    """A strategy with its amount by each criterion, its step in ticks, and its device memory."""
+
+    problem: Problem
+    strategy: Strategy
+    amounts: tuple[float, ...]
+    ticks: int
+    device_mebibytes: int
+
+    @property
+    def key(self) -> tuple[tuple[float, ...], int]:
+        """Sort key: by the order, then by the step."""
+        return self.amounts, self.ticks
+
+
+def recommend(
+    problem: Problem,
+    best: tuple[Problem, Strategy, float],
+    searched: Sequence[AlternativeOutcome],
+    ranked: Sequence[tuple[Problem, Strategy]],
+    clock: Clock,
+) -> Recommendation:
     """
     Choose the first strategy in the order within the tolerance of the fastest one.
 
@@ -358,97 +290,176 @@ def recommend(problem: Problem, best: tuple[Problem, Strategy, float], clock: Cl
         The job.
     best
         The fastest strategy, with the job of its settings and the seconds of its step.
+    searched
+        The job with each combination of settings, and the result of its search.
+    ranked
+        The best strategies of these searches; those with uneven stages are compared as well.
     clock
         Clock of the time limit.
     """
     chosen, strategy, seconds = best
-    limit, fastest = seconds * (1 + problem.search.tolerance), _Found(chosen, strategy, seconds)
-    layouts = [found for one in find_published(problem) if (found := _Found(*one)).seconds <= limit]
-    run = _Run(limit_seconds=limit, layouts=layouts, clock=clock)
-    found = run.first(_keep_devices(problem, chosen), fastest)
+    limit, fastest = seconds * (1 + problem.search.tolerance), _judge(chosen, strategy)
+    same_nodes = [one for one in searched if one.problem.search.num_nodes == chosen.search.num_nodes]
+    whole = [(job, each) for job, each, _ in find_published(problem)]
+    whole += [one for one in ranked if one[1].layout is not None]
+    whole += [(one.problem, each) for one in same_nodes for each in _list_whole(one.problem)]
+    found = [fastest, *(one for one in (_judge(*each) for each in whole) if one.ticks <= _ticks(limit))]
+    is_complete = True
+    for one in same_nodes:
+        # Without bold features other search bounds hold, so that more plain strategies are tried.
+        plain = [one.searched.with_limits(is_bold=False)] if problem.search.is_bold else []
+        for job in (one.searched, *plain):
+            first, is_all = _find_first(one, job, (fastest.ticks, _ticks(limit)), clock)
+            found += [first] if first else []
+            is_complete &= is_all
+    recommended = min(found, key=lambda one: one.key)
     return Recommendation(
-        problem=found.problem,
-        strategy=found.strategy,
+        problem=recommended.problem,
+        strategy=recommended.strategy,
         fastest_problem=chosen,
         fastest=strategy,
-        preferred=tuple(_list_preferences(found, fastest)),
+        preferred=tuple(_list_preferences(recommended, fastest)),
         tolerance_fraction=problem.search.tolerance,
-        is_complete=run.is_complete,
+        is_complete=is_complete,
     )
 
 
-def _keep_devices(problem: Problem, fastest: Problem) -> Problem:
-    """Restrict a job to the numbers of nodes on which its fastest plan was found, if devices stay idle."""
-    limits = fastest.search
-    return problem.with_limits(num_nodes=limits.num_nodes, max_devices=limits.max_devices)
+def _ticks(seconds: float) -> int:
+    return int(seconds_to_ticks(np.asarray(seconds)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    problem: Problem
-    strategy: Strategy
-    seconds: float
+def _judge(problem: Problem, strategy: Strategy) -> _Candidate:
+    """Estimate one strategy; of uneven stages the worst one counts."""
+    found = estimate(problem.facts, strategy)
+    decisions, layout = strategy.decisions(), strategy.layout
+    if layout is not None:
+        sets = [Recompute.FULL] if any(layout.full_layers) else [strategy.recompute, *layout.recompute]
+        decisions["recompute"] = max(sets, key=count_modules)
+        decisions["activation_offload"] = strategy.activation_offload or any(layout.activation_offload)
+    mebibytes = ceil(found.device_bytes / MIB_BYTES)
+    given = decisions | {"device_mebibytes": mebibytes, "is_uneven": layout is not None}
+    return _Candidate(
+        problem=problem,
+        strategy=strategy,
+        amounts=tuple(float(one.amount(problem, given)) for one in ORDER),
+        ticks=_ticks(found.step_seconds),
+        device_mebibytes=mebibytes,
+    )
 
-    def amount(self, criterion: Criterion) -> float:
-        return criterion.amount(self.problem, self.strategy)
+
+def _list_whole(problem: Problem) -> Iterator[Strategy]:
+    """Yield the whole strategies of the job's list that its rules allow."""
+    candidate_list = problem.search.candidates
+    if candidate_list is None or not candidate_list.whole:
+        return
+    rules = problem_rules(problem)
+    for strategy in candidate_list.whole:
+        found = estimate(problem.facts, strategy)
+        resources = {
+            "device_bytes": found.device_bytes,
+            "host_bytes": found.host_bytes,
+            "memory_headroom_bytes": problem.search.memory_headroom_bytes,
+            "step_seconds": found.step_seconds,
+            "bubble_seconds": sum(part.exposed_seconds for part in found.breakdown if part.name == "bubble"),
+        }
+        if not find_broken_rules(problem, rules, strategy, resources):
+            yield strategy
 
 
-def _list_preferences(found: _Found, fastest: _Found) -> Iterator[Preference]:
-    """Yield the criteria by which a plan is better than the fastest one; bytes in gibibytes."""
-    for criterion in ORDER:
-        own, other = found.amount(criterion), fastest.amount(criterion)
-        if own < other:
-            unit = 2**30 if criterion.name == "memory" else 1
+def _find_first(
+    one: AlternativeOutcome, job: Problem, ticks: tuple[int, int], clock: Clock
+) -> tuple[_Candidate | None, bool]:
+    """
+    Find the first strategy in the order with some settings, and tell whether all within the limit were compared.
+
+    ``ticks`` are those of the fastest strategy and of the limit.
+    """
+    if one.outcome.status == Status.UNKNOWN or clock.is_over:
+        return None, False
+    (fastest, cut), is_complete = ticks, one.outcome.status != Status.FEASIBLE
+    while cut >= fastest:
+        try:
+            first = _choose_first(_tabulate(one, job, cut, clock), clock)
+            return replace(first, problem=one.problem) if first else None, is_complete
+        except OutOfTimeError:
+            return None, False
+        except TooManyStrategiesError:
+            cut, is_complete = (cut + fastest) // 2 if cut > fastest else -1, False
+    return None, False
+
+
+def _tabulate(one: AlternativeOutcome, job: Problem, cut: int, clock: Clock) -> Margin:
+    """Tabulate the strategies of a job up to a cut; the space of a search is used again if it holds them all."""
+    if job is one.searched and job.search.faster_than_seconds is None:
+        return tabulate_margin(job, one.outcome.space, one.outcome.row_bounds, cut, clock, most=MOST_COMPARED)
+    job = job.with_limits(faster_than_seconds=cut * TICK_SECONDS)
+    space = build_space(job)
+    bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
+    return tabulate_margin(job, space, bounds, cut, clock, most=MOST_COMPARED)
+
+
+def _choose_first(margin: Margin, clock: Clock) -> _Candidate | None:
+    """Let CP-SAT choose the first strategy in the order; None where no strategy is within the cut."""
+    if not len(margin.tables.ticks):
+        return None
+    amounts, ranks = _rank(margin)
+    if len(ranks) > MOST_ASKED and not margin.is_thorough:
+        first = np.lexsort([margin.tables.ticks, ranks])[:MOST_ASKED]
+        margin, amounts, ranks = margin.take(first), amounts[:, first], ranks[first]
+    joint = margin.build_model(ranks=ranks)
+    solver = new_solver(clock.seconds_left)
+    status = solver.solve(joint.model)
+    if status == cp_model.INFEASIBLE:
+        return None
+    if status != cp_model.OPTIMAL:
+        raise OutOfTimeError
+    ticks, strategies = solver.value(joint.variables["ticks"]), margin.tables.strategies
+    is_equal = (ranks == solver.value(joint.variables["rank"])) & (margin.tables.ticks == ticks)
+    chosen = _prefer(margin, strategies, np.flatnonzero(is_equal))
+    return _Candidate(
+        problem=margin.problem,
+        strategy=strategy_of({name: int(strategies[name][chosen]) for name in DECISIONS}),
+        amounts=tuple(amounts[:, chosen].tolist()),
+        ticks=ticks,
+        device_mebibytes=int(strategies["device_mebibytes"][chosen]),
+    )
+
+
+def _rank(margin: Margin) -> tuple[NDArray[np.float64], Ints]:
+    """Return the amounts of each strategy, shape (criteria, E), and its rank in the order, shape (E,)."""
+    shape = np.shape(margin.tables.ticks)
+    given = margin.tables.strategies | {"is_uneven": np.zeros(shape, dtype=bool)}
+    amounts = np.array([np.broadcast_to(one.amount(margin.problem, given), shape) for one in ORDER], dtype=np.float64)
+    _, ranks = np.unique(amounts, axis=1, return_inverse=True)
+    return amounts, ranks.ravel().astype(np.int64)
+
+
+def _prefer(margin: Margin, strategies: Mapping[str, Ints], equal: Ints) -> int:
+    """Return the preferred one of equal strategies that the rules allow: the least memory, then the least decisions."""
+    names = (*reversed(DECISIONS), "host_mebibytes", "device_mebibytes")
+    order = equal[np.lexsort([strategies[name][equal] for name in names])]
+    rules, facts = (*margin.space.rules.rows, *margin.space.rules.mixed), margin.space.facts
+    decisions = ({name: strategies[name][at].item() for name in DECISIONS} for at in order)
+    allowed = (at for at, one in zip(order.tolist(), decisions, strict=True) if not violated(facts, one, rules=rules))
+    chosen: int = next(allowed)
+    return chosen
+
+
+def _list_preferences(found: _Candidate, fastest: _Candidate) -> Iterator[Preference]:
+    """Yield the criteria by which a plan is better than the fastest one."""
+    for number, criterion in enumerate(ORDER):
+        if found.amounts[number] < fastest.amounts[number]:
             yield Preference(
                 name=criterion.name,
-                text=criterion.text(round(own / unit, 1)),
-                instead_of=criterion.text(round(other / unit, 1)),
+                text=criterion.text(_show(found, number)),
+                instead_of=criterion.text(_show(fastest, number)),
                 reason=criterion.reason,
             )
 
 
-@dataclass(kw_only=True, slots=True)
-class _Run:
-    """The searches for one job within the limit, and its published layouts."""
-
-    limit_seconds: float
-    layouts: Sequence[_Found]
-    clock: Clock
-    is_complete: bool = True
-
-    def first(self, problem: Problem, found: _Found) -> _Found:
-        """Improve a plan by each criterion in turn."""
-        layouts = self.layouts
-        for criterion in ORDER:
-            for _ in range(MOST_STEPS):
-                amount = found.amount(criterion)
-                question = criterion.below(problem, amount) if amount > _least(criterion) else None
-                others = [] if question is None else [*self.search(question), *layouts]
-                better = [one for one in others if one.amount(criterion) < amount]
-                if not better:
-                    break
-                found = min(better, key=lambda one: one.seconds)
-            kept = found.amount(criterion)
-            problem = criterion.keeping(problem, kept)
-            layouts = [one for one in layouts if one.amount(criterion) <= kept]
-        return found
-
-    def search(self, problem: Problem) -> list[_Found]:
-        """Search the fastest strategy of a job within the limit; empty without one."""
-        best: list[_Found] = []
-        limit = self.limit_seconds
-        for one in problem.each:
-            if self.clock.is_over:
-                self.is_complete = False
-                return best
-            left = max(self.clock.seconds_left, SHORTEST_SECONDS)
-            outcome = search_below(one.with_limits(time_limit_seconds=left), limit)
-            self.is_complete &= outcome.status in (Status.OPTIMAL, Status.INFEASIBLE)
-            if outcome.strategies and outcome.step_seconds[0] <= limit:
-                best, limit = [_Found(one, outcome.strategies[0], outcome.step_seconds[0])], outcome.step_seconds[0]
-        return best
-
-
-def _least(criterion: Criterion) -> float:
-    """Return the smallest possible amount."""
-    return 1 if criterion.name in ("tp", "cp", "pp", "vpp") else 0
+def _show(one: _Candidate, number: int) -> float:
+    """Return the amount that a report shows: all unproven features, memory in gibibytes."""
+    name = ORDER[number].name
+    if name == "unproven":
+        return len(unproven_of(one.problem.facts, one.strategy))
+    return round(one.device_mebibytes / 2**10, 1) if name == "memory" else one.amounts[number]

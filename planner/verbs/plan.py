@@ -98,7 +98,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     advice = None
     if problem.search.simplest and ranked:
         log_event(__name__, "preferred plans are looked for")
-        advice = recommend(problem, ranked[0], clock)
+        advice = recommend(problem, ranked[0], parts, joint.ranked, clock)
         if not advice.is_fastest:
             plans = _put_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
     return PlanReport(

@@ -17,7 +17,7 @@ from constraints.verdict import violated
 from costmodel.step import step
 from planner import load, plan, render
 from planner.cli import main
-from planner.search import branch_and_bound, candidates, space
+from planner.search import branch_and_bound, candidates, margin, space
 from planner.search import certificate as module
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status, search
 from planner.search.candidates import Formulas, fits
@@ -100,8 +100,8 @@ def test_answers_that_enumeration_confirms_are_certified(seed):
 @pytest.mark.parametrize("seed", [1, 3, 5])
 def test_a_wrong_answer_is_refuted_by_the_best_one(seed, cells, monkeypatch):
     """Whether or not arrays leave out what rules forbid, the solver returns a strategy as fast as the optimum."""
-    monkeypatch.setattr(module, "THOROUGH_CELLS", cells)
-    monkeypatch.setattr(module, "FEW_CELLS", cells)
+    monkeypatch.setattr(margin, "THOROUGH_CELLS", cells)
+    monkeypatch.setattr(margin, "FEW_CELLS", cells)
     problem = a_random_problem(seed)
     outcome = search(problem)
 
@@ -184,7 +184,7 @@ def without(problem, rule, monkeypatch):
     }
     monkeypatch.setattr(space, "problem_rules", lambda _: replace(rules, **fewer))
     left = build_space(problem)
-    bounds = branch_and_bound._bounds(left, step.lower_bound_seconds, lambda: True)
+    bounds = branch_and_bound.bound_rows(left, step.lower_bound_seconds, lambda: True)
     return replace(outcome, space=left, row_bounds=bounds)
 
 
@@ -234,10 +234,10 @@ def test_what_cannot_be_asked_is_not_certified(monkeypatch):
     unfinished = asked(problem, replace(outcome, status=Status.FEASIBLE))
     late = certify(problem, outcome, Clock(seconds=0))
     with monkeypatch.context() as patch:
-        patch.setattr(module, "MAX_ENTRIES", 1)
+        patch.setattr(margin, "MAX_ENTRIES", 1)
         large = asked(problem, wrong)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "joint_model", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+        patch.setattr(margin, "joint_model", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
         heavy = asked(problem, outcome)
 
     assert {one.verdict for one in (unfinished, late, large, heavy)} == {Verdict.NOT_CERTIFIED}

@@ -20,9 +20,9 @@ from planner.recipes.published import find_published
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.domains import default_recompute
 from planner.search.limited import search_below
+from planner.uncertainty.evidence.counts import measured_ground
 from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
 from planner.uncertainty.evidence.kinds import architecture_of
-from planner.uncertainty.evidence.traits import measured_ground
 
 if TYPE_CHECKING:
     from planner.search.clock import Clock

@@ -13,7 +13,7 @@ from costmodel.models.parameters import parameters
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
 from planner.uncertainty.evidence.kinds import CHANGED
-from planner.uncertainty.evidence.shown import MATTERS_ABOVE, value_of
+from planner.uncertainty.evidence.traits import MATTERS_ABOVE, value_of
 from planner.uncertainty.intervals import release_name, size_of
 
 TABLE = "measured.csv"

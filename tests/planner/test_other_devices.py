@@ -18,7 +18,7 @@ from planner.measure.fit.device import change_device
 from planner.runs.jobs import job_of, references
 from planner.runs.predictions import predictions
 from planner.runs.table import read
-from planner.uncertainty.evidence.traits import measured_ground
+from planner.uncertainty.evidence.counts import measured_ground
 from planner.uncertainty.intervals import step_interval
 
 JOB = {

@@ -8,7 +8,7 @@ from benchmarks.operators.baselines import alpha_beta_seconds, datasheet_seconds
 from benchmarks.operators.communication import EVERY, by_ranks, by_size, collectives, fabric_of, small_collectives
 from benchmarks.operators.unseen import Unseen, joined, lines
 from costmodel.network.link_law import calls_of
-from planner.measure.fit.communication import Measured
+from planner.measure.fit.estimation import Measured
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ class TestSystems:
         samples = dispatch.exchanges()
 
         assert len(samples) == 189
-        assert set(samples.exchanges.nodes[samples.exchanges.leaves]) == {2.0, 4.0, 8.0}
+        assert set(samples.calls.nodes[samples.calls.leaves]) == {2.0, 4.0, 8.0}
         assert set(samples.exchanges.token_bytes) == {7392.0, 14336.0}
 
 

@@ -61,7 +61,7 @@ class TestSystems:
 
         assert len(samples) == 189
         assert set(samples.calls.nodes[samples.calls.leaves]) == {2.0, 4.0, 8.0}
-        assert set(samples.exchanges.token_bytes) == {7392.0, 14336.0}
+        assert set(samples.calls.token_bytes) == {7392.0, 14336.0}
 
 
 class TestLeftOut:

@@ -16,6 +16,7 @@ import planner.measure.calibrate.learning as learning
 from benchmarks.learning_curve.curve import document, exact_lines, exact_points, lines, points, worths
 from benchmarks.learning_curve.spread import spread_lines
 from benchmarks.learning_curve.stacks import measured, stacks
+from benchmarks.output import print_lines
 
 GOAL = 0.5
 JUDGED = 8
@@ -29,14 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = measured(options.derivatives, options.processes)
     found = list(stacks(known))
     if options.spread:
-        print("\n".join(spread_lines(found)))
+        print_lines(spread_lines(found))
         return 0
     curve = list(points(found, num_draws=options.draws))
-    for line in lines(curve):
-        print(line)
+    print_lines(lines(curve))
     if options.exact:
-        for line in exact_lines(exact_points(found, JUDGED, options.processes), curve):
-            print(line)
+        print_lines(exact_lines(exact_points(found, JUDGED, options.processes), curve))
     if options.write:
         TABLE.write_text(document(curve), encoding="utf-8")
     print(f"{len(found)} stacks, {time.monotonic() - begin:.0f} s")

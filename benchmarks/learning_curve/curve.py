@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 
 from benchmarks.learning_curve.stacks import Stack
+from benchmarks.output import format_generated
 from planner.measure.calibrate.calibrate import run_weights, stack_fit
 from planner.measure.calibrate.cases import measured_logarithms, seconds_of
 from planner.measure.calibrate.constants import with_values
@@ -174,7 +174,7 @@ def document(found: Sequence[Point]) -> str:
         "without its source, calibrated with own runs, error on its other runs"
     )
     plain = {"source": source, "worth": [asdict(one) for one in worths(found)]}
-    return f"# Generated; do not edit.\n{yaml.safe_dump(plain, sort_keys=False, width=116)}"
+    return format_generated(plain, width=116)
 
 
 def lines(found: Sequence[Point]) -> Iterator[str]:

@@ -32,6 +32,7 @@ from benchmarks.operators.scores import (
     lines,
     predicted,
 )
+from benchmarks.output import conclude, refuse_wrong_input
 from costmodel.errors import SpecError
 from costmodel.operators.sampled_shapes import Shapes, matmul_shapes
 from planner.measure.fit.learning import learned
@@ -53,6 +54,7 @@ MOST_SECONDS = 2.0
 """A million shapes, and how long they may take."""
 
 
+@refuse_wrong_input
 def main() -> int:
     """Print the tables and what exceeds a limit; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operators", description=__doc__)
@@ -63,16 +65,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if (arguments.fit is None) != (arguments.on is None):
         parser.error("--fit and --on belong together.")
-    try:
-        tables = [_transferred(arguments.fit, arguments.on)] if arguments.fit else _tables(arguments)
-        failures = [failure for table in tables for failure in table]
-    except (SpecError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
-    return 1 if failures else 0
+    tables = [_transferred(arguments.fit, arguments.on)] if arguments.fit else _tables(arguments)
+    return conclude(failure for table in tables for failure in table)
 
 
 def _tables(arguments: argparse.Namespace) -> Iterator[Iterator[str]]:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
-
 from benchmarks.accuracy.tables import RUNS, read_table
+from benchmarks.output import format_generated
 from planner.runs.predictions import Case, cases
 from planner.uncertainty.evidence.counts import TABLE, Counts
 from planner.uncertainty.evidence.features import counted_features
@@ -55,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{tally.dimension}, {tally.among}: {', '.join(f'{v} {count:,}' for v, count in tally.runs.items())}")
     if options.write:
         entries = {"source": SOURCE, "tallies": [asdict(one) for one in tallies]}
-        text = yaml.safe_dump(entries, sort_keys=False, width=120, default_flow_style=None)
-        (FOLDER / TABLE).write_text(f"# Generated; do not edit.\n{text}", encoding="utf-8")
+        text = format_generated(entries, width=120, default_flow_style=None)
+        (FOLDER / TABLE).write_text(text, encoding="utf-8")
     return 0
 
 

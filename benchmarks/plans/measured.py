@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.tables import read_table
+from benchmarks.output import format_csv
 from costmodel.models.parameters import parameters
 from planner.runs.predictions import Prediction, predictions
 from planner.runs.table import Run
@@ -64,11 +63,7 @@ def row(one: Prediction) -> tuple[str, ...]:
 
 def text_of(runs: Iterable[Prediction]) -> str:
     """The planner's table."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(map(row, runs))
-    return stream.getvalue()
+    return format_csv(COLUMNS, map(row, runs))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.output import conclude, print_lines, refuse_wrong_input
 from benchmarks.small_transformers.comparison import compared, lines, mean_error, planned
 from benchmarks.small_transformers.composition import by_learning, composed, exactly, points_of
 from benchmarks.small_transformers.configurations import Configuration, configurations
@@ -33,23 +34,20 @@ LIMITS = {"cpu": 0.10, "cuda": 0.05}
 DTYPES = {"cpu": "fp32", "cuda": "bf16"}
 
 
+@refuse_wrong_input
 def main() -> int:
     """Do what is asked; return the exit code."""
     parser = _parser()
     arguments = parser.parse_args()
-    try:
-        chosen = _chosen(arguments)
-        if arguments.sample:
-            _sample(arguments)
-        elif arguments.measure:
-            measure(chosen, arguments.measure, rounds=arguments.rounds, device=arguments.on)
-        elif arguments.steps and (arguments.samples or arguments.device):
-            return _compare(arguments, chosen)
-        else:
-            parser.error("nothing to do: one of --sample, --measure, or --steps with --device or --samples.")
-    except (SpecError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    chosen = _chosen(arguments)
+    if arguments.sample:
+        _sample(arguments)
+    elif arguments.measure:
+        measure(chosen, arguments.measure, rounds=arguments.rounds, device=arguments.on)
+    elif arguments.steps and (arguments.samples or arguments.device):
+        return _compare(arguments, chosen)
+    else:
+        parser.error("nothing to do: one of --sample, --measure, or --steps with --device or --samples.")
     return 0
 
 
@@ -113,12 +111,9 @@ def _compare(arguments: argparse.Namespace, chosen: Sequence[Configuration]) -> 
         seconds = exactly(samples) if arguments.exact else by_learning(samples)
         predicted = {one.name: composed(one, seconds, dtype) for one in chosen}
     rows = compared(chosen, steps, predicted)
-    print("\n".join(lines(rows)))
-    if mean_error(rows) <= LIMITS[arguments.on]:
-        print("All checks hold.")
-        return 0
-    print(f"FAILED: mean error {mean_error(rows):.1%} of at most {LIMITS[arguments.on]:.0%}.")
-    return 1
+    print_lines(lines(rows))
+    mean, most = mean_error(rows), LIMITS[arguments.on]
+    return conclude([] if mean <= most else [f"mean error {mean:.1%} of at most {most:.0%}."])
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import numpy as np
 from benchmarks.learning_curve.stacks import Stack
 from benchmarks.output import format_generated
 from planner.measure.calibrate.calibrate import run_weights, stack_fit
-from planner.measure.calibrate.cases import measured_logarithms, seconds_of
+from planner.measure.calibrate.cases import Array, measured_logarithms, seconds_of
 from planner.measure.calibrate.constants import with_values
 from planner.measure.calibrate.first import greedy, joint_covariance
-from planner.measure.calibrate.fit import Array, Fit, fit, priors_of
+from planner.measure.calibrate.fit import Fit, fit, priors_of
 from planner.measure.calibrate.learning import Worth, models_of
 from planner.measure.calibrate.processes import over_processes
 

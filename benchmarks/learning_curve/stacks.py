@@ -16,9 +16,9 @@ from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel import catalog
 from planner.jobs.cluster import Fitted
 from planner.measure.calibrate.calibrate import base_name
-from planner.measure.calibrate.cases import Predictor, measured_logarithms, source_weights
+from planner.measure.calibrate.cases import Array, Predictor, measured_logarithms, source_weights
 from planner.measure.calibrate.constants import Constant, around, prior_factors, with_values
-from planner.measure.calibrate.fit import Array, Fit, priors_of
+from planner.measure.calibrate.fit import Fit, priors_of
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, unreported_recompute
 

@@ -13,9 +13,9 @@ from costmodel.models.parameters import parameters
 from planner.runs.predictions import Prediction, predictions
 from planner.runs.table import Run
 from planner.uncertainty.intervals import release_name, size_of
-from planner.uncertainty.measured import TABLE, decisions_of, job_of
+from planner.uncertainty.measured import RUNS_TABLE, decisions_of, job_of
 
-FILE = Path(__file__).parents[2] / "planner" / "uncertainty" / TABLE
+FILE = Path(__file__).parents[2] / "planner" / "uncertainty" / RUNS_TABLE
 
 COLUMNS = (
     "id",
@@ -69,7 +69,7 @@ def text_of(runs: Iterable[Prediction]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count the runs, and write them where asked; 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.measured", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{TABLE}")
+    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{RUNS_TABLE}")
     options = parser.parse_args(arguments)
     text = text_of(measured())
     print(f"{len(text.splitlines()) - 1:,} runs, {len(text.encode()):,} bytes")

@@ -17,10 +17,10 @@ from costmodel.events import log_event
 from planner.jobs.cluster import device_of
 from planner.jobs.document import nested
 from planner.measure.calibrate.advice import Advice, advice
-from planner.measure.calibrate.cases import LEAST_SENSITIVITY, Predictor, folds_of, group_of, measured_logarithms
+from planner.measure.calibrate.cases import LEAST_SENSITIVITY, Array, Predictor, folds_of, group_of, measured_logarithms
 from planner.measure.calibrate.constants import Constant, around, constants, written_fields
 from planner.measure.calibrate.first import First, measure_first
-from planner.measure.calibrate.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
+from planner.measure.calibrate.fit import NOISE, Fit, Priors, covariance, fit, priors_of
 from planner.measure.calibrate.left_out import left_out_logarithms
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, not_predicted, unreported_recompute

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.measure.calibrate.cases import Predictor
+from planner.measure.calibrate.cases import Array, Predictor
 from planner.measure.calibrate.constants import Constant
 from planner.measure.calibrate.discrepancy import PUBLISHED
-from planner.measure.calibrate.fit import Array, priors_of
+from planner.measure.calibrate.fit import priors_of
 from planner.runs.jobs import References
 from planner.runs.predictions import Case
 

@@ -157,10 +157,10 @@ def estimated(
     measured = np.log(seconds)
     roots = np.sqrt(weights / np.mean(weights)) if weights is not None else np.ones(len(seconds))
 
-    def computed(logarithms: Rows) -> Rows:
+    def seconds_at(logarithms: Rows) -> Rows:
         return law(dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
 
-    free = _mattering(computed, start.logarithms if start else centres, widths)
+    free = _mattering(seconds_at, start.logarithms if start else centres, widths)
 
     def logarithms_at(position: Rows) -> Rows:
         logarithms = centres.copy()
@@ -168,7 +168,7 @@ def estimated(
         return logarithms
 
     def errors(position: Rows, loss: str) -> Rows:
-        squares = ((np.log(computed(logarithms_at(position))) - measured) / scale) ** 2
+        squares = ((np.log(seconds_at(logarithms_at(position))) - measured) / scale) ** 2
         lost = np.log1p(squares) if loss == "cauchy" else 2 * (np.sqrt(1 + squares) - 1)
         return np.concatenate([roots * np.sqrt(lost), position])
 
@@ -179,17 +179,17 @@ def estimated(
         position = least_squares(errors, np.zeros(len(free)), args=("convex",), bounds=bounds, max_nfev=40).x
     within = np.clip(position, -0.99 * FURTHEST, 0.99 * FURTHEST)
     found = logarithms_at(least_squares(errors, within, args=("cauchy",), bounds=bounds, max_nfev=60).x)
-    slopes = jacobian(computed, found)
-    spread = max(scale, 1.48 * float(np.median(np.abs(np.log(computed(found)) - measured))))
+    slopes = jacobian(seconds_at, found)
+    spread = max(scale, 1.48 * float(np.median(np.abs(np.log(seconds_at(found)) - measured))))
     information = slopes.T @ slopes / (related * spread**2) + np.diag(1 / widths**2)
     covariance = np.asarray(np.linalg.inv(information), dtype=float)
     return Estimates(names=names, logarithms=found, covariance=covariance)
 
 
-def _mattering(computed: Callable[[Rows], Rows], logarithms: Rows, widths: Rows) -> NDArray[np.intp]:
+def _mattering(seconds_at: Callable[[Rows], Rows], logarithms: Rows, widths: Rows) -> NDArray[np.intp]:
     """Return the places of constants that affect samples: some seconds change if they are far smaller or larger."""
-    here, far = computed(logarithms), 0.5 * FURTHEST * np.diag(widths)
-    moves = [np.any((computed(logarithms - move) != here) | (computed(logarithms + move) != here)) for move in far]
+    here, far = seconds_at(logarithms), 0.5 * FURTHEST * np.diag(widths)
+    moves = [np.any((seconds_at(logarithms - move) != here) | (seconds_at(logarithms + move) != here)) for move in far]
     return np.flatnonzero(moves)
 
 

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from benchmarks.operators.baselines import alpha_beta_seconds, datasheet_seconds, forest_seconds, interpolated_seconds
 from benchmarks.operators.groups import DATA
-from benchmarks.operators.unseen import Unseen, joined
+from benchmarks.operators.unseen import Unseen, joined, score
 from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import KINDS, Calls, calls_of
 from costmodel.operators.gaussian_process import Rows
-from costmodel.operators.sampled import NORMAL_90
 from planner.measure.fit.communication import FEWEST, learned_collectives
 from planner.measure.fit.estimation import Measured
 
@@ -160,23 +159,17 @@ def _group(kind: int, _: int, nodes: int) -> str:
 def _errors(system: System, known: Measured[Calls], unseen: Measured[Calls]) -> Unseen:
     times = learned_collectives(known, system.fabric)
     calls = unseen.calls
-    learned = times.seconds_of(calls)
     seconds: dict[str, Rows] = {
         "datasheet": datasheet_seconds(system.fabric, calls),
         "fitted a + b": alpha_beta_seconds(known, calls),
         "interpolated": interpolated_seconds(known, calls),
         "forest": forest_seconds(known, calls),
         "law": times.law(calls),
-        "learned": learned,
+        "learned": times.seconds_of(calls),
     }
-    logarithms = np.log(learned / unseen.seconds)
-    return Unseen(
-        systems=np.full(len(unseen), system.name),
-        groups=np.array([_group(*curve) for curve in calls.curves]),
-        nbytes=calls.nbytes,
-        of_laws={name: np.abs(own / unseen.seconds - 1) for name, own in seconds.items()},
-        covered=np.abs(logarithms) <= NORMAL_90 * times.deviation_of(calls),
-    )
+    groups = np.array([_group(*curve) for curve in calls.curves])
+    deviation = times.deviation_of(calls)
+    return score(unseen.seconds, seconds, deviation, system=system.name, groups=groups, nbytes=calls.nbytes)
 
 
 def latency_bound(unseen: Unseen) -> NDArray[np.bool_]:

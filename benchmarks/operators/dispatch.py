@@ -11,10 +11,9 @@ from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks.operators.communication import facts
 from benchmarks.operators.groups import DATA
-from benchmarks.operators.unseen import Unseen, joined
+from benchmarks.operators.unseen import Unseen, joined, score
 from costmodel.network.sampled_dispatch import PAYLOADS, Exchanges
 from costmodel.operators.gaussian_process import Rows
-from costmodel.operators.sampled import NORMAL_90
 from planner.measure.fit.dispatch import learned_dispatch
 from planner.measure.fit.estimation import Measured
 
@@ -74,21 +73,14 @@ def left_out(samples: Measured[Exchanges], fold_of: Callable[[Exchanges], NDArra
 
 def _errors(known: Measured[Exchanges], unseen: Measured[Exchanges], fold: str) -> Unseen:
     times, rows = learned_dispatch(known), unseen.calls
-    learned = times.seconds(rows, 1.0)
     seconds = {
         "interpolated": _interpolated(known, rows),
         "forest": _forest(known, rows),
         "law": times.law(rows),
-        "learned": learned,
+        "learned": times.seconds(rows, 1.0),
     }
-    logarithms = np.log(learned / unseen.seconds)
-    return Unseen(
-        systems=np.full(len(unseen), "token exchanges"),
-        groups=np.full(len(unseen), fold),
-        nbytes=np.zeros(len(unseen)),
-        of_laws={name: np.abs(own / unseen.seconds - 1) for name, own in seconds.items()},
-        covered=np.abs(logarithms) <= NORMAL_90 * times.relative_deviation(rows),
-    )
+    groups = np.full(len(unseen), fold)
+    return score(unseen.seconds, seconds, times.relative_deviation(rows), system="token exchanges", groups=groups)
 
 
 def _interpolated(known: Measured[Exchanges], wanted: Exchanges) -> Rows:

@@ -24,6 +24,7 @@ def unseen(system, errors, covered):
         systems=np.full(len(errors), system),
         groups=np.full(len(errors), "send"),
         nbytes=np.full(len(errors), 1e6),
+        outside=np.full(len(errors), np.nan) if system == "one" else np.zeros(len(errors)),
         of_laws={"learned": errors},
         covered=np.array(covered),
     )
@@ -113,7 +114,7 @@ class TestTable:
         both = joined([unseen("one", [0.1, 0.2, 0.3], [True, True, False]), unseen("two", [0.5], [True])])
         head, one, two, total = lines(both)
 
-        assert head.split()[:2] == ["system", "what"]
-        assert one.split() == ["one", "send", "3", "20.0%", "/", "28.0%", "67%"]
-        assert two.split() == ["two", "send", "1", "50.0%", "/", "50.0%", "100%"]
-        assert total.split() == ["all", "4", "25.0%", "/", "44.0%", "75%"]
+        assert head.split()[:2] == ["system", "errors"]
+        assert one.split() == ["one", "send", "3", "20.0%", "/", "28.0%", "67%", "-"]
+        assert two.split() == ["two", "send", "1", "50.0%", "/", "50.0%", "100%", "0.0%"]
+        assert total.split() == ["all", "4", "25.0%", "/", "44.0%", "75%", "-"]

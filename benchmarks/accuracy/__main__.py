@@ -20,45 +20,38 @@ from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, read_held_o
 from benchmarks.accuracy.plain import plain_lines
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.accuracy.tables import RUNS, read_table
-from costmodel.errors import PlanningError
+from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import Case, Prediction, predictions
 
 ROWS_REFUSED = 1
-NO_TABLE = 2
 JOBS_DIFFER = 3
 RULES_FORBID = 4
 
 
+@refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; returns the exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        rows, known = read_table(options.runs, options.models)
-        results = list(predictions(rows, known))
-        figures = report(results, _held_out(options, known, results))
-        if options.rows:
-            write_rows(options.rows, results)
-        if options.jobs:
-            write_jobs(options.jobs, results)
-        differing = list(differences(results, options.jobs)) if options.check_jobs else []
-        if options.json:
-            options.json.write_text(json.dumps(as_json(figures), indent=1) + "\n", encoding="utf-8")
-    except (PlanningError, OSError) as error:
-        print(error, file=sys.stderr)
-        return NO_TABLE
-    for line in lines(figures):
-        print(line)
+    rows, known = read_table(options.runs, options.models)
+    results = list(predictions(rows, known))
+    figures = report(results, _held_out(options, known, results))
+    if options.rows:
+        write_rows(options.rows, results)
+    if options.jobs:
+        write_jobs(options.jobs, results)
+    differing = list(differences(results, options.jobs)) if options.check_jobs else []
+    if options.json:
+        options.json.write_text(json.dumps(as_json(figures), indent=1) + "\n", encoding="utf-8")
+    print_lines(lines(figures))
     if options.plain:
-        for line in plain_lines(one for one in results if isinstance(one, Prediction)):
-            print(line)
+        print_lines(plain_lines(one for one in results if isinstance(one, Prediction)))
     if options.check_jobs:
-        for line in check_lines(results, differing):
-            print(line)
+        print_lines(check_lines(results, differing))
     found = list(refusals(distinct_configurations(_cases(results)))) if options.allowed else []
-    for line in allowed_lines(found) if options.allowed else ():
-        print(line)
+    if options.allowed:
+        print_lines(allowed_lines(found))
     if differing:
         return JOBS_DIFFER
     if not all(one.is_met for one in found):

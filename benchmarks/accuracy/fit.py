@@ -25,7 +25,7 @@ from benchmarks.accuracy.left_out.folds import GROUP, KINDS, folds_by, is_newest
 from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, held_out_rows, write_held_out
 from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
 from benchmarks.accuracy.tables import RUNS, read_table
-from costmodel.errors import PlanningError
+from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import RejectedRow, Run
@@ -134,24 +134,18 @@ def rows_of_each(timed: Sequence[Case]) -> Counter[str]:
     return of_calibrations + Counter(str(setting_of(case)["kernels"]) for case in timed)
 
 
+@refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print the constants, and write them where asked; 0, or 2 if there is nothing to read."""
     options = _parser().parse_args(arguments)
     begin = time.monotonic()
-    try:
-        rows, known = read_table(options.runs, options.models)
-        timed = timed_cases(rows, known)
-        if options.inner:
-            timed = [case for case in timed if not is_newest(case)]
-        kinds = (GROUP,) if options.inner else KINDS
-        found = fitted(timed, known, kinds=kinds, num_processes=options.processes)
-    except PlanningError as error:
-        print(error, file=sys.stderr)
-        return 2
-    for line in _lines(found):
-        print(line)
-    for line in error_lines(timed, found):
-        print(line)
+    rows, known = read_table(options.runs, options.models)
+    timed = timed_cases(rows, known)
+    if options.inner:
+        timed = [case for case in timed if not is_newest(case)]
+    kinds = (GROUP,) if options.inner else KINDS
+    found = fitted(timed, known, kinds=kinds, num_processes=options.processes)
+    print_lines((*_lines(found), *error_lines(timed, found)))
     if options.write and not options.inner:
         write_catalog(found.constants, found.values, found.widths, rows_of_each(timed), assumed=_assumed(found))
         write_held_out(HELD_OUT, _held_out(timed, found))

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from benchmarks.accuracy.tables import read_table
+from benchmarks.output import conclude
 from costmodel import catalog
 from costmodel.step.estimate import estimate
 from costmodel.step.layer import layer_parts
@@ -124,8 +125,7 @@ def main() -> int:
         print(f"{architecture}: at most {largest:.3f}, in the catalog {known:.3f}")
         wrong += [architecture] if abs(largest - known) > TOLERANCE else []
     wrong += [one.id for one in runs if one.beyond > 1]
-    print(f"FAILED: {', '.join(wrong)}." if wrong else "All checks hold.")
-    return 1 if wrong else 0
+    return conclude(wrong)
 
 
 if __name__ == "__main__":

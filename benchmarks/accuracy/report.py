@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections import Counter
@@ -25,6 +24,7 @@ from benchmarks.accuracy.metrics import (
     ranking_summary,
     rankings,
 )
+from benchmarks.output import format_csv
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import GIB, Prediction
@@ -305,10 +305,7 @@ ROW_COLUMNS = (
 
 def write_rows(path: Path, results: Sequence[Prediction | RejectedRow]) -> None:
     """One line for every row of the file, predicted or not."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(ROW_COLUMNS)
-        writer.writerows(_cells(one) for one in results)
+    path.write_text(format_csv(ROW_COLUMNS, map(_cells, results)), encoding="utf-8")
 
 
 def _cells(one: Prediction | RejectedRow) -> tuple[Any, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.measured_runs.__main__ import convert_files
 from benchmarks.measured_runs.conversion import is_collected
+from benchmarks.output import format_csv
 from costmodel.errors import SpecError
 from planner.jobs.run_jobs import References, references
 from planner.jobs.run_table import RejectedRow, Run, read, read_rows
@@ -38,7 +38,8 @@ def read_table(runs: Path = RUNS, models: Path | None = None) -> tuple[list[Run 
     if not is_collected(_columns(runs)):
         return list(read(runs)), references(models or FOLDER / "models.yaml", FOLDER if runs == RUNS else runs.parent)
     converted = convert_files(runs, models or COLLECTED_MODELS)
-    rows = list(read_rows(csv.DictReader(io.StringIO(_text(converted.rows))), str(runs)))
+    columns = list(converted.rows[0]) if converted.rows else ["id", "model", "cluster.device", "cluster.num_devices"]
+    rows = list(read_rows(csv.DictReader(io.StringIO(format_csv(columns, converted.rows))), str(runs)))
     return rows, replace(References(folder=FOLDER), models=dict(converted.models))
 
 
@@ -48,12 +49,3 @@ def _columns(path: Path) -> list[str]:
             return next(csv.reader(file), [])
     except (OSError, csv.Error) as error:
         raise SpecError(str(path), f"cannot be read as CSV: {getattr(error, 'strerror', None) or error}.") from None
-
-
-def _text(rows: Iterable[dict[str, str]]) -> str:
-    rows = list(rows)
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]) if rows else ["id", "model", "cluster.device", "cluster.num_devices"])
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()

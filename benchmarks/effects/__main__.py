@@ -21,16 +21,13 @@ from benchmarks.accuracy.tables import RUNS, read_table
 from benchmarks.effects.pairs import DATA, GROUPS, PAIRS, Pair, read_groups, read_pairs
 from benchmarks.effects.ratios import Effect, effects, figures
 from benchmarks.effects.report import counted, lines, write_pairs
-from costmodel.errors import PlanningError
+from benchmarks.output import CHECKS_FAILED, print_lines, refuse_wrong_input
 from planner.measure.runs.predictions import Prediction, predictions
 
 OWN_RUNS = DATA / "runs.csv"
 """Runs of the groups that are no rows of the table of measured runs, in the collected form."""
 
 SHIPPED, LEFT_OUT = "shipped constants", "groups left out"
-
-GOAL_MISSED = 1
-NO_TABLE = 2
 
 
 def predicted_runs(names: Iterable[str], runs: Path = RUNS, models: Path | None = None) -> dict[str, Prediction]:
@@ -59,25 +56,21 @@ def without_their_groups(predicted: Mapping[str, Prediction]) -> dict[str, Predi
     return {**predicted, **{one.run.id: one for one in unseen}}
 
 
+@refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; returns the exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        pairs = [*read_groups(options.groups), *read_pairs(options.pairs)]
-        predicted = predicted_runs(_names(pairs), options.runs, options.models)
-        found = {SHIPPED: list(effects(pairs, predicted))}
-        if options.runs == RUNS:
-            found[LEFT_OUT] = list(effects(pairs, without_their_groups(predicted)))
-        if options.write:
-            write_pairs(options.write, found[SHIPPED])
-    except (PlanningError, OSError) as error:
-        print(error, file=sys.stderr)
-        return NO_TABLE
-    for line in lines(found):
-        print(line)
+    pairs = [*read_groups(options.groups), *read_pairs(options.pairs)]
+    predicted = predicted_runs(_names(pairs), options.runs, options.models)
+    found = {SHIPPED: list(effects(pairs, predicted))}
+    if options.runs == RUNS:
+        found[LEFT_OUT] = list(effects(pairs, without_their_groups(predicted)))
+    if options.write:
+        write_pairs(options.write, found[SHIPPED])
+    print_lines(lines(found))
     if missing := len(pairs) - len(found[SHIPPED]):
         print(f"{missing} pairs have a run that is not predicted")
-    return 0 if all(_holds(some) for some in found.values()) else GOAL_MISSED
+    return 0 if all(_holds(some) for some in found.values()) else CHECKS_FAILED
 
 
 def _names(pairs: Iterable[Pair]) -> set[str]:

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.metrics import grouped
 from benchmarks.accuracy.tables import read_table
 from benchmarks.effects.__main__ import predicted_runs, without_their_groups
 from benchmarks.effects.pairs import read_groups
+from benchmarks.output import format_generated
 from costmodel.step.estimate import estimate
 from planner.measure.runs.predictions import Prediction
 from planner.uncertainty.changes import TABLE, Change, ChangeErrors, Costed, Factor, changes_between, distance
@@ -243,7 +243,7 @@ def document(errors: ChangeErrors) -> str:
     """The planner's file."""
     plain: dict[str, Any] = asdict(errors)
     plain["factors"] = [{**one, "change": one["change"].value} for one in plain["factors"]]
-    return f"# Generated; do not edit.\n{yaml.safe_dump(plain, sort_keys=False, width=116, default_flow_style=None)}"
+    return format_generated(plain, width=116, default_flow_style=None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

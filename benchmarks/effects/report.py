@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.effects.ratios import MOST_MEDIAN, MOST_P90, Effect, Figures, figures, figures_by
+from benchmarks.output import format_csv
 
 WORST = 12
 """Pairs that the report lists one by one."""
@@ -114,10 +114,10 @@ def _goal_lines(title: str, judged: Sequence[Effect]) -> Iterator[str]:
 
 def write_pairs(path: Path, found: Sequence[Effect]) -> None:
     """Write one line for each pair (CSV)."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for one in found:
-            pair = one.pair
-            of = (pair.group, pair.kind, pair.first, pair.second, one.model, one.device, one.num_devices)
-            writer.writerow((*of, f"{one.measured:.5f}", f"{one.predicted:.5f}", ";".join(pair.changes)))
+    path.write_text(format_csv(COLUMNS, map(_cells, found)), encoding="utf-8")
+
+
+def _cells(one: Effect) -> tuple[object, ...]:
+    pair = one.pair
+    of = (pair.group, pair.kind, pair.first, pair.second, one.model, one.device, one.num_devices)
+    return (*of, f"{one.measured:.5f}", f"{one.predicted:.5f}", ";".join(pair.changes))

@@ -16,7 +16,7 @@ import planner.measure.calibrate.learning as learning
 from benchmarks.learning_curve.curve import document, exact_lines, exact_points, lines, points, worths
 from benchmarks.learning_curve.spread import spread_lines
 from benchmarks.learning_curve.stacks import measured, stacks
-from benchmarks.learning_curve.variants import choice_lines, variant_lines
+from benchmarks.output import print_lines
 
 GOAL = 0.5
 JUDGED = 8
@@ -29,16 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     begin = time.monotonic()
     known = measured(options.derivatives, options.processes)
     found = list(stacks(known))
-    if options.spread or options.variants:
-        for line in spread_lines(found) if options.spread else (*variant_lines(found), "", *choice_lines(found)):
-            print(line)
+    if options.spread:
+        print_lines(spread_lines(found))
         return 0
     curve = list(points(found, num_draws=options.draws))
-    for line in lines(curve):
-        print(line)
+    print_lines(lines(curve))
     if options.exact:
-        for line in exact_lines(exact_points(found, JUDGED, options.processes), curve):
-            print(line)
+        print_lines(exact_lines(exact_points(found, JUDGED, options.processes), curve))
     if options.write:
         TABLE.write_text(document(curve), encoding="utf-8")
     print(f"{len(found)} stacks, {time.monotonic() - begin:.0f} s")
@@ -53,7 +50,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--derivatives", type=Path, help="file that keeps predictions and derivatives between calls")
     parser.add_argument("--exact", action="store_true", help="eight runs also without linear steps (half an hour)")
     parser.add_argument("--spread", action="store_true", help="how stacks differ beyond constants, by likelihood")
-    parser.add_argument("--variants", action="store_true", help="other ways to calibrate, on two halves of the stacks")
     parser.add_argument("--write", action="store_true", help="write planner/measure/calibrate/learning_curve.yaml")
     return parser
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 
 from benchmarks.learning_curve.stacks import Stack
+from benchmarks.output import format_generated
 from planner.measure.calibrate.calibrate import run_weights, stack_fit
-from planner.measure.calibrate.cases import measured_logarithms, seconds_of
+from planner.measure.calibrate.cases import Array, measured_logarithms, seconds_of
 from planner.measure.calibrate.constants import with_values
 from planner.measure.calibrate.first import greedy, joint_covariance
-from planner.measure.calibrate.fit import NOISE, Array, Fit, Priors, fit, priors_of
+from planner.measure.calibrate.fit import Fit, fit, priors_of
 from planner.measure.calibrate.learning import Worth, models_of
 from planner.measure.calibrate.processes import over_processes
 
@@ -116,32 +116,16 @@ def _exact(stack: Stack, runs: int) -> Iterator[Point]:
     yield Point(stack=stack.name, models=models_of(stack.rows), chosen="first", runs=runs, before=before, after=after)
 
 
-def linear_change(stack: Stack, own: Sequence[int], *, noise: float = NOISE, widths: float = 1.0) -> Array:
-    """
-    What a calibration with own runs adds to the logarithms of all rows of a stack.
-
-    Parameters
-    ----------
-    stack, own
-        Stack; its rows that are measured.
-    noise
-        Relative error of a row in the fit.
-    widths
-        Factor on the widths of the priors.
-    """
+def linear_change(stack: Stack, own: Sequence[int]) -> Array:
+    """Return what a calibration with own runs adds to the logarithms of all rows of a stack."""
     timed, priors = [stack.rows[index] for index in own], priors_of(stack.constants)
     slopes, surprise = stack.slopes[own], stack.surprise[own]
-    within = Priors(
-        mean=priors.mean,
-        sigma=widths * priors.sigma,
-        lower=np.minimum(priors.lower, priors.mean),
-        upper=np.maximum(priors.upper, priors.mean),
-    )
+    within = replace(priors, lower=np.minimum(priors.lower, priors.mean), upper=np.maximum(priors.upper, priors.mean))
     found = fit(
         lambda logs: slopes @ (logs - priors.mean),
         lambda *_: slopes,
         surprise,
-        weights=NOISE / noise * run_weights(timed),
+        weights=run_weights(timed),
         priors=within,
         start=Fit(logs=priors.mean, jacobian=slopes, residuals=-surprise),
     )
@@ -190,7 +174,7 @@ def document(found: Sequence[Point]) -> str:
         "without its source, calibrated with own runs, error on its other runs"
     )
     plain = {"source": source, "worth": [asdict(one) for one in worths(found)]}
-    return f"# Generated; do not edit.\n{yaml.safe_dump(plain, sort_keys=False, width=116)}"
+    return format_generated(plain, width=116)
 
 
 def lines(found: Sequence[Point]) -> Iterator[str]:

@@ -9,8 +9,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.learning_curve.stacks import Stack
+from planner.measure.calibrate.cases import Array
 from planner.measure.calibrate.discrepancy import Discrepancy, distances
-from planner.measure.calibrate.fit import Array, priors_of
+from planner.measure.calibrate.fit import priors_of
 
 MOST_ROWS = 50
 """Rows of a stack that are looked at, drawn once: large stacks say little more."""

@@ -17,9 +17,9 @@ from costmodel import catalog
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.calibrate import base_name
-from planner.measure.calibrate.cases import Predictor, measured_logarithms, source_weights
+from planner.measure.calibrate.cases import Array, Predictor, measured_logarithms, source_weights
 from planner.measure.calibrate.constants import Constant, around, prior_factors, with_values
-from planner.measure.calibrate.fit import Array, Fit, priors_of
+from planner.measure.calibrate.fit import Fit, priors_of
 from planner.measure.runs.predictions import Case, unreported_recompute
 
 FEWEST_ROWS = 12

@@ -14,7 +14,8 @@ import yaml
 from benchmarks.measured_runs.conversion import Converted, convert
 from benchmarks.measured_runs.reading import read
 from benchmarks.measured_runs.writing import models_file, table
-from costmodel.errors import PlanningError, SpecError
+from benchmarks.output import refuse_wrong_input
+from costmodel.errors import SpecError
 
 FOLDER = Path(__file__).parent
 RUNS = FOLDER / "collected" / "runs.csv"
@@ -22,22 +23,18 @@ NEWER = RUNS.with_name("newer.csv")
 """Runs that were collected when constants, intervals and what releases have shown were fitted and counted already."""
 
 ROWS_REFUSED = 1
-NOTHING_TO_READ = 2
 
 
+@refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write both files; 0 if every row was in order, 1 if some were refused, 2 if there is nothing to read."""
     options = _parser().parse_args(arguments)
-    try:
-        converted = convert_files(options.runs, options.models)
-        write(converted, options.output)
-        if options.runs == RUNS and options.output == FOLDER:
-            newer = convert_files(NEWER, options.models)
-            (FOLDER / NEWER.name).write_text(table(newer.rows), encoding="utf-8")
-            converted = replace(converted, rows=[*converted.rows, *newer.rows])
-    except (PlanningError, OSError) as error:
-        print(error, file=sys.stderr)
-        return NOTHING_TO_READ
+    converted = convert_files(options.runs, options.models)
+    write(converted, options.output)
+    if options.runs == RUNS and options.output == FOLDER:
+        newer = convert_files(NEWER, options.models)
+        (FOLDER / NEWER.name).write_text(table(newer.rows), encoding="utf-8")
+        converted = replace(converted, rows=[*converted.rows, *newer.rows])
     refused = [row for row in converted.rows if row["refused"]]
     print(f"{len(converted.rows)} rows, {len(converted.models)} models; {len(refused)} rows refused")
     for row in refused:

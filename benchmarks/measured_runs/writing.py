@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
 
 from benchmarks.measured_runs.columns import EXPLICIT, RARE
+from benchmarks.output import format_csv
 
 MODELS_HEAD = """\
 # Made by `python -m benchmarks.measured_runs` of collected/models.yaml; change that one.
@@ -20,12 +19,9 @@ MODELS_HEAD = """\
 
 def table(rows: Iterable[Mapping[str, str]]) -> str:
     """Rows as CSV."""
-    rows, text = list(rows), io.StringIO()
+    rows = list(rows)
     columns = [name for name in EXPLICIT if name not in RARE or any(row[name] for row in rows)]
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return format_csv(columns, rows)
 
 
 def models_file(models: Mapping[str, Mapping[str, Any]], comments: Mapping[str, str]) -> str:

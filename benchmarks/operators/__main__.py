@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +21,9 @@ import numpy as np
 from benchmarks.operators.exchanged import exchanged
 from benchmarks.operators.groups import DATA, Group, gemm_groups, linear_groups, read_linear_layers
 from benchmarks.operators.plans import planned
-from benchmarks.operators.scores import (
-    LAWS,
-    Errors,
-    adapting,
-    by_operator,
-    closest,
-    evenly,
-    held_out,
-    lines,
-    predicted,
-)
+from benchmarks.operators.scores import adapting, closest, evenly, held_out, predicted
+from benchmarks.operators.unseen import Unseen, group_lines, head, joined, lines
+from benchmarks.output import conclude, print_lines, refuse_wrong_input
 from costmodel.errors import SpecError
 from costmodel.timing.sampled_shapes import Shapes, matmul_shapes
 from planner.measure.fit.learning import learned
@@ -53,6 +45,7 @@ MOST_SECONDS = 2.0
 """A million shapes, and how long they may take."""
 
 
+@refuse_wrong_input
 def main() -> int:
     """Print the tables and what exceeds a limit; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operators", description=__doc__)
@@ -63,16 +56,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if (arguments.fit is None) != (arguments.on is None):
         parser.error("--fit and --on belong together.")
-    try:
-        tables = [_transferred(arguments.fit, arguments.on)] if arguments.fit else _tables(arguments)
-        failures = [failure for table in tables for failure in table]
-    except (SpecError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
-    return 1 if failures else 0
+    tables = [_transferred(arguments.fit, arguments.on)] if arguments.fit else _tables(arguments)
+    return conclude(failure for table in tables for failure in table)
 
 
 def _tables(arguments: argparse.Namespace) -> Iterator[Iterator[str]]:
@@ -94,21 +79,22 @@ def _held_out(device: str | None) -> Iterator[str]:
         raise SpecError("--device", f"no device contains {device!r}.", f"There are: {known}.")
     results = []
     for group in chosen:
-        results.append(held_out(group))
-        print("\n".join(list(lines(results[-1:], LAWS))[0 if len(results) == 1 else 1 :]), flush=True)
+        results.append((group.kind, held_out(group)))
+        unseen = results[-1][1]
+        print_lines([*([head(unseen.of_laws)] if len(results) == 1 else []), *group_lines(unseen)])
     yield from judged(results)
     yield from _speed(chosen)
 
 
-def judged(results: Iterable[Errors]) -> Iterator[str]:
-    """Sentences about operators whose errors are too large, and about intervals that hold too few or too many."""
-    results = list(results)
-    for operator, errors in by_operator(results):
-        own, (median, most) = errors.of_laws["learned"], LIMITS[errors.group.kind]
-        if np.median(own) > median or np.quantile(own, 0.9) > most:
-            seen = f"{np.median(own):.1%} in the median and {np.quantile(own, 0.9):.1%} at the 90th percentile"
-            yield f"{operator} on {errors.group.device}: {seen}, of at most {median:.0%} and {most:.0%}."
-    covered = float(np.mean(np.concatenate([errors.covered for errors in results])))
+def judged(results: Sequence[tuple[str, Unseen]]) -> Iterator[str]:
+    """Yield sentences about operators whose errors are too large, and intervals that hold too few or too many."""
+    for kind, unseen in results:
+        for device, operator, errors in unseen.by_group():
+            (middle, high), (median, most) = (errors.quantile(0.5), errors.quantile(0.9)), LIMITS[kind]
+            if middle > median or high > most:
+                seen = f"{middle:.1%} in the median and {high:.1%} at the 90th percentile"
+                yield f"{operator} on {device}: {seen}, of at most {median:.0%} and {most:.0%}."
+    covered = float(np.mean(np.concatenate([unseen.covered for _, unseen in results])))
     print(f"90 % intervals hold {covered:.1%} of all samples.")
     if not COVERED[0] <= covered <= COVERED[1]:
         yield f"90 % intervals hold {covered:.1%} of all samples, not {COVERED[0]:.0%} to {COVERED[1]:.0%}."
@@ -143,11 +129,13 @@ def _transferred(fit: Path, on: Path) -> Iterator[str]:
     known = {(group.device, group.name): group for group in linear_groups(read_linear_layers(fit))}
     unseen = list(linear_groups(read_linear_layers(on)))
     results = [
-        predicted(known[group.device, group.name], group) for group in unseen if (group.device, group.name) in known
+        (group.kind, predicted(known[group.device, group.name], group))
+        for group in unseen
+        if (group.device, group.name) in known
     ]
     if results:
         print(f"Learned from {fit.name}, on {on.name}:")
-        print("\n".join(lines(results, LAWS)))
+        print_lines(lines(joined([errors for _, errors in results])))
         yield from judged(results)
     new = [group for group in unseen if (group.device, group.name) not in known]
     for device in sorted({group.device for group in new}):
@@ -159,16 +147,15 @@ def _new_device(groups: list[Group], known: list[Group]) -> Iterator[str]:
     device, drawn = groups[0].device, evenly(groups)
     name, base = closest(known, groups, drawn)
     adapted = [adapting(base, group, rows) for group, rows in zip(groups, drawn, strict=True)]
-    results = [errors for errors, _ in adapted]
+    errors = joined([errors for errors, _ in adapted])
     print(f"{device}, which only the second table has: {sum(map(len, drawn))} of its rows adapt the times of {name}.")
     for group, (_, times) in zip(groups, adapted, strict=True):
         print(f"  {group.name}: {times.rates.text}")
-    print("\n".join(lines(results, ("fitted roofline", "not adapted", "learned"))))
-    everything = np.concatenate([errors.of_laws["learned"] for errors in results])
-    covered = np.mean(np.concatenate([errors.covered for errors in results]))
-    print(f"All operators: {np.median(everything):.1%} in the median; 90 % intervals hold {covered:.1%}.")
-    for operator, errors in by_operator(results):
-        median = float(np.median(errors.of_laws["learned"]))
+    print_lines(lines(errors))
+    covered = np.mean(errors.covered)
+    print(f"All operators: {errors.quantile(0.5):.1%} in the median; 90 % intervals hold {covered:.1%}.")
+    for _, operator, own in errors.by_group():
+        median = own.quantile(0.5)
         if median > MOST_ON_NEW_DEVICE:
             yield f"{operator} on {device}: {median:.1%} in the median, of at most {MOST_ON_NEW_DEVICE:.0%}."
 

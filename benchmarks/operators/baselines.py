@@ -12,8 +12,7 @@ from sklearn.ensemble import RandomForestRegressor
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import Calls
 from costmodel.timing.gaussian_process import Rows
-from planner.measure.fit.communication import Measured
-from planner.measure.fit.estimation import Known, estimated
+from planner.measure.fit.estimation import Known, Measured, estimated
 
 LAUNCH, STEP, NETWORK_STEP = 5e-6, 2e-6, 5e-6
 """Seconds of a collective, of each step inside a node and of each between nodes, where only the datasheet is known."""
@@ -43,7 +42,7 @@ def datasheet_seconds(fabric: Fabric, calls: Calls) -> Rows:
     return seconds
 
 
-def alpha_beta_seconds(known: Measured, calls: Calls) -> Rows:
+def alpha_beta_seconds(known: Measured[Calls], calls: Calls) -> Rows:
     """
     Launch, latency of each step and bandwidth, fitted for each kind inside a node and between nodes.
 
@@ -68,7 +67,7 @@ def _alpha_beta(constants: Mapping[str, float], calls: Calls) -> Rows:
     return seconds
 
 
-def forest_seconds(known: Measured, calls: Calls) -> Rows:
+def forest_seconds(known: Measured[Calls], calls: Calls) -> Rows:
     """A random forest of bytes, ranks, nodes and kind, as in arXiv 2509.22832."""
     forest = RandomForestRegressor(100, random_state=0, n_jobs=2)
     forest.fit(known.calls.features, np.log(known.seconds))
@@ -76,7 +75,7 @@ def forest_seconds(known: Measured, calls: Calls) -> Rows:
     return seconds
 
 
-def interpolated_seconds(known: Measured, calls: Calls) -> Rows:
+def interpolated_seconds(known: Measured[Calls], calls: Calls) -> Rows:
     """
     Logarithms interpolated by the bytes' logarithm on a known curve; else a line through such curves by their ranks.
 
@@ -105,7 +104,7 @@ def interpolated_seconds(known: Measured, calls: Calls) -> Rows:
     return seconds
 
 
-def _curve(known: Measured, curve: tuple[int, int, int]) -> tuple[Rows, Rows]:
+def _curve(known: Measured[Calls], curve: tuple[int, int, int]) -> tuple[Rows, Rows]:
     """Logarithms of a curve's sizes, and of the median seconds of each."""
     rows = np.array([one == curve for one in known.calls.curves])
     sizes, seconds = known.calls.nbytes[rows], known.seconds[rows]

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from benchmarks.operators.baselines import alpha_beta_seconds, datasheet_seconds, forest_seconds, interpolated_seconds
 from benchmarks.operators.groups import DATA
-from benchmarks.operators.unseen import Unseen, joined
+from benchmarks.operators.unseen import Unseen, joined, score
 from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
-from costmodel.network.link_law import KINDS, calls_of
+from costmodel.network.link_law import KINDS, Calls, calls_of
 from costmodel.timing.gaussian_process import Rows
-from costmodel.timing.sampled import NORMAL_90
-from planner.measure.fit.communication import FEWEST, Measured, learned_collectives
+from planner.measure.fit.communication import FEWEST, learned_collectives
+from planner.measure.fit.estimation import Measured
 
 PUBLISHED_KINDS = {"allreduce": "all_reduce", "all2all": "all_to_all", "sendrecv": "send", "send_recv": "send"}
 """Names of published tables that are not ours."""
@@ -49,7 +49,7 @@ class System:
 
     name: str
     fabric: Fabric
-    samples: Measured
+    samples: Measured[Calls]
 
 
 @cache
@@ -123,7 +123,7 @@ def _system(name: str, entry: dict[str, Any], rows: pd.DataFrame) -> System:
 # --- what is left out --------------------------------------------------------------------------------------
 
 
-def by_size(samples: Measured) -> NDArray[np.intp]:
+def by_size(samples: Measured[Calls]) -> NDArray[np.intp]:
     """Fold of each row: each curve's sizes dealt in turn; none (-1) of curves that are too short; shape (rows,)."""
     folds = np.full(len(samples), -1)
     rows_of: dict[tuple[int, int, int], list[int]] = {}
@@ -136,7 +136,7 @@ def by_size(samples: Measured) -> NDArray[np.intp]:
     return folds
 
 
-def by_ranks(samples: Measured) -> NDArray[np.intp]:
+def by_ranks(samples: Measured[Calls]) -> NDArray[np.intp]:
     """Fold of each row: its number of ranks; shape (rows,)."""
     folds: NDArray[np.intp] = samples.calls.ranks.astype(np.intp)
     return folds
@@ -156,26 +156,20 @@ def _group(kind: int, _: int, nodes: int) -> str:
     return f"{KINDS[kind]}, {'one node' if nodes == 1 else 'nodes'}"
 
 
-def _errors(system: System, known: Measured, unseen: Measured) -> Unseen:
+def _errors(system: System, known: Measured[Calls], unseen: Measured[Calls]) -> Unseen:
     times = learned_collectives(known, system.fabric)
     calls = unseen.calls
-    learned = times.seconds_of(calls)
     seconds: dict[str, Rows] = {
         "datasheet": datasheet_seconds(system.fabric, calls),
         "fitted a + b": alpha_beta_seconds(known, calls),
         "interpolated": interpolated_seconds(known, calls),
         "forest": forest_seconds(known, calls),
         "law": times.law(calls),
-        "learned": learned,
+        "learned": times.seconds_of(calls),
     }
-    logarithms = np.log(learned / unseen.seconds)
-    return Unseen(
-        systems=np.full(len(unseen), system.name),
-        groups=np.array([_group(*curve) for curve in calls.curves]),
-        nbytes=calls.nbytes,
-        of_laws={name: np.abs(own / unseen.seconds - 1) for name, own in seconds.items()},
-        covered=np.abs(logarithms) <= NORMAL_90 * times.deviation_of(calls),
-    )
+    groups = np.array([_group(*curve) for curve in calls.curves])
+    deviation = times.deviation_of(calls)
+    return score(unseen.seconds, seconds, deviation, system=system.name, groups=groups, nbytes=calls.nbytes)
 
 
 def latency_bound(unseen: Unseen) -> NDArray[np.bool_]:

@@ -11,11 +11,11 @@ from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks.operators.communication import facts
 from benchmarks.operators.groups import DATA
-from benchmarks.operators.unseen import Unseen, joined
+from benchmarks.operators.unseen import Unseen, joined, score
 from costmodel.network.sampled_dispatch import PAYLOADS, Exchanges
 from costmodel.timing.gaussian_process import Rows
-from costmodel.timing.sampled import NORMAL_90
-from planner.measure.fit.dispatch import MeasuredExchanges, learned_dispatch
+from planner.measure.fit.dispatch import learned_dispatch
+from planner.measure.fit.estimation import Measured
 
 HIDDEN_SIZE, TOP_K, RANKS_PER_NODE = 7168, 8, 8
 """Of all rows: elements of a token, experts that it visits, devices of a node on InfiniBand."""
@@ -27,7 +27,7 @@ RIDGE = 0.1
 """Of the interpolation's slopes: of one or two samples a line has no slope."""
 
 
-def exchanges() -> MeasuredExchanges:
+def exchanges() -> Measured[Exchanges]:
     """Rows of ``dispatch.csv``."""
     table = pd.read_csv(DATA / "dispatch.csv")
     devices = facts()["dispatch"]
@@ -49,7 +49,7 @@ def exchanges() -> MeasuredExchanges:
         link_bandwidth=np.array([devices[name]["links"] * 1e9 for name in table.gpu]),
         network_bandwidth=np.array([devices[name]["network"] * 1e9 for name in table.gpu]),
     )
-    return MeasuredExchanges(exchanges=measured, seconds_per_byte=1 / (table.gb_per_s.to_numpy() * 1e9))
+    return Measured(calls=measured, seconds=1 / (table.gb_per_s.to_numpy() * 1e9))
 
 
 def by_ranks(of: Exchanges) -> NDArray[np.str_]:
@@ -63,36 +63,29 @@ def by_device(of: Exchanges) -> NDArray[np.str_]:
     return np.array([f"{implementation} on {device}" for implementation, device in pairs])
 
 
-def left_out(samples: MeasuredExchanges, fold_of: Callable[[Exchanges], NDArray[np.str_]]) -> Unseen:
+def left_out(samples: Measured[Exchanges], fold_of: Callable[[Exchanges], NDArray[np.str_]]) -> Unseen:
     """Errors on each fold by laws that know the others."""
-    folds = fold_of(samples.exchanges)
+    folds = fold_of(samples.calls)
     return joined(
         [_errors(samples[folds != fold], samples[folds == fold], fold) for fold in sorted(set(folds.tolist()))]
     )
 
 
-def _errors(known: MeasuredExchanges, unseen: MeasuredExchanges, fold: str) -> Unseen:
-    times, rows = learned_dispatch(known), unseen.exchanges
-    learned = times.seconds(rows, 1.0)
+def _errors(known: Measured[Exchanges], unseen: Measured[Exchanges], fold: str) -> Unseen:
+    times, rows = learned_dispatch(known), unseen.calls
     seconds = {
         "interpolated": _interpolated(known, rows),
         "forest": _forest(known, rows),
         "law": times.law(rows),
-        "learned": learned,
+        "learned": times.seconds(rows, 1.0),
     }
-    logarithms = np.log(learned / unseen.seconds_per_byte)
-    return Unseen(
-        systems=np.full(len(unseen), "token exchanges"),
-        groups=np.full(len(unseen), fold),
-        nbytes=np.zeros(len(unseen)),
-        of_laws={name: np.abs(own / unseen.seconds_per_byte - 1) for name, own in seconds.items()},
-        covered=np.abs(logarithms) <= NORMAL_90 * times.relative_deviation(rows),
-    )
+    groups = np.full(len(unseen), fold)
+    return score(unseen.seconds, seconds, times.relative_deviation(rows), system="token exchanges", groups=groups)
 
 
-def _interpolated(known: MeasuredExchanges, wanted: Exchanges) -> Rows:
+def _interpolated(known: Measured[Exchanges], wanted: Exchanges) -> Rows:
     """A plane of logarithms over ranks and processors, through the samples that are most alike."""
-    of = known.exchanges
+    of = known.calls
     seconds = np.empty(len(wanted))
     for row in range(len(wanted)):
         alike = (of.leaves == wanted.leaves[row]) & (of.payloads == wanted.payloads[row])
@@ -102,16 +95,16 @@ def _interpolated(known: MeasuredExchanges, wanted: Exchanges) -> Rows:
         some = next(mask for mask in choices if np.sum(mask) > 1)
         shape = np.column_stack([np.ones(int(np.sum(some))), np.log2(of.ranks[some]), np.log2(of.processors[some])])
         design = np.vstack([shape, RIDGE * np.eye(3)[1:]])
-        values = np.concatenate([np.log(known.seconds_per_byte[some]), np.zeros(2)])
+        values = np.concatenate([np.log(known.seconds[some]), np.zeros(2)])
         plane = np.linalg.lstsq(design, values, rcond=None)[0]
         here = np.array([1.0, np.log2(wanted.ranks[row]), np.log2(wanted.processors[row])])
         seconds[row] = np.exp(here @ plane)
     return seconds
 
 
-def _forest(known: MeasuredExchanges, wanted: Exchanges) -> Rows:
+def _forest(known: Measured[Exchanges], wanted: Exchanges) -> Rows:
     """A random forest of ranks, processors, payload, timing, level, implementation and device."""
-    names = sorted({*known.exchanges.implementations.tolist(), *known.exchanges.devices.tolist()})
+    names = sorted({*known.calls.implementations.tolist(), *known.calls.devices.tolist()})
 
     def features(of: Exchanges) -> Rows:
         named = [(of.implementations == name) | (of.devices == name) for name in names]
@@ -119,6 +112,6 @@ def _forest(known: MeasuredExchanges, wanted: Exchanges) -> Rows:
         return np.column_stack(columns).astype(float)
 
     forest = RandomForestRegressor(100, random_state=0, n_jobs=2)
-    forest.fit(features(known.exchanges), np.log(known.seconds_per_byte))
+    forest.fit(features(known.calls), np.log(known.seconds))
     seconds: Rows = np.exp(forest.predict(features(wanted)))
     return seconds

@@ -18,7 +18,8 @@ from benchmarks.operators.communication import (
     small_collectives,
 )
 from benchmarks.operators.unseen import Unseen, joined, line, lines
-from planner.measure.fit.communication import Measured
+from costmodel.network.link_law import Calls
+from planner.measure.fit.estimation import Measured
 
 MOST_OF_COLLECTIVES = 0.10
 """Largest median of the errors of collectives."""
@@ -54,7 +55,7 @@ def exchanged(name: str) -> Iterator[str]:
 
 
 def _of_collectives(
-    title: str, systems: Iterable[System], fold_of: Callable[[Measured], NDArray[np.intp]]
+    title: str, systems: Iterable[System], fold_of: Callable[[Measured[Calls]], NDArray[np.intp]]
 ) -> Iterator[str]:
     parts = [left_out(system, fold_of(system.samples)) for system in systems]
     unseen = joined([part for part in parts if part is not None])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks.operators.groups import CATALOG_NAMES, Group
+from benchmarks.operators.unseen import Unseen, joined, score
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.timing.gaussian_process import Rows
-from costmodel.timing.sampled import NORMAL_90, Rates, SampledTimes
+from costmodel.timing.sampled import Rates, SampledTimes
 from planner.measure.fit.learning import NUM_FOLDS, dealt, learned, unadapted
 
 FEW_FAMILIES = 12
@@ -22,81 +23,35 @@ FEW_FAMILIES = 12
 NUM_SHAPE_FEATURES = 3
 """Leading features that are the shape itself, which is all that the forest of arXiv 2509.22832 knows."""
 
-LAWS = ("roofline", "fitted roofline", "forest", "learned")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Errors:
-    """
-    Relative errors on samples that were left out.
-
-    Parameters
-    ----------
-    group
-        The samples.
-    of_laws
-        Predicted over measured, less one, absolute, by law; shape (rows,); NaN where there is no datasheet.
-    covered
-        Whether the 90 % interval holds the measured time; shape (rows,).
-    outside
-        Whether the shape is said to be outside of the sampled range; shape (rows,).
-    """
-
-    group: Group
-    of_laws: Mapping[str, Rows]
-    covered: NDArray[np.bool_]
-    outside: NDArray[np.bool_]
-
-    def of(self, operator: str) -> Errors:
-        """Those of one operator of the group."""
-        rows = self.group.operators == operator
-        return Errors(
-            group=self.group[rows],
-            of_laws={name: errors[rows] for name, errors in self.of_laws.items()},
-            covered=self.covered[rows],
-            outside=self.outside[rows],
-        )
-
-
-def held_out(group: Group) -> Errors:
-    """Errors on families of shapes that were left out, each once."""
+def held_out(group: Group) -> Unseen:
+    """Return the errors on families of shapes that were left out, each once."""
     families = list(group.families)
     distinct = len(set(families))
     folds = dealt(families, distinct if distinct <= FEW_FAMILIES else NUM_FOLDS)
-    parts = [(folds == fold, predicted(group[folds != fold], group[folds == fold])) for fold in np.unique(folds)]
-    laws = {name: np.empty(len(group)) for name in LAWS}
-    covered, outside = np.empty(len(group), dtype=bool), np.empty(len(group), dtype=bool)
-    for rows, errors in parts:
-        for name in LAWS:
-            laws[name][rows] = errors.of_laws[name]
-        covered[rows], outside[rows] = errors.covered, errors.outside
-    return Errors(group=group, of_laws=laws, covered=covered, outside=outside)
+    return joined([predicted(group[folds != fold], group[folds == fold]) for fold in np.unique(folds)])
 
 
-def predicted(known: Group, unseen: Group) -> Errors:
-    """Errors on samples by laws that know others of the same device and operator."""
+def predicted(known: Group, unseen: Group) -> Unseen:
+    """Return the errors on samples by laws that know others of the same device and operator."""
     forest = RandomForestRegressor(100, min_samples_leaf=2, random_state=0, n_jobs=2)
     forest.fit(known.shapes.features[:, :NUM_SHAPE_FEATURES], np.log(known.seconds))
     times = learned(known.shapes, known.seconds, list(known.families))
-    return scored(
-        unseen,
-        times,
-        {
-            "roofline": datasheet_seconds(unseen),
-            "fitted roofline": times.rates.seconds(unseen.shapes),
-            "forest": np.exp(forest.predict(unseen.shapes.features[:, :NUM_SHAPE_FEATURES])),
-        },
-    )
+    others = {
+        "roofline": datasheet_seconds(unseen),
+        "fitted roofline": times.rates.seconds(unseen.shapes),
+        "forest": np.exp(forest.predict(unseen.shapes.features[:, :NUM_SHAPE_FEATURES])),
+    }
+    return _score(unseen, times, others)
 
 
-def scored(unseen: Group, times: SampledTimes, others: Mapping[str, Rows]) -> Errors:
-    """Errors of learned times, and of other laws' seconds."""
-    seconds, deviation = times.seconds(unseen.shapes), times.relative_deviation(unseen.shapes)
-    all_seconds = {**others, "learned": seconds}
-    return Errors(
-        group=unseen,
-        of_laws={name: np.abs(own / unseen.seconds - 1) for name, own in all_seconds.items()},
-        covered=np.abs(np.log(seconds / unseen.seconds)) <= NORMAL_90 * deviation,
+def _score(unseen: Group, times: SampledTimes, others: Mapping[str, Rows]) -> Unseen:
+    return score(
+        unseen.seconds,
+        {**others, "learned": times.seconds(unseen.shapes)},
+        times.relative_deviation(unseen.shapes),
+        system=unseen.device,
+        groups=unseen.operators,
         outside=times.is_outside(unseen.shapes),
     )
 
@@ -147,7 +102,7 @@ def evenly(groups: Iterable[Group], count: int = NUM_ADAPTING, *, seed: int = 0)
     return [np.sort(np.asarray(rows, dtype=np.intp)) for rows in drawn]
 
 
-def adapting(base: Mapping[str, SampledTimes], group: Group, drawn: NDArray[np.intp]) -> tuple[Errors, SampledTimes]:
+def adapting(base: Mapping[str, SampledTimes], group: Group, drawn: NDArray[np.intp]) -> tuple[Unseen, SampledTimes]:
     """
     Errors on a new device's samples beside those that were drawn, and the times adapted to it.
 
@@ -169,7 +124,7 @@ def adapting(base: Mapping[str, SampledTimes], group: Group, drawn: NDArray[np.i
         "fitted roofline": times.rates.seconds(unseen.shapes),
         "not adapted": replace(base[group.name], rates=times.rates).seconds(unseen.shapes),
     }
-    return scored(unseen, times, others), times
+    return _score(unseen, times, others), times
 
 
 def closest(
@@ -199,31 +154,3 @@ def closest(
 
     device = min(complete, key=lambda name: error(complete[name]))
     return device, complete[device]
-
-
-# --- as a table --------------------------------------------------------------------------------------------
-
-
-def by_operator(all_errors: Iterable[Errors]) -> Iterator[tuple[str, Errors]]:
-    """Errors of each operator by itself."""
-    for errors in all_errors:
-        for operator in sorted(set(errors.group.operators)):
-            yield operator, errors.of(operator)
-
-
-def lines(all_errors: Iterable[Errors], laws: Iterable[str]) -> Iterator[str]:
-    """A table in text: a row for each device and operator, median and 90th percentile of each law."""
-    laws = tuple(laws)
-    heads = "".join(f"{name:>18}" for name in laws)
-    yield f"{'device':28}{'operator':26}{'rows':>7}{heads}{'in 90 %':>9}{'outside':>9}"
-    for operator, errors in by_operator(all_errors):
-        cells = "".join(f"{_cell(errors.of_laws[name]):>18}" for name in laws)
-        covered, outside = np.mean(errors.covered), np.mean(errors.outside)
-        head = f"{errors.group.device[:27]:28}{operator[:25]:26}{len(errors.group):>7}"
-        yield f"{head}{cells}{covered:>9.0%}{outside:>9.1%}"
-
-
-def _cell(errors: Rows) -> str:
-    if np.all(np.isnan(errors)):
-        return "-"
-    return f"{np.median(errors):.1%} / {np.quantile(errors, 0.9):.1%}"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.tables import read_table
+from benchmarks.output import format_csv
 from costmodel.models.parameters import parameters
 from planner.jobs.run_table import Run
 from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.intervals import release_name, size_of
-from planner.uncertainty.measured import TABLE, decisions_of, job_of
+from planner.uncertainty.measured import RUNS_TABLE, decisions_of, job_of
 
-FILE = Path(__file__).parents[2] / "planner" / "uncertainty" / TABLE
+FILE = Path(__file__).parents[2] / "planner" / "uncertainty" / RUNS_TABLE
 
 COLUMNS = (
     "id",
@@ -64,17 +63,13 @@ def row(one: Prediction) -> tuple[str, ...]:
 
 def text_of(runs: Iterable[Prediction]) -> str:
     """The planner's table."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(map(row, runs))
-    return stream.getvalue()
+    return format_csv(COLUMNS, map(row, runs))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count the runs, and write them where asked; 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.measured", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{TABLE}")
+    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{RUNS_TABLE}")
     options = parser.parse_args(arguments)
     text = text_of(measured())
     print(f"{len(text.splitlines()) - 1:,} runs, {len(text.encode()):,} bytes")

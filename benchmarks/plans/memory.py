@@ -14,9 +14,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
-
 from benchmarks.accuracy.tables import read_table
+from benchmarks.output import format_generated
 from costmodel.strategy import Sharding
 from planner.measure.calibrate.cases import group_of
 from planner.measure.runs.predictions import GIB, Prediction, predictions
@@ -77,8 +76,7 @@ def below_half(uses: Sequence[Use], chances: Sequence[float], *, has_run: bool) 
 
 def document(laws: Sequence[Law]) -> str:
     """The planner's file of laws."""
-    text = yaml.safe_dump({"source": SOURCE, "laws": [asdict(law) for law in laws]}, sort_keys=False, width=120)
-    return f"# Generated; do not edit.\n{text}"
+    return format_generated({"source": SOURCE, "laws": [asdict(law) for law in laws]}, width=120)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

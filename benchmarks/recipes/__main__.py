@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +14,7 @@ import yaml
 from benchmarks.measured_runs.architectures import Architecture, architectures, of_catalog
 from benchmarks.measured_runs.columns import COLLECTED, JOB
 from benchmarks.measured_runs.conversion import convert
+from benchmarks.output import format_csv
 from benchmarks.recipes.published import BRIDGE, DGXC, Published, read_published
 from costmodel.models.shape import COLUMNS, shape_of
 
@@ -144,13 +143,10 @@ def _shape(of: Architecture) -> dict[str, str]:
 
 def table(rows: Iterable[Mapping[str, str]]) -> str:
     """Rows as CSV, with the columns that some row fills."""
-    rows, text = list(rows), io.StringIO()
+    rows = list(rows)
     columns = [*OWN, "model", *COLUMNS, *(name for name in JOB if name != "model"), *LAST]
     used = [name for name in columns if any(row.get(name) for row in rows)]
-    writer = csv.DictWriter(text, used, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return format_csv(used, rows)
 
 
 if __name__ == "__main__":

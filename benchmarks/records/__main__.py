@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.tables import RUNS, read_table
+from benchmarks.output import format_csv
 from costmodel.models.flops import model_flops_per_token
 from costmodel.models.shape import COLUMNS as SHAPE
 from costmodel.models.shape import shape_of
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the planner's table")
     options = parser.parse_args(arguments)
     rows = record_rows()
-    text = table(rows)
+    text = format_csv(COLUMNS, rows)
     if options.write:
         TABLE.write_text(text, encoding="utf-8")
     is_current = TABLE.is_file() and TABLE.read_text(encoding="utf-8") == text
@@ -157,15 +157,6 @@ def collected_notes() -> dict[str, str]:
             for row in csv.DictReader(file):
                 found[row["id"]] = f"{row['notes']}\n{row.get('force_balance') or ''}"
     return found
-
-
-def table(rows: Iterable[Mapping[str, str]]) -> str:
-    """Rows as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 if __name__ == "__main__":

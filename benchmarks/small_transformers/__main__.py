@@ -6,8 +6,7 @@ in ``--rounds`` over all configurations, and goes on where it was stopped. ``--s
 predicted by ``planner estimate`` with ``--device device.yaml``, or by the sum of the operators with ``--samples
 samples.csv``. Exits with 1 if the mean error exceeds the limit.
 
-``--profile NAME`` prints what a configuration's step consists of, operator by operator, beside ``--samples``. For that
-``--sample`` with ``--exact`` measures the operators of the steps themselves.
+With ``--exact`` ``--sample`` measures the operators of the steps themselves, and ``--samples`` uses no others.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.small_transformers.comparison import compared, composed, lines, mean_error, planned
-from benchmarks.small_transformers.composition import by_learning, exactly, points_of, step_parts
+from benchmarks.output import conclude, print_lines, refuse_wrong_input
+from benchmarks.small_transformers.comparison import compared, lines, mean_error, planned
+from benchmarks.small_transformers.composition import by_learning, composed, exactly, points_of
 from benchmarks.small_transformers.configurations import Configuration, configurations
 from benchmarks.small_transformers.measure import measure, read_steps
 from benchmarks.small_transformers.ranks import ENVIRONMENT
-from benchmarks.small_transformers.step_profile import profiled
 from costmodel.errors import SpecError, did_you_mean
 from planner.measure.sample.machine import require_torch
 from planner.measure.sample.run import sample_operators
@@ -35,26 +34,20 @@ LIMITS = {"cpu": 0.10, "cuda": 0.05}
 DTYPES = {"cpu": "fp32", "cuda": "bf16"}
 
 
+@refuse_wrong_input
 def main() -> int:
     """Do what is asked; return the exit code."""
     parser = _parser()
     arguments = parser.parse_args()
-    try:
-        chosen = _chosen(arguments)
-        if arguments.sample:
-            _sample(arguments)
-        elif arguments.measure:
-            measure(chosen, arguments.measure, rounds=arguments.rounds, device=arguments.on)
-        elif arguments.profile:
-            _alone()
-            print("\n".join(_profile(arguments, chosen)))
-        elif arguments.steps and (arguments.samples or arguments.device):
-            return _compare(arguments, chosen)
-        else:
-            parser.error("nothing to do: one of --sample, --measure, --profile, or --steps with --device or --samples.")
-    except (SpecError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    chosen = _chosen(arguments)
+    if arguments.sample:
+        _sample(arguments)
+    elif arguments.measure:
+        measure(chosen, arguments.measure, rounds=arguments.rounds, device=arguments.on)
+    elif arguments.steps and (arguments.samples or arguments.device):
+        return _compare(arguments, chosen)
+    else:
+        parser.error("nothing to do: one of --sample, --measure, or --steps with --device or --samples.")
     return 0
 
 
@@ -65,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--exact", action="store_true", help="operators of the measured steps, not of other models")
     parser.add_argument("--measure", type=Path, metavar="steps.csv", help="time steps into this table")
     parser.add_argument("--rounds", type=int, default=5, help="rounds over all configurations (default: 5)")
-    parser.add_argument("--profile", metavar="NAME", help="what this configuration's step consists of")
     parser.add_argument("--steps", type=Path, metavar="steps.csv", help="measured steps to compare with")
     parser.add_argument("--samples", type=Path, metavar="samples.csv", help="predict by the sum of sampled operators")
     parser.add_argument("--device", metavar="device.yaml", help="predict by planner estimate on this device")
@@ -77,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Configuration, ...]:
     everything = {one.name: one for one in configurations() if arguments.on == "cpu" or one.dp == 1}
-    wanted = [arguments.profile] if arguments.profile else arguments.only or list(everything)
+    wanted = arguments.only or list(everything)
     for name in wanted:
         if name not in everything:
             raise SpecError(name, "no such configuration.", did_you_mean(name, everything))
@@ -109,18 +101,6 @@ def _sample(arguments: argparse.Namespace) -> None:
         print(f"{counts.measured} measured, {counts.known} known, {sum(counts.skipped.values())} skipped")
 
 
-def _profile(arguments: argparse.Namespace, chosen: Sequence[Configuration]) -> Iterator[str]:
-    (one,) = chosen
-    found, whole = profiled(one)
-    samples = read_samples(arguments.samples) if arguments.samples else ()
-    parts = step_parts(one, exactly(samples) if arguments.exact else by_learning(samples))
-    yield f"{one.name}: {whole:.3f} s of processor time, operators together {sum(parts.values()):.3f} s"
-    yield f"{'operator':28}{'pass':>12}{'measured, ms':>14}{'sampled, ms':>14}{'difference, ms':>16}"
-    for key in sorted({**found, **parts}, key=lambda key: -found.get(key, 0.0)):
-        measured, sampled = 1e3 * found.get(key, 0.0), 1e3 * parts.get(key, 0.0)
-        yield f"{key[0]:28}{key[1]:>12}{measured:>14.2f}{sampled:>14.2f}{measured - sampled:>+16.2f}"
-
-
 def _compare(arguments: argparse.Namespace, chosen: Sequence[Configuration]) -> int:
     steps, dtype = read_steps(arguments.steps), DTYPES[arguments.on]
     if arguments.device:
@@ -131,12 +111,9 @@ def _compare(arguments: argparse.Namespace, chosen: Sequence[Configuration]) -> 
         seconds = exactly(samples) if arguments.exact else by_learning(samples)
         predicted = {one.name: composed(one, seconds, dtype) for one in chosen}
     rows = compared(chosen, steps, predicted)
-    print("\n".join(lines(rows)))
-    if mean_error(rows) <= LIMITS[arguments.on]:
-        print("All checks hold.")
-        return 0
-    print(f"FAILED: mean error {mean_error(rows):.1%} of at most {LIMITS[arguments.on]:.0%}.")
-    return 1
+    print_lines(lines(rows))
+    mean, most = mean_error(rows), LIMITS[arguments.on]
+    return conclude([] if mean <= most else [f"mean error {mean:.1%} of at most {most:.0%}."])
 
 
 if __name__ == "__main__":

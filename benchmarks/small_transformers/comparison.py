@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.small_transformers.composition import Seconds, step_parts
 from benchmarks.small_transformers.configurations import Configuration, job_of
 from benchmarks.small_transformers.measure import Step
 from planner.jobs.problem import load
@@ -104,8 +103,3 @@ def planned(one: Configuration, device: str, *, precision: str | Mapping[str, An
     """
     problem = load(job_of(one, device, precision=precision), name=one.name, folder=Path.cwd())
     return estimate(problem, {}).plan.step_seconds
-
-
-def composed(one: Configuration, seconds: Seconds, dtype: str) -> float:
-    """Seconds of a step as the sum of its operators."""
-    return sum(step_parts(one, seconds, dtype).values())

@@ -174,10 +174,6 @@ def _shapes(points: list[Point]) -> Shapes:
 # --- seconds of steps --------------------------------------------------------------------------------------
 
 
-def step_parts(one: Configuration, seconds: Seconds, dtype: str = "fp32") -> dict[tuple[str, str], float]:
-    """Seconds of a step by operator and pass."""
-    found: dict[tuple[str, str], float] = {}
-    for part in parts_of(one, dtype):
-        key = (part.operator, part.pass_)
-        found[key] = found.get(key, 0.0) + part.times * seconds(part.point)
-    return found
+def composed(one: Configuration, seconds: Seconds, dtype: str) -> float:
+    """Seconds of a step as the sum of its operators."""
+    return sum(part.times * seconds(part.point) for part in parts_of(one, dtype))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.small_transformers.configurations import Configuration
-from benchmarks.small_transformers.transformer import Mark, Tensor, logits_of, random_weights, rotations, unmarked
+from benchmarks.small_transformers.transformer import Tensor, logits_of, random_weights, rotations
 
 LEARNING_RATE = 1e-4
 
@@ -23,8 +23,6 @@ class Training:
         Of the data-parallel ranks; more than one need a process group of torch.
     device, dtype
         Where, and in what the model computes.
-    mark
-        What operators run under.
     """
 
     def __init__(
@@ -34,7 +32,6 @@ class Training:
         rank: int = 0,
         device: str = "cpu",
         dtype: str = "float32",
-        mark: Mark = unmarked,
     ) -> None:
         import torch
 
@@ -43,14 +40,12 @@ class Training:
         self.batch = random_batch(one, device=device)[rank * one.num_microbatches :][: one.num_microbatches]
         self._turned = rotations(one, self.weights["final_norm"])
         self._optimizer = torch.optim.AdamW(self.weights.values(), lr=LEARNING_RATE, fused=True)
-        self._mark = mark
 
     def step(self) -> None:
         """One step from old weights to new ones."""
         self.gradients()
-        with self._mark("optimizer"):
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
 
     def gradients(self) -> float:
         """Gradients of all ranks' micro-batches, averaged; the mean loss of this rank's."""
@@ -58,27 +53,21 @@ class Training:
         total = 0.0
         for tokens, targets in self.batch:
             loss = self.loss(tokens, targets)
-            self._backward(loss / parts)
+            (loss / parts).backward()
             total += float(loss.detach())
         if self.one.dp > 1:
-            with self._mark("dp"):
-                self._sum_over_ranks()
+            self._sum_over_ranks()
         return total / self.one.num_microbatches
 
     def logits(self, tokens: Tensor) -> Tensor:
         """What the model says of each token's successor; shape (rows, vocab_size)."""
-        return logits_of(self.weights, self.one, tokens, self._turned, self._mark)
+        return logits_of(self.weights, self.one, tokens, self._turned)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy of a micro-batch."""
         from torch.nn import functional
 
-        logits = self.logits(tokens)
-        with self._mark("loss"):
-            return functional.cross_entropy(logits.float(), targets)
-
-    def _backward(self, loss: Tensor) -> None:
-        loss.backward()
+        return functional.cross_entropy(self.logits(tokens).float(), targets)
 
     def _sum_over_ranks(self) -> None:
         """One flat tensor of all gradients, which they are views of behind it."""

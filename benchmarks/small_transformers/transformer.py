@@ -1,31 +1,23 @@
 """
 A decoder-only transformer in plain PyTorch, operator by operator as the cost model counts them.
 
-Weights are a mapping of tensors, blocks are functions. What computes an operator of the cost model runs under a mark of
-its name, by which a profiler tells them apart.
+Weights are a mapping of tensors, blocks are functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from benchmarks.small_transformers.configurations import Configuration, weight_shapes
 
 Tensor: TypeAlias = Any
 Weights: TypeAlias = Mapping[str, Tensor]
-Mark: TypeAlias = Callable[[str], AbstractContextManager[Any]]
 
 DEVIATION = 0.02
 """Standard deviation of the weights at the start."""
 
 ROTARY_BASE = 10_000.0
-
-
-def unmarked(_: str) -> AbstractContextManager[Any]:
-    """No mark."""
-    return nullcontext()
 
 
 def random_weights(one: Configuration, *, device: str = "cpu", dtype: str = "float32", seed: int = 0) -> Weights:
@@ -58,7 +50,6 @@ def logits_of(
     one: Configuration,
     tokens: Tensor,
     turned: tuple[Tensor, Tensor],
-    mark: Mark = unmarked,
 ) -> Tensor:
     """
     What the model says of each token's successor; shape (rows, vocab_size).
@@ -71,21 +62,18 @@ def logits_of(
         Of all sequences behind one another; shape (rows,).
     turned
         What :func:`rotations` gives.
-    mark
-        What operators run under.
     """
-    x = embedded(weights, tokens, mark)
+    x = embedded(weights, tokens)
     for index in range(one.num_layers):
-        x = layer_output(weights, one, index, x, turned, mark)
-    return head_logits(weights, x, mark)
+        x = layer_output(weights, one, index, x, turned)
+    return head_logits(weights, x)
 
 
-def embedded(weights: Weights, tokens: Tensor, mark: Mark = unmarked) -> Tensor:
+def embedded(weights: Weights, tokens: Tensor) -> Tensor:
     """What goes into the first layer; shape (rows, hidden_size)."""
     from torch.nn import functional
 
-    with mark("embedding"):
-        return functional.embedding(tokens, weights["embedding"])
+    return functional.embedding(tokens, weights["embedding"])
 
 
 def layer_output(
@@ -94,7 +82,6 @@ def layer_output(
     index: int,
     x: Tensor,
     turned: tuple[Tensor, Tensor],
-    mark: Mark = unmarked,
 ) -> Tensor:
     """What comes out of a layer; shape (rows, hidden_size), as what goes into it."""
     from torch.utils.checkpoint import checkpoint
@@ -102,53 +89,45 @@ def layer_output(
     start = f"layers.{index}."
     own = {name.removeprefix(start): weight for name, weight in weights.items() if name.startswith(start)}
     if one.recompute == "full":
-        return checkpoint(_layer, own, one, x, turned, mark, use_reentrant=False, preserve_rng_state=False)
-    return _layer(own, one, x, turned, mark)
+        return checkpoint(_layer, own, one, x, turned, use_reentrant=False, preserve_rng_state=False)
+    return _layer(own, one, x, turned)
 
 
-def head_logits(weights: Weights, x: Tensor, mark: Mark = unmarked) -> Tensor:
+def head_logits(weights: Weights, x: Tensor) -> Tensor:
     """What the head makes of the last layer's output; shape (rows, vocab_size)."""
     from torch.nn import functional
 
-    x = _normed(x, weights["final_norm"], "final_norm", mark)
-    with mark("head"):
-        return functional.linear(x, weights["head"])
+    x = _normed(x, weights["final_norm"])
+    return functional.linear(x, weights["head"])
 
 
-def _layer(own: Weights, one: Configuration, x: Tensor, turned: tuple[Tensor, Tensor], mark: Mark) -> Tensor:
-    attended = _attention(own, one, _normed(x, own["attention_norm"], "norms", mark), turned, mark)
-    with mark("residuals"):
-        x = x + attended
+def _layer(own: Weights, one: Configuration, x: Tensor, turned: tuple[Tensor, Tensor]) -> Tensor:
+    attended = _attention(own, one, _normed(x, own["attention_norm"]), turned)
+    x = x + attended
     feed_forward = _experts if one.num_experts else _mlp
-    fed = feed_forward(own, one, _normed(x, own["feed_forward_norm"], "norms", mark), mark)
-    with mark("residuals"):
-        return x + fed
+    fed = feed_forward(own, one, _normed(x, own["feed_forward_norm"]))
+    return x + fed
 
 
-def _normed(x: Tensor, weight: Tensor, name: str, mark: Mark) -> Tensor:
+def _normed(x: Tensor, weight: Tensor) -> Tensor:
     from torch.nn import functional
 
-    with mark(name):
-        return functional.rms_norm(x, weight.shape, weight)
+    return functional.rms_norm(x, weight.shape, weight)
 
 
-def _attention(own: Weights, one: Configuration, x: Tensor, turned: tuple[Tensor, Tensor], mark: Mark) -> Tensor:
+def _attention(own: Weights, one: Configuration, x: Tensor, turned: tuple[Tensor, Tensor]) -> Tensor:
     from torch.nn import functional
 
-    with mark("qkv"):
-        qkv = functional.linear(x, own["qkv"]).view(one.rows, -1, one.head_dim)
-    with mark("rotary"):
-        rotated, values = qkv.split((one.num_heads + one.num_kv_heads, one.num_kv_heads), dim=1)
-        rotated = _rotated(rotated, *turned)
-    with mark("core_attention"):
-        queries, keys = rotated.split((one.num_heads, one.num_kv_heads), dim=1)
-        heads = (part.view(one.mbs, one.sequence_length, -1, one.head_dim) for part in (queries, keys, values))
-        mixed = functional.scaled_dot_product_attention(
-            *(part.transpose(1, 2) for part in heads), is_causal=True, enable_gqa=one.num_heads != one.num_kv_heads
-        )
-        mixed = mixed.transpose(1, 2).reshape(one.rows, -1)
-    with mark("output_projection"):
-        return functional.linear(mixed, own["output_projection"])
+    qkv = functional.linear(x, own["qkv"]).view(one.rows, -1, one.head_dim)
+    rotated, values = qkv.split((one.num_heads + one.num_kv_heads, one.num_kv_heads), dim=1)
+    rotated = _rotated(rotated, *turned)
+    queries, keys = rotated.split((one.num_heads, one.num_kv_heads), dim=1)
+    heads = (part.view(one.mbs, one.sequence_length, -1, one.head_dim) for part in (queries, keys, values))
+    mixed = functional.scaled_dot_product_attention(
+        *(part.transpose(1, 2) for part in heads), is_causal=True, enable_gqa=one.num_heads != one.num_kv_heads
+    )
+    mixed = mixed.transpose(1, 2).reshape(one.rows, -1)
+    return functional.linear(mixed, own["output_projection"])
 
 
 def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -158,15 +137,12 @@ def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return x * cosine + torch.cat((-right, left), dim=-1) * sine
 
 
-def _mlp(own: Weights, one: Configuration, x: Tensor, mark: Mark) -> Tensor:
+def _mlp(own: Weights, one: Configuration, x: Tensor) -> Tensor:
     from torch.nn import functional
 
-    with mark("up"):
-        both = functional.linear(x, own["up"])
-    with mark("activation"):
-        hidden = _gated(both)
-    with mark("down"):
-        return functional.linear(hidden, own["down"])
+    both = functional.linear(x, own["up"])
+    hidden = _gated(both)
+    return functional.linear(hidden, own["down"])
 
 
 def _gated(both: Tensor) -> Tensor:
@@ -176,25 +152,18 @@ def _gated(both: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
-def _experts(own: Weights, one: Configuration, x: Tensor, mark: Mark) -> Tensor:
+def _experts(own: Weights, one: Configuration, x: Tensor) -> Tensor:
     """Tokens in the order of their experts, matmuls by expert, and the sum of each token's weighted results."""
     import torch
     from torch.nn import functional
 
-    with mark("router"):
-        logits = functional.linear(x, own["router"])
-    with mark("top_k"):
-        scores, chosen = logits.float().softmax(dim=-1).topk(one.top_k, dim=-1)
-    with mark("dispatch"):
-        order = chosen.flatten().argsort(stable=True)
-        ends = torch.bincount(chosen.flatten(), minlength=one.num_experts).cumsum(0).to(torch.int32)
-        sent = x.index_select(0, order // one.top_k)
-    with mark("expert_up"):
-        both = functional.grouped_mm(sent, own["up"].transpose(1, 2), offs=ends)
-    with mark("expert_activation"):
-        hidden = _gated(both)
-    with mark("expert_down"):
-        done = functional.grouped_mm(hidden, own["down"].transpose(1, 2), offs=ends)
-    with mark("combine"):
-        weighted = done * scores.flatten().index_select(0, order)[:, None].to(done.dtype)
-        return torch.zeros_like(x).index_add(0, order // one.top_k, weighted)
+    logits = functional.linear(x, own["router"])
+    scores, chosen = logits.float().softmax(dim=-1).topk(one.top_k, dim=-1)
+    order = chosen.flatten().argsort(stable=True)
+    ends = torch.bincount(chosen.flatten(), minlength=one.num_experts).cumsum(0).to(torch.int32)
+    sent = x.index_select(0, order // one.top_k)
+    both = functional.grouped_mm(sent, own["up"].transpose(1, 2), offs=ends)
+    hidden = _gated(both)
+    done = functional.grouped_mm(hidden, own["down"].transpose(1, 2), offs=ends)
+    weighted = done * scores.flatten().index_select(0, order)[:, None].to(done.dtype)
+    return torch.zeros_like(x).index_add(0, order // one.top_k, weighted)

@@ -34,10 +34,10 @@ from planner.search.published import find_published
 from planner.search.rules import problem_rules
 from planner.search.solver import new_solver
 from planner.search.space import build_space, strategy_of
+from planner.uncertainty.evidence.counts import measured_ground
 from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
 from planner.uncertainty.evidence.kinds import architecture_of
 from planner.uncertainty.evidence.rules import evidence_rules
-from planner.uncertainty.evidence.traits import measured_ground
 
 MEMORY_STEP = 0.02
 """Least gain of free memory, as a share of the device's memory, that makes a plan better by it."""

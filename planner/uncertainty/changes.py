@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass as validated
 from costmodel.facts.fields import STRICT
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.shown import MATTERS_ABOVE, value_of
 from planner.uncertainty.evidence.stored import stored
+from planner.uncertainty.evidence.traits import MATTERS_ABOVE, value_of
 from planner.uncertainty.intervals import Interval, release_name
 
 TABLE = "changes.yaml"

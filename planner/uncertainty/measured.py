@@ -13,10 +13,10 @@ from costmodel.models.parameters import parameters
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
 from planner.uncertainty.evidence.kinds import CHANGED
-from planner.uncertainty.evidence.shown import MATTERS_ABOVE, value_of
+from planner.uncertainty.evidence.traits import MATTERS_ABOVE, value_of
 from planner.uncertainty.intervals import release_name, size_of
 
-TABLE = "measured.csv"
+RUNS_TABLE = "measured.csv"
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "vpp", "mbs")
 """Degrees that a run must share with a strategy; dp follows from them and the number of devices."""
@@ -123,7 +123,7 @@ def decisions_of(strategy: Strategy) -> dict[str, str]:
 def measured_runs() -> Mapping[Job, tuple[MeasuredRun, ...]]:
     """Read the project's measured pretraining runs by their job."""
     found: dict[Job, list[MeasuredRun]] = {}
-    text = (files("planner.uncertainty") / TABLE).read_text(encoding="utf-8")
+    text = (files("planner.uncertainty") / RUNS_TABLE).read_text(encoding="utf-8")
     for run in map(_run, csv.DictReader(text.splitlines())):
         found.setdefault(run.job, []).append(run)
     return {job: tuple(runs) for job, runs in found.items()}

@@ -53,7 +53,7 @@ def chance_fast(cluster: Cluster, strategy: Strategy, *, device_bytes: float) ->
         Predicted peak of the fullest rank.
     """
     share = share_without_retries(cluster.device.behaviour.memory, strategy)
-    return Chance(share=_share_fast(cluster, share, device_bytes), basis=_basis(cluster, strategy, share))
+    return Chance(share=_share_fast(cluster, share, device_bytes), basis=_reservation_text(cluster, strategy, share))
 
 
 def usual_headroom_bytes(cluster: Cluster, model: Model | None = None) -> float:
@@ -90,7 +90,7 @@ def _share_fast(cluster: Cluster, share: Share, device_bytes: float) -> float:
     return TAIL * chance(share.low) + MIDDLE * chance(share.middle) + TAIL * chance(share.high)
 
 
-def _basis(cluster: Cluster, strategy: Strategy, share: Share) -> str:
+def _reservation_text(cluster: Cluster, strategy: Strategy, share: Share) -> str:
     kind = "sharded weights that are gathered" if strategy.sharding == Sharding.WEIGHTS else "whole weights"
     recomputed = ", full recomputation" if strategy.recompute == Recompute.FULL else ""
     segments = "expandable segments" if cluster.device.behaviour.memory.allocator == "expandable" else "segments"

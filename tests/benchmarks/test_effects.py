@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.effects.__main__ import GOAL_MISSED, NO_TABLE, OWN_RUNS, main, predicted_runs
+from benchmarks.effects.__main__ import OWN_RUNS, main, predicted_runs
 from benchmarks.effects.pairs import PAIRS, RELEASE_ALONE, Pair, kind_of, read_groups, read_pairs
 from benchmarks.effects.ratios import Effect, effects, figures, figures_by
 from benchmarks.effects.report import counted, lines
+from benchmarks.output import CHECKS_FAILED, NOTHING_TO_READ
 from tests.builders_runs import predicted, project_predictions
 
 
@@ -66,8 +67,8 @@ def test_a_missing_table_is_said(tmp_path, capsys):
     wrong = tmp_path / "pairs.csv"
     wrong.write_text("a,b\n1,2\n")
 
-    assert main(["--pairs", str(tmp_path / "none.csv")]) == NO_TABLE
-    assert main(["--pairs", str(wrong)]) == NO_TABLE
+    assert main(["--pairs", str(tmp_path / "none.csv")]) == NOTHING_TO_READ
+    assert main(["--pairs", str(wrong)]) == NOTHING_TO_READ
     assert "has no column 'id_a'" in capsys.readouterr().err
 
 
@@ -161,6 +162,6 @@ def test_a_missed_goal_is_the_exit_code(tmp_path, capsys):
     groups.write_text("group,id_a,id_b,kind,setting\n")
     written = tmp_path / "out.csv"
 
-    assert main(["--pairs", str(pairs), "--groups", str(groups), "--write", str(written)]) == GOAL_MISSED
+    assert main(["--pairs", str(pairs), "--groups", str(groups), "--write", str(written)]) == CHECKS_FAILED
     assert "qwen3-235b-a22b on 64 b200, mb-25.09-0284 to mb-25.11-0258" in capsys.readouterr().out
     assert written.read_text().splitlines()[1].startswith(",precision,mb-25.09-0284,mb-25.11-0258")

@@ -8,7 +8,7 @@ from benchmarks.operators.baselines import alpha_beta_seconds, datasheet_seconds
 from benchmarks.operators.communication import EVERY, by_ranks, by_size, collectives, fabric_of, small_collectives
 from benchmarks.operators.unseen import Unseen, joined, lines
 from costmodel.network.link_law import calls_of
-from planner.measure.fit.communication import Measured
+from planner.measure.fit.estimation import Measured
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,7 @@ def unseen(system, errors, covered):
         systems=np.full(len(errors), system),
         groups=np.full(len(errors), "send"),
         nbytes=np.full(len(errors), 1e6),
+        outside=np.full(len(errors), np.nan) if system == "one" else np.zeros(len(errors)),
         of_laws={"learned": errors},
         covered=np.array(covered),
     )
@@ -60,8 +61,8 @@ class TestSystems:
         samples = dispatch.exchanges()
 
         assert len(samples) == 189
-        assert set(samples.exchanges.nodes[samples.exchanges.leaves]) == {2.0, 4.0, 8.0}
-        assert set(samples.exchanges.token_bytes) == {7392.0, 14336.0}
+        assert set(samples.calls.nodes[samples.calls.leaves]) == {2.0, 4.0, 8.0}
+        assert set(samples.calls.token_bytes) == {7392.0, 14336.0}
 
 
 class TestLeftOut:
@@ -113,7 +114,7 @@ class TestTable:
         both = joined([unseen("one", [0.1, 0.2, 0.3], [True, True, False]), unseen("two", [0.5], [True])])
         head, one, two, total = lines(both)
 
-        assert head.split()[:2] == ["system", "what"]
-        assert one.split() == ["one", "send", "3", "20.0%", "/", "28.0%", "67%"]
-        assert two.split() == ["two", "send", "1", "50.0%", "/", "50.0%", "100%"]
-        assert total.split() == ["all", "4", "25.0%", "/", "44.0%", "75%"]
+        assert head.split()[:2] == ["system", "errors"]
+        assert one.split() == ["one", "send", "3", "20.0%", "/", "28.0%", "67%", "-"]
+        assert two.split() == ["two", "send", "1", "50.0%", "/", "50.0%", "100%", "0.0%"]
+        assert total.split() == ["all", "4", "25.0%", "/", "44.0%", "75%", "-"]

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.learning_curve.curve import Point, linear_change, worths
 from benchmarks.learning_curve.stacks import Stack
-from benchmarks.learning_curve.variants import narrowing, one_factor, with_layouts
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.fit import NOISE, REACH
@@ -49,31 +48,6 @@ def test_a_row_moves_others_along_the_constant_that_it_shows(tmp_path):
     pull = (0.02 - moved) / (1 + ((0.02 - moved) / REACH) ** 2) ** 2
     assert moved == pytest.approx(pull * (constant.sigma / NOISE) ** 2, rel=1e-2)
     assert change[1] == pytest.approx(2 * moved)
-
-
-def test_one_factor_is_the_shrunk_mean(tmp_path):
-    """Two rows, 1 and 3 % off, beside one that says there is nothing: 4 / 3 %, but for what the far one weighs less."""
-    stack = a_stack(tmp_path, (0.0,) * 3, (0.01, 0.03, 0.0), ("1", "2", "4"))
-
-    change = one_factor(stack, [0, 1])
-
-    assert change.tolist() == pytest.approx([0.04 / 3] * 3, rel=0.03)
-
-
-def test_what_layouts_lack_is_shared_with_near_ones(tmp_path):
-    """No constant explains a row that is 6 % off: the layout beside it takes over more than the one far away."""
-    stack = a_stack(tmp_path, (0.0,) * 3, (0.06, 0.0, 0.0), ("1", "2", "8"))
-
-    own, near, far = with_layouts(stack, [0]).tolist()
-
-    assert 0.06 > own > near > far > 0
-
-
-def test_what_narrows_constants_most_is_the_most_sensitive_row(tmp_path):
-    """Slopes of 0.1, 0.5 and 0.2."""
-    stack = a_stack(tmp_path, (0.1, 0.5, 0.2), (0.0,) * 3, ("1", "2", "4"))
-
-    assert narrowing(stack, 3) == [1, 2, 0]
 
 
 def a_point(stack: str, models: Literal["dense", "experts"], after: float) -> Point:

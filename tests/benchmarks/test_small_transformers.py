@@ -9,11 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.small_transformers.comparison import compared, composed, lines, mean_error, planned
-from benchmarks.small_transformers.composition import WEIGHT_GRADIENTS, by_learning, exactly, parts_of, points_of
+from benchmarks.small_transformers.comparison import compared, lines, mean_error, planned
+from benchmarks.small_transformers.composition import (
+    WEIGHT_GRADIENTS,
+    by_learning,
+    composed,
+    exactly,
+    parts_of,
+    points_of,
+)
 from benchmarks.small_transformers.configurations import Configuration, configurations, job_of, weight_shapes
 from benchmarks.small_transformers.measure import COLUMNS, Step, read_steps
-from benchmarks.small_transformers.step_profile import REST, Stopwatch, profiled
 from benchmarks.small_transformers.training import Training, random_batch
 from costmodel.errors import SpecError
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
@@ -189,34 +195,6 @@ def gradients_of_a_rank(rank: int, store: str, one: Configuration) -> dict[str, 
     training.gradients()
     distributed.destroy_process_group()
     return {name: weight.grad.tolist() for name, weight in training.weights.items()}
-
-
-@needs_torch
-class TestProfile:
-    def test_operators_are_those_of_the_composition(self):
-        """
-        Every operator and pass that is measured has a sample, and the other way round, but for what is none.
-
-        Scores that weight results are picked out again before recomputation ends.
-        """
-        one = replace(EXPERTS, recompute="full")
-        found, whole = profiled(one, steps=1)
-        none = {key for key in found if key[0] in (REST, WEIGHT_GRADIENTS)}
-        parts = {(part.operator, part.pass_) for part in parts_of(one) if part.times}
-
-        assert set(found) - none - {("combine", "recompute")} == parts
-        assert sum(found.values()) == pytest.approx(whole)
-
-
-class TestStopwatch:
-    def test_time_is_of_the_innermost(self):
-        """A from 0 to 10, in it B from 2 to 5: 7 and 3 seconds."""
-        watch = Stopwatch(iter((0.0, 2.0, 5.0, 10.0)).__next__)
-        watch.start(("a", "forward"))
-        watch.start(("b", "forward"))
-        watch.stop()
-
-        assert watch.stop() == {("a", "forward"): 7.0, ("b", "forward"): 3.0}
 
 
 class TestComposition:

@@ -13,7 +13,8 @@ from costmodel.strategy import CudaGraphs, Sharding, TokenDispatcher
 from planner.jobs.problem import load
 from planner.report import render
 from planner.search.space import build_space, strategy_of
-from planner.uncertainty.evidence.features import FEWEST_RUNS, evidence, evidence_for, line_of, shown_by, unproven_of
+from planner.uncertainty.evidence.counts import Counts, measured_ground
+from planner.uncertainty.evidence.features import FEWEST_RUNS, counted_features, evidence_for, line_of, unproven_of
 from planner.verbs.plan import estimate, plan
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job
@@ -71,14 +72,13 @@ def test_runs_are_counted_by_feature_and_pair():
     flat = a_strategy(dp=8, sharding=Sharding.WEIGHTS)
     split = a_strategy(tp=2, dp=4, sharding=Sharding.WEIGHTS, sequence_parallel=True)
 
-    shown = {
-        (one.line, one.generation, one.family): one
-        for one in shown_by([(hopper, flat), (hopper, split), (ampere, flat)])
-    }
+    runs = ((hopper, flat), (hopper, split), (ampere, flat))
+    counts = Counts.of(entry for run in runs for entry in counted_features(*run))
 
-    assert shown["megatron", "hopper", "dense"].features == {"sharding=weights": 2, "sharding=weights with tp": 1}
-    assert shown["megatron", "hopper", "dense"].runs == 2
-    assert shown["megatron", "any", "dense"].features["sharding=weights"] == 3
+    dense = "megatron hopper dense"
+    assert counts.values("feature", dense) == {"sharding=weights": 2, "sharding=weights with tp": 1}
+    assert counts.total("vpp", dense) == 2
+    assert counts.runs("feature", "sharding=weights", "megatron any dense") == 3
 
 
 def test_features_without_effect_are_none():
@@ -155,9 +155,12 @@ def test_virtual_stages_stay_within_what_ran():
 
 def test_every_entry_of_the_table_is_of_runs():
     """No feature has more runs than there are."""
-    for one in evidence().values():
-        assert all(0 < runs <= one.runs for runs in one.features.values())
-        assert sum(one.vpp.values()) == one.runs
+    counts = measured_ground()
+    shown = [(among, runs) for (name, among), runs in counts.by_value.items() if name == "feature"]
+
+    assert len(shown) > 30
+    for among, runs in shown:
+        assert all(0 < number <= counts.total("vpp", among) for number in runs.values())
 
 
 def test_strategies_that_a_job_lists_need_no_evidence(tmp_path):

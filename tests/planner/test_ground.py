@@ -8,14 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.plans.features import features_shown, measured_cases, traits_shown
+from benchmarks.plans.features import count_runs
 from costmodel.strategy import Recompute
 from planner import load, render
-from planner.measure.runs.predictions import Case
+from planner.uncertainty.evidence.counts import Counts, measured_ground
 from planner.uncertainty.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of
-from planner.uncertainty.evidence.shown import shown_features
-from planner.uncertainty.evidence.stored import stored
-from planner.uncertainty.evidence.traits import TABLE, Ground, GroundTable, measured_ground, tallies_of, traits_of
+from planner.uncertainty.evidence.traits import traits_of
 from planner.uncertainty.intervals import ANY, Unseen, intervals
 from tests.builders_estimate import estimate_by_recipes as estimate
 
@@ -32,9 +30,14 @@ def a_run(*overrides: str, **decisions):
     return traits_of(report.problem.facts, report.plans[0].strategy)
 
 
+def count(*runs) -> Counts:
+    """Count the traits of runs."""
+    return Counts.of(entry for run in runs for entry in run.entries())
+
+
 def told(run, *grounds) -> dict[str, Gap]:
     """The gaps of a run to runs that are measured ten times each, by dimension."""
-    return {gap.dimension: gap for gap in gaps(run, Ground.of(run for run in grounds for _ in range(10)))}
+    return {gap.dimension: gap for gap in gaps(run, count(*grounds * 10))}
 
 
 GAPS = {
@@ -85,16 +88,16 @@ def test_each_thing_that_no_run_has_is_a_sentence(overrides, decisions, sentence
     """On a ground of one run, measured ten times; a run that is that one has no gap."""
     plain = a_run()
 
-    found = gaps(a_run(*overrides, **decisions), Ground.of([plain] * 10))
+    found = gaps(a_run(*overrides, **decisions), count(*[plain] * 10))
 
     assert sentence in [gap.sentence for gap in found]
-    assert gaps(plain, Ground.of([plain] * 10)) == []
+    assert gaps(plain, count(*[plain] * 10)) == []
 
 
 def test_what_few_runs_have_says_how_many():
     """Once, twice; of three it is measured."""
     usual, odd = a_run(), a_run(tp=8)
-    found = [gaps(odd, Ground.of([*[usual] * 10, *[odd] * count])) for count in range(4)]
+    found = [gaps(odd, count(*[usual] * 10, *[odd] * number)) for number in range(4)]
 
     sentences = [[gap.sentence for gap in each if gap.dimension == "tp"] for each in found]
 
@@ -111,9 +114,9 @@ def test_a_feature_that_its_stack_has_may_be_new_on_a_generation_of_devices():
     """Sixty runs offload the optimizer, all on another generation: on this one none does."""
     elsewhere, here = a_run("cluster.device=b200", optimizer_offload=True), a_run()
 
-    ground = Ground.of([elsewhere, here] * 60)
+    ground = count(*[elsewhere, here] * 60)
     found = {gap.dimension: gap.sentence for gap in gaps(a_run(optimizer_offload=True), ground)}
-    few = {gap.dimension for gap in gaps(a_run(optimizer_offload=True), Ground.of([elsewhere] * 60 + [here] * 10))}
+    few = {gap.dimension for gap in gaps(a_run(optimizer_offload=True), count(*[elsewhere] * 60, *[here] * 10))}
 
     assert found["optimizer_offload"] == "no measured run on hopper offloads the optimizer"
     assert "optimizer_offload" not in {gap.dimension for gap in gaps(elsewhere, ground)}
@@ -123,7 +126,7 @@ def test_a_feature_that_its_stack_has_may_be_new_on_a_generation_of_devices():
 def test_between_two_measured_degrees_nothing_is_extrapolated():
     """Runs with more of it vouch for less; where they are few, that is what is said."""
     usual, more = a_run(), a_run(tp=8)
-    found = [gaps(a_run(tp=4), Ground.of([*[usual] * 10, *[more] * count])) for count in (3, 2)]
+    found = [gaps(a_run(tp=4), count(*[usual] * 10, *[more] * number)) for number in (3, 2)]
 
     assert [[gap.sentence for gap in each] for each in found] == [
         [],
@@ -142,7 +145,7 @@ def test_how_far_beyond_a_number_is_counts():
 def test_gaps_that_no_run_fills_come_first_in_the_order_of_what_they_change():
     """A device before a degree; once measured behind never measured."""
     odd = a_run("cluster.device=h200", "cluster.framework=nemo-25.04", tp=8)
-    ground = Ground.of([*[a_run()] * 10, a_run(tp=8)])
+    ground = count(*[a_run()] * 10, a_run(tp=8))
 
     found = [(gap.runs, gap.dimension) for gap in gaps(odd, ground)]
 
@@ -186,22 +189,10 @@ def test_launches_that_the_measured_ones_bound_are_a_gap():
 # --- the project's runs -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ran() -> list[Case]:
-    """Every row of the project's table that ran: reading them takes seconds."""
-    return measured_cases()
-
-
 @pytest.mark.slow
-def test_the_files_are_what_the_rows_show(ran):
-    """Generated from the rows of today: ``python -m benchmarks.plans.features --write`` writes them anew."""
-    runs = traits_shown(ran)
-
-    counts = {key: counter for key, counter in measured_ground().counts.items() if counter}
-
-    assert counts == Ground.of(runs).counts
-    assert features_shown(ran) == list(shown_features().values())
-    assert tallies_of(runs) == list(stored(GroundTable, TABLE, "planner.uncertainty.evidence").tallies)
+def test_the_table_counts_the_rows():
+    """``python -m benchmarks.plans.features --write`` writes the table of the rows of today."""
+    assert measured_ground().tallies == count_runs().tallies
 
 
 def test_no_gap_contradicts_the_basis_of_an_interval():

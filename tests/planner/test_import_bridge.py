@@ -187,6 +187,10 @@ def ours():
     unread = (getattr(Other, 'depth', 9), int('11', base=2), copy.deepcopy(model), model.part(1, high=2))
     apply_flex_dispatcher_backend(model, moe_flex_dispatcher_backend='deepep')
     return read, unread, model
+def odd():
+    model, size = Model(width=5), 3
+    apply_flex_dispatcher_backend(model, 'hybridep')
+    return model, size(1), copy.deepcopy(), apply_flex_dispatcher_backend(Other)
 def changed():
     tune(Model(width=5))
 def changed_by_name():
@@ -209,7 +213,18 @@ def test_calls_are_followed_where_they_are_read():
     assert (model.fields["width"], model.fields["moe_flex_dispatcher_backend"]) == (5, "deepep")
 
 
-@pytest.mark.parametrize(("name", "line"), [("changed", 12), ("changed_by_name", 14)])
+def test_calls_with_too_few_arguments_make_things():
+    """A number cannot be called; a copy of nothing and a dispatcher without a backend are calls of unread functions."""
+    model, called, copied, chosen = result_of(read_module(CALLS, "example")["odd"], "example")
+
+    assert model.fields["moe_flex_dispatcher_backend"] == "hybridep"
+    assert called is UNKNOWN
+    assert (copied.name, copied.arguments, copied.is_called) == ("copy.deepcopy", (), True)
+    assert (chosen.name, chosen.is_called) == ("apply_flex_dispatcher_backend", True)
+    assert [one.name for one in chosen.arguments] == ["Other"]
+
+
+@pytest.mark.parametrize(("name", "line"), [("changed", 16), ("changed_by_name", 18)])
 def test_an_unread_function_may_change_the_configuration(name, line):
     """Handed over as an argument or by keyword."""
     with pytest.raises(SpecError, match=f"line {line}: hands the configuration to 'tune', which is not read"):

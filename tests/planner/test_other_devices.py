@@ -18,7 +18,7 @@ from planner.jobs.run_table import read
 from planner.measure.fit.device import change_device
 from planner.measure.runs.predictions import predictions
 from planner.report.describe import catalog_text, describe_catalog
-from planner.uncertainty.evidence.traits import measured_ground
+from planner.uncertainty.evidence.counts import measured_ground
 from planner.uncertainty.intervals import step_interval
 
 JOB = {

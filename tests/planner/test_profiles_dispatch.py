@@ -7,7 +7,8 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.network.sampled_dispatch import Exchanges, constant_names, seconds_per_byte, visited_places
-from planner.measure.fit.dispatch import MeasuredExchanges, learned_dispatch
+from planner.measure.fit.dispatch import learned_dispatch
+from planner.measure.fit.estimation import Measured
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
 
@@ -67,9 +68,7 @@ def measured(*, noise=0.02, seed=0):
     ranks, processors, leaves, payload, call = (np.array(column) for column in zip(*rows, strict=True))
     of = exchanges(ranks, processors, leaves=leaves, payload=payload, call=call)
     draw = np.random.default_rng(seed)
-    return MeasuredExchanges(
-        exchanges=of, seconds_per_byte=seconds_per_byte(TRUE, of) * np.exp(noise * draw.normal(size=len(of)))
-    )
+    return Measured(calls=of, seconds=seconds_per_byte(TRUE, of) * np.exp(noise * draw.normal(size=len(of))))
 
 
 class TestLaw:
@@ -104,15 +103,15 @@ class TestLaw:
 class TestLearnedDispatch:
     def test_ranks_that_were_left_out_are_predicted_and_in_their_interval(self):
         samples = measured()
-        out = samples.exchanges.ranks == 32
+        out = samples.calls.ranks == 32
         times = learned_dispatch(samples[~out])
         unseen = samples[out]
-        seconds = times.seconds(unseen.exchanges, 1.0)
-        low, high = times.interval(unseen.exchanges, 1.0)
+        seconds = times.seconds(unseen.calls, 1.0)
+        low, high = times.interval(unseen.calls, 1.0)
 
-        assert np.median(np.abs(seconds / unseen.seconds_per_byte - 1)) < 0.05
-        assert np.mean((low < unseen.seconds_per_byte) & (unseen.seconds_per_byte < high)) > 0.8
-        np.testing.assert_allclose(times.seconds(unseen.exchanges, 1e6), 1e6 * seconds)
+        assert np.median(np.abs(seconds / unseen.seconds - 1)) < 0.05
+        assert np.mean((low < unseen.seconds) & (unseen.seconds < high)) > 0.8
+        np.testing.assert_allclose(times.seconds(unseen.calls, 1e6), 1e6 * seconds)
 
     def test_efficiencies_of_links_are_found(self):
         values = learned_dispatch(measured()).estimates.values
@@ -122,13 +121,13 @@ class TestLearnedDispatch:
 
     def test_where_calls_alone_were_timed_times_are_taken_as_they_are(self):
         samples = measured()
-        calls = samples[samples.exchanges.includes_call]
+        calls = samples[samples.calls.includes_call]
 
         assert learned_dispatch(samples).with_calls == {"ours"}
         times = learned_dispatch(calls)
-        attach_kernel = dataclasses.replace(calls.exchanges, includes_call=np.zeros(len(calls), dtype=bool))
+        attach_kernel = dataclasses.replace(calls.calls, includes_call=np.zeros(len(calls), dtype=bool))
         assert times.with_calls == frozenset()
-        np.testing.assert_allclose(times.law(attach_kernel), times.law(calls.exchanges))
+        np.testing.assert_allclose(times.law(attach_kernel), times.law(calls.calls))
 
     def test_a_library_of_which_no_sample_is_known_is_refused(self):
         times = learned_dispatch(measured())
@@ -142,4 +141,4 @@ class TestLearnedDispatch:
         with pytest.raises(SpecError, match=r"4 of token exchanges are too few"):
             learned_dispatch(samples[np.arange(4)])
         with pytest.raises(SpecError, match="not positive numbers"):
-            learned_dispatch(dataclasses.replace(samples, seconds_per_byte=-samples.seconds_per_byte))
+            learned_dispatch(dataclasses.replace(samples, seconds=-samples.seconds))

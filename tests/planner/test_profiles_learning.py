@@ -6,7 +6,8 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.timing.sampled import Rates
 from costmodel.timing.sampled_shapes import matmul_shapes, streaming_shapes
-from planner.measure.fit.learning import dealt, estimated_rates, learned, left_out, unadapted, widening
+from planner.measure.fit.estimation import widening
+from planner.measure.fit.learning import dealt, estimated_rates, hold_out, learned, unadapted
 
 pytest.importorskip("sklearn", reason="learning needs scikit-learn")
 
@@ -80,12 +81,12 @@ class TestLearned:
 
     def test_one_family_cannot_be_left_out(self):
         shapes, seconds, _ = measured(DEVICE, 40, seed=3)
-        process = learned(shapes, seconds, ["all"] * 40).processes[0]
-        values = np.log(seconds)
-        errors, deviations = left_out(process, shapes.features, values, ["all"] * 40)
 
-        np.testing.assert_allclose(errors, np.abs(values - process.mean(shapes.features)))
-        np.testing.assert_allclose(deviations, process.deviation(shapes.features))
+        (fold,) = hold_out(shapes.features, np.log(seconds), ["all"] * 40)
+
+        for known, unseen in zip(fold.known, fold.unseen, strict=True):
+            np.testing.assert_array_equal(known, unseen)
+        np.testing.assert_array_equal(fold.unseen[1], np.log(seconds))
 
     @pytest.mark.slow
     def test_a_base_that_misleads_is_left_aside(self):

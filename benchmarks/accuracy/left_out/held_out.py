@@ -9,6 +9,7 @@ from math import isnan
 from pathlib import Path
 
 from benchmarks.accuracy.left_out.folds import KINDS
+from benchmarks.output import format_csv
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import Prediction
 
@@ -46,12 +47,8 @@ def held_out_rows(ids: Sequence[str], seconds: Mapping[str, Sequence[float]]) ->
 
 def write_held_out(path: Path, rows: Sequence[HeldOut]) -> None:
     """Write the file, in the order of the runs."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for row in rows:
-            cells = (row.seconds.get(kind) for kind in KINDS)
-            writer.writerow((row.id, *("" if cell is None else f"{cell:.6g}" for cell in cells)))
+    cells = ((row.id, *(f"{row.seconds[kind]:.6g}" if kind in row.seconds else "" for kind in KINDS)) for row in rows)
+    path.write_text(format_csv(COLUMNS, cells), encoding="utf-8")
 
 
 def read_held_out(path: Path) -> dict[str, HeldOut]:

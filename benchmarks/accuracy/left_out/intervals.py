@@ -9,10 +9,10 @@ from math import isnan, log
 from typing import Any
 
 import numpy as np
-import yaml
 
 from benchmarks.accuracy.left_out.folds import GROUP, MODEL, SOFTWARE, SOURCE, is_newest, model_of
 from benchmarks.accuracy.metrics import grouped, shared
+from benchmarks.output import format_generated
 from planner.measure.calibrate.cases import group_of
 from planner.measure.runs.predictions import Case
 from planner.uncertainty.intervals import Error, Spread, Unseen, inside, kind_of, release_name, size_of, spreads
@@ -104,7 +104,7 @@ def interval_document(errors: Sequence[LeftOutError]) -> str:
         "steps": _plain(spreads(one.error for one in errors)),
         "differences": _plain(spreads(difference_errors(errors), symmetric=True)),
     }
-    return f"# Generated; do not edit.\n{yaml.safe_dump(document, sort_keys=False, width=116)}"
+    return format_generated(document, width=116)
 
 
 def _by_architecture(errors: Sequence[LeftOutError], fact: Callable[[Case], Any]) -> dict[str, list[Any]]:

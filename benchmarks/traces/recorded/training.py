@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from benchmarks.small_transformers.training import LEARNING_RATE, random_batch
 from benchmarks.small_transformers.transformer import (
-    Mark,
     Tensor,
     embedded,
     head_logits,
     layer_output,
     random_weights,
     rotations,
-    unmarked,
 )
 from benchmarks.traces.recorded.configurations import BUCKET_MB, TracedConfiguration
+
+Mark: TypeAlias = Callable[[str], AbstractContextManager[Any]]
+"""Annotation of a part of a step, by its name."""
 
 
 class Action(NamedTuple):
@@ -77,7 +78,7 @@ class RankTraining:
 
         self.one = one
         self.stage, replica = (rank, 0) if one.pp > 1 else (0, rank)
-        self._mark: Mark = annotated if one.annotations == "all" else unmarked
+        self._mark: Mark = annotated if one.annotations == "all" else nullcontext
         self.module = stage_module(one, self.stage, self._mark)
         self._replicated = one.dp > 1
         if self._replicated:

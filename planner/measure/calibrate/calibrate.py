@@ -20,10 +20,10 @@ from planner.jobs.run_jobs import References
 from planner.jobs.run_table import PLANNED, RejectedRow
 from planner.jobs.run_table import read as read_runs
 from planner.measure.calibrate.advice import Advice, advice
-from planner.measure.calibrate.cases import LEAST_SENSITIVITY, Predictor, folds_of, group_of, measured_logarithms
+from planner.measure.calibrate.cases import LEAST_SENSITIVITY, Array, Predictor, folds_of, group_of, measured_logarithms
 from planner.measure.calibrate.constants import Constant, around, constants, written_fields
 from planner.measure.calibrate.first import First, measure_first
-from planner.measure.calibrate.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
+from planner.measure.calibrate.fit import NOISE, Fit, Priors, covariance, fit, priors_of
 from planner.measure.calibrate.left_out import left_out_logarithms
 from planner.measure.runs.predictions import Case, cases, not_predicted, unreported_recompute
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.measure.calibrate.fit import Array
+from planner.measure.calibrate.cases import Array
 from planner.measure.runs.predictions import Case
 
 

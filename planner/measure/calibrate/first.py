@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.jobs.run_jobs import References
-from planner.measure.calibrate.cases import Predictor
+from planner.measure.calibrate.cases import Array, Predictor
 from planner.measure.calibrate.constants import Constant
 from planner.measure.calibrate.discrepancy import PUBLISHED
-from planner.measure.calibrate.fit import Array, priors_of
+from planner.measure.calibrate.fit import priors_of
 from planner.measure.runs.predictions import Case
 
 

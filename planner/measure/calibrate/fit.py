@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from planner.measure.calibrate.cases import Array
 from planner.measure.calibrate.constants import Constant
-
-Array: TypeAlias = NDArray[np.float64]
 
 NOISE = 0.02
 """

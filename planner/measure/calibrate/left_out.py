@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.events import log_progress
-from planner.measure.calibrate.cases import Predictor, measured_logarithms
-from planner.measure.calibrate.fit import Array, Fit, Priors, fit
+from planner.measure.calibrate.cases import Array, Predictor, measured_logarithms
+from planner.measure.calibrate.fit import Fit, Priors, fit
 from planner.measure.runs.predictions import Case
 
 Weights: TypeAlias = Callable[[Sequence[Case]], Array]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +15,18 @@ from costmodel.facts.samples import Fabric
 from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.timing.gaussian_process import GaussianProcess, Rows, projected
-from planner.measure.fit.estimation import Known, Smoothness, estimated, likeliest_smoothness
-from planner.measure.fit.learning import widening
+from costmodel.timing.gaussian_process import Rows
+from planner.measure.fit.estimation import (
+    Errors,
+    Fold,
+    Known,
+    Measured,
+    Smoothness,
+    estimated,
+    held_out_widening,
+    likeliest_smoothness,
+    require_samples,
+)
 from planner.measure.sample.samples import Sample
 
 FEWEST = 5
@@ -29,9 +40,6 @@ NUM_SIZE_FOLDS = 4
 
 LENGTHS = np.array([2.0, 2.0, 2.0, 2.0, *[1.0] * len(KINDS)])
 """Prior lengths: doublings of bytes, ranks, nodes and ranks per node; kinds."""
-
-NUM_POINTS = 300
-"""Support points of a process."""
 
 APART = 1e-2
 """Length over which curves are independent."""
@@ -51,37 +59,12 @@ The first samples of a run are often cold starts.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """
-    Collectives and their measured times.
-
-    Parameters
-    ----------
-    calls
-        The measured calls.
-    seconds
-        Seconds of each; shape (rows,).
-    """
-
-    calls: Calls
-    seconds: Rows
-
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Measured:
-        """Return some of the rows."""
-        return Measured(calls=self.calls[rows], seconds=self.seconds[rows])
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.seconds)
-
-
 def collectives_alone(samples: Iterable[Sample]) -> list[Sample]:
     """Return the samples of collectives that ran alone."""
     return [one for one in samples if one.point.operator in KINDS and not one.point.beside]
 
 
-def collective_samples(samples: Iterable[Sample]) -> Measured:
+def collective_samples(samples: Iterable[Sample]) -> Measured[Calls]:
     """
     Return the collectives of a table of samples that ran alone.
 
@@ -103,7 +86,7 @@ def collective_samples(samples: Iterable[Sample]) -> Measured:
     return Measured(calls=calls, seconds=np.array([one.timing.seconds for one in rows]))
 
 
-def learned_collectives(samples: Measured, fabric: Fabric) -> SampledCollectives:
+def learned_collectives(samples: Measured[Calls], fabric: Fabric) -> SampledCollectives:
     """
     Learn times from samples of one fabric's collectives.
 
@@ -121,29 +104,22 @@ def learned_collectives(samples: Measured, fabric: Fabric) -> SampledCollectives
     Raises
     ------
     SpecError
-        If there are too few samples, a time is not a positive number, or SciPy is not installed.
+        If there are too few samples, or SciPy is not installed.
     """
-    if not np.all((samples.seconds > 0) & np.isfinite(samples.seconds)):
-        raise SpecError("samples", "some times are not positive numbers.")
     samples = samples[(samples.calls.ranks > 1) & (samples.calls.nbytes > 0)]
-    if len(samples) < FEWEST:
-        raise SpecError("samples", f"{len(samples)} of a fabric are too few.", f"At least {FEWEST} are needed.")
+    require_samples(len(samples), "a fabric", FEWEST)
     medians = curve_medians(samples)
     law = SampledCollectives(fabric=fabric, estimates=constants(medians, fabric))
     by_ranks, by_sizes = (_hold_out(samples, medians, law, by_ranks=by_ranks) for by_ranks in (True, False))
-    tiers: list[Deviations | None] = []
+    tiers = []
     for leaves in (False, True):
         own = medians[(medians.calls.nodes > 1) == leaves]
-        parts = ([part.of(leaves) for part in all_parts] for all_parts in (by_ranks, by_sizes))
-        tiers.append(
-            _learn_deviations(own, law, *([one for one in some if len(one.unseen)] for some in parts))
-            if len(own)
-            else None
-        )
+        folds = (list(_folds(parts, leaves)) for parts in (by_ranks, by_sizes))
+        tiers.append(_learn_deviations(own, law, *folds) if len(own) else None)
     return replace(law, inside=tiers[0], between=tiers[1])
 
 
-def curve_medians(samples: Measured) -> Measured:
+def curve_medians(samples: Measured[Calls]) -> Measured[Calls]:
     """Return the medians of a curve's samples of nearly equal size."""
     sizes = _sizes(samples.calls)
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -158,7 +134,7 @@ def curve_medians(samples: Measured) -> Measured:
 # --- constants ---------------------------------------------------------------------------------------------
 
 
-def constants(samples: Measured, fabric: Fabric, *, start: Estimates | None = None) -> Estimates:
+def constants(samples: Measured[Calls], fabric: Fabric, *, start: Estimates | None = None) -> Estimates:
     """
     Estimate the likeliest ``CONSTANTS``: large messages weigh more than small ones, whose times vary from run to run.
 
@@ -180,7 +156,7 @@ def constants(samples: Measured, fabric: Fabric, *, start: Estimates | None = No
     )
 
 
-def known_constants(samples: Measured, fabric: Fabric) -> dict[str, Known]:
+def known_constants(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
     """
     Return the priors of the law's constants.
 
@@ -213,14 +189,14 @@ def known_constants(samples: Measured, fabric: Fabric) -> dict[str, Known]:
     return {name: known[name] for name in CONSTANTS}
 
 
-def _launch(samples: Measured, fabric: Fabric) -> tuple[float, bool]:
+def _launch(samples: Measured[Calls], fabric: Fabric) -> tuple[float, bool]:
     """Return the seconds of a small collective, and True if they come from a datasheet."""
     if fabric.launch_seconds is not None:
         return fabric.launch_seconds, True
     return 0.5 * float(np.min(samples.seconds)), False
 
 
-def _known_inside(samples: Measured, fabric: Fabric) -> dict[str, Known]:
+def _known_inside(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
     calls = samples.calls
     rates = calls.sent_bytes / samples.seconds
     parallel = np.maximum(calls.ranks_per_node - 1, 1.0) if fabric.is_mesh else np.ones(len(calls))
@@ -234,7 +210,7 @@ def _known_inside(samples: Measured, fabric: Fabric) -> dict[str, Known]:
     }
 
 
-def _known_between(samples: Measured, fabric: Fabric) -> dict[str, Known]:
+def _known_between(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
     leaves = samples[samples.calls.nodes > 1]
     rates = leaves.calls.sent_bytes / leaves.seconds
     return {
@@ -261,21 +237,16 @@ def _rate(datasheet: float | None, rates: Rows, *, fraction: float, width: float
 # --- what is left ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    """Known samples, held-out samples, and the law with constants from the known ones."""
+_Part: TypeAlias = tuple[Measured[Calls], Measured[Calls], SampledCollectives]
+"""Known samples, held-out samples, and the law with constants from the known ones."""
 
-    known: Measured
-    unseen: Measured
-    law: SampledCollectives
-
-    def of(self, leaves: bool) -> _Part:
-        """Return the samples between nodes, or those inside a node."""
-        known, unseen = ((one.calls.nodes > 1) == leaves for one in (self.known, self.unseen))
-        return _Part(known=self.known[known], unseen=self.unseen[unseen], law=self.law)
+_Tier: TypeAlias = tuple[Calls, Fold]
+"""Unseen calls inside nodes, or between them, with the errors of the law."""
 
 
-def _hold_out(samples: Measured, medians: Measured, law: SampledCollectives, *, by_ranks: bool) -> list[_Part]:
+def _hold_out(
+    samples: Measured[Calls], medians: Measured[Calls], law: SampledCollectives, *, by_ranks: bool
+) -> list[_Part]:
     """Hold out each number of ranks once, or each fold of sizes; none where there is only one."""
     folds, folds_of_medians = (one.calls.ranks if by_ranks else _size_folds(one.calls) for one in (samples, medians))
     parts = []
@@ -283,8 +254,20 @@ def _hold_out(samples: Measured, medians: Measured, law: SampledCollectives, *, 
         known = medians[folds_of_medians != fold]
         if len(known):
             estimates = constants(known, law.fabric, start=law.estimates)
-            parts.append(_Part(known=known, unseen=samples[folds == fold], law=replace(law, estimates=estimates)))
+            parts.append((known, samples[folds == fold], replace(law, estimates=estimates)))
     return parts
+
+
+def _folds(parts: Sequence[_Part], leaves: bool) -> Iterator[_Tier]:
+    """Yield the samples of parts between nodes, or those inside a node, where some are unseen."""
+    for *both, law in parts:
+        known, unseen = (one[(one.calls.nodes > 1) == leaves] for one in both)
+        calls = unseen.calls
+        if not len(unseen):
+            continue
+        variance = law.estimates.variance(partial(law_seconds, calls=calls, fabric=law.fabric))
+        errors = (calls.features, np.log(unseen.seconds / law.law(calls)))
+        yield calls, Fold(known=_clipped_errors(known, law), unseen=errors, variance=variance)
 
 
 def _size_folds(calls: Calls) -> NDArray[np.intp]:
@@ -299,75 +282,49 @@ def _sizes(calls: Calls) -> NDArray[np.intp]:
 
 
 def _learn_deviations(
-    own: Measured, law: SampledCollectives, by_ranks: list[_Part], by_sizes: list[_Part]
+    own: Measured[Calls], law: SampledCollectives, by_ranks: Sequence[_Tier], by_sizes: Sequence[_Tier]
 ) -> Deviations:
     """Learn the law's error with a process, and calibrate the width of intervals."""
-    left = _clip_outliers(own.calls, np.log(own.seconds / law.law(own.calls)))
+    features, left = _clipped_errors(own, law)
     sizes_alone = np.arange(len(LENGTHS)) > 0
-    apart = likeliest_smoothness(
-        own.calls.features, left, lengths=np.where(sizes_alone, APART, LENGTHS), fixed=sizes_alone
-    )
-    shared = likeliest_smoothness(own.calls.features, left, lengths=LENGTHS)
+    apart = likeliest_smoothness(features, left, lengths=np.where(sizes_alone, APART, LENGTHS), fixed=sizes_alone)
+    shared = likeliest_smoothness(features, left, lengths=LENGTHS)
     # without held-out numbers of ranks there is no evidence that curves are similar
     is_closer = by_ranks and _error(by_ranks, shared) < min(_error(by_ranks, apart), USABLE)
     smoothness = shared if is_closer else apart
-    sizes = own.calls.features[:, :NUM_SIZES]
-    near = _widening(by_sizes, smoothness)
+    near, elsewhere = (
+        held_out_widening([fold for _, fold in folds], smoothness.fit_process) for folds in (by_sizes, by_ranks)
+    )
     return Deviations(
-        process=_process(own.calls, left, smoothness),
+        process=smoothness.fit_process(features, left),
         curves=frozenset(own.calls.curves),
-        lowest=np.min(sizes, axis=0),
-        highest=np.max(sizes, axis=0),
+        lowest=np.min(features[:, :NUM_SIZES], axis=0),
+        highest=np.max(features[:, :NUM_SIZES], axis=0),
         widening=near,
-        widening_elsewhere=max(1.0, near, _widening(by_ranks, smoothness)),  # few numbers of ranks may agree by chance
+        widening_elsewhere=max(1.0, near, elsewhere),  # few numbers of ranks may agree by chance
     )
 
 
-def _error(parts: list[_Part], smoothness: Smoothness) -> float:
+def _error(folds: Sequence[_Tier], smoothness: Smoothness) -> float:
     """Return the mean over curves of the median error on held-out samples."""
     by_curve: dict[tuple[int, int, int], list[float]] = {}
-    for part in parts:
-        errors, _ = _predict_errors(part, smoothness)
-        for curve, error in zip(part.unseen.calls.curves, errors.tolist(), strict=True):
+    for calls, fold in folds:
+        errors, _ = fold.predict(smoothness.fit_process)
+        for curve, error in zip(calls.curves, errors.tolist(), strict=True):
             by_curve.setdefault(curve, []).append(error)
     return float(np.mean([np.median(errors) for errors in by_curve.values()]))
 
 
-def _widening(parts: list[_Part], smoothness: Smoothness) -> float:
-    scores = [np.divide(*_predict_errors(part, smoothness)) for part in parts]
-    return widening(np.concatenate(scores)) if scores else 1.0
-
-
-def _predict_errors(part: _Part, smoothness: Smoothness) -> tuple[Rows, Rows]:
-    """Return absolute errors of logarithms on held-out samples, and their predicted standard deviations."""
-    calls, law = part.unseen.calls, part.law
-    errors = np.log(part.unseen.seconds / law.law(calls))
-    variance = np.full(len(calls), smoothness.variance + smoothness.noise)
-    if len(part.known):
-        known = part.known
-        process = _process(
-            known.calls, _clip_outliers(known.calls, np.log(known.seconds / law.law(known.calls))), smoothness
-        )
-        errors = errors - process.mean(calls.features)
-        variance = process.deviation(calls.features) ** 2
-    variance = variance + law.estimates.variance(lambda values: law_seconds(values, calls, law.fabric))
-    return np.abs(errors), np.sqrt(variance)
-
-
-def _process(calls: Calls, left: Rows, smoothness: Smoothness) -> GaussianProcess:
-    return projected(
-        calls.features,
-        left,
-        lengths=smoothness.lengths,
-        variance=smoothness.variance,
-        noise=smoothness.noise,
-        num_points=NUM_POINTS,
-        offset=0.0,
-    )
+def _clipped_errors(samples: Measured[Calls], law: SampledCollectives) -> Errors:
+    """Return the errors of the law, without outliers."""
+    calls = samples.calls
+    return calls.features, _clip_outliers(calls, np.log(samples.seconds / law.law(calls)))
 
 
 def _clip_outliers(calls: Calls, left: Rows) -> Rows:
     """Clip outliers of the remaining error: far from zero, or from the median of neighbouring sizes of the curve."""
+    if not len(left):
+        return left
     most = max(FAR_OFF, MOST_DEVIATIONS * 1.48 * float(np.median(np.abs(left))))
     left = np.clip(left, -most, most)
     calm = left.copy()

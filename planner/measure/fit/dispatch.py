@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel.errors import SpecError
 from costmodel.network.estimates import Estimates
 from costmodel.network.sampled_dispatch import (
     PAYLOADS,
@@ -17,15 +17,20 @@ from costmodel.network.sampled_dispatch import (
     constant_names,
     seconds_per_byte,
 )
-from costmodel.timing.gaussian_process import Rows, projected
-from planner.measure.fit.estimation import Known, Smoothness, estimated, likeliest_smoothness
-from planner.measure.fit.learning import widening
+from costmodel.timing.gaussian_process import Rows
+from planner.measure.fit.estimation import (
+    Errors,
+    Fold,
+    Known,
+    Measured,
+    estimated,
+    held_out_widening,
+    likeliest_smoothness,
+    require_samples,
+)
 
 FEWEST = 5
 """Fewest samples to learn from."""
-
-NUM_POINTS = 300
-"""Support points of the process."""
 
 FAR_OFF = 6.0
 """Largest deviation of a sample from the law that the process sees, in standard deviations."""
@@ -40,69 +45,49 @@ SHARED = {
 """Priors of constants that all implementations share: shares of datasheets that large messages reach."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasuredExchanges:
+def learned_dispatch(samples: Measured[Exchanges]) -> SampledDispatch:
     """
-    Dispatches and combines, and the time of each byte.
+    Learn times from samples of token exchanges, of all implementations and devices together.
 
     Parameters
     ----------
-    exchanges
-        The measured exchanges.
-    seconds_per_byte
-        One over the bandwidth; shape (rows,).
-    """
-
-    exchanges: Exchanges
-    seconds_per_byte: Rows
-
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> MeasuredExchanges:
-        """Return some of the rows."""
-        return MeasuredExchanges(exchanges=self.exchanges[rows], seconds_per_byte=self.seconds_per_byte[rows])
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.seconds_per_byte)
-
-
-def learned_dispatch(samples: MeasuredExchanges) -> SampledDispatch:
-    """
-    Learn times from samples of token exchanges, of all implementations and devices together.
+    samples
+        Exchanges and their seconds per byte: one over the bandwidth.
 
     Raises
     ------
     SpecError
-        If there are fewer than ``FEWEST`` samples, a time is not a positive number, or SciPy is not installed.
+        If there are fewer than ``FEWEST`` samples, or SciPy is not installed.
     """
-    if not np.all((samples.seconds_per_byte > 0) & np.isfinite(samples.seconds_per_byte)):
-        raise SpecError("samples", "some times are not positive numbers.")
-    if len(samples) < FEWEST:
-        raise SpecError("samples", f"{len(samples)} of token exchanges are too few.", f"At least {FEWEST} are needed.")
+    require_samples(len(samples), "token exchanges", FEWEST)
     law = _law(samples)
-    features, left = law.features(samples.exchanges), _remaining_error(law, samples)
+    features, left = _clipped_errors(law, samples)
     smoothness = likeliest_smoothness(features, left, lengths=_lengths(features.shape[1]))
-    times = _add_process(law, samples, smoothness)
-    scores = []
-    for ranks in np.unique(samples.exchanges.ranks):
-        out = samples.exchanges.ranks == ranks
+    folds = list(_folds(law, samples))
+    wider = max(1.0, held_out_widening(folds, smoothness.fit_process))
+    return replace(law, process=smoothness.fit_process(features, left), widening=wider)
+
+
+def _folds(law: SampledDispatch, samples: Measured[Exchanges]) -> Iterator[Fold]:
+    """Hold out each number of ranks once, where others have the implementation."""
+    for ranks in np.unique(samples.calls.ranks):
+        out = samples.calls.ranks == ranks
         known, unseen = samples[~out], samples[out]
-        familiar = np.isin(unseen.exchanges.implementations, known.exchanges.implementations)
-        if len(known) < FEWEST or not np.any(familiar):
+        unseen = unseen[np.isin(unseen.calls.implementations, known.calls.implementations)]
+        if len(known) < FEWEST or not len(unseen):
             continue
-        part = _add_process(_law(known, start=law), known, smoothness)
-        scores.append(_scores(part, unseen[familiar]))
-    return replace(times, widening=max(1.0, widening(np.concatenate(scores)))) if scores else times
+        part = _law(known, start=law)
+        counted = part.known(unseen.calls)
+        yield Fold(
+            known=_clipped_errors(part, known),
+            unseen=(part.features(unseen.calls), np.log(unseen.seconds / part.law(unseen.calls))),
+            variance=part.estimates.variance(partial(seconds_per_byte, exchanges=counted)),
+        )
 
 
-def _scores(times: SampledDispatch, unseen: MeasuredExchanges) -> Rows:
-    errors = np.abs(np.log(times.seconds(unseen.exchanges, 1.0) / unseen.seconds_per_byte))
-    scores: Rows = errors / times.relative_deviation(unseen.exchanges)
-    return scores
-
-
-def _law(samples: MeasuredExchanges, *, start: SampledDispatch | None = None) -> SampledDispatch:
+def _law(samples: Measured[Exchanges], *, start: SampledDispatch | None = None) -> SampledDispatch:
     """Estimate the constants of the law."""
-    exchanges = samples.exchanges
+    exchanges = samples.calls
     names = tuple(start.implementations if start else sorted(set(exchanges.implementations.tolist())))
     kernels, calls = (
         set(exchanges.implementations[rows].tolist()) for rows in (~exchanges.includes_call, exchanges.includes_call)
@@ -118,7 +103,7 @@ def _law(samples: MeasuredExchanges, *, start: SampledDispatch | None = None) ->
     counted = law.known(exchanges)
     found = estimated(
         lambda constants: seconds_per_byte(constants, counted),
-        samples.seconds_per_byte,
+        samples.seconds,
         known,
         start=start.estimates if start else None,
         scale=0.05,
@@ -142,26 +127,13 @@ def _priors(implementations: tuple[str, ...]) -> dict[str, Known]:
     return {name: known[name] for name in constant_names(implementations)}
 
 
-def _remaining_error(law: SampledDispatch, samples: MeasuredExchanges) -> Rows:
-    """Return logarithms of measured over computed times, clipped at ``FAR_OFF`` standard deviations."""
-    left = np.log(samples.seconds_per_byte / law.law(samples.exchanges))
+def _clipped_errors(law: SampledDispatch, samples: Measured[Exchanges]) -> Errors:
+    """Return the errors of the law, clipped at ``FAR_OFF`` standard deviations."""
+    left = np.log(samples.seconds / law.law(samples.calls))
     most = FAR_OFF * max(1.48 * float(np.median(np.abs(left))), 0.01)
-    return np.clip(left, -most, most)
+    return law.features(samples.calls), np.clip(left, -most, most)
 
 
 def _lengths(count: int) -> Rows:
     """Return prior lengths: doublings of ranks and processors, then columns of zeros and ones."""
     return np.array([2.0, 1.5, *[1.5] * (count - 2)])
-
-
-def _add_process(law: SampledDispatch, samples: MeasuredExchanges, smoothness: Smoothness) -> SampledDispatch:
-    process = projected(
-        law.features(samples.exchanges),
-        _remaining_error(law, samples),
-        lengths=smoothness.lengths,
-        variance=smoothness.variance,
-        noise=smoothness.noise,
-        num_points=NUM_POINTS,
-        offset=0.0,
-    )
-    return replace(law, process=process)

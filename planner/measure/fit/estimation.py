@@ -1,23 +1,96 @@
-"""Constants of a law, and lengths of a process, that are likeliest given samples and priors."""
+r"""
+One law of learning, for operators, collectives and token dispatch.
+
+.. math:: T = T_{law}(c) \cdot e^{g(x)}
+
+Constants c of a law are likeliest given samples and priors; then a Gaussian process g learns the remaining error; then
+held-out samples calibrate the width of intervals.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import optional_library
+from costmodel.errors import SpecError, optional_library
 from costmodel.network.estimates import Estimates, Law, jacobian
-from costmodel.timing.gaussian_process import Rows, matern
+from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples, matern, projected
+from costmodel.timing.sampled import NORMAL_90
 
 FURTHEST = 6.0
 """Standard deviations of the prior within which a constant must lie."""
 
 NUM_TUNED = 200
 """Samples that are used to choose lengths and variances."""
+
+NUM_POINTS = 300
+"""Support points of a process."""
+
+Places: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
+
+
+class Rowwise(Protocol):
+    """Records of arrays with a row for each call."""
+
+    def __getitem__(self: Called, rows: Places) -> Called: ...
+
+
+Called = TypeVar("Called", bound=Rowwise)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured(Generic[Called]):
+    """
+    Calls and their measured times.
+
+    Parameters
+    ----------
+    calls
+        Collectives, or token exchanges.
+    seconds
+        Seconds of each, for token exchanges of each byte; shape (rows,).
+
+    Raises
+    ------
+    SpecError
+        If a time is not a positive number.
+    """
+
+    calls: Called
+    seconds: Rows
+
+    def __post_init__(self) -> None:
+        if not np.all((self.seconds > 0) & np.isfinite(self.seconds)):
+            raise SpecError("samples", "some times are not positive numbers.")
+
+    def __getitem__(self, rows: Places) -> Measured[Called]:
+        """Return some of the rows."""
+        return Measured(calls=self.calls[rows], seconds=self.seconds[rows])
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.seconds)
+
+
+def require_samples(number: int, kind: str, fewest: int) -> None:
+    """
+    Refuse too few samples.
+
+    Raises
+    ------
+    SpecError
+        If there are fewer than ``fewest``.
+    """
+    if number < fewest:
+        raise SpecError("samples", f"{number} of {kind} are too few.", f"At least {fewest} are needed.")
+
+
+# --- constants ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,16 +151,16 @@ def estimated(
     SpecError
         If SciPy is not installed.
     """
-    least_squares = scipy("optimize").least_squares
+    least_squares = import_library("scipy.optimize").least_squares
     names = tuple(known)
     centres, widths = np.log([known[name].value for name in names]), np.array([known[name].width for name in names])
     measured = np.log(seconds)
     roots = np.sqrt(weights / np.mean(weights)) if weights is not None else np.ones(len(seconds))
 
-    def computed(logarithms: Rows) -> Rows:
+    def seconds_at(logarithms: Rows) -> Rows:
         return law(dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
 
-    free = _mattering(computed, start.logarithms if start else centres, widths)
+    free = _mattering(seconds_at, start.logarithms if start else centres, widths)
 
     def logarithms_at(position: Rows) -> Rows:
         logarithms = centres.copy()
@@ -95,7 +168,7 @@ def estimated(
         return logarithms
 
     def errors(position: Rows, loss: str) -> Rows:
-        squares = ((np.log(computed(logarithms_at(position))) - measured) / scale) ** 2
+        squares = ((np.log(seconds_at(logarithms_at(position))) - measured) / scale) ** 2
         lost = np.log1p(squares) if loss == "cauchy" else 2 * (np.sqrt(1 + squares) - 1)
         return np.concatenate([roots * np.sqrt(lost), position])
 
@@ -106,18 +179,21 @@ def estimated(
         position = least_squares(errors, np.zeros(len(free)), args=("convex",), bounds=bounds, max_nfev=40).x
     within = np.clip(position, -0.99 * FURTHEST, 0.99 * FURTHEST)
     found = logarithms_at(least_squares(errors, within, args=("cauchy",), bounds=bounds, max_nfev=60).x)
-    slopes = jacobian(computed, found)
-    spread = max(scale, 1.48 * float(np.median(np.abs(np.log(computed(found)) - measured))))
+    slopes = jacobian(seconds_at, found)
+    spread = max(scale, 1.48 * float(np.median(np.abs(np.log(seconds_at(found)) - measured))))
     information = slopes.T @ slopes / (related * spread**2) + np.diag(1 / widths**2)
     covariance = np.asarray(np.linalg.inv(information), dtype=float)
     return Estimates(names=names, logarithms=found, covariance=covariance)
 
 
-def _mattering(computed: Callable[[Rows], Rows], logarithms: Rows, widths: Rows) -> NDArray[np.intp]:
+def _mattering(seconds_at: Callable[[Rows], Rows], logarithms: Rows, widths: Rows) -> NDArray[np.intp]:
     """Return the places of constants that affect samples: some seconds change if they are far smaller or larger."""
-    here, far = computed(logarithms), 0.5 * FURTHEST * np.diag(widths)
-    moves = [np.any((computed(logarithms - move) != here) | (computed(logarithms + move) != here)) for move in far]
+    here, far = seconds_at(logarithms), 0.5 * FURTHEST * np.diag(widths)
+    moves = [np.any((seconds_at(logarithms - move) != here) | (seconds_at(logarithms + move) != here)) for move in far]
     return np.flatnonzero(moves)
+
+
+# --- the remaining error -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +212,15 @@ class Smoothness:
     lengths: Rows
     variance: float
     noise: float
+
+    def fit_process(
+        self, features: Rows, values: Rows, *, num_points: int = NUM_POINTS, offset: float | None = 0.0
+    ) -> GaussianProcess:
+        """Fit a process of this smoothness to samples, with at most ``num_points`` support points."""
+        fit = partial(projected, num_points=num_points, offset=offset)
+        if not len(values):
+            fit = partial(fit_samples, offset=0.0)
+        return fit(features, values, lengths=self.lengths, variance=self.variance, noise=self.noise)
 
 
 def likeliest_smoothness(
@@ -160,7 +245,8 @@ def likeliest_smoothness(
     ----------
     Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, section 5.4.1.
     """
-    minimize, solve_triangular = scipy("optimize").minimize, scipy("linalg").solve_triangular
+    minimize = import_library("scipy.optimize").minimize
+    solve_triangular = import_library("scipy.linalg").solve_triangular
     free = ~(np.zeros(len(lengths), dtype=bool) if fixed is None else fixed) & (np.ptp(features, axis=0) > 0)
     some = np.random.default_rng(0).permutation(len(values))[:NUM_TUNED]
     rows, own = features[some], values[some]
@@ -188,6 +274,61 @@ def likeliest_smoothness(
     return smoothness(found.x)
 
 
-def scipy(name: str) -> Any:
-    """Import a part of SciPy, or raise with the command to install it."""
-    return optional_library(f"scipy.{name}", "samples", "Learning needs scipy, which is not installed.", extra="fit")
+def import_library(name: str) -> Any:
+    """Import a part of SciPy or scikit-learn, or raise with the command to install it."""
+    library = name.partition(".")[0]
+    return optional_library(name, "samples", f"Learning needs {library}, which is not installed.", extra="fit")
+
+
+# --- the width of intervals --------------------------------------------------------------------------------
+
+Errors: TypeAlias = tuple[Rows, Rows]
+"""Features of samples, shape (rows, features), and logarithms of measured over computed seconds, shape (rows,)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fold:
+    """
+    Held-out samples, and those that are known without them.
+
+    Parameters
+    ----------
+    known, unseen
+        Errors of the law on either.
+    variance
+        Variance of the unseen logarithms due to the law's constants; shape (rows,).
+    """
+
+    known: Errors
+    unseen: Errors
+    variance: Rows | float = 0.0
+
+    def predict(self, fit_process: Callable[[Rows, Rows], GaussianProcess]) -> tuple[Rows, Rows]:
+        """Return absolute errors of a process on the unseen samples, and their predicted standard deviations."""
+        process, (features, values) = fit_process(*self.known), self.unseen
+        deviations: Rows = np.sqrt(process.deviation(features) ** 2 + self.variance)
+        return np.abs(values - process.mean(features)), deviations
+
+
+def held_out_widening(folds: Sequence[Fold], fit_process: Callable[[Rows, Rows], GaussianProcess]) -> float:
+    """Return the widening of folds; 1 without any."""
+    scores = [np.divide(*fold.predict(fit_process)) for fold in folds]
+    return widening(np.concatenate(scores)) if scores else 1.0
+
+
+def widening(scores: Rows) -> float:
+    """
+    Return the factor on standard deviations with which a 90 % interval holds 90 % of held-out families.
+
+    Parameters
+    ----------
+    scores
+        Errors of held-out samples, in standard deviations; shape (rows,).
+
+    References
+    ----------
+    Split conformal prediction with a scaled score: Lei et al., Distribution-Free Predictive Inference for Regression,
+    JASA 2018, section 5.2.
+    """
+    rank = int(np.ceil(0.9 * (len(scores) + 1)))  # with few samples the next one may be the worst
+    return float(np.sort(scores)[min(rank, len(scores)) - 1]) / NORMAL_90

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from costmodel.facts.samples import Fabric, SampledFabric, SampledTier
-from costmodel.network.link_law import KINDS, NUM_SIZES
+from costmodel.network.link_law import KINDS, NUM_SIZES, Calls
 from costmodel.network.sampled import Deviations, SampledCollectives
 from planner.measure.fit.communication import (
     FEWEST,
-    Measured,
     collective_samples,
     collectives_alone,
     learned_collectives,
 )
+from planner.measure.fit.estimation import Measured
 from planner.measure.fit.operators import DIGITS, Unlearned, rounded
 from planner.measure.sample.samples import Sample
 
@@ -51,7 +51,7 @@ def unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, ...]:
     return (Unlearned(name="collectives", reason=f"{number} samples; at least {FEWEST} are needed"),)
 
 
-def _store(times: SampledCollectives, measured: Measured) -> SampledFabric:
+def _store(times: SampledCollectives, measured: Measured[Calls]) -> SampledFabric:
     errors = np.abs(np.log(times.seconds_of(measured.calls) / measured.seconds))
     estimates = times.estimates
     return SampledFabric(

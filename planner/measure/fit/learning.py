@@ -5,15 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import SpecError, optional_library
-from costmodel.timing.gaussian_process import GaussianProcess, Rows, projected
-from costmodel.timing.sampled import NORMAL_90, Rates, SampledTimes
+from costmodel.timing.gaussian_process import GaussianProcess, Rows
+from costmodel.timing.sampled import Rates, SampledTimes
 from costmodel.timing.sampled_shapes import Shapes
+from planner.measure.fit.estimation import Fold, Smoothness, import_library, require_samples, widening
 
 NUM_POINTS = 500
 """Support points of a process: with 300 the error is a tenth larger."""
@@ -69,9 +69,7 @@ def learned(
     SpecError
         If there are fewer than ``fewest`` samples, or scikit-learn is not installed.
     """
-    if len(seconds) < fewest:
-        problem = f"{len(seconds)} of one kind of operator are too few."
-        raise SpecError("samples", problem, f"At least {fewest} are needed.")
+    require_samples(len(seconds), "one kind of operator", fewest)
     rates = estimated_rates(shapes, seconds)
     alone = SampledTimes(
         rates=rates, processes=(), lowest=np.min(shapes.features, axis=0), highest=np.max(shapes.features, axis=0)
@@ -89,11 +87,15 @@ def _learn_difference(
 ) -> tuple[float, SampledTimes]:
     """Learn the difference of samples from a start; return the mean error on held-out families, and the times."""
     differences = np.log(seconds / start.seconds(shapes))
-    process = tuned(shapes.features, differences)
+    smoothness = tuned(shapes.features, differences)
+    process = _fit_process(shapes.features, differences, smoothness)
     if len(seconds) < FEWEST:
         assumed = float(np.sqrt(process.variance))
         return assumed, replace(start, processes=(*start.processes, process), left_out_error=assumed)
-    errors, deviations = left_out(process, shapes.features, differences, families)
+    # with few samples each fold chooses its own smoothness: that of all samples would be overconfident
+    known = smoothness if len(seconds) > NUM_TUNED else None
+    folds = hold_out(shapes.features, differences, families)
+    errors, deviations = np.hstack([fold.predict(partial(_fit_process, smoothness=known)) for fold in folds])
     times = replace(
         start,
         processes=(*start.processes, process),
@@ -101,6 +103,11 @@ def _learn_difference(
         left_out_error=float(np.median(errors)),
     )
     return float(np.mean(errors)), times
+
+
+def _fit_process(features: Rows, values: Rows, smoothness: Smoothness | None) -> GaussianProcess:
+    chosen = smoothness or tuned(features, values)
+    return chosen.fit_process(features, values, num_points=NUM_POINTS, offset=None)
 
 
 def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
@@ -117,7 +124,6 @@ def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
     if len(seconds) < FEWEST:
         fastest = [float(np.max(amount / seconds)) for amount in (shapes.flops if computes else 1.0, shapes.nbytes)]
         return _rates(np.log([*fastest, LEAST_SHARE * smallest]), computes)
-    optimize = _import_library("scipy.optimize")
     start = np.log(
         [
             float(np.quantile(shapes.flops / seconds, 0.95)) if computes else 1.0,
@@ -130,7 +136,9 @@ def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
     def errors(logarithms: Rows) -> Rows:
         return np.log(_rates(logarithms, computes).seconds(shapes) / seconds)
 
-    found = optimize.least_squares(errors, start, loss="soft_l1", f_scale=0.1, bounds=(lowest, highest))
+    found = import_library("scipy.optimize").least_squares(
+        errors, start, loss="soft_l1", f_scale=0.1, bounds=(lowest, highest)
+    )
     return _rates(found.x, computes)
 
 
@@ -139,9 +147,9 @@ def _rates(logarithms: Rows, computes: bool) -> Rates:
     return Rates(flops_per_second=flops if computes else np.inf, bytes_per_second=nbytes, smallest_seconds=kernel)
 
 
-def tuned(features: Rows, values: Rows) -> GaussianProcess:
+def tuned(features: Rows, values: Rows) -> Smoothness:
     """
-    Fit a process with the likeliest lengths and variances for some of the samples.
+    Choose the likeliest lengths, variance and noise for some of the samples.
 
     Parameters
     ----------
@@ -155,16 +163,9 @@ def tuned(features: Rows, values: Rows) -> GaussianProcess:
     """
     if len(values) < FEW:
         lengths = np.full(features.shape[1], ASSUMED_LENGTH)
-        return projected(
-            features,
-            values,
-            lengths=lengths,
-            variance=ASSUMED_VARIANCE,
-            noise=ASSUMED_NOISE,
-            num_points=len(values),
-        )
-    kernels = _import_library("sklearn.gaussian_process.kernels")
-    regressor = _import_library("sklearn.gaussian_process").GaussianProcessRegressor
+        return Smoothness(lengths=lengths, variance=ASSUMED_VARIANCE, noise=ASSUMED_NOISE)
+    kernels = import_library("sklearn.gaussian_process.kernels")
+    regressor = import_library("sklearn.gaussian_process").GaussianProcessRegressor
     spread = np.std(features, axis=0)
     spread = np.where(spread > 1e-9, spread, 1.0)
     some = np.random.default_rng(0).permutation(len(values))[:NUM_TUNED]
@@ -176,75 +177,22 @@ def tuned(features: Rows, values: Rows) -> GaussianProcess:
         warnings.simplefilter("ignore")  # a length at its bound means an irrelevant feature
         fitted = regressor(kernel).fit(features[some] / spread, centred[some]).kernel_
     scaled, noise = fitted.k1, fitted.k2
-    return projected(
-        features,
-        values,
+    return Smoothness(
         lengths=spread * scaled.k2.length_scale,
         variance=float(scaled.k1.constant_value),
         noise=float(noise.noise_level),
-        num_points=NUM_POINTS,
     )
 
 
-def left_out(process: GaussianProcess, features: Rows, values: Rows, families: Sequence[Hashable]) -> tuple[Rows, Rows]:
-    """
-    Return errors on held-out families of samples, and their predicted standard deviations.
-
-    With few samples lengths and variances are chosen anew for each fold, since those of all samples would be
-    overconfident. A single family is not held out.
-
-    Parameters
-    ----------
-    process
-        Process of all samples; with many samples its lengths and variances are reused.
-    features, values, families
-        The samples.
-
-    Returns
-    -------
-    tuple
-        Absolute errors and standard deviations; shape (rows,).
-    """
+def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list[Fold]:
+    """Hold out each fold of families once; a single family is known and unseen at once."""
     folds = dealt(families, NUM_FOLDS)
     numbers = np.unique(folds)
-    errors, deviations = np.empty(len(values)), np.empty(len(values))
-    for number in numbers:
-        out = folds == number
-        part = process if len(numbers) < 2 else _fit_part(process, features[~out], values[~out], len(values))
-        errors[out] = np.abs(values[out] - part.mean(features[out]))
-        deviations[out] = part.deviation(features[out])
-    return errors, deviations
-
-
-def _fit_part(process: GaussianProcess, features: Rows, values: Rows, num_all: int) -> GaussianProcess:
-    if num_all <= NUM_TUNED:
-        return tuned(features, values)
-    return projected(
-        features,
-        values,
-        lengths=process.lengths,
-        variance=process.variance,
-        noise=process.noise,
-        num_points=NUM_POINTS,
-    )
-
-
-def widening(scores: Rows) -> float:
-    """
-    Return the factor on standard deviations with which a 90 % interval holds 90 % of held-out families.
-
-    Parameters
-    ----------
-    scores
-        Errors of held-out samples, in standard deviations; shape (rows,).
-
-    References
-    ----------
-    Split conformal prediction with a scaled score: Lei et al., Distribution-Free Predictive Inference for Regression,
-    JASA 2018, section 5.2.
-    """
-    rank = int(np.ceil(0.9 * (len(scores) + 1)))  # with few samples the next one may be the worst
-    return float(np.sort(scores)[min(rank, len(scores)) - 1]) / NORMAL_90
+    return [
+        Fold(known=(features[known], values[known]), unseen=(features[folds == number], values[folds == number]))
+        for number in numbers
+        for known in [(folds != number) | (len(numbers) < 2)]
+    ]
 
 
 def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:
@@ -258,8 +206,3 @@ def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:
 def unadapted(base: SampledTimes, shapes: Shapes, seconds: Rows) -> SampledTimes:
     """Return another device's times with only the new device's rates."""
     return replace(base, rates=estimated_rates(shapes, seconds))
-
-
-def _import_library(name: str) -> Any:
-    library = name.partition(".")[0]
-    return optional_library(name, "samples", f"Learning needs {library}, which is not installed.", extra="fit")

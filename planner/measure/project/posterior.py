@@ -11,9 +11,9 @@ from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.measure.calibrate.cases import DIFFERENCE, LEAST_SENSITIVITY, measured_logarithms
+from planner.measure.calibrate.cases import DIFFERENCE, LEAST_SENSITIVITY, Array, measured_logarithms
 from planner.measure.calibrate.constants import Constant
-from planner.measure.calibrate.fit import NOISE, REACH, Array, Fit, covariance, fit, priors_of
+from planner.measure.calibrate.fit import NOISE, REACH, Fit, covariance, fit, priors_of
 from planner.measure.project.measured_device import Road
 from planner.measure.runs.predictions import Case
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
 from math import gcd
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from pydantic.dataclasses import dataclass as validated
 
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.fields import STRICT
 from costmodel.facts.framework import Framework
 from costmodel.facts.model import Experts, Model
 from costmodel.facts.workload import Precision, Workload
@@ -29,12 +25,8 @@ from costmodel.strategy import (
     decision_text,
 )
 from costmodel.tables import Facts
+from planner.uncertainty.evidence.counts import Entry, measured_ground
 from planner.uncertainty.evidence.kinds import ANY, CHANGED, architecture_of, stack_of
-from planner.uncertainty.evidence.stored import stored
-
-TABLE = "features.yaml"
-
-Counted = TypeVar("Counted", int, str)
 
 FEWEST_RUNS = 3
 """Fewest measured runs of a feature, or pair of features, in a default plan."""
@@ -217,87 +209,6 @@ class Unproven:
     where: str
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class Shown:
-    """
-    Evidence of runs of one generation, family and stack line.
-
-    Parameters
-    ----------
-    line, generation, family
-        The stack line; the architecture of the devices, and the kind of model, or ``any``.
-    runs
-        Number of runs.
-    features
-        Number of runs by feature, and by pair of them (joined by `` with ``).
-    vpp, ep, cp_tokens
-        Number of runs by virtual stages per pipeline rank, by expert-parallel degree, and of those with cp above 1 by
-        tokens of a sequence per rank.
-    """
-
-    line: str
-    generation: str
-    family: str
-    runs: int
-    features: Mapping[str, int]
-    vpp: Mapping[int, int]
-    ep: Mapping[int, int]
-    cp_tokens: Mapping[int, int]
-
-    def reaching(self, vpp: int) -> int:
-        """Return the number of runs with at least some virtual stages per rank."""
-        return sum(runs for value, runs in self.vpp.items() if value >= vpp)
-
-    @property
-    def most_vpp(self) -> int:
-        """Largest number of virtual stages per rank with enough runs."""
-        return max((value for value in self.vpp if self.reaching(value) >= FEWEST_RUNS), default=1)
-
-    def narrower(self, ep: int) -> int:
-        """Number of runs that divide experts over as many ranks, or fewer."""
-        return sum(runs for value, runs in self.ep.items() if 1 < value <= ep)
-
-    @property
-    def least_ep(self) -> int:
-        """The smallest degree above 1 that enough runs have, or less than; 1 where too few have any."""
-        return min((value for value in self.ep if self.narrower(value) >= FEWEST_RUNS), default=1)
-
-    def wider(self, ep: int) -> int:
-        """Number of runs that divide experts over as many ranks, or more."""
-        return sum(runs for value, runs in self.ep.items() if value >= ep)
-
-    @property
-    def most_ep(self) -> int:
-        """The largest degree that enough runs have, or more than; 1 where too few have any."""
-        return max((value for value in self.ep if self.wider(value) >= FEWEST_RUNS), default=1)
-
-    def shorter(self, tokens: int) -> int:
-        """Number of runs whose context-parallel ranks have as many tokens of a sequence, or fewer."""
-        return sum(runs for value, runs in self.cp_tokens.items() if value <= tokens)
-
-    @property
-    def least_cp_tokens(self) -> int:
-        """The fewest tokens of a sequence per context-parallel rank that enough runs have, or less than; 0: too few."""
-        return min((value for value in self.cp_tokens if self.shorter(value) >= FEWEST_RUNS), default=0)
-
-
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class EvidenceTable:
-    """
-    All evidence of runs.
-
-    Parameters
-    ----------
-    source
-        Source of the runs.
-    shown
-        One entry for each stack line, generation and family.
-    """
-
-    source: str
-    shown: tuple[Shown, ...]
-
-
 # --- the table ----------------------------------------------------------------------------------------------
 
 
@@ -334,35 +245,27 @@ def name_of(*tokens: tuple[Axis, int]) -> str:
     return WITH.join(axis.token(value) for axis, value in tokens)
 
 
-def shown_by(runs: Iterable[tuple[Facts, Strategy]]) -> list[Shown]:
+def counted_features(facts: Facts, strategy: Strategy) -> Iterator[Entry]:
     """
-    Count the runs that have each feature and pair, by stack line, generation of devices and family.
+    Yield the entries of a run's features and degrees by stack line, generation of devices and family.
 
-    Parameters
-    ----------
-    runs
-        Facts and strategy of each.
+    Dimensions are ``feature`` (features, and pairs of them joined by `` with ``), ``vpp``, ``ep`` where it is above 1,
+    and ``cp_tokens``: tokens of a sequence per rank where cp is above 1.
     """
-    groups: dict[tuple[str, str, str], list[tuple[Facts, Strategy]]] = {}
-    for facts, strategy in runs:
-        line, generation, family = key_of(facts.model, facts.cluster)
-        for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
-            groups.setdefault(key, []).append((facts, strategy))
-    return [
-        Shown(
-            line=key[0],
-            generation=key[1],
-            family=key[2],
-            runs=len(own),
-            features=_count(name for run in own for name in _names_of(*run)),
-            vpp=_count(strategy.vpp for _, strategy in own),
-            ep=_count(strategy.ep for _, strategy in own),
-            cp_tokens=_count(
-                facts.workload.sequence_length // strategy.cp for facts, strategy in own if strategy.cp > 1
-            ),
-        )
-        for key, own in sorted(groups.items())
-    ]
+    line, generation, family = key_of(facts.model, facts.cluster)
+    own: dict[str, Iterable[int | str]] = {
+        "feature": list(_names_of(facts, strategy)),
+        "vpp": [strategy.vpp],
+        "ep": [strategy.ep] if strategy.ep > 1 else [],
+        "cp_tokens": [facts.workload.sequence_length // strategy.cp] if strategy.cp > 1 else [],
+    }
+    for key in {(one, *rest) for one in (line, ANY) for rest in ((generation, family), (ANY, family), (ANY, ANY))}:
+        yield from ((name, subset_name(key), value) for name, values in own.items() for value in values)
+
+
+def subset_name(key: tuple[str, str, str]) -> str:
+    """Return the name of runs of a stack line, generation and family in the table."""
+    return " ".join(key)
 
 
 def _names_of(facts: Facts, strategy: Strategy) -> Iterator[str]:
@@ -371,11 +274,6 @@ def _names_of(facts: Facts, strategy: Strategy) -> Iterator[str]:
     yield from (name_of(one) for one in tokens if one[0] in FEATURES)
     pairs = (*pairs_of(tokens), *_pairs_with_bits(tokens, num_bits(facts.workload.precision)))
     yield from (name_of(*pair) for pair in pairs)
-
-
-def _count(values: Iterable[Counted]) -> dict[Counted, int]:
-    """Count each value, the smallest first."""
-    return dict(sorted(Counter(values).items()))
 
 
 def line_of(framework: Framework | None) -> str:
@@ -395,15 +293,6 @@ def key_of(model: Model, cluster: Cluster) -> tuple[str, str, str]:
     return line_of(cluster.framework), cluster.device.architecture or ANY, architecture_of(model)
 
 
-@cache
-def evidence() -> Mapping[tuple[str, str, str], Shown]:
-    """Return the project's table by stack line, generation and family."""
-    return {
-        (one.line, one.generation, one.family): one
-        for one in stored(EvidenceTable, TABLE, "planner.uncertainty.evidence").shown
-    }
-
-
 # --- a job's evidence ---------------------------------------------------------------------------------------
 
 
@@ -417,9 +306,10 @@ class Evidence:
     key
         Stack line, generation and family of the job.
     own
-        Runs of these; None where there are none.
+        Name of the runs of these in the table; None where there are none.
     related
-        Runs of its stack line on any devices, for ZeRO of a job without runs of its own; None where there are none.
+        Name of the runs of its stack line on any devices, for ZeRO of a job without runs of its own; None where there
+        are none.
     where
         Its own runs in words.
     bits
@@ -427,8 +317,8 @@ class Evidence:
     """
 
     key: tuple[str, str, str]
-    own: Shown | None
-    related: Shown | None
+    own: str | None
+    related: str | None
     where: str
     bits: int = 16
 
@@ -436,9 +326,8 @@ class Evidence:
     def of(cls, key: tuple[str, str, str], where: str, bits: int = 16) -> Evidence:
         """Return the evidence of runs of a stack line, generation and family."""
         line, generation, family = key
-        known = evidence()
-        related = known.get((line, ANY, family)) or known.get((line, ANY, ANY))
-        own = None if generation == ANY else known.get(key)
+        related = _first_with_runs((line, ANY, family), (line, ANY, ANY))
+        own = None if generation == ANY else _first_with_runs(key)
         return cls(key=key, own=own, related=related, where=where, bits=bits)
 
     @property
@@ -446,52 +335,53 @@ class Evidence:
         """Clause with the reason that a value is left out."""
         if self.own is None:
             return f"no run of {self.where} was measured"
-        return f"fewer than {FEWEST_RUNS} of {self.own.runs:,} measured runs of {self.where} have it"
+        return f"fewer than {FEWEST_RUNS} of {_num_runs(self.own):,} measured runs of {self.where} have it"
 
     def runs(self, *tokens: tuple[Axis, int]) -> int:
         """Return the number of runs with a feature, or a pair of features."""
-        if tokens[0][0] is DEEP:
-            return self.own.reaching(tokens[0][1]) if self.own else 0
-        if tokens[0][0] is NARROW:
-            return self.own.narrower(tokens[0][1]) if self.own else 0
-        if tokens[0][0] is WIDE:
-            return self.own.wider(tokens[0][1]) if self.own else 0
-        if tokens[0][0] is SHORT:
-            return self.own.shorter(tokens[0][1]) if self.own else 0
-        if self.own is not None:
-            return self.own.features.get(name_of(*tokens), 0)
-        if self.related is None or tokens[0][0].name not in INHERITED or any(a in FEATURES for a, _ in tokens[1:]):
-            return 0
-        return self.related.features.get(name_of(*tokens), 0)
+        (axis, value), *others = tokens
+        counts = measured_ground()
+        if axis in (DEEP, WIDE, NARROW, SHORT):
+            count = counts.reaching if axis in (DEEP, WIDE) else counts.within
+            return count("cp_tokens" if axis is SHORT else axis.name, value, self.own) if self.own else 0
+        among = self.own
+        if among is None and axis.name in INHERITED and not any(other in FEATURES for other, _ in others):
+            among = self.related
+        return counts.runs("feature", name_of(*tokens), among) if among else 0
 
     def shows(self, *tokens: tuple[Axis, int]) -> bool:
         """Return True if enough runs have a feature, or a pair of features."""
-        is_unmeasured = self.own is None and self.related is None and tokens[0][0].name in INHERITED
-        return is_unmeasured or self.runs(*tokens) >= FEWEST_RUNS
+        return self._is_free(tokens[0][0]) or self.runs(*tokens) >= FEWEST_RUNS
+
+    def _is_free(self, axis: Axis) -> bool:
+        """Return True if a feature needs no evidence, since there are no runs of the stack line."""
+        return self.own is None and self.related is None and axis.name in INHERITED
 
     @property
     def most_vpp(self) -> int | None:
         """Largest number of virtual stages per rank with enough runs; None where it is unknown."""
-        shown = self.own or self.related
-        return None if shown is None else shown.most_vpp
+        among = self.own or self.related
+        return max(1, measured_ground().largest("vpp", among, fewest=FEWEST_RUNS)) if among else None
 
     def ep_range(self, most: int) -> tuple[int, int] | None:
         """The smallest and the largest degree above 1 of enough runs, as far as the job allows; None: nobody knows."""
-        shown = self.own or self.related
-        return None if shown is None or shown.most_ep == 1 else (min(shown.least_ep, most), shown.most_ep)
+        among, counts = self.own or self.related, measured_ground()
+        largest = counts.largest("ep", among, fewest=FEWEST_RUNS) if among else 0
+        return (min(counts.smallest("ep", among, fewest=FEWEST_RUNS), most), largest) if among and largest else None
 
     @property
     def least_cp_tokens(self) -> int:
         """The fewest tokens of a sequence per context-parallel rank that enough runs have; 0 where nobody knows."""
-        return next((one.least_cp_tokens for one in (self.own, self.related) if one and one.least_cp_tokens), 0)
+        among, counts = (one for one in (self.own, self.related) if one), measured_ground()
+        return next(filter(None, (counts.smallest("cp_tokens", one, fewest=FEWEST_RUNS) for one in among)), 0)
 
     def proven(self, axis: Axis) -> frozenset[int]:
         """Return the values of a feature, beyond the usual ones, that enough runs have."""
-        if self.own is None and self.related is None and axis.name in INHERITED:
+        if self._is_free(axis):
             return frozenset(int(value) for value in Sharding if value not in axis.usual)
-        shown = self.own or self.related
-        names = () if shown is None else (one for one in shown.features if WITH not in one)
-        own = [axis.value_of(name) for name in names if name.partition("=")[0] == axis.name]
+        among = self.own or self.related
+        names = (str(name) for name in measured_ground().values("feature", among)) if among else ()
+        own = [axis.value_of(name) for name in names if WITH not in name and name.partition("=")[0] == axis.name]
         found = (value for value in own if self.shows((axis, value)))
         return frozenset(value for value in found if self.shows_precision(axis, value))
 
@@ -505,9 +395,19 @@ class Evidence:
             names=tuple(axis.name for axis, _ in tokens),
             text=WITH.join(axis.text(value) for axis, value in tokens),
             runs=self.runs(*tokens),
-            among=self.own.runs if self.own else 0,
+            among=_num_runs(self.own) if self.own else 0,
             where=self.where,
         )
+
+
+def _num_runs(among: str) -> int:
+    """Number of runs of a subset: each has a vpp."""
+    return measured_ground().total("vpp", among)
+
+
+def _first_with_runs(*keys: tuple[str, str, str]) -> str | None:
+    """Return the name of the first subset that has runs."""
+    return next((name for name in map(subset_name, keys) if _num_runs(name)), None)
 
 
 FAMILIES = {"dense": "dense models", "moe": "MoE models", "hybrid": "hybrid models"}

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
+from planner.uncertainty.evidence.counts import Counts, measured_ground
 from planner.uncertainty.evidence.kinds import ANY, stack_of
-from planner.uncertainty.evidence.shown import FEWEST_RUNS
-from planner.uncertainty.evidence.traits import INLINE, Ground, Traits, measured_ground, traits_of
+from planner.uncertainty.evidence.traits import INLINE, Traits, traits_of
 
 FEW_RUNS = 3
 """Runs from which on a value counts as measured: one or two may be odd, and are often of one source."""
+
+FEWEST_RUNS = 50
+"""Runs from which on the absence of a value is evidence; below, related stacks count, then all."""
 
 MOST_TOLD = 6
 """Gaps that a text report lists; the JSON has all of them."""
@@ -87,7 +90,7 @@ class Gap:
     beyond: float = 1.0
 
 
-def ground_of(facts: Facts, strategy: Strategy, ground: Ground | None = None) -> list[Gap]:
+def ground_of(facts: Facts, strategy: Strategy, counts: Counts | None = None) -> list[Gap]:
     """
     List the gaps between a prediction and measured runs, the most important first.
 
@@ -97,16 +100,16 @@ def ground_of(facts: Facts, strategy: Strategy, ground: Ground | None = None) ->
         Model, cluster and workload.
     strategy
         Strategy of the prediction.
-    ground
-        The measured runs; None uses the project's.
+    counts
+        Counts of the measured runs; None uses the project's.
     """
-    return gaps(traits_of(facts, strategy), measured_ground() if ground is None else ground)
+    return gaps(traits_of(facts, strategy), measured_ground() if counts is None else counts)
 
 
-def gaps(run: Traits, ground: Ground) -> list[Gap]:
-    """List the gaps between a run and a ground: those without any run first, then in the order of ``ORDER``."""
+def gaps(run: Traits, counts: Counts) -> list[Gap]:
+    """List the gaps between a run and counted runs: those without any run first, then in the order of ``ORDER``."""
     parts = (_software, _device, _kind, _family, _precision, _features, _launches, _sizes, _degrees)
-    found = (gap for part in parts for gap in part(run, ground))
+    found = (gap for part in parts for gap in part(run, counts))
     return sorted(found, key=lambda gap: (gap.runs > 0, ORDER.index(gap.dimension)))
 
 
@@ -120,7 +123,7 @@ def _few(dimension: str, value: str, runs: int, *, none: str, what: str) -> Iter
         yield Gap(dimension=dimension, value=value, runs=runs, sentence=sentence)
 
 
-def _software(run: Traits, ground: Ground) -> Iterator[Gap]:
+def _software(run: Traits, counts: Counts) -> Iterator[Gap]:
     if not run.release:
         return
     if run.release == INLINE:
@@ -132,27 +135,27 @@ def _software(run: Traits, ground: Ground) -> Iterator[Gap]:
     if run.unknown_release:
         sentence = f"no measured run of {run.unknown_release}, costed as {run.release}"
         yield Gap(dimension="software", value=run.unknown_release, runs=0, sentence=sentence)
-    own = ground.runs("software", run.software)
-    others = _count_of_stack(run, ground) - own
+    own = counts.runs("software", run.software)
+    others = _count_of_stack(run, counts) - own
     beside = f" (of other releases of it: {others:,})" if others else ""
     none = f"no measured run of {run.software}{beside}"
     yield from _few("software", run.software, own, none=none, what=run.software)
-    if own >= FEW_RUNS and not run.unknown_release and not ground.runs("release", run.release):
+    if own >= FEW_RUNS and not run.unknown_release and not counts.runs("release", run.release):
         costed = "" if run.release == run.software else f", costed as {run.software} ({own:,} runs)"
         sentence = f"no measured run of {run.release} itself{costed}"
         yield Gap(dimension="release", value=run.release, runs=0, sentence=sentence)
 
 
-def _count_of_stack(run: Traits, ground: Ground) -> int:
-    counter = ground.of_values("software")
+def _count_of_stack(run: Traits, counts: Counts) -> int:
+    counter = counts.values("software")
     return sum(count for value, count in counter.items() if stack_of(str(value)) == run.stack)
 
 
-def _device(run: Traits, ground: Ground) -> Iterator[Gap]:
+def _device(run: Traits, counts: Counts) -> Iterator[Gap]:
     """Yield the gaps of a device; none if it was calibrated on its own runs."""
     if run.is_own_device:
         return
-    own, alike = ground.runs("device", run.device), ground.runs("architecture", run.architecture)
+    own, alike = counts.runs("device", run.device), counts.runs("architecture", run.architecture)
     name = "the job's own device" if run.device == INLINE else run.device
     if run.architecture == ANY:
         beside = ""
@@ -164,72 +167,72 @@ def _device(run: Traits, ground: Ground) -> Iterator[Gap]:
     if not alike and run.fitted_as not in ("", run.architecture):
         sentence = f"constants of {run.architecture} are those of {run.fitted_as} where nothing was published"
         yield Gap(dimension="architecture", value=run.architecture, runs=0, sentence=sentence)
-    if own and ground.runs("software", run.software) and not ground.runs("device", run.device, run.software):
+    if own and counts.runs("software", run.software) and not counts.runs("device", run.device, run.software):
         sentence = f"no measured run of {run.software} on {run.device}"
         yield Gap(dimension="software on device", value=f"{run.software} on {run.device}", runs=0, sentence=sentence)
 
 
-def _kind(run: Traits, ground: Ground) -> Iterator[Gap]:
+def _kind(run: Traits, counts: Counts) -> Iterator[Gap]:
     models = MODELS[run.kind]
-    if not ground.runs("kind", run.kind):
+    if not counts.runs("kind", run.kind):
         yield Gap(dimension="kind", value=run.kind, runs=0, sentence=f"no measured run of {models}")
         return
-    if not run.is_own_device and ground.runs("architecture", run.architecture):
-        runs, on = ground.runs("kind", run.kind, run.architecture), f"on {run.architecture}"
+    if not run.is_own_device and counts.runs("architecture", run.architecture):
+        runs, on = counts.runs("kind", run.kind, run.architecture), f"on {run.architecture}"
         value, none = f"{run.kind} {on}", f"no measured run of {models} {on}"
         yield from _few("kind", value, runs, none=none, what=f"a {MODEL[run.kind]} {on}")
-    if _count_of_stack(run, ground):
-        runs, by = ground.runs("kind", run.kind, run.stack), f"with {run.stack}"
+    if _count_of_stack(run, counts):
+        runs, by = counts.runs("kind", run.kind, run.stack), f"with {run.stack}"
         value, none = f"{run.kind} {by}", f"no measured run of {models} {by}"
         yield from _few("kind", value, runs, none=none, what=f"a {MODEL[run.kind]} {by}")
 
 
-def _family(run: Traits, ground: Ground) -> Iterator[Gap]:
-    if run.family == INLINE or not ground.runs("kind", run.kind):
+def _family(run: Traits, counts: Counts) -> Iterator[Gap]:
+    if run.family == INLINE or not counts.runs("kind", run.kind):
         return
-    known = [(name, count) for name, count in ground.most("family", run.kind, 3) if name not in (INLINE, run.family)]
+    known = [(name, count) for name, count in counts.most("family", run.kind, 3) if name not in (INLINE, run.family)]
     beside = ", ".join(f"{name} {count:,}" for name, count in known[:2])
     none = f"no measured run of {MODELS[run.kind]} of family {run.family}" + (f" ({beside})" if beside else "")
-    runs = ground.runs("family", run.family, run.kind)
+    runs = counts.runs("family", run.family, run.kind)
     yield from _few("family", run.family, runs, none=none, what=f"a {MODEL[run.kind]} of family {run.family}")
 
 
-def _precision(run: Traits, ground: Ground) -> Iterator[Gap]:
-    everywhere = ground.runs("precision", run.precision)
+def _precision(run: Traits, counts: Counts) -> Iterator[Gap]:
+    everywhere = counts.runs("precision", run.precision)
     if not everywhere:
         sentence = f"no measured run in {run.precision}"
         yield Gap(dimension="precision", value=run.precision, runs=0, sentence=sentence)
-    elif not run.is_own_device and ground.runs("architecture", run.architecture):
-        runs, on = ground.runs("precision", run.precision, run.architecture), f"{run.precision} on {run.architecture}"
+    elif not run.is_own_device and counts.runs("architecture", run.architecture):
+        runs, on = counts.runs("precision", run.precision, run.architecture), f"{run.precision} on {run.architecture}"
         yield from _few("precision", on, runs, none=f"no measured run in {on}", what=on)
 
 
 # --- decisions ----------------------------------------------------------------------------------------------
 
 
-def _features(run: Traits, ground: Ground) -> Iterator[Gap]:
+def _features(run: Traits, counts: Counts) -> Iterator[Gap]:
     """Yield features that few runs of its stack have, or of related stacks where its own has too few runs to tell."""
     known = [*run.features.items(), *(("recompute", part) for part in run.recompute)]
     for name, value in known:
         if value in PLAIN:
             continue
-        stacks = next(each for each in run.related if _total(ground, name, each) >= FEWEST_RUNS or ANY in each)
-        runs = sum(ground.runs(name, value, stack) for stack in stacks)
-        of = "" if ANY in stacks or not ground.runs(name, value) else f" of {_stacks_text(stacks)}"
+        stacks = next(each for each in run.related if _total(counts, name, each) >= FEWEST_RUNS or ANY in each)
+        runs = sum(counts.runs(name, value, stack) for stack in stacks)
+        of = "" if ANY in stacks or not counts.runs(name, value) else f" of {_stacks_text(stacks)}"
         does, called = _feature_words(name, value)
-        beside = ground.runs(name, value)
+        beside = counts.runs(name, value)
         others = f" ({beside:,} of other software)" if beside > runs else ""
         what = f"{called} with {_stacks_text(stacks)}" if of else called
         few = list(_few(name, value, runs, none=f"no measured run{of} {does}{others}", what=what))
-        yield from few or _feature_on(run, ground, name, value)
+        yield from few or _feature_on(run, counts, name, value)
 
 
-def _feature_on(run: Traits, ground: Ground, name: str, value: str) -> Iterator[Gap]:
+def _feature_on(run: Traits, counts: Counts, name: str, value: str) -> Iterator[Gap]:
     """Yield a feature that few runs on its generation of devices have, where there are enough of these."""
-    if run.is_own_device or ground.total(name, run.architecture) < FEWEST_RUNS:
+    if run.is_own_device or counts.total(name, run.architecture) < FEWEST_RUNS:
         return
     does, called = _feature_words(name, value)
-    runs, on = ground.runs(name, value, run.architecture), f"on {run.architecture}"
+    runs, on = counts.runs(name, value, run.architecture), f"on {run.architecture}"
     yield from _few(name, f"{value} {on}", runs, none=f"no measured run {on} {does}", what=f"{called} {on}")
 
 
@@ -240,8 +243,8 @@ def _feature_words(name: str, value: str) -> tuple[str, str]:
     return does.format(value=shown), called.format(value=shown)
 
 
-def _total(ground: Ground, name: str, stacks: Sequence[str]) -> int:
-    return sum(ground.total(name, stack) for stack in stacks)
+def _total(counts: Counts, name: str, stacks: Sequence[str]) -> int:
+    return sum(counts.total(name, stack) for stack in stacks)
 
 
 def _stacks_text(stacks: Sequence[str]) -> str:
@@ -249,7 +252,7 @@ def _stacks_text(stacks: Sequence[str]) -> str:
     return stacks[0] if len(stacks) == 1 else f"{', '.join(stacks[:-1])} or {stacks[-1]}"
 
 
-def _launches(run: Traits, _: Ground) -> Iterator[Gap]:
+def _launches(run: Traits, _: Counts) -> Iterator[Gap]:
     """Yield CPU launches of overlapped all-to-all beyond those of measured runs, whose effect is capped."""
     if run.launches_beyond > 1:
         sentence = (
@@ -268,11 +271,11 @@ def _launches(run: Traits, _: Ground) -> Iterator[Gap]:
 # --- numbers ------------------------------------------------------------------------------------------------
 
 
-def _sizes(run: Traits, ground: Ground) -> Iterator[Gap]:
+def _sizes(run: Traits, counts: Counts) -> Iterator[Gap]:
     """Yield numbers beyond all measured ones of its kind; for devices, those on its device where there are any."""
-    if not ground.runs("kind", run.kind):
+    if not counts.runs("kind", run.kind):
         return
-    on_device = bool(ground.total("num_devices", run.kind_on_device))
+    on_device = bool(counts.total("num_devices", run.kind_on_device))
     among = {"num_devices": run.kind_on_device} if on_device else {}
     where = f" on {run.device}" if on_device else ""
     model, models = MODEL[run.kind], MODELS[run.kind]
@@ -284,20 +287,20 @@ def _sizes(run: Traits, ground: Ground) -> Iterator[Gap]:
     for name, own in run.sizes.items():
         if name == "num_devices" and run.is_own_device:
             continue
-        most = ground.largest(name, among.get(name, run.kind))
+        most = counts.largest(name, among.get(name, run.kind))
         if own >= NEARLY * most:
             sentence = words[name].format(most=most, own=own)
             yield Gap(dimension=name, value=str(own), runs=0, sentence=sentence, beyond=own / most)
 
 
-def _degrees(run: Traits, ground: Ground) -> Iterator[Gap]:
+def _degrees(run: Traits, counts: Counts) -> Iterator[Gap]:
     """Yield degrees that few runs reach: between two measured degrees nothing is extrapolated."""
-    if not ground.runs("kind", run.kind):
+    if not counts.runs("kind", run.kind):
         return
     models = MODELS[run.kind]
     for name, degree in run.degrees.items():
-        most, beyond = ground.largest(name, run.kind), ground.reaching(name, degree, run.kind)
-        value = f"{name} {degree:,}" if ground.runs(name, degree, run.kind) else f"{name} of {degree:,} or more"
+        most, beyond = counts.largest(name, run.kind), counts.reaching(name, degree, run.kind)
+        value = f"{name} {degree:,}" if counts.runs(name, degree, run.kind) else f"{name} of {degree:,} or more"
         known = f"the largest measured {name} of {models} is {most:,} (this job: {degree:,})"
         none = known if most else f"no measured run of a {MODEL[run.kind]} has {name} above 1"
         for gap in _few(name, str(degree), beyond, none=none, what=f"{value} of {models}"):

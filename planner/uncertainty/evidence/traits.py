@@ -1,34 +1,39 @@
-"""Traits of a run that other runs may lack, and the number of runs with each."""
+"""Traits of a run that other runs may lack, and the entries under which it is counted."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from typing import TypeAlias
-
-from pydantic.dataclasses import dataclass as validated
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from costmodel import catalog
-from costmodel.facts.fields import STRICT
+from costmodel.facts.features import feature_of
+from costmodel.facts.framework import Framework
 from costmodel.models.parameters import parameters
 from costmodel.step.layer import layer_parts
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
+from planner.uncertainty.evidence.counts import Entry
 from planner.uncertainty.evidence.kinds import ANY, CHANGED, architecture_of, stack_of
-from planner.uncertainty.evidence.shown import MATTERS_ABOVE, related_stacks, shown_features, value_of
-from planner.uncertainty.evidence.stored import stored
-
-TABLE = "ground.yaml"
-
-Value: TypeAlias = str | int
-
-Entry: TypeAlias = tuple[str, str, Value]
-"""Dimension, subset of runs, and value."""
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "vpp")
 """Degrees that count as dimensions: dp follows from them and the number of devices."""
+
+MATTERS_ABOVE: Mapping[str, str] = {
+    "schedule": "pp",
+    "vocabulary": "pp",
+    "sharding": "dp",
+    "token_dispatcher": "ep",
+    "cuda_graphs": "",
+    "sequence_parallel": "tp",
+    "activation_offload": "",
+    "optimizer_offload": "",
+    "tp_overlap": "tp",
+    "cp_overlap": "cp",
+    "ep_overlap": "ep",
+    "pp_overlap": "pp",
+    "dp_overlap": "dp",
+}
+"""Decisions that are features of the software, and the degree above 1 without which they have no effect."""
 
 INLINE = "inline"
 """Name of entries without a name that runs could share."""
@@ -94,7 +99,7 @@ class Traits:
     launches_beyond: float
 
     def entries(self) -> tuple[Entry, ...]:
-        """List all entries under which the run is counted, without the features of its stack."""
+        """List all entries under which the run is counted."""
         return tuple(dict.fromkeys(self._entries()))  # a device without an architecture is among any twice
 
     def _entries(self) -> Iterator[Entry]:
@@ -108,23 +113,12 @@ class Traits:
         yield "family", self.kind, self.family
         for among in (ANY, self.architecture):
             yield "precision", among, self.precision
-        for name, size in self.sizes.items():
-            yield name, self.kind, size
+        yield from ((name, self.kind, number) for name, number in (*self.sizes.items(), *self.degrees.items()))
         yield "num_devices", self.kind_on_device, self.sizes["num_devices"]
-        for name, degree in self.degrees.items():
-            yield name, self.kind, degree
-        for part in self.recompute:
-            yield "recompute", ANY, part
-            yield "recompute", self.stack, part
-        if self.architecture != ANY:
-            for name, value in self.features.items():
-                yield name, self.architecture, value
-
-    def feature_entries(self) -> Iterator[Entry]:
-        """Yield the features of its stack under which it is counted."""
-        for name, value in self.features.items():
-            yield name, ANY, value
-            yield name, self.stack, value
+        for among in (ANY, self.stack):
+            yield from (("recompute", among, part) for part in self.recompute)
+        for among in (ANY, self.stack, self.architecture):
+            yield from ((name, among, value) for name, value in self.features.items())
 
     @property
     def kind_on_device(self) -> str:
@@ -179,119 +173,20 @@ def _recomputation(strategy: Strategy) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for text in texts for part in text.split("+")))
 
 
-# --- how many runs have shown it ----------------------------------------------------------------------------
+def value_of(strategy: Strategy, name: str) -> str | None:
+    """Return a decision's value as spelled in entries of frameworks; None where it has no effect in the strategy."""
+    return feature_of(name, int(getattr(strategy, name))) if _matters(strategy, name) else None
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class Tally:
-    """
-    Number of runs with each value.
-
-    Parameters
-    ----------
-    dimension
-        Dimension of the values.
-    among
-        Subset of runs; ``any`` for all of them.
-    runs
-        Number of runs by value.
-    """
-
-    dimension: str
-    among: str
-    runs: Mapping[int | str, int]
+def related_stacks(framework: Framework | None) -> Iterator[tuple[str, ...]]:
+    """Yield a framework's own stack, then all stacks with its targets, then all."""
+    if framework is not None:
+        yield (stack_of(framework.name),)
+        kin = {stack_of(name) for target in framework.targets for name in catalog.releases_for(target)}
+        yield tuple(sorted(kin))
+    yield (ANY,)
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class GroundTable:
-    """
-    Traits of the measured runs.
-
-    Parameters
-    ----------
-    source
-        Source of the runs.
-    tallies
-        Counts by dimension; those of features by stack are in their own table.
-    """
-
-    source: str
-    tallies: tuple[Tally, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """
-    Traits of some runs, counted.
-
-    Parameters
-    ----------
-    counts
-        Number of runs by dimension and subset, then by value.
-    """
-
-    counts: Mapping[tuple[str, str], Counter[Value]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, runs: Iterable[Traits]) -> Ground:
-        """Count the traits of runs."""
-        counts: dict[tuple[str, str], Counter[Value]] = {}
-        for run in runs:
-            for dimension, among, value in (*run.entries(), *run.feature_entries()):
-                counts.setdefault((dimension, among), Counter())[value] += 1
-        return cls(counts)
-
-    def of_values(self, dimension: str, among: str = ANY) -> Counter[Value]:
-        """Return the number of runs with each value of a dimension."""
-        return self.counts.get((dimension, among), Counter())
-
-    def runs(self, dimension: str, value: Value, among: str = ANY) -> int:
-        """Return the number of runs with a value."""
-        return self.of_values(dimension, among)[value]
-
-    def total(self, dimension: str, among: str = ANY) -> int:
-        """Return the number of runs with any value."""
-        return self.of_values(dimension, among).total()
-
-    def largest(self, dimension: str, among: str) -> int:
-        """Return the largest number of any run; 0 if there are no runs."""
-        counter = self.of_values(dimension, among)
-        return max((int(value) for value, count in counter.items() if count > 0), default=0)
-
-    def reaching(self, dimension: str, number: int, among: str) -> int:
-        """Return the number of runs with at least some number."""
-        return sum(count for value, count in self.of_values(dimension, among).items() if int(value) >= number)
-
-    def most(self, dimension: str, among: str, number: int) -> list[tuple[Value, int]]:
-        """Return the most frequent values, with their number of runs."""
-        found = [(value, count) for value, count in self.of_values(dimension, among).items() if count > 0]
-        return sorted(found, key=lambda one: (-one[1], str(one[0])))[:number]
-
-
-def tallies_of(runs: Iterable[Traits]) -> list[Tally]:
-    """Count the traits of runs for the planner's file, without features."""
-    counts: dict[tuple[str, str], Counter[Value]] = {}
-    for run in runs:
-        for dimension, among, value in run.entries():
-            counts.setdefault((dimension, among), Counter())[value] += 1
-    return [
-        Tally(dimension=dimension, among=among, runs=dict(sorted(counter.items(), key=_number_or_text)))
-        for (dimension, among), counter in sorted(counts.items())
-    ]
-
-
-def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
-    value, _ = item
-    return (value, "") if isinstance(value, int) else (0, value)
-
-
-@cache
-def measured_ground() -> Ground:
-    """Return the traits of the project's measured runs."""
-    counts: dict[tuple[str, str], Counter[Value]] = {
-        (one.dimension, one.among): Counter(one.runs)
-        for one in stored(GroundTable, TABLE, "planner.uncertainty.evidence").tallies
-    }
-    for stack, features in shown_features().items():
-        counts |= {(name, stack): Counter(runs) for name, runs in features.runs.items()}
-    return Ground(counts)
+def _matters(strategy: Strategy, name: str) -> bool:
+    degree = MATTERS_ABOVE[name]
+    return not degree or getattr(strategy, degree) > 1

@@ -59,11 +59,11 @@ def _kernels(bench: Bench) -> AbstractContextManager[Any]:
 def _heads(bench: Bench, point: Point) -> Callable[[int, int, int], Tensor]:
     sequences = point.sizes.sequences or 0
 
-    def made(tokens: int, heads: int, width: int) -> Tensor:
+    def make_heads(tokens: int, heads: int, width: int) -> Tensor:
         laid = bench.tensor(sequences, tokens, heads, width, dtype=point.dtype)
         return laid.transpose(1, 2).detach().requires_grad_()
 
-    return made
+    return make_heads
 
 
 def _attention(bench: Bench, sizes: Sizes) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

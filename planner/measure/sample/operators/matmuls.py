@@ -101,14 +101,14 @@ def _call_grouped_kernel(bench: Bench, counts: list[int]) -> Callable[[Tensor, T
 def _loop_over_groups(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
     """Multiply, for each group, rows of ``left`` by its matrix; or columns of ``left`` by its rows of ``right``."""
 
-    def grouped(left: Tensor, right: Tensor) -> Tensor:
+    def multiply(left: Tensor, right: Tensor) -> Tensor:
         if right.dim() == 2:
             pieces = zip(left.split(counts, dim=1), right.split(counts), strict=True)
         else:
             pieces = zip(left.split(counts), right.unbind(), strict=True)
         return [one @ other for one, other in pieces]
 
-    return grouped
+    return multiply
 
 
 def _sizes(sizes: Sizes) -> tuple[int, int, int]:

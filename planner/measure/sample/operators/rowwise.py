@@ -35,11 +35,11 @@ def rotary(bench: Bench, point: Point) -> Work:
     rows, width = sizes.rows or 0, sizes.qk_head_dim or 0
     cosine, sine = (bench.tensor(rows, 1, width, dtype=point.dtype) for _ in range(2))
 
-    def rotated(x: Tensor) -> Tensor:
+    def rotate(x: Tensor) -> Tensor:
         left, right = x.chunk(2, dim=-1)
         return x * cosine + torch.cat((-right, left), dim=-1) * sine
 
-    return _work(bench, point, rotated, _leaves(bench, point, (rows, sizes.heads or 0, width)))
+    return _work(bench, point, rotate, _leaves(bench, point, (rows, sizes.heads or 0, width)))
 
 
 def swiglu(bench: Bench, point: Point) -> Work:
@@ -47,11 +47,11 @@ def swiglu(bench: Bench, point: Point) -> Work:
     rows, width = _rows(point)
     silu = bench.torch.nn.functional.silu
 
-    def gated(x: Tensor) -> Tensor:
+    def gate_rows(x: Tensor) -> Tensor:
         gate, up = x.chunk(2, dim=-1)
         return silu(gate) * up
 
-    return _work(bench, point, gated, _leaves(bench, point, (rows, 2 * width)))
+    return _work(bench, point, gate_rows, _leaves(bench, point, (rows, 2 * width)))
 
 
 def gelu(bench: Bench, point: Point) -> Work:

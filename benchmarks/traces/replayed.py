@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from planner.measure.traces.breakdown import Breakdown, breakdowns, length, union
+from planner.measure.traces.breakdown import Breakdown, breakdowns
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.comparisons import replay_without_events
 from planner.measure.traces.events import ON_STREAMS, Trace
 from planner.measure.traces.graph import Kind
+from planner.measure.traces.intervals import length, union
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.replay import measured, replay
@@ -101,9 +100,7 @@ def _deepseek(trace: Trace) -> Iterator[str | bool]:
     span = int(end.max() - start.min())
     talks = trace.events.message[rows] >= 0
     own = int((end - start)[talks].sum())
-    everything = (int(start.min()), int(end.max()))
-    alone = length(union(start, end, np.ones(len(rows), dtype=bool), *everything))
-    exposed = alone - length(union(start, end, ~talks, *everything))
+    exposed = length(union(start, end)) - length(union(start[~talks], end[~talks]))
     graph = execution_graph([trace])
     replayed = breakdowns(graph, replay(graph))[graph.ranks[0]].communication
     yield (

@@ -78,9 +78,7 @@ def tiled(trace: Trace, number: int) -> Trace:
                 correlation=np.where(known, events.correlation + copy * numbers, UNKNOWN),
             )
         )
-    names = [one for one in Events.__dataclass_fields__]
-    joined = Events(**{name: np.concatenate([getattr(one, name) for one in copies]) for name in names})
-    return replace(trace, events=joined)
+    return replace(trace, events=Events.join(copies))
 
 
 def _change() -> Iterator[str | bool]:

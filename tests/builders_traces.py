@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Events, Message, Trace, Track
 
-TYPES = {
-    "category": np.int8,
-    "name": np.int32,
-    "track": np.int32,
-    "operands": np.int32,
-    "blocks": np.int32,
-    "message": np.int32,
-    "wait": np.int32,
-}
-EMPTY = {"nbytes": 0}
 THREAD, COMPUTE, COMMUNICATION = range(3)
 TRACKS = (Track("thread", "1", "1"), Track("stream", "0", "7"), Track("stream", "0", "20"))
 
 
 def events_of(rows: list[dict[str, int]]) -> Events:
     """Columns of events, in the order of their start; what they do not say is unknown."""
-    rows = sorted(rows, key=lambda row: (row["start"], -row["duration"]))
-    return Events(
-        **{
-            name: np.array([row.get(name, EMPTY.get(name, UNKNOWN)) for row in rows], dtype=TYPES.get(name, np.int64))
-            for name in Events.__slots__
-        }
-    )
+    columns = {
+        one.name: np.array([row.get(one.name, 0 if one.name == "nbytes" else UNKNOWN) for row in rows], dtype=np.int64)
+        for one in fields(Events)
+    }
+    return Events.build(len(rows), **columns).in_time_order()
 
 
 def a_step(*, kernel: str = "gemm", rank: int | None = 0, num_steps: int = 1) -> Trace:

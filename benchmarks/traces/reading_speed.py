@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from json import dumps, loads
 from pathlib import Path
 from time import perf_counter, process_time
@@ -29,31 +28,6 @@ EVENTS, END = '"traceEvents": [', "\n  ]"
 
 START = re.compile(r'("ts": )(\d+)')
 SHIFT_MICROSECONDS = 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadingSpeed:
-    """
-    What reading a file took.
-
-    Parameters
-    ----------
-    file_bytes, json_bytes
-        Of the file, and of what it unpacks to.
-    num_events
-        That the trace has.
-    seconds, processor_seconds
-        By the clock, and of the processor.
-    peak_bytes
-        Memory of the process at most.
-    """
-
-    file_bytes: int
-    json_bytes: int
-    num_events: int
-    seconds: float
-    processor_seconds: float
-    peak_bytes: int
 
 
 def write_long_trace(source: Path, target: Path, file_bytes: int) -> int:
@@ -94,11 +68,18 @@ def _pieces(text: str, begin: int, end: int) -> Iterator[str]:
         yield "," + "".join(parts)
 
 
-def measure(path: Path, json_bytes: int) -> ReadingSpeed:
-    """Read a file in a process of its own, whose memory is that of reading alone."""
+def measure(path: Path, json_bytes: int) -> dict[str, float]:
+    """
+    Read a file in a process of its own, whose memory is that of reading alone.
+
+    Returns
+    -------
+    dict
+        Bytes of the file and of the JSON in it, its events, seconds by the clock and of the processor, peak memory.
+    """
     command = [sys.executable, "-m", "benchmarks.traces.reading_speed", "--read", str(path)]
-    found = loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return ReadingSpeed(file_bytes=path.stat().st_size, json_bytes=json_bytes, **found)
+    found: dict[str, float] = loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {"file_bytes": path.stat().st_size, "json_bytes": json_bytes, **found}
 
 
 def _read(path: Path) -> dict[str, float]:
@@ -129,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in cast("list[Path]", arguments.traces):
             target = Path(folder) / path.name
             json_bytes = write_long_trace(path, target, int(arguments.megabytes * 1e6))
-            print(dumps({"trace": path.name, **asdict(measure(target, json_bytes))}), flush=True)
+            print(dumps({"trace": path.name, **measure(target, json_bytes)}), flush=True)
             target.unlink()
     return 0
 

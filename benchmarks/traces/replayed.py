@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from planner.measure.traces.breakdown import Breakdown, breakdowns, length, union
+from planner.measure.traces.breakdown import breakdowns
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.comparisons import replay_without_events
 from planner.measure.traces.events import ON_STREAMS, Trace
 from planner.measure.traces.graph import Kind
+from planner.measure.traces.intervals import length, union
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.replay import measured, replay
@@ -28,69 +26,26 @@ WITHIN = 0.001
 """Difference up to which these two are the same."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayedStep:
-    """
-    An iteration of a real trace.
-
-    Parameters
-    ----------
-    source, name
-        Of the trace and the iteration.
-    complete
-        Whether the trace holds all of it: marked by the profiler, or followed by another one.
-    recorded, replayed, without_events, kernels
-        Nanoseconds as recorded, replayed, replayed without waits of streams for events, and summed over kernels.
-    breakdown
-        Of the replay.
-    """
-
-    source: str
-    name: str
-    complete: bool
-    recorded: int
-    replayed: int
-    without_events: int
-    kernels: int
-    breakdown: Breakdown
-
-    @property
-    def error(self) -> float:
-        """Replayed over recorded, less 1."""
-        return self.replayed / self.recorded - 1
-
-
-def replayed_steps(trace: Trace) -> Iterator[ReplayedStep]:
-    """Every iteration of a trace."""
-    for number, one in enumerate(iterations(trace)):
-        graph = execution_graph([trace], number)
-        times = replay(graph)
-        on_stream = graph.tasks.kind != Kind.HOST
-        yield ReplayedStep(
-            source=Path(trace.source).name,
-            name=one.name,
-            complete=one.found == "steps" or one.followed,
-            recorded=measured(graph).iteration,
-            replayed=times.iteration,
-            without_events=replay_without_events(graph).iteration,
-            kernels=int(graph.tasks.duration[on_stream].sum()),
-            breakdown=breakdowns(graph, times)[graph.ranks[0]],
-        )
-
-
 def report(folder: Path) -> Iterator[str | bool]:
     """Lines of a table, and whether each of the checks holds."""
     yield f"{'trace':46}{'iteration':>18}{'recorded, ms':>14}{'replay':>9}{'no events':>11}{'kernels':>10}"
     for path in sorted(folder.glob("*.json.gz")):
         trace = read_trace(path)
-        for one in replayed_steps(trace):
-            note = "" if one.complete else "  incomplete: not counted"
-            yield (
-                f"{one.source:46}{one.name:>18}{one.recorded / 1e6:>14.3f}{one.error:>+9.2%}"
-                f"{one.without_events / one.recorded - 1:>+11.2%}{one.kernels / one.recorded - 1:>+10.1%}{note}"
+        for number, one in enumerate(iterations(trace)):
+            graph = execution_graph([trace], number)
+            times, recorded = replay(graph), measured(graph).iteration
+            error, kernels = (
+                times.iteration / recorded - 1,
+                int(graph.tasks.duration[graph.tasks.kind != Kind.HOST].sum()),
             )
-            yield not one.complete or abs(one.error) <= MOST_ERROR
-            yield one.breakdown.total == one.replayed
+            is_complete = one.found == "steps" or one.followed
+            yield (
+                f"{path.name:46}{one.name:>18}{recorded / 1e6:>14.3f}{error:>+9.2%}"
+                f"{replay_without_events(graph).iteration / recorded - 1:>+11.2%}{kernels / recorded - 1:>+10.1%}"
+                + ("" if is_complete else "  incomplete: not counted")
+            )
+            yield not is_complete or abs(error) <= MOST_ERROR
+            yield breakdowns(graph, times)[graph.ranks[0]].total == times.iteration
         if path.name == DEEPSEEK:
             yield from _deepseek(trace)
 
@@ -101,9 +56,7 @@ def _deepseek(trace: Trace) -> Iterator[str | bool]:
     span = int(end.max() - start.min())
     talks = trace.events.message[rows] >= 0
     own = int((end - start)[talks].sum())
-    everything = (int(start.min()), int(end.max()))
-    alone = length(union(start, end, np.ones(len(rows), dtype=bool), *everything))
-    exposed = alone - length(union(start, end, ~talks, *everything))
+    exposed = length(union(start, end)) - length(union(start[~talks], end[~talks]))
     graph = execution_graph([trace])
     replayed = breakdowns(graph, replay(graph))[graph.ranks[0]].communication
     yield (

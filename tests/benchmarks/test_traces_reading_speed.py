@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 
+from benchmarks.traces.__main__ import main
 from benchmarks.traces.reading_speed import measure, write_long_trace
 from planner.measure.traces.reading import read_trace
 from tests.builders_kineto import a_step, document
@@ -32,5 +33,28 @@ class TestLongTrace:
             10**9 + 15_000,
             10**9 + 20_250,
         ]
-        assert found.num_events == len(trace.events)
-        assert found.file_bytes >= 100_000
+        assert found["num_events"] == len(trace.events)
+        assert found["file_bytes"] >= 100_000
+
+
+class TestParts:
+    """Parts of the benchmark that lack what they need."""
+
+    def test_a_part_without_its_traces_is_not_checked(self, tmp_path, monkeypatch, capsys):
+        """The folder is not there: nothing is said to be ok, and the exit code is 1."""
+        command = ["benchmarks.traces", "--only", "replay", "--traces", str(tmp_path / "none")]
+        monkeypatch.setattr("sys.argv", command)
+
+        assert main() == 1
+        out = capsys.readouterr().out
+        assert "SKIPPED: there is no folder" in out
+        assert "Not checked: replay." in out
+        assert "ok" not in out
+
+    def test_nor_does_another_part_hide_it(self, tmp_path, monkeypatch, capsys):
+        """No made job differs where none is made, but the real traces were asked for, too."""
+        command = ["benchmarks.traces", "--only", "made", "replay", "--jobs", "0", "--traces", str(tmp_path / "none")]
+        monkeypatch.setattr("sys.argv", command)
+
+        assert main() == 1
+        assert "Not checked: replay." in capsys.readouterr().out

@@ -12,11 +12,10 @@ import pytest
 
 from benchmarks.small_transformers.configurations import weight_shapes
 from benchmarks.traces.__main__ import main, recorded_lines
-from benchmarks.traces.predicted import lines as prediction_lines
-from benchmarks.traces.predicted import predictions
+from benchmarks.traces.predicting import lines as prediction_lines
+from benchmarks.traces.predicting import predictions
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_configurations, traced_job_of
 from benchmarks.traces.recorded.folder import Index, Recording, Stay, Steps, read_recorded, write_index
-from benchmarks.traces.recorded.training import Action, one_forward_one_backward
 from costmodel.errors import SpecError
 from planner.jobs.problem import load
 from tests.cases import in_one_case
@@ -134,24 +133,6 @@ class TestConfigurations:
 
         with pytest.raises(SpecError, match="small twice"):
             traced_configurations(path)
-
-
-class TestPipeline:
-    def test_the_first_of_two_stages_is_one_forward_pass_ahead(self):
-        """Three micro-batches: F0 F1 B0 F2 B1 B2, and on the last stage F0 B0 F1 B1 F2 B2."""
-        first, last = (
-            [f"{pass_[0]}{number}" for pass_, number in one_forward_one_backward(stage=stage, pp=2, num_microbatches=3)]
-            for stage in (0, 1)
-        )
-
-        assert first == ["f0", "f1", "b0", "f2", "b1", "b2"]
-        assert last == ["f0", "b0", "f1", "b1", "f2", "b2"]
-
-    def test_few_micro_batches_do_not_fill_a_deep_pipeline(self):
-        """Of one micro-batch, each stage does both passes."""
-        order = list(one_forward_one_backward(stage=0, pp=4, num_microbatches=1))
-
-        assert order == [Action("forward", 0), Action("backward", 0)]
 
 
 class TestFolder:

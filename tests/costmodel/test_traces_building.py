@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from planner.measure.traces.breakdown import breakdowns, length, union
+from planner.measure.traces.breakdown import breakdowns
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.building.all_ranks import rank_part
 from planner.measure.traces.building.background import background_edges
+from planner.measure.traces.building.one_rank import rank_graph
 from planner.measure.traces.building.polls import find_polls
 from planner.measure.traces.building.streams import Streams
 from planner.measure.traces.building.tasks import host_tasks
@@ -19,6 +19,7 @@ from planner.measure.traces.building.threads import thread_edges
 from planner.measure.traces.critical_path import critical_path
 from planner.measure.traces.events import Blocks, Category, Device, Trace
 from planner.measure.traces.graph import Dependency, Waiting
+from planner.measure.traces.intervals import length, union
 from planner.measure.traces.iterations import Iteration
 from planner.measure.traces.replay import measured, replay
 from tests.builders_traces import COMPUTE, TRACKS, a_step, events_of
@@ -31,16 +32,18 @@ class TestThreads:
 
     def test_a_pause_that_another_thread_fills_is_a_wait(self):
         """The main thread pauses from 10 to 100, the other one works from 12 to 97: 2 later, 3 before."""
-        found = thread_edges(np.array([0, 0, 1, 1]), np.array([0, 100, 12, 60]), np.array([10, 110, 50, 97]), main=0)
+        edges, explained = thread_edges(
+            np.array([0, 0, 1, 1]), np.array([0, 100, 12, 60]), np.array([10, 110, 50, 97]), main=0
+        )
 
-        assert list(zip(found.before, found.after, found.lag, strict=True)) == [(0, 2, 2), (3, 1, 3)]
-        assert sorted(found.explained.tolist()) == [1, 2]
+        assert edges == [(0, 2, 2), (3, 1, 3)]
+        assert sorted(explained) == [1, 2]
 
     def test_a_thread_beside_another_waits_for_nobody(self):
         """It works for 20 of a pause of 90."""
-        found = thread_edges(np.array([0, 0, 1]), np.array([0, 100, 40]), np.array([10, 110, 60]), main=0)
+        edges, _ = thread_edges(np.array([0, 0, 1]), np.array([0, 100, 40]), np.array([10, 110, 60]), main=0)
 
-        assert len(found.before) == 0
+        assert edges == []
 
 
 CALLS = ("cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEvent", "cudaStreamSynchronize", "cudaGetDevice")
@@ -204,11 +207,11 @@ class TestStep:
         assert (graph.edges.dependency == Dependency.LAUNCH).sum() == 3
 
     def test_stretches_join(self):
-        """From 0 to 3 and from 5 to 6: 4 in all, of which the window from 1 has 3."""
-        found = union(np.array([0, 1, 5]), np.array([2, 3, 6]), np.array([True, True, True]), 1, 10)
+        """From 0 to 3 and from 5 to 6: 4 in all."""
+        found = union(np.array([0, 1, 5]), np.array([2, 3, 6]))
 
-        assert found.tolist() == [[1, 3], [5, 6]]
-        assert length(found) == 3
+        assert found.tolist() == [[0, 3], [5, 6]]
+        assert length(found) == 4
 
     @pytest.mark.parametrize("number", [0, 1, 2])
     def test_kernels_alone_keep_their_pauses(self, number):
@@ -227,7 +230,7 @@ class TestStep:
         nothing = Iteration(name="step 7", begin=0, end=10, thread=-1, followed=False, found="steps")
 
         with pytest.raises(SpecError, match=r"step 7 of kernels.json holds nothing that ran"):
-            rank_part(trace, nothing)
+            rank_graph(trace, nothing)
 
 
 def kernels_alone(*, num_iterations: int) -> Trace:

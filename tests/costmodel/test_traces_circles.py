@@ -221,7 +221,7 @@ class TestVerdict:
             lag=np.array([0]),
             dependency=np.array([Dependency.EVENT], dtype=np.int8),
         )
-        graph = replace(graph, edges=Edges.together([graph.edges, wrong]))
+        graph = replace(graph, edges=Edges.join([graph.edges, wrong]))
 
         (found,) = wrong_waits(graph, measured(graph), replay(graph))
 
@@ -296,7 +296,7 @@ class TestChanges:
             dependency=np.array([Dependency.EVENT], dtype=np.int8),
         )
 
-        found = remove_overlap(replace(graph, edges=Edges.together([graph.edges, edge])))
+        found = remove_overlap(replace(graph, edges=Edges.join([graph.edges, edge])))
 
         assert any("wait for each other in circles" in doubt for doubt in found.doubts)
         assert replay(found).iteration == 1000

@@ -13,7 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Message, Operands, Track, Wait
 from planner.measure.traces.reading import read_recordings, read_trace, runs_of
-from planner.measure.traces.reading.communication import Known, known
+from planner.measure.traces.reading.communication import known
 from tests.builders_kineto import SENT, a_step, distributed, event, kernel, launch, operator, write_file
 
 
@@ -211,19 +211,19 @@ class TestCommunication:
     @pytest.mark.parametrize(
         ("name", "expected"),
         [
-            ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Known("nccl", "all_gather")),
-            ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", Known("nccl", "")),
-            ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)", Known("deepep", "dispatch")),
-            ("void dpsk::ep::internode::cached_notify<false>(int)", Known("deepep", "notify")),
-            ("void deep_ep::internode_ll::combine<true, 7168>(void*)", Known("deepep", "combine")),
-            ("hybrid_ep::dispatch_kernel<int>", Known("hybrid_ep", "dispatch")),
-            ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>", Known("custom_all_reduce", "all_reduce")),
-            ("void aiter::cross_device_reduce_2stage<float, 8>", Known("custom_all_reduce", "all_reduce")),
-            ("void c10d::symmetric_memory::multimem_all_gather_kernel<8>", Known("symmetric_memory", "all_gather")),
-            ("two_shot_all_reduce_kernel<c10::BFloat16>", Known("symmetric_memory", "all_reduce")),
-            ("userbuffers_fp16_sum_inplace_gpu_rr_rs_oop", Known("transformer_engine", "")),
-            ("nvshmemi_barrier_on_stream_kernel_threadgroup", Known("nvshmem", "barrier")),
-            ("mscclKernel_Sum_half_Simple", Known("msccl", "")),
+            ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", ("nccl", "all_gather")),
+            ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", ("nccl", "")),
+            ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)", ("deepep", "dispatch")),
+            ("void dpsk::ep::internode::cached_notify<false>(int)", ("deepep", "notify")),
+            ("void deep_ep::internode_ll::combine<true, 7168>(void*)", ("deepep", "combine")),
+            ("hybrid_ep::dispatch_kernel<int>", ("hybrid_ep", "dispatch")),
+            ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>", ("custom_all_reduce", "all_reduce")),
+            ("void aiter::cross_device_reduce_2stage<float, 8>", ("custom_all_reduce", "all_reduce")),
+            ("void c10d::symmetric_memory::multimem_all_gather_kernel<8>", ("symmetric_memory", "all_gather")),
+            ("two_shot_all_reduce_kernel<c10::BFloat16>", ("symmetric_memory", "all_reduce")),
+            ("userbuffers_fp16_sum_inplace_gpu_rr_rs_oop", ("transformer_engine", "")),
+            ("nvshmemi_barrier_on_stream_kernel_threadgroup", ("nvshmem", "barrier")),
+            ("mscclKernel_Sum_half_Simple", ("msccl", "")),
             ("ampere_sgemm_128x64_nn", None),
             ("void at::native::reduce_kernel<512, 1>", None),
             ("void dpsk::permute_dispatch_layout", None),

@@ -5,25 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.measure.traces.events import UNKNOWN, Category, Events, Trace, Track
+from planner.measure.traces.events import UNKNOWN, Category, Trace, Track
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.structure import Parts, Phase, Role, parts
 from planner.measure.traces.structure.names import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
 from planner.measure.traces.structure.passes import in_order
 from planner.measure.traces.structure.repeats import kinds, repetitions
+from tests.builders_operators import Recording
 
 TRACKS = (Track("thread", "1", "1"), Track("thread", "1", "2"), Track("stream", "0", "7"))
 MAIN, WORKER, STREAM = range(3)
 NODE = "autograd::engine::evaluate_function: "
-TYPES = {
-    "category": np.int8,
-    "name": np.int32,
-    "track": np.int32,
-    "operands": np.int32,
-    "blocks": np.int32,
-    "message": np.int32,
-    "wait": np.int32,
-}
 LAYER = ("aten::layer_norm", "aten::linear", "aten::scaled_dot_product_attention", "aten::add")
 
 
@@ -77,21 +69,14 @@ class Recorder:
 
     def trace(self) -> Trace:
         """What was written down."""
-        rows = sorted(self.rows, key=lambda row: (row["start"], -int(row["duration"])))
-        names = tuple(dict.fromkeys(str(row["name"]) for row in rows))
-        columns = {
-            column: np.array(
-                [
-                    names.index(str(row["name"]))
-                    if column == "name"
-                    else row.get(column, 0 if column == "nbytes" else UNKNOWN)
-                    for row in rows
-                ],
-                dtype=TYPES.get(column, np.int64),
+        made = Recording()
+        for row in self.rows:
+            event = dict(row)
+            track = TRACKS[event.pop("track")]
+            made.add(
+                event.pop("category"), event.pop("name"), event.pop("start"), event.pop("duration"), on=track, **event
             )
-            for column in Events.__dataclass_fields__
-        }
-        return Trace(source="by hand", rank=0, world_size=1, events=Events(**columns), names=names, tracks=TRACKS)
+        return made.trace(source="by hand", world_size=1)
 
 
 def model(num_layers: int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from benchmarks.traces.changed import CALLS, RingNetwork, layout_of
+from benchmarks.traces.changed import CALLS, layout_of
 from benchmarks.traces.synthetic import Made, Recipe, Work, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
@@ -42,7 +42,7 @@ def changed(one: Made, to: Layout) -> ExecutionGraph:
     """The graph of traces in another layout."""
     graph = execution_graph(one.traces)
     found = [parts(trace) for trace in one.traces]
-    return rebuilt(graph, found, layout_of(one), to, network=RingNetwork(DURATIONS))
+    return rebuilt(graph, found, layout_of(one), to, network=DURATIONS)
 
 
 class TestLayouts:
@@ -113,7 +113,7 @@ class TestTensorParallel:
         wanted = {(phase, Role.LAYER): [message, message] for phase in (Phase.FORWARD, Phase.BACKWARD)}
 
         changed = add_tensor_parallel(
-            graph, found, wanted, lambda each: RingNetwork(DURATIONS).nanoseconds(each, purpose="dp", ranks=2)
+            graph, found, wanted, lambda each: DURATIONS.nanoseconds(each, purpose="dp", ranks=2)
         )
 
         assert replay(changed).iteration == measured(execution_graph(made(tp=2).traces[:1])).iteration
@@ -157,7 +157,7 @@ class TestRefusals:
         wrong = Layout(num_layers=8, num_microbatches=5)
 
         with pytest.raises(SpecError, match="4 forward passes"):
-            rebuilt(graph, found, wrong, wrong, network=RingNetwork(DURATIONS))
+            rebuilt(graph, found, wrong, wrong, network=DURATIONS)
 
     def test_a_stage_without_a_trace(self):
         """The second one of two is missing."""
@@ -165,7 +165,7 @@ class TestRefusals:
         graph, found = execution_graph(one.traces[:1]), [parts(one.traces[0])]
 
         with pytest.raises(SpecError, match="stages of a pipeline of 2"):
-            rebuilt(graph, found, layout_of(one), layout_of(one), network=RingNetwork(DURATIONS))
+            rebuilt(graph, found, layout_of(one), layout_of(one), network=DURATIONS)
 
     def test_more_stages_than_layers(self):
         """Eight layers on sixteen stages."""

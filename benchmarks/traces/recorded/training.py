@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from benchmarks.small_transformers.training import LEARNING_RATE, random_batch
 from benchmarks.small_transformers.transformer import (
@@ -16,42 +16,10 @@ from benchmarks.small_transformers.transformer import (
     rotations,
 )
 from benchmarks.traces.recorded.configurations import BUCKET_MB, TracedConfiguration
+from planner.measure.traces.change import Layout
 
 Mark: TypeAlias = Callable[[str], AbstractContextManager[Any]]
 """Annotation of a part of a step, by its name."""
-
-
-class Action(NamedTuple):
-    """What a stage of a pipeline does next, with which micro-batch."""
-
-    pass_: Literal["forward", "backward"]
-    micro_batch: int
-
-
-def one_forward_one_backward(*, stage: int, pp: int, num_microbatches: int) -> Iterator[Action]:
-    """
-    The 1F1B order of a stage: as many forward passes as stages follow, then one of each in turn, then the rest.
-
-    Parameters
-    ----------
-    stage, pp
-        Which of how many.
-    num_microbatches
-        Of a step.
-
-    References
-    ----------
-    Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021, arXiv:2006.09503.
-
-    >>> [action.pass_[0] for action in one_forward_one_backward(stage=0, pp=2, num_microbatches=3)]
-    ['f', 'f', 'b', 'f', 'b', 'b']
-    """
-    ahead = min(pp - 1 - stage, num_microbatches)
-    yield from (Action("forward", number) for number in range(ahead))
-    for number in range(ahead, num_microbatches):
-        yield Action("forward", number)
-        yield Action("backward", number - ahead)
-    yield from (Action("backward", number) for number in range(num_microbatches - ahead, num_microbatches))
 
 
 def annotated(text: str) -> AbstractContextManager[Any]:
@@ -130,9 +98,9 @@ class RankTraining:
         inputs: dict[int, Tensor] = {}
         outputs: dict[int, Tensor] = {}
         leaving: tuple[Tensor, int] | None = None
-        order = one_forward_one_backward(stage=self.stage, pp=self.one.pp, num_microbatches=self.one.num_microbatches)
-        for pass_, number in order:
-            if pass_ == "forward":
+        layout = Layout(num_layers=self.one.num_layers, num_microbatches=self.one.num_microbatches, pp=self.one.pp)
+        for direction, _, number in layout.passes(self.stage):
+            if direction == "forward":
                 received = self._exchanged(leaving, None if is_first else self.stage - 1)
                 inputs[number] = self.batch[number][0] if is_first else received.requires_grad_()
                 outputs[number] = self._forward(inputs[number], number)

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.traces.synthetic.machine import (
-    Await,
-    Begin,
-    End,
-    Event,
-    Instruction,
-    Lane,
-    Launch,
-    Pause,
-    Record,
-    Signal,
-    Synchronize,
-    WaitFor,
-)
+from benchmarks.traces.synthetic.machine import Event, Instruction, Lane, Machine
 from benchmarks.traces.synthetic.recipe import Recipe, Work
 from planner.measure.traces.events import UNKNOWN, Category, Message, Operands, Wait
 
@@ -85,7 +72,7 @@ class Calls:
             external=event.external,
             nbytes=nbytes,
         )
-        self.do(Launch(event, kernel))
+        self.do((Machine.launch, event, kernel))
 
     def communicate(self, message: Message, *, channel: str, layer: int = -1) -> int:
         """
@@ -124,31 +111,31 @@ class Calls:
             collective=(channel, number),
             members=len(ranks),
         )
-        self.do(Launch(call, kernel))
+        self.do((Machine.launch, call, kernel))
         return self._record(stream)
 
     def wait(self, stream: str, record: int) -> None:
         """What comes next on a stream waits for an event."""
         call = self._call("cudaStreamWaitEvent")
         wait = Wait("stream_event", self.recorded_on[record], record)
-        self.do(WaitFor(call, stream, record, self._shown(call, "Stream Wait Event", stream, wait)))
+        self.do((Machine.wait_for, call, stream, record, self._shown(call, "Stream Wait Event", stream, wait)))
 
     def synchronize(self, stream: str | None = None) -> None:
         """The thread waits for a stream, or for the device."""
         call = self._call("cudaStreamSynchronize" if stream else "cudaDeviceSynchronize")
         name, wait = ("Stream Sync", Wait("stream", stream)) if stream else ("Context Sync", Wait("device"))
-        self.do(Synchronize(call, stream, self._shown(call, name, stream or "-1", wait)))
+        self.do((Machine.synchronize, call, stream, self._shown(call, name, stream or "-1", wait)))
 
     def _record(self, stream: str) -> int:
         call = self._call("cudaEventRecord")
         self.recorded_on[call.correlation] = stream
-        self.do(Record(call, stream))
+        self.do((Machine.record, call, stream))
         return call.correlation
 
     def _call(self, name: str) -> Event:
         """A call of the runtime, after what the thread does before it."""
         self.num_calls += 1
-        self.do(Pause(self.recipe.pause))
+        self.do((Machine.pause, self.recipe.pause))
         return Event(
             lane=Lane(self.rank, self.thread),
             category=Category.CALL,
@@ -176,14 +163,14 @@ class Calls:
     def hand_over(self, thread: str) -> None:
         """Another thread goes on; this one does nothing until it gets the hand back."""
         self.num_signals += 1
-        self.do(Signal(self.num_signals))
+        self.do((Machine.signal, self.num_signals))
         self.thread = thread
-        self.do(Await(self.num_signals))
+        self.do((Machine.await_signal, self.num_signals))
 
     def annotate(self, name: str) -> None:
         """Begin a stretch with a name."""
         lane = Lane(self.rank, self.thread)
-        self.do(Begin(Event(lane=lane, category=Category.ANNOTATION, name=name, duration=0, step=self.step)))
+        self.do((Machine.begin, Event(lane=lane, category=Category.ANNOTATION, name=name, duration=0, step=self.step)))
 
     def operator(
         self, name: str, operands: Operands | None = None, *, sequence: int = UNKNOWN, forward_thread: int = UNKNOWN
@@ -204,10 +191,10 @@ class Calls:
             operands=operands,
         )
         self.operators.append(self.num_operators)
-        self.do(Begin(event))
+        self.do((Machine.begin, event))
 
     def end_operator(self) -> None:
         """End the innermost operator."""
         if self.recipe.operators:
             self.operators.pop()
-            self.do(End())
+            self.do((Machine.end,))

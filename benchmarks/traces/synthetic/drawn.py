@@ -6,13 +6,14 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from benchmarks.traces.synthetic.machine import Lags
 from benchmarks.traces.synthetic.recipe import Recipe, Work
 from costmodel.errors import SpecError
 from costmodel.pipelines.orders import ONE_CHUNK, has_order
 from costmodel.strategy import V_SHAPED, Schedule
+from planner.measure.traces.events import Message
 
 MOST_RANKS, MOST_LAYERS = 16, 300
 """Size of a drawn job: ranks, and layers times micro-batches of all replicas and tp ranks."""
@@ -92,17 +93,24 @@ class SteadyDurations:
         of an all-reduce of V bytes over a ring of n ranks, half of it of each of its halves;
         :math:`\alpha + V / \beta` of a send.
         """
-        nbytes, number = 2 * work.elements, len(work.ranks)
-        if work.ranks and work.group.startswith(("forward", "backward")):
-            return self.latency + nbytes // self.bytes_per_nanosecond
         if work.ranks:
-            halves = 2 if "AllReduce" in work.name else 1
-            return halves * (number - 1) * (self.latency + nbytes // (number * self.bytes_per_nanosecond))
+            purpose: Literal["pp", "dp"] = "pp" if work.group.startswith(("forward", "backward")) else "dp"
+            operation = "all_reduce" if "AllReduce" in work.name else ""
+            message = Message(operation=operation, elements_in=work.elements)
+            return self.nanoseconds(message, purpose=purpose, ranks=len(work.ranks))
         if work.name.startswith("cuda"):
             return self.calls.get(work.name, 2_000)
         least, most = self.kernels
         whole = least + _number(self.seed, (work.name, work.layer)) % (most - least + 1)
         return -(-whole // MOST_SHARDS) * MOST_SHARDS // work.shards
+
+    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
+        """Nanoseconds of a send, or of a collective over a ring, of two bytes for each element."""
+        nbytes = 2 * max(message.elements_in, message.elements_out)
+        if purpose == "pp":
+            return self.latency + nbytes // self.bytes_per_nanosecond
+        halves = 2 if message.operation == "all_reduce" else 1
+        return halves * (ranks - 1) * (self.latency + nbytes // (ranks * self.bytes_per_nanosecond))
 
 
 MOST_SHARDS = 64

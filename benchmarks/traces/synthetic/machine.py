@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from planner.measure.traces.events import UNKNOWN, Category, Message, Operands, Wait
 
@@ -101,82 +101,15 @@ class Event:
     end: int | None = None
 
 
-# --- what a thread does ------------------------------------------------------------------------------------
-
-
-class Pause(NamedTuple):
-    """Nanoseconds of work that nobody records."""
-
-    duration: int
-
-
-class Begin(NamedTuple):
-    """Beginning of a stretch of the thread: an annotation or an operator."""
-
-    event: Event
-
-
-class End(NamedTuple):
-    """End of the stretch that was begun last."""
-
-
-class Signal(NamedTuple):
-    """Lets threads go on that await it."""
-
-    token: int
-
-
-class Await(NamedTuple):
-    """Waits for a signal of another thread."""
-
-    token: int
-
-
-class Call(NamedTuple):
-    """A call that concerns no stream; :class:`Launch` and those after it do."""
-
-    event: Event
-
-
-class Launch(NamedTuple):
-    """Puts a kernel, a copy or a fill on its stream."""
-
-    event: Event
-    kernel: Event
-
-
-class Record(NamedTuple):
-    """Records an event on a stream: all that is on it by now; the correlation of the call stands for it."""
-
-    event: Event
-    stream: str
-
-
-class WaitFor(NamedTuple):
-    """Lets what comes next on a stream wait for a recorded event; ``shown`` is what the profiler says of it."""
-
-    event: Event
-    stream: str
-    record: int
-    shown: Event
-
-
-class Synchronize(NamedTuple):
-    """Waits for a stream of its rank, or for all of them (None)."""
-
-    event: Event
-    stream: str | None
-    shown: Event
-
-
-Instruction: TypeAlias = Pause | Begin | End | Signal | Await | Call | Launch | Record | WaitFor | Synchronize
-
-
 # --- running it --------------------------------------------------------------------------------------------
 
 
+Instruction: TypeAlias = tuple[Any, ...]
+"""A method of the machine from :meth:`Machine.pause` on, and its arguments; False of it means that it must wait."""
+
+
 @dataclass(eq=False, slots=True)
-class _Thread:
+class Thread:
     """A program, how far it has come, and when."""
 
     lane: Lane
@@ -215,14 +148,14 @@ class Machine:
 
     def __init__(self, programs: Mapping[Lane, Sequence[Instruction]], lags: Lags) -> None:
         self.lags = lags
-        self.threads = [_Thread(lane, program) for lane, program in programs.items()]
+        self.threads = [Thread(lane, program) for lane, program in programs.items()]
         self.streams: dict[Lane, _Stream] = defaultdict(_Stream)
         self.records: dict[tuple[int, int], list[Event]] = {}
         self.signals: dict[tuple[int, int], tuple[int, tuple[Event, Reason] | None]] = {}
         self.collectives: dict[tuple[str, int], list[Event]] = defaultdict(list)
         self.events: list[Event] = []
-        self.ready: deque[_Thread | _Stream] = deque(self.threads)
-        self.blocked: dict[Event | tuple[int, int], list[_Thread | _Stream]] = defaultdict(list)
+        self.ready: deque[Thread | _Stream] = deque(self.threads)
+        self.blocked: dict[Event | tuple[int, int], list[Thread | _Stream]] = defaultdict(list)
         """Who goes on when an event has ended, or a signal was given to a thread of a rank."""
 
     def run(self) -> list[Event]:
@@ -241,8 +174,11 @@ class Machine:
         """
         while self.ready:
             one = self.ready.popleft()
-            if isinstance(one, _Thread):
-                while one.place < len(one.program) and self._step(one, one.program[one.place]):
+            if isinstance(one, Thread):
+                while one.place < len(one.program):
+                    method, *arguments = one.program[one.place]
+                    if method(self, one, *arguments) is False:
+                        break
                     one.place += 1
             else:
                 while one.num_ended < len(one.kernels) and self._start(one, one.kernels[one.num_ended]):
@@ -287,45 +223,42 @@ class Machine:
                 one.after += [(other, "collective") for other in others if other is not one]
                 self._has_happened(one)
 
-    def _step(self, thread: _Thread, instruction: Instruction) -> bool:
-        """Do one instruction, if it can be done now."""
-        rank = thread.lane.rank
-        match instruction:
-            case Pause(duration):
-                thread.clock += duration
-            case Begin(event):
-                event.start = thread.clock
-                thread.open.append(event)
-            case End():
-                event = thread.open.pop()
-                event.end = thread.clock
-                self.events.append(event)
-            case Signal(token):
-                self.signals[rank, token] = thread.clock, thread.before
-                self._has_happened((rank, token))
-            case Await(token):
-                if (rank, token) not in self.signals:
-                    self.blocked[rank, token].append(thread)
-                    return False
-                clock, before = self.signals[rank, token]
-                thread.clock = max(thread.clock, clock + self.lags.handoff)
-                thread.before = (before[0], "handoff") if before else None
-            case Call(event):
-                self._call(thread, event)
-            case Launch(event, kernel):
-                self._launch(thread, event, kernel)
-            case Record(event, stream):
-                self.records[rank, event.correlation] = self.streams[Lane(rank, stream)].contents()
-                self._call(thread, event)
-            case WaitFor(event, stream, record, shown):
-                self.streams[Lane(rank, stream)].pending += self.records[rank, record]
-                self._call(thread, event)
-                self._show(event, shown)
-            case Synchronize(event, stream, shown):
-                return self._synchronize(thread, event, stream, shown)
+    # --- what a thread does
+
+    def pause(self, thread: Thread, duration: int) -> None:
+        """Work that nobody records, in nanoseconds."""
+        thread.clock += duration
+
+    def begin(self, thread: Thread, event: Event) -> None:
+        """Begin a stretch of the thread: an annotation or an operator."""
+        event.start = thread.clock
+        thread.open.append(event)
+
+    def end(self, thread: Thread) -> None:
+        """End the stretch that was begun last."""
+        event = thread.open.pop()
+        event.end = thread.clock
+        self.events.append(event)
+
+    def signal(self, thread: Thread, token: int) -> None:
+        """Let threads go on that await a signal."""
+        key = thread.lane.rank, token
+        self.signals[key] = thread.clock, thread.before
+        self._has_happened(key)
+
+    def await_signal(self, thread: Thread, token: int) -> bool:
+        """Wait for a signal of another thread."""
+        key = thread.lane.rank, token
+        if key not in self.signals:
+            self.blocked[key].append(thread)
+            return False
+        clock, before = self.signals[key]
+        thread.clock = max(thread.clock, clock + self.lags.handoff)
+        thread.before = (before[0], "handoff") if before else None
         return True
 
-    def _launch(self, thread: _Thread, event: Event, kernel: Event) -> None:
+    def launch(self, thread: Thread, event: Event, kernel: Event) -> None:
+        """Put a kernel, a copy or a fill on its stream."""
         stream = self.streams[kernel.lane]
         kernel.earliest = thread.clock + self.lags.launch
         kernel.after = [(event, "launch")]
@@ -338,7 +271,21 @@ class Machine:
         if stream.num_ended == len(stream.kernels) - 1:
             self.ready.append(stream)
 
-    def _synchronize(self, thread: _Thread, event: Event, stream: str | None, shown: Event) -> bool:
+    def record(self, thread: Thread, event: Event, stream: str) -> None:
+        """Record an event on a stream: all that is on it by now; the correlation of the call stands for it."""
+        rank = thread.lane.rank
+        self.records[rank, event.correlation] = self.streams[Lane(rank, stream)].contents()
+        self._call(thread, event)
+
+    def wait_for(self, thread: Thread, event: Event, stream: str, record: int, shown: Event) -> None:
+        """Let the next kernel of a stream wait for a recorded event; ``shown`` is the profiler's event of it."""
+        rank = thread.lane.rank
+        self.streams[Lane(rank, stream)].pending += self.records[rank, record]
+        self._call(thread, event)
+        self._show(event, shown)
+
+    def synchronize(self, thread: Thread, event: Event, stream: str | None, shown: Event) -> bool:
+        """Wait for a stream of the rank, or for all of them (None)."""
         rank = thread.lane.rank
         lanes = [Lane(rank, stream)] if stream else [lane for lane in self.streams if lane.rank == rank]
         awaited = [one for lane in lanes for one in self.streams[lane].contents()]
@@ -351,7 +298,7 @@ class Machine:
         self._show(event, shown)
         return True
 
-    def _call(self, thread: _Thread, event: Event, until: Iterable[int] = ()) -> None:
+    def _call(self, thread: Thread, event: Event, until: Iterable[int] = ()) -> None:
         """Record a call, which begins now and ends its duration after it has begun and what it waits for has ended."""
         event.after += [thread.before] if thread.before else []
         event.start = thread.clock

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from benchmarks.traces.synthetic.calls import AUTOGRAD, MAIN
 from benchmarks.traces.synthetic.machine import Event, Lane, Machine
 from benchmarks.traces.synthetic.recipe import Recipe
+from benchmarks.traces.synthetic.recording import Recording
 from benchmarks.traces.synthetic.steps import programs
 from benchmarks.traces.synthetic.truth import Truth, span, truth_of
-from planner.measure.traces.events import UNKNOWN, Device, Events, Integers, Message, Operands, Trace, Track, Wait
+from planner.measure.traces.events import Device, Trace, Track
 
 DEVICES_PER_NODE = 8
 DEVICE = Device("NVIDIA H100 80GB HBM3", 132, 85_899_345_920)
@@ -25,7 +22,8 @@ BEGIN = 1_000_000_000_000
 FIRST_PROCESS, AUTOGRAD_THREAD = 10_000, 500_000
 """Process of rank 0, which is also its main thread; what autograd's thread has more."""
 
-T = TypeVar("T", bound=Hashable)
+COLUMNS = ("correlation", "external", "sequence", "forward_thread", "operands", "message", "wait", "nbytes")
+"""Columns of the profiler's events that those of the machine have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,57 +73,18 @@ def make(recipe: Recipe) -> Made:
     )
 
 
-class _Table(Generic[T]):
-    """Values by the order in which they first come."""
-
-    def __init__(self) -> None:
-        self.places: dict[T, int] = {}
-
-    def place(self, value: T | None) -> int:
-        return UNKNOWN if value is None else self.places.setdefault(value, len(self.places))
-
-    def column(self, values: Iterable[T | None]) -> NDArray[np.int32]:
-        return np.array([self.place(one) for one in values], dtype=np.int32)
-
-
 def _trace(recipe: Recipe, rank: int, events: Sequence[Event]) -> Trace:
-    names, tracks, operands = _Table[str](), _Table[Track](), _Table[Operands]()
-    messages, waits = _Table[Message](), _Table[Wait]()
-    begin = span(events[0])[0]
-    columns = Events(
-        category=np.array([one.category for one in events], dtype=np.int8),
-        name=names.column(one.name for one in events),
-        track=tracks.column(_track(one.lane) for one in events),
-        start=_integers(span(one)[0] - begin for one in events),
-        duration=_integers(span(one)[1] - span(one)[0] for one in events),
-        correlation=_integers(one.correlation for one in events),
-        external=_integers(one.external for one in events),
-        sequence=_integers(one.sequence for one in events),
-        forward_thread=_integers(one.forward_thread for one in events),
-        operands=operands.column(one.operands for one in events),
-        blocks=np.full(len(events), UNKNOWN, dtype=np.int32),
-        message=messages.column(one.message for one in events),
-        wait=waits.column(one.wait for one in events),
-        nbytes=_integers(one.nbytes for one in events),
-    )
-    return Trace(
+    made, begin = Recording(rank, (DEVICE,) * min(DEVICES_PER_NODE, recipe.world_size)), span(events[0])[0]
+    for one in events:
+        start, end = span(one)
+        columns = {name: getattr(one, name) for name in COLUMNS}
+        made.add(one.category, one.name, start - begin, end - start, on=_track(one.lane), **columns)
+    trace = made.trace(
         source=f"rank {rank}",
-        rank=rank,
         world_size=recipe.world_size,
-        events=columns,
-        names=tuple(names.places),
-        tracks=tuple(tracks.places),
-        operands=tuple(operands.places),
-        messages=tuple(messages.places),
-        waits=tuple(waits.places),
-        devices=(DEVICE,) * min(DEVICES_PER_NODE, recipe.world_size),
-        groups=_groups(messages.places),
         begin=BEGIN + begin + (recipe.clocks[rank] if rank < len(recipe.clocks) else 0),
     )
-
-
-def _integers(values: Iterable[int]) -> Integers:
-    return np.fromiter(values, dtype=np.int64)
+    return replace(trace, groups={one.group: one.ranks for one in trace.messages})
 
 
 def _track(lane: Lane) -> Track:
@@ -134,7 +93,3 @@ def _track(lane: Lane) -> Track:
         process = FIRST_PROCESS + lane.rank
         return Track("thread", str(process), str(process + (lane.name == AUTOGRAD) * AUTOGRAD_THREAD))
     return Track("stream", str(lane.rank % DEVICES_PER_NODE), lane.name)
-
-
-def _groups(messages: Iterable[Message]) -> dict[str, tuple[int, ...]]:
-    return {one.group: one.ranks for one in messages}

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Literal
 
 from benchmarks.traces.synthetic.calls import AUTOGRAD, COMPUTE, MAIN, Calls
-from benchmarks.traces.synthetic.machine import End, Instruction, Lane, Pause
+from benchmarks.traces.synthetic.machine import Instruction, Lane, Machine
 from benchmarks.traces.synthetic.recipe import (
     OPERATORS,
     OPTIMIZER,
@@ -62,7 +62,7 @@ class _Rank:
             self.calls.annotate(f"ProfilerStep#{step}")
             self._passes()
             self._end_step()
-            self.calls.do(Pause(self.recipe.pause), End())
+            self.calls.do((Machine.pause, self.recipe.pause), (Machine.end,))
         return {Lane(self.rank, thread): program for thread, program in self.calls.threads.items()}
 
     def _passes(self) -> None:
@@ -192,7 +192,7 @@ class _Rank:
 
     def _end_pass(self) -> None:
         if self.recipe.annotations:
-            self.calls.do(End())
+            self.calls.do((Machine.end,))
 
     def _operands(self, part: Part) -> Operands:
         """Inputs of the operator of the forward pass."""

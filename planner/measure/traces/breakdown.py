@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.events import Integers, Track
+from planner.measure.traces.events import Track
 from planner.measure.traces.graph import ExecutionGraph, Kind
+from planner.measure.traces.intervals import length, union
 from planner.measure.traces.replay import Replayed
 
 
@@ -80,19 +81,17 @@ def breakdowns(graph: ExecutionGraph, times: Replayed) -> Mapping[int, Breakdown
 def _breakdown(graph: ExecutionGraph, times: Replayed, rank: int) -> Breakdown:
     begin = times.begins[rank]
     end = begin + times.iterations[rank]
-    kind = graph.tasks.kind
-    counted = device_tasks(graph, rank)
-    communicates = kind == Kind.COMMUNICATION
-    busy = union(times.start, times.end, counted & ~communicates, begin, end)
-    talks = union(times.start, times.end, counted & communicates, begin, end)
-    either = union(times.start, times.end, counted, begin, end)
-    both = length(busy) + length(talks) - length(either)
-    return Breakdown(
-        computation=length(busy) - both,
-        communication=length(talks) - both,
-        overlapped=both,
-        idle=end - begin - length(either),
+    counted, communicates = device_tasks(graph, rank), graph.tasks.kind == Kind.COMMUNICATION
+    works, talks, either = (
+        _busy(times, chosen, begin, end) for chosen in (counted & ~communicates, counted & communicates, counted)
     )
+    both = works + talks - either
+    return Breakdown(computation=works - both, communication=talks - both, overlapped=both, idle=end - begin - either)
+
+
+def _busy(times: Replayed, chosen: NDArray[np.bool_], begin: int, end: int) -> int:
+    """Return the nanoseconds of a window in which at least one of some tasks runs."""
+    return length(union(np.clip(times.start[chosen], begin, end), np.clip(times.end[chosen], begin, end)))
 
 
 def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[StreamUse, ...]:
@@ -104,13 +103,12 @@ def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[Stre
     for number, one in enumerate(graph.tracks):
         own = graph.tasks.track == number
         if one.rank == rank and own.any():
-            parts = [
-                length(union(times.start, times.end, own & which, begin, end))
-                for which in (~communicates, communicates)
-            ]
             found.append(
                 StreamUse(
-                    track=one.track, computation=parts[0], communication=parts[1], num_tasks=int(np.count_nonzero(own))
+                    track=one.track,
+                    computation=_busy(times, own & ~communicates, begin, end),
+                    communication=_busy(times, own & communicates, begin, end),
+                    num_tasks=int(np.count_nonzero(own)),
                 )
             )
     return tuple(found)
@@ -121,32 +119,3 @@ def device_tasks(graph: ExecutionGraph, rank: int) -> NDArray[np.bool_]:
     of_rank: NDArray[np.bool_] = graph.task_ranks == rank
     chosen = of_rank & graph.on_stream
     return chosen if (graph.tasks.kind[chosen] != Kind.COMMUNICATION).any() else of_rank
-
-
-def union(start: Integers, end: Integers, chosen: NDArray[np.bool_], begin: int, stop: int) -> Integers:
-    """
-    Return the intervals of a window in which at least one of some tasks runs.
-
-    Parameters
-    ----------
-    start, end, chosen
-        Times of tasks, and mask of those that count; shape (tasks,).
-    begin, stop
-        The window.
-
-    Returns
-    -------
-    array
-        Begin and end of each interval, in order, without contact; shape (intervals, 2).
-    """
-    starts, ends = np.clip(start[chosen], begin, stop), np.clip(end[chosen], begin, stop)
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order]) if len(order) else ends
-    opens = np.r_[True, starts[1:] > ends[:-1]] if len(starts) else np.zeros(0, dtype=bool)
-    closes = np.r_[opens[1:], True] if len(starts) else opens
-    return np.column_stack([starts[opens], ends[closes]])
-
-
-def length(stretches: Integers) -> int:
-    """Return the nanoseconds of intervals that do not overlap."""
-    return int((stretches[:, 1] - stretches[:, 0]).sum())

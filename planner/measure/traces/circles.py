@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from planner.measure.traces.awaited import awaited
 from planner.measure.traces.events import UNKNOWN, Integers
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Waiting
-from planner.measure.traces.replay import measured
+from planner.measure.traces.replay import measured, recorded_durations
 
 WAITS: dict[int, str] = {
     Dependency.EVENT: "a stream for an event",
@@ -164,6 +164,8 @@ class _Waits:
         alone = np.flatnonzero(np.isin(tasks.collective, np.unique(tasks.collective[self.members[of_members]])))
         alone = alone[tasks.collective[alone] != UNKNOWN]
         waiting, waits_for, collective = tasks.waiting.copy(), tasks.waits_for.copy(), tasks.collective.copy()
+        duration = tasks.duration.copy()
+        duration[alone] = recorded_durations(graph)[alone]  # they count from their own begin now, without a wait
         waiting[free], waits_for[free] = Waiting.NOTHING, UNKNOWN
         doubt = self._doubt(graph.edges[~kept], free, alone)
         collective[alone] = UNKNOWN
@@ -172,7 +174,7 @@ class _Waits:
             waiting=waiting,
             waits_for=waits_for,
             collective=collective,
-            duration=_recorded_durations(graph, alone),
+            duration=duration,
         )
         return replace(graph, tasks=changed, edges=graph.edges[kept], doubts=(*graph.doubts, doubt))
 
@@ -198,11 +200,3 @@ class _Waits:
 
     def _name(self, task: int) -> str:
         return self.graph.names[int(self.graph.tasks.name[task])][:LONGEST_NAME]
-
-
-def _recorded_durations(graph: ExecutionGraph, members: Integers) -> Integers:
-    """Return durations; those of some collectives' members count from their own begin, without a wait."""
-    tasks, duration = graph.tasks, graph.tasks.duration.copy()
-    for task in members[tasks.event[members] != UNKNOWN].tolist():
-        duration[task] = graph.traces[int(tasks.trace[task])].events.duration[int(tasks.event[task])]
-    return duration

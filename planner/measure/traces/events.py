@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,58 @@ class Category(IntEnum):
 
 ON_STREAMS = (Category.KERNEL, Category.COPY, Category.FILL)
 """Categories that occupy a stream."""
+
+
+def match_names(names: Iterable[str], pattern: str | re.Pattern[str]) -> NDArray[np.bool_]:
+    """Return a mask of names in which a pattern is found; one more at the end is False, for unknown names."""
+    search = re.compile(pattern).search
+    return np.array([*(search(name) is not None for name in names), False])
+
+
+def look_up(wanted: Integers, keys: Integers, values: NDArray[Any]) -> Integers:
+    """
+    Return the value of the first key that equals each wanted number; ``UNKNOWN`` where there is none.
+
+    >>> look_up(np.array([7, 5, 6]), np.array([5, 7, 5]), np.array([10, 20, 30])).tolist()
+    [20, 10, -1]
+    """
+    if not len(keys):
+        return np.full(len(wanted), UNKNOWN)
+    order = np.argsort(keys, kind="stable")
+    place = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)]
+    return np.where(keys[place] == wanted, values[place], UNKNOWN)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Columns of equal length, as arrays; whole numbers of 64 bits except in ``narrow`` columns."""
+
+    narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {}
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(getattr(self, fields(self)[0].name))
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
+        """Return some of the rows."""
+        return type(self)(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+
+    @classmethod
+    def join(cls, several: Sequence[Self]) -> Self:
+        """Concatenate several tables."""
+        return cls(**{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(cls)})
+
+    @classmethod
+    def build(cls, number: int, **columns: NDArray[Any] | int) -> Self:
+        """Build a table of a number of rows; columns that are not given are ``UNKNOWN``."""
+        kinds = {one.name: cls.narrow.get(one.name, np.int64) for one in fields(cls)}
+        given = {name: columns.get(name, UNKNOWN) for name in kinds}
+        return cls(
+            **{
+                name: np.asarray(given[name], kind) if np.ndim(given[name]) else np.full(number, given[name], kind)
+                for name, kind in kinds.items()
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +224,7 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Events:
+class Events(Table):
     """
     Events of a trace in the order of their start, the longer first; arrays of shape (events,).
 
@@ -207,18 +260,34 @@ class Events:
     wait: NDArray[np.int32]
     nbytes: Integers
 
-    def __len__(self) -> int:
-        """Number of events."""
-        return len(self.start)
-
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Events:
-        """Return some of the events."""
-        return Events(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+    narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {
+        "category": np.int8,
+        **dict.fromkeys(("name", "track", "operands", "blocks", "message", "wait"), np.int32),
+    }
 
     @property
     def end(self) -> Integers:
         """End of each event."""
         return self.start + self.duration
+
+    def in_time_order(self) -> Events:
+        """Return the events in the order of their start, the longer first."""
+        return self[np.lexsort((-self.duration, self.start))]
+
+    def find_enclosing(self, inner: NDArray[np.intp], outer: NDArray[np.intp]) -> Integers:
+        """Return, for each inner row, the last outer row on its track that is still running, else ``UNKNOWN``."""
+        found = np.full(len(inner), UNKNOWN)
+        if not len(inner) or not len(outer):
+            return found
+        both = np.concatenate((outer, inner))
+        moments, rank = np.unique(self.start[both], return_inverse=True)
+        key = self.track[both] * np.int64(len(moments)) + rank
+        order = np.argsort(key[: len(outer)], kind="stable")
+        before = np.searchsorted(key[: len(outer)][order], key[len(outer) :], side="right") - 1
+        candidates = outer[order[before.clip(min=0)]]
+        is_around = (before >= 0) & (self.track[candidates] == self.track[inner])
+        is_around &= self.end[candidates] >= self.start[inner]
+        return np.where(is_around, candidates, UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,15 +344,13 @@ class Trace:
 
     def calls_of(self, rows: NDArray[np.intp]) -> Integers:
         """Return the calls that launched some events, by their correlation; of two nested calls the outer one."""
-        calls = self.of(Category.CALL)
-        calls = calls[self.events.correlation[calls] != UNKNOWN]
-        if not len(calls):
-            return np.full(len(rows), UNKNOWN)
-        numbers, first = np.unique(self.events.correlation[calls], return_index=True)
-        wanted = self.events.correlation[rows]
-        place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
-        found: Integers = np.where(numbers[place] == wanted, calls[first[place]], UNKNOWN)
-        return found
+        calls, correlation = self.of(Category.CALL), self.events.correlation
+        calls = calls[correlation[calls] != UNKNOWN]
+        return look_up(correlation[rows], correlation[calls], calls)
+
+    def named(self, pattern: str | re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return a mask of events in whose name a pattern is found."""
+        return match_names(self.names, pattern)[self.events.name]
 
     @property
     def has_device(self) -> bool:

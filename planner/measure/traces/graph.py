@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.events import UNKNOWN, Integers, Message, Trace, Track
+from planner.measure.traces.events import UNKNOWN, Integers, Message, Table, Trace, Track, match_names
 
 
 class Kind(IntEnum):
@@ -61,7 +62,7 @@ class RankTrack(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tasks:
+class Tasks(Table):
     """
     Tasks in the order in which each track runs them; arrays of shape (tasks,).
 
@@ -102,24 +103,14 @@ class Tasks:
     collective: Integers
     message: NDArray[np.int32]
 
-    def __len__(self) -> int:
-        """Number of tasks."""
-        return len(self.track)
-
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Tasks:
-        """Return some of the tasks."""
-        return Tasks(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
-
-    @staticmethod
-    def together(several: Sequence[Tasks]) -> Tasks:
-        """Concatenate tasks of several tables."""
-        return Tasks(
-            **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Tasks)}
-        )
+    narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {
+        **dict.fromkeys(("kind", "waiting"), np.int8),
+        **dict.fromkeys(("track", "trace", "name", "message"), np.int32),
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Edges:
+class Edges(Table):
     """
     Dependencies between tasks, besides the order of each track; arrays of shape (edges,).
 
@@ -138,20 +129,13 @@ class Edges:
     lag: Integers
     dependency: NDArray[np.int8]
 
-    def __len__(self) -> int:
-        """Number of edges."""
-        return len(self.before)
+    narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {"dependency": np.int8}
 
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Edges:
-        """Return some of the edges."""
-        return Edges(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
-
-    @staticmethod
-    def together(several: Sequence[Edges]) -> Edges:
-        """Concatenate edges of several tables."""
-        return Edges(
-            **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Edges)}
-        )
+    @classmethod
+    def of_rows(cls, rows: Sequence[tuple[int, int, int, int]]) -> Edges:
+        """Build edges from rows of before, after, lag and dependency."""
+        before, after, lag, dependency = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+        return cls.build(len(rows), before=before, after=after, lag=lag, dependency=dependency)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,4 +194,23 @@ class ExecutionGraph:
         found = np.full(len(order), UNKNOWN)
         same = self.tasks.track[order[1:]] == self.tasks.track[order[:-1]]
         found[order[1:][same]] = order[:-1][same]
+        return found
+
+    def following(self) -> Integers:
+        """Return the task behind each one on its track; ``UNKNOWN`` for the last."""
+        previous = self.previous()
+        found = np.full(len(previous), UNKNOWN)
+        found[previous[previous != UNKNOWN]] = np.flatnonzero(previous != UNKNOWN)
+        return found
+
+    def named(self, pattern: str | re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return a mask of tasks in whose name a pattern is found."""
+        return match_names(self.names, pattern)[self.tasks.name]
+
+    def from_events(self, columns: Sequence[NDArray[Any]]) -> Integers:
+        """Return the entry of each task's event in a column for each trace; ``UNKNOWN`` for tasks without an event."""
+        found = np.full(len(self.tasks), UNKNOWN, dtype=np.int64)
+        for number, column in enumerate(columns):
+            own = (self.tasks.trace == number) & (self.tasks.event != UNKNOWN)
+            found[own] = column[self.tasks.event[own]]
         return found

@@ -135,7 +135,7 @@ def main_thread(trace: Trace) -> int:
     events = trace.events
     threads = np.array([track.kind == "thread" for track in trace.tracks], dtype=bool)
     mine = threads[events.track]
-    backward = named(trace, re.compile(re.escape(BACKWARD)))
+    backward = trace.named(BACKWARD)
     for rows in (
         mine & (events.category == Category.OPERATOR) & ~_on_autograd_threads(events.track, backward, threads),
         mine & (events.category == Category.OPERATOR),
@@ -146,10 +146,14 @@ def main_thread(trace: Trace) -> int:
     return UNKNOWN
 
 
-def named(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Return a mask of events whose name the pattern finds."""
-    names = np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
-    return names[trace.events.name] if len(names) else np.zeros(len(trace.events), dtype=bool)
+def iteration_numbers(trace: Trace) -> Integers:
+    """Return the number of the iteration in which each event begins; ``UNKNOWN`` outside of iterations."""
+    found, start = iterations(trace), trace.events.start
+    if not found:
+        return np.full(len(start), UNKNOWN)
+    place = np.searchsorted([one.begin for one in found], start, side="right") - 1
+    ends = np.array([one.end for one in found], dtype=np.int64)
+    return np.where((place >= 0) & (start < ends[np.maximum(place, 0)]), place, UNKNOWN)
 
 
 def _on_autograd_threads(
@@ -163,7 +167,7 @@ def _on_autograd_threads(
 def _find_by_steps(trace: Trace) -> tuple[Iteration, ...]:
     """Find iterations by the profiler's marks: from one mark to the next, the last to the end of its own."""
     events = trace.events
-    rows = np.flatnonzero(named(trace, STEP) & (events.category == Category.ANNOTATION))
+    rows = np.flatnonzero(trace.named(STEP) & (events.category == Category.ANNOTATION))
     if len(rows) == 0:
         return ()
     thread = int(np.bincount(events.track[rows]).argmax())
@@ -177,11 +181,11 @@ def _find_by_steps(trace: Trace) -> tuple[Iteration, ...]:
 def _find_by_updates(trace: Trace) -> tuple[Iteration, ...]:
     """Find iterations that end with an update of the parameters; the first begins with the trace."""
     events = trace.events
-    update = named(trace, UPDATE) & (events.category == Category.ANNOTATION)
+    update = trace.named(UPDATE) & (events.category == Category.ANNOTATION)
     if not update.any():
-        update = named(trace, UPDATE_OPERATOR) & (events.category == Category.OPERATOR)
+        update = trace.named(UPDATE_OPERATOR) & (events.category == Category.OPERATOR)
     if not update.any():
-        update = named(trace, UPDATE_KERNEL) & (events.category == Category.KERNEL)
+        update = trace.named(UPDATE_KERNEL) & (events.category == Category.KERNEL)
     if not update.any():
         return ()
     track = int(np.bincount(events.track[update]).argmax())
@@ -205,9 +209,9 @@ def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> NDArray[np.int
     ends: Integers = np.maximum.accumulate(events.end[updates])
     if len(updates) == 1:
         return np.zeros(1, dtype=np.intp)
-    works = np.isin(events.category, (Category.OPERATOR, Category.KERNEL)) & ~named(trace, UPDATE_OPERATOR)
-    works &= ~named(trace, UPDATE_KERNEL)
-    passes = named(trace, re.compile(re.escape(BACKWARD)))
+    works = np.isin(events.category, (Category.OPERATOR, Category.KERNEL)) & ~trace.named(UPDATE_OPERATOR)
+    works &= ~trace.named(UPDATE_KERNEL)
+    passes = trace.named(BACKWARD)
     starts = np.sort(events.start[passes if passes.any() else works])
     between = np.searchsorted(starts, events.start[updates[1:]]) - np.searchsorted(starts, ends[:-1])
     least = 0 if passes.any() else max(between.max(), len(starts) / len(updates)) / 2
@@ -222,7 +226,7 @@ def _find_by_repetition(trace: Trace) -> tuple[Iteration, ...]:
     kernels = events.category == Category.KERNEL
     rows = np.flatnonzero(operators if operators.any() else kernels)
     period = whole_period(events.name[rows])
-    if period < LEAST_PERIOD or named(trace, re.compile(re.escape(BACKWARD))).any():
+    if period < LEAST_PERIOD or trace.named(BACKWARD).any():
         return ()
     begins = events.start[rows[::period]]
     if not operators.any():

@@ -65,12 +65,14 @@ def replay(graph: ExecutionGraph) -> Replayed:
 
 def measured(graph: ExecutionGraph) -> Replayed:
     """Return the recorded times of a graph's tasks, in the record of a replay for comparison."""
-    starts, ends = graph.tasks.start.copy(), graph.tasks.start + graph.tasks.duration
-    for number, trace in enumerate(graph.traces):
-        rows = np.flatnonzero((graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN))
-        ends[rows] = starts[rows] + trace.events.duration[graph.tasks.event[rows]]
-    nothing = np.full(len(starts), UNKNOWN)
-    return replayed(graph, starts, ends, nothing, nothing)
+    starts, nothing = graph.tasks.start.copy(), np.full(len(graph.tasks), UNKNOWN)
+    return replayed(graph, starts, starts + recorded_durations(graph), nothing, nothing)
+
+
+def recorded_durations(graph: ExecutionGraph) -> Integers:
+    """Return the recorded nanoseconds of tasks, waits included; those of the graph for tasks without an event."""
+    recorded = graph.from_events([trace.events.duration for trace in graph.traces])
+    return np.where(recorded == UNKNOWN, graph.tasks.duration, recorded)
 
 
 def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integers, held_by: Integers) -> Replayed:
@@ -104,11 +106,8 @@ class _Machine:
     def __init__(self, graph: ExecutionGraph) -> None:
         tasks, edges = graph.tasks, graph.edges
         number = len(tasks)
-        previous = graph.previous()
-        first = previous == UNKNOWN
-        followers = np.full(number, UNKNOWN)
-        followers[previous[~first]] = np.flatnonzero(~first)
-        self.follower = followers.tolist()
+        first = graph.previous() == UNKNOWN
+        self.follower = graph.following().tolist()
         self.duration, self.gap = tasks.duration.tolist(), tasks.gap.tolist()
         self.host = (tasks.kind == Kind.HOST).tolist()
         self.waiting, self.waits_for = tasks.waiting.tolist(), tasks.waits_for.tolist()

@@ -9,12 +9,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from costmodel.errors import SpecError
-from planner.measure.traces.building.one_rank import END_OF_ITERATION, RankGraph, rank_graph
+from planner.measure.traces.building.one_rank import rank_graph
 from planner.measure.traces.circles import break_circles
 from planner.measure.traces.events import UNKNOWN, Integers, Message, Trace
-from planner.measure.traces.graph import Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
-from planner.measure.traces.iterations import Iteration, chosen_iteration
+from planner.measure.traces.graph import Edges, ExecutionGraph, Kind, Tasks, Waiting
+from planner.measure.traces.iterations import chosen_iteration
 
 CLOCKS_DISAGREE = 1_000_000
 """Nanoseconds by which the ends of most collectives may differ between ranks without a doubt being raised."""
@@ -40,27 +39,17 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
     SpecError
         If a trace has no such iteration, or nothing ran in it.
     """
-    ranks = [trace.rank if trace.rank is not None else number for number, trace in enumerate(traces)]
-    chosen = [chosen_iteration(trace, iteration) for trace in traces]
-    parts = [rank_part(trace, which) for trace, which in zip(traces, chosen, strict=True)]
-    begins = [trace.begin + which.begin for trace, which in zip(traces, chosen, strict=True)]
-    graph = _add_collectives(_join_ranks(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
-    return break_circles(graph)
+    parts, begins = [], {}
+    for trace, rank in zip(traces, ranks_of(traces), strict=True):
+        chosen = chosen_iteration(trace, iteration)
+        parts.append(rank_graph(trace, chosen, rank))
+        begins[rank] = trace.begin + chosen.begin
+    return break_circles(_add_collectives(_join_ranks(parts), begins))
 
 
-def rank_part(trace: Trace, iteration: Iteration) -> RankGraph:
-    """
-    Build the graph of one rank.
-
-    Raises
-    ------
-    SpecError
-        If nothing ran in the iteration.
-    """
-    found = rank_graph(trace, iteration)
-    if not len(found.tasks):
-        raise SpecError("iteration", f"{iteration.name} of {trace.source} holds nothing that ran.", "Take another one.")
-    return found
+def ranks_of(traces: Sequence[Trace]) -> list[int]:
+    """Return the rank of each trace; its place where it is unknown."""
+    return [trace.rank if trace.rank is not None else number for number, trace in enumerate(traces)]
 
 
 # --- ranks side by side ------------------------------------------------------------------------------------
@@ -77,15 +66,14 @@ class _Table:
         return np.array([*(self.numbers.setdefault(one, len(self.numbers)) for one in things), UNKNOWN])
 
 
-def _join_ranks(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankGraph]) -> ExecutionGraph:
+def _join_ranks(parts: Sequence[ExecutionGraph]) -> ExecutionGraph:
     names, messages, tracks = _Table(), _Table(), _Table()
     tasks: list[Tasks] = []
     edges: list[Edges] = []
     last: dict[int, int] = {}
     number = 0
-    for place, (trace, rank, part) in enumerate(zip(traces, ranks, parts, strict=True)):
-        of_track = tracks.places([RankTrack(rank, track) for track in part.tracks])
-        of_name = names.places([*trace.names, END_OF_ITERATION])
+    for place, part in enumerate(parts):
+        of_track, of_name = tracks.places(part.tracks), names.places(part.names)
         target = part.tasks.waits_for
         stream = of_track[np.where(part.tasks.waiting == Waiting.STREAM, target, UNKNOWN)]
         waits_for = np.where(part.tasks.waiting == Waiting.TASK, target + number, stream)
@@ -93,25 +81,24 @@ def _join_ranks(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[R
             part.tasks,
             track=of_track[part.tasks.track].astype(np.int32),
             name=of_name[part.tasks.name].astype(np.int32),
-            message=messages.places(trace.messages)[part.tasks.message].astype(np.int32),
+            message=messages.places(part.messages)[part.tasks.message].astype(np.int32),
             trace=np.full(len(part.tasks), place, dtype=np.int32),
             waits_for=waits_for,
         )
         tasks.append(moved)
         edges.append(replace(part.edges, before=part.edges.before + number, after=part.edges.after + number))
-        if part.last != UNKNOWN:
-            last[rank] = part.last + number
+        last |= {rank: task + number for rank, task in part.last.items()}
         number += len(part.tasks)
     return ExecutionGraph(
-        tasks=Tasks.together(tasks),
-        edges=Edges.together(edges),
+        tasks=Tasks.join(tasks),
+        edges=Edges.join(edges),
         tracks=tuple(tracks.numbers),  # type: ignore[arg-type]
         names=tuple(names.numbers),  # type: ignore[arg-type]
         messages=tuple(messages.numbers),  # type: ignore[arg-type]
-        begins=dict.fromkeys(ranks, 0),
-        device_free={rank: part.device_free for rank, part in zip(ranks, parts, strict=True)},
+        begins={rank: begin for part in parts for rank, begin in part.begins.items()},
+        device_free={rank: free for part in parts for rank, free in part.device_free.items()},
         last=last,
-        traces=tuple(traces),
+        traces=tuple(trace for part in parts for trace in part.traces),
         doubts=tuple(dict.fromkeys(doubt for part in parts for doubt in part.doubts)),
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace, Track
 from planner.measure.traces.iterations import Iteration
 
-ASKS = re.compile(r"c10d::")
+ASKS = r"^c10d::"
 """Operators of PyTorch that start communication."""
 
 WAITS_FOR = 0.1
@@ -22,36 +20,15 @@ SHORT = 100_000
 """Nanoseconds that may always follow it; in shorter pauses a thread has not waited."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Background:
+def find_background(trace: Trace, iteration: Iteration) -> tuple[NDArray[np.intp], Integers]:
     """
-    Communication in the background of one rank's threads.
+    Find the communication that a library ran during an iteration, and the queue that runs each event.
 
-    Parameters
-    ----------
-    rows
-        Rows of its events, queue by queue in the order of their start; shape (messages,).
-    queue
-        Number of the queue that runs each, so that events of a queue do not overlap; shape (messages,).
-    """
-
-    rows: NDArray[np.intp]
-    queue: Integers
-
-
-NO_BACKGROUND = Background(rows=np.zeros(0, dtype=np.intp), queue=np.zeros(0, dtype=np.int64))
-
-
-def background(trace: Trace, iteration: Iteration) -> Background:
-    """
-    Find the communication that a library ran during an iteration, each event from its start to its end.
-
-    Queues are added as needed: an event takes the first free one.
+    Queues are added as needed: an event takes the first free one, so that events of a queue do not overlap. Events are
+    in the order of their queues, then of their start.
     """
     events = trace.events
-    if trace.has_device:
-        return NO_BACKGROUND
-    chosen = (events.category == Category.ANNOTATION) & (events.message != UNKNOWN)
+    chosen = (events.category == Category.ANNOTATION) & (events.message != UNKNOWN) & (not trace.has_device)
     chosen &= (events.start >= iteration.begin) & (events.start < iteration.end)
     rows = np.flatnonzero(chosen)
     free: list[int] = []
@@ -63,8 +40,9 @@ def background(trace: Trace, iteration: Iteration) -> Background:
         number = heappop(free) if free else len(busy)
         heappush(busy, (end, number))
         queue.append(number)
-    order = np.lexsort((rows, np.array(queue, dtype=np.int64)))
-    return Background(rows=rows[order], queue=np.array(queue, dtype=np.int64)[order])
+    queues = np.array(queue, dtype=np.int64)
+    order = np.lexsort((rows, queues))
+    return rows[order], queues[order]
 
 
 def queue_track(trace: Trace, number: int) -> Track:

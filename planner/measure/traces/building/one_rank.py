@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.building.background import ASKS, background, background_edges, queue_track
+from costmodel.errors import SpecError
+from planner.measure.traces.building.background import ASKS, background_edges, find_background, queue_track
 from planner.measure.traces.building.polls import POLLS, find_polls
 from planner.measure.traces.building.streams import JUST, Streams
 from planner.measure.traces.building.tasks import host_tasks
 from planner.measure.traces.building.threads import pauses, thread_edges
-from planner.measure.traces.building.waits import host_waits
-from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace, Track
-from planner.measure.traces.graph import Dependency, Edges, Kind, Tasks, Waiting
+from planner.measure.traces.building.waits import HostWaits
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
+from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from planner.measure.traces.iterations import Iteration
 
 END_OF_ITERATION = "end of the iteration"
 """Name of the task that ends the main thread's iteration."""
 
-BETWEEN_HOST_AND_DEVICE = re.compile(r"(?i)memcpy (htod|dtoh)")
+BETWEEN_HOST_AND_DEVICE = r"(?i)^memcpy (htod|dtoh)"
 """Names of copies that leave or enter a device."""
 
 UNRECORDED = 0.05
@@ -33,41 +33,27 @@ Link: TypeAlias = tuple[int, int, int, Dependency]
 """An edge: before, after, lag, and dependency."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankGraph:
+def rank_graph(trace: Trace, iteration: Iteration, rank: int = 0) -> ExecutionGraph:
     """
-    One rank's part of a graph; names are those of its trace, and one more for the end of the iteration.
+    Build the graph of one iteration of one rank.
+
+    Its tracks are those of the trace, then queues of background communication; its names are those of the trace, and
+    one more for the end of the iteration. Times count from the begin of the iteration.
 
     Parameters
     ----------
-    tracks
-        Tracks of its trace, then queues of background communication.
-    tasks, edges
-        Tasks and edges; times from the begin of the iteration.
-    device_free, last
-        Time at which the device has finished earlier work; the task that ends the iteration.
-    doubts
-        Sentences on inferred dependencies.
+    trace, iteration, rank
+        Trace of the rank, the iteration in it, and the rank's number.
+
+    Raises
+    ------
+    SpecError
+        If nothing ran in the iteration.
     """
-
-    tracks: tuple[Track, ...]
-    tasks: Tasks
-    edges: Edges
-    device_free: int
-    last: int
-    doubts: tuple[str, ...]
-
-
-def rank_graph(trace: Trace, iteration: Iteration) -> RankGraph:
-    """
-    Build the tasks and edges of one iteration of one rank.
-
-    Parameters
-    ----------
-    trace, iteration
-        Trace of the rank, and the iteration in it.
-    """
-    return _Builder(trace, iteration).graph()
+    found = _Builder(trace, iteration).graph(rank)
+    if not len(found.tasks):
+        raise SpecError("iteration", f"{iteration.name} of {trace.source} holds nothing that ran.", "Take another one.")
+    return found
 
 
 class _Builder:
@@ -78,7 +64,7 @@ class _Builder:
         self.places = np.flatnonzero(inside)
         calls = streams.call[streams.call != UNKNOWN]
         rows = host_tasks(trace, iteration, calls)
-        self.waits = host_waits(streams, rows)
+        self.waits = HostWaits(streams, rows)
         track = self.events.track[rows]
         of_main = np.flatnonzero(track == iteration.thread)
         stop = [int(of_main[-1]) + 1 if len(of_main) else 0] if iteration.thread != UNKNOWN else []
@@ -88,58 +74,62 @@ class _Builder:
         self.start = np.insert(self.events.start[rows], stop, iteration.end)
         self.end = np.insert(self.events.end[rows], stop, iteration.end)
         self.num_host = len(self.rows)
-        self.background = background(trace, iteration)
+        self.background, self.queue = find_background(trace, iteration)
         self.task_of_place = np.full(len(streams.rows), UNKNOWN)
         self.task_of_place[self.places] = self.num_host + np.arange(len(self.places))
         self.task_of_row = {row: task for task, row in enumerate(self.rows.tolist()) if row != UNKNOWN}
 
-    def graph(self) -> RankGraph:
-        tasks = self._tasks()
-        tasks, edges = self._add_threads(tasks, [*self._launches(), *self._events()])
+    def graph(self, rank: int) -> ExecutionGraph:
+        tasks, edges = self._add_edges(self._tasks())
         earlier = self.streams.end[self.streams.when < self.iteration.begin]
-        free = int(earlier.max()) - self.iteration.begin if len(earlier) else 0
-        return RankGraph(
-            tracks=(*self.trace.tracks, *(queue_track(self.trace, one) for one in range(self._num_queues()))),
+        queues = (queue_track(self.trace, one) for one in range(int(self.queue.max(initial=-1)) + 1))
+        return ExecutionGraph(
             tasks=tasks,
             edges=edges,
-            device_free=max(0, free),
-            last=self.last,
+            tracks=tuple(RankTrack(rank, one) for one in (*self.trace.tracks, *queues)),
+            names=(*self.trace.names, END_OF_ITERATION),
+            messages=self.trace.messages,
+            begins={rank: 0},
+            device_free={rank: max(0, int(earlier.max(initial=0)) - self.iteration.begin)},
+            last={rank: self.last} if self.last != UNKNOWN else {},
+            traces=(self.trace,),
             doubts=tuple(self._doubts()),
         )
 
     # --- tasks -------------------------------------------------------------------------------------------------
 
     def _tasks(self) -> Tasks:
-        streams, begin, talk = self.streams, self.iteration.begin, self.background
-        rows = np.concatenate([self.rows, streams.rows[self.places], talk.rows])
-        start = np.concatenate([self.start, streams.start[self.places], self.events.start[talk.rows]])
-        end = np.concatenate([self.end, streams.end[self.places], self.events.end[talk.rows]])
+        streams, begin = self.streams, self.iteration.begin
+        rows = np.concatenate([self.rows, streams.rows[self.places], self.background])
+        start = np.concatenate([self.start, streams.start[self.places], self.events.start[self.background]])
+        end = self._ends()
         named = rows != UNKNOWN
-        name = np.where(named, self.events.name[rows], len(self.trace.names))
         host = np.arange(len(rows)) < self.num_host
         message = np.where(named, self.events.message[rows], UNKNOWN)
         kind = np.where(host, Kind.HOST, self._kinds(rows, message))
         waiting, waits_for, duration = self._waits(len(rows), end - start)
-        queues = len(self.trace.tracks) + talk.queue
-        none = np.zeros(len(talk.rows), dtype=np.int64)
-        return Tasks(
-            track=np.concatenate([self.track, streams.track[self.places], queues]).astype(np.int32),
-            kind=kind.astype(np.int8),
+        none = np.zeros(len(self.background), dtype=np.int64)
+        return Tasks.build(
+            len(rows),
+            track=np.concatenate([self.track, streams.track[self.places], len(self.trace.tracks) + self.queue]),
+            kind=kind,
             duration=duration,
             gap=np.concatenate([pauses(self.track, self.start, self.end, begin), self._stream_gaps(), none]),
             start=start - begin,
-            event=np.where(named, rows, UNKNOWN),
-            trace=np.zeros(len(rows), dtype=np.int32),
-            name=name.astype(np.int32),
+            event=rows,
+            trace=0,
+            name=np.where(named, self.events.name[rows], len(self.trace.names)),
             waiting=waiting,
             waits_for=waits_for,
-            collective=np.full(len(rows), UNKNOWN),
-            message=message.astype(np.int32),
+            message=message,
         )
 
+    def _ends(self) -> Integers:
+        ends = [self.end, self.streams.end[self.places], self.events.end[self.background]]
+        return np.concatenate(ends)
+
     def _kinds(self, rows: NDArray[np.intp], message: NDArray[np.int32]) -> NDArray[np.int8]:
-        copies = np.array([BETWEEN_HOST_AND_DEVICE.match(name) is not None for name in self.trace.names], dtype=bool)
-        copied = (self.events.category[rows] == Category.COPY) & copies[self.events.name[rows]]
+        copied = ((self.events.category == Category.COPY) & self.trace.named(BETWEEN_HOST_AND_DEVICE))[rows]
         return np.where(message != UNKNOWN, Kind.COMMUNICATION, np.where(copied, Kind.COPY, Kind.COMPUTE))
 
     def _waits(self, number: int, duration: Integers) -> tuple[NDArray[np.int8], Integers, Integers]:
@@ -192,20 +182,14 @@ class _Builder:
             found.append((int(of[before]), int(of[after]), late, Dependency.PROCESSORS))
         return [one for one in found if UNKNOWN not in one[:2]]
 
-    def _add_threads(self, tasks: Tasks, found: list[Link]) -> tuple[Tasks, Edges]:
-        threads = thread_edges(self.track, self.start, self.end, self.iteration.thread)
+    def _add_edges(self, tasks: Tasks) -> tuple[Tasks, Edges]:
         gap = tasks.gap.copy()
-        gap[threads.explained] = 0
-        found += self._background_links(gap)
+        threads, explained = thread_edges(self.track, self.start, self.end, self.iteration.thread)
+        gap[explained] = 0
+        found = [*self._launches(), *self._events(), *self._background_links(gap)]
         found += self._polls(tasks, gap, found)
-        columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
-        edges = Edges(
-            before=np.concatenate([columns[0], threads.before]),
-            after=np.concatenate([columns[1], threads.after]),
-            lag=np.concatenate([columns[2], threads.lag]),
-            dependency=np.concatenate([columns[3], np.full(len(threads.lag), Dependency.THREAD)]).astype(np.int8),
-        )
-        return replace(tasks, gap=gap), edges
+        found += [(*one, Dependency.THREAD) for one in threads]
+        return replace(tasks, gap=gap), Edges.of_rows(found)
 
     def _background_links(self, gap: Integers) -> list[Link]:
         """
@@ -214,18 +198,16 @@ class _Builder:
         Communication that no task starts keeps its pause behind the one before it in its queue.
         """
         of_main = np.flatnonzero(self.track == self.iteration.thread)
-        rows, first = self.background.rows, self.num_host + len(self.places)
+        rows, first = self.background, self.num_host + len(self.places)
         if not len(rows) or not len(of_main):
             return []
-        names = np.array([ASKS.match(name) is not None for name in (*self.trace.names, "")], dtype=bool)
-        asks = names[np.where(self.rows[of_main] == UNKNOWN, -1, self.events.name[self.rows[of_main]])]
+        asks = self.trace.named(ASKS)[self.rows[of_main]] & (self.rows[of_main] != UNKNOWN)
         begun, done = self.events.start[rows], self.events.end[rows]
         launches, waits, explained = background_edges(self.start[of_main], self.end[of_main], asks, begun, done)
         task = of_main.tolist()
         gap[[task[place] for place in sorted(explained)]] = 0
         alone = np.setdiff1d(np.arange(len(rows)), np.array([one for _, one, _ in launches], dtype=np.int64))
-        queue = self.background.queue
-        gap[first + alone] = pauses(queue.astype(np.int32), begun, done, self.iteration.begin)[alone]
+        gap[first + alone] = pauses(self.queue.astype(np.int32), begun, done, self.iteration.begin)[alone]
         return [
             *((task[place], first + one, lag, Dependency.LAUNCH) for place, one, lag in launches),
             *((first + one, task[place], lag, Dependency.THREAD) for one, place, lag in waits),
@@ -238,14 +220,10 @@ class _Builder:
         launches = [(before, after) for before, after, _, why in found if why == Dependency.LAUNCH and after in kernels]
         same = np.flatnonzero(self.track[1:] == self.track[:-1])
         following = dict(zip(same.tolist(), (same + 1).tolist(), strict=True))
-        ends = np.concatenate([self.end, self.streams.end[self.places], self.events.end[self.background.rows]])
-        times = (dict(enumerate((tasks.start + self.iteration.begin).tolist())), dict(enumerate(ends.tolist())))
+        times = (tasks.start + self.iteration.begin).tolist(), self._ends().tolist()
         polls = find_polls(launches, following, *times) if launches else []
         gap[[waiting for _, waiting, _ in polls]] = 0
         return [(kernel, waiting, lag, Dependency.THREAD) for kernel, waiting, lag in polls]
-
-    def _num_queues(self) -> int:
-        return int(self.background.queue.max(initial=-1)) + 1
 
     def _doubts(self) -> Iterator[str]:
         streams = self.streams

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 POLLS = frozenset({"notify"})
 """
@@ -20,7 +20,7 @@ LONG = 100_000
 
 
 def find_polls(
-    launches: Iterable[tuple[int, int]], following: dict[int, int], start: dict[int, int], end: dict[int, int]
+    launches: Iterable[tuple[int, int]], following: Mapping[int, int], start: Sequence[int], end: Sequence[int]
 ) -> list[tuple[int, int, int]]:
     """
     Find kernels for which the thread that launched them waited.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left as bisect
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.building.calls import GRAPH_LAUNCHES, PAGEABLE, RECORDS, STREAM_WAITS, named
+from planner.measure.traces.building.calls import GRAPH_LAUNCHES, PAGEABLE, RECORDS, STREAM_WAITS, find_calls
 from planner.measure.traces.building.tasks import sort_by_stream
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
 
@@ -74,7 +73,7 @@ class Streams:
         self.first = np.r_[True, self.track[1:] != self.track[:-1]] if len(rows) else np.zeros(0, dtype=bool)
         self.places = {track: np.flatnonzero(self.track == track) for track in np.unique(self.track).tolist()}
         self.put = {track: np.maximum.accumulate(self.when[places]) for track, places in self.places.items()}
-        self.of_graph = np.isin(self.call, named(trace, GRAPH_LAUNCHES))
+        self.of_graph = np.isin(self.call, find_calls(trace, GRAPH_LAUNCHES))
         self.waits = self._waits()
 
     @cached_property
@@ -146,10 +145,8 @@ class Streams:
     @cached_property
     def is_pageable(self) -> NDArray[np.bool_]:
         """Mask of copies whose call returns only when they are done."""
-        chosen = np.array([re.match(PAGEABLE, name) is not None for name in self.trace.names], dtype=bool)
-        copies = self.trace.events.category[self.rows] == Category.COPY
-        found: NDArray[np.bool_] = copies & chosen[self.trace.events.name[self.rows]]
-        return found
+        copies: NDArray[np.bool_] = self.trace.named(PAGEABLE) & (self.trace.events.category == Category.COPY)
+        return copies[self.rows]
 
     def last_marked(self, start: int, end: int) -> int:
         """
@@ -165,7 +162,7 @@ class Streams:
     @cached_property
     def _marked(self) -> tuple[NDArray[np.intp], Integers, Integers]:
         """Tasks followed by a recorded event, in the order of their ends; their ends; the first event's time."""
-        moments = self.trace.events.start[named(self.trace, RECORDS)]
+        moments = self.trace.events.start[find_calls(self.trace, RECORDS)]
         never = np.iinfo(np.int64).max
         since = np.full(len(self.rows), never) if len(moments) else self.when.copy()
         for track, places in self.places.items():
@@ -220,14 +217,13 @@ class Streams:
         """Return the share of processors that each kernel's blocks fill, one block each; 0 for communication."""
         events, number = self.trace.events, max((one.num_processors for one in self.trace.devices), default=0)
         blocks = np.array([*(one.num_blocks for one in self.trace.blocks), 0])[events.blocks[self.rows]]
-        share = np.minimum(1.0, blocks / number) if number else np.zeros(len(self.rows))
-        found: NDArray[np.float64] = np.where(events.message[self.rows] == UNKNOWN, share, 0.0)
-        return found
+        counts = (events.message[self.rows] == UNKNOWN) & (number > 0)
+        return np.where(counts, np.minimum(1.0, blocks / max(number, 1)), 0.0)
 
     # --- waits between streams ---------------------------------------------------------------------------------
 
     def _waits(self) -> list[tuple[int, int]]:
-        calls = named(self.trace, STREAM_WAITS).tolist()
+        calls = find_calls(self.trace, STREAM_WAITS).tolist()
         known = self._find_recorded_waits()
         found = {pair for pairs in known.values() for pair in pairs if UNKNOWN not in pair}
         unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in known]

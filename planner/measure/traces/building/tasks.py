@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.building.calls import RECORDS, STREAM_WAITS, named, waiting_calls
+from planner.measure.traces.building.calls import RECORDS, STREAM_WAITS, WAITING, find_calls
 from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace
 from planner.measure.traces.iterations import Iteration
 
-WRAPPERS = re.compile(r"autograd::|torch::|.*Backward\d*$|DistributedDataParallel|## |ProfilerStep|Optimizer\.|\[")
+WRAPPERS = r"^(autograd::|torch::|.*Backward\d*$|DistributedDataParallel|## |ProfilerStep|Optimizer\.|\[)"
 """Operators that only contain others; the outermost operator that is not one of them is a task."""
 
 
@@ -51,22 +49,13 @@ def host_tasks(trace: Trace, iteration: Iteration, launching: Integers) -> NDArr
         Rows, thread by thread in the order of their start, none inside another.
     """
     if trace.has_device:
-        rows = np.unique(
-            np.concatenate(
-                [launching, named(trace, RECORDS), named(trace, STREAM_WAITS), np.array([*waiting_calls(trace)], int)]
-            )
-        ).astype(np.intp)
+        calls = (find_calls(trace, one) for one in (RECORDS, STREAM_WAITS, *WAITING))
+        rows = np.unique(np.concatenate([launching, *calls])).astype(np.intp)
     else:
-        rows = _operators(trace)
+        rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & ~trace.named(WRAPPERS))
     start = trace.events.start[rows]
     rows = rows[(start >= iteration.begin) & (start < iteration.end)]
     return outermost(trace.events, rows)
-
-
-def _operators(trace: Trace) -> NDArray[np.intp]:
-    wraps = np.array([WRAPPERS.match(name) is not None for name in trace.names], dtype=bool)
-    found: NDArray[np.intp] = np.flatnonzero((trace.events.category == Category.OPERATOR) & ~wraps[trace.events.name])
-    return found
 
 
 def outermost(events: Events, rows: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,26 +11,9 @@ BLOCKED_FRACTION = 0.5
 """Part of a thread's pause that another thread must fill for the pause to be a wait for it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ThreadEdges:
-    """
-    Edges between threads, and the pauses that they explain.
-
-    Parameters
-    ----------
-    before, after, lag
-        Tasks as places among those of threads, and nanoseconds between them; shape (edges,).
-    explained
-        Tasks whose pause before them is a wait, not work of their own thread.
-    """
-
-    before: Integers
-    after: Integers
-    lag: Integers
-    explained: Integers
-
-
-def thread_edges(track: NDArray[np.int32], start: Integers, end: Integers, main: int) -> ThreadEdges:
+def thread_edges(
+    track: NDArray[np.int32], start: Integers, end: Integers, main: int
+) -> tuple[list[tuple[int, int, int]], list[int]]:
     """
     Find waits between threads: where the main thread pauses while another one works, each waits for the other.
 
@@ -45,6 +26,12 @@ def thread_edges(track: NDArray[np.int32], start: Integers, end: Integers, main:
         Track and times of the threads' tasks, thread by thread in the order of their start; shape (tasks,).
     main
         Track of the main thread.
+
+    Returns
+    -------
+    edges, explained
+        Task before, task after and nanoseconds between them; tasks whose pause before them is a wait, not work of their
+        own thread.
     """
     of_main = np.flatnonzero(track == main)
     edges: list[tuple[int, int, int]] = []
@@ -64,8 +51,7 @@ def thread_edges(track: NDArray[np.int32], start: Integers, end: Integers, main:
                 continue
             edges += [(left, first, int(start[first] - end[left])), (last, right, int(start[right] - end[last]))]
             explained += [first, right]
-    before, after, lag = np.array(edges, dtype=np.int64).reshape(-1, 3).T
-    return ThreadEdges(before=before, after=after, lag=lag, explained=np.array(explained, dtype=np.int64))
+    return edges, explained
 
 
 def pauses(track: NDArray[np.int32], start: Integers, end: Integers, begin: int) -> Integers:

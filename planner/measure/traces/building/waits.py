@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,7 @@ from planner.measure.traces.events import UNKNOWN, Category
 from planner.measure.traces.graph import Waiting
 
 
-@dataclass(frozen=True, slots=True)
-class HostWait:
+class HostWait(NamedTuple):
     """
     A call that waits.
 
@@ -34,12 +32,18 @@ class HostWait:
     duration: int
 
 
-@dataclass(frozen=True, slots=True)
 class HostWaits:
     """
-    All calls that wait.
+    Calls of threads that wait.
 
     Parameters
+    ----------
+    streams
+        Tasks on streams.
+    rows
+        Rows of tasks of threads, thread by thread in their order.
+
+    Attributes
     ----------
     by_row
         Each wait by the row of its call.
@@ -49,30 +53,10 @@ class HostWaits:
         Number of calls that, as recorded, return before the awaited task has ended.
     """
 
-    by_row: Mapping[int, HostWait]
-    num_inferred: int
-    num_early: int
-
-
-def host_waits(streams: Streams, rows: NDArray[np.intp]) -> HostWaits:
-    """
-    Find the calls among some rows that wait.
-
-    Parameters
-    ----------
-    streams
-        Tasks on streams.
-    rows
-        Rows of tasks of threads, thread by thread in their order.
-    """
-    return _HostWaits(streams, rows).found()
-
-
-class _HostWaits:
     def __init__(self, streams: Streams, rows: NDArray[np.intp]) -> None:
-        self.streams, self.events, self.rows = streams, streams.trace.events, rows
-        self.start, self.end = self.events.start, self.events.end
         trace = streams.trace
+        self.streams, self.events = streams, trace.events
+        self.start, self.end = self.events.start, self.events.end
         self.synchronized = {
             int(trace.events.correlation[row]): row
             for row in trace.of(Category.SYNCHRONIZATION).tolist()
@@ -84,18 +68,15 @@ class _HostWaits:
         """The task in front of each on its thread."""
         self.early: set[int] = set()
         """Calls that return before the awaited task has ended."""
-
-    def found(self) -> HostWaits:
-        calls = waiting_calls(self.streams.trace)
-        found: dict[int, HostWait] = {}
-        inferred = early = 0
-        for row in self.rows.tolist():
+        self.by_row: dict[int, HostWait] = {}
+        self.num_inferred = self.num_early = 0
+        calls = waiting_calls(trace)
+        for row in rows.tolist():
             wait, known = self._wait_of_call(row, calls[row]) if row in calls else (self._wait_of_copy(row), True)
-            inferred += not known
-            early += known and row in self.early and self._must_wait(row)
+            self.num_inferred += not known
+            self.num_early += known and row in self.early and self._must_wait(row)
             if wait is not None:
-                found[row] = wait
-        return HostWaits(found, inferred, early)
+                self.by_row[row] = wait
 
     def _must_wait(self, row: int) -> bool:
         """Return true if a call always waits; one that frees memory need not."""

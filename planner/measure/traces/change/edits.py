@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
 from planner.measure.traces.circles import break_circles
-from planner.measure.traces.events import UNKNOWN, Events, Integers
+from planner.measure.traces.events import UNKNOWN
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Waiting
 from planner.measure.traces.structure.nesting import ON_THREADS
 
@@ -39,53 +37,35 @@ def faster(graph: ExecutionGraph, pattern: str, factor: float) -> ExecutionGraph
         If it is not a regular expression, or no task has such a name.
     """
     try:
-        search = re.compile(pattern, re.IGNORECASE).search
+        found = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
         raise SpecError("faster", f"{pattern!r} is not a regular expression: {error}.") from None
-    chosen = np.array([search(name) is not None for name in graph.names], dtype=bool)[graph.tasks.name]
+    chosen = graph.named(found)
     if not chosen.any():
-        raise SpecError("faster", f"no task has {pattern!r} in its name.", _suggest_names(graph, search))
+        raise SpecError("faster", f"no task has {pattern!r} in its name.", _suggest_names(graph, found))
     shorter = np.rint(graph.tasks.duration / factor).astype(np.int64)
     return replace(graph, tasks=replace(graph.tasks, duration=np.where(chosen, shorter, graph.tasks.duration)))
 
 
-def _suggest_names(graph: ExecutionGraph, search: Callable[[str], object]) -> str:
+def _suggest_names(graph: ExecutionGraph, pattern: re.Pattern[str]) -> str:
     """Suggest tasks that contain operators with such names, or that these launch; else the command that lists names."""
     names: Counter[str] = Counter()
     for number, trace in enumerate(graph.traces):
         events = trace.events
-        chosen = np.array([search(name) is not None for name in trace.names], dtype=bool)[events.name]
-        inner = np.flatnonzero(chosen & np.isin(events.category, ON_THREADS))
+        inner = np.flatnonzero(trace.named(pattern) & np.isin(events.category, ON_THREADS))
         own = (graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN)
         tasks = graph.tasks.event[own]
         calls = trace.calls_of(tasks)
         launched = (calls != UNKNOWN) & ~np.isin(events.category[tasks], ON_THREADS)
         found = [
-            _find_enclosing(events, inner, tasks),
-            tasks[launched][_find_enclosing(events, calls[launched], inner) != UNKNOWN],
+            events.find_enclosing(inner, tasks),
+            tasks[launched][events.find_enclosing(calls[launched], inner) != UNKNOWN],
         ]
         names.update(trace.name_of(row) for rows in found for row in rows.tolist() if row != UNKNOWN)
     if not names:
         return "'planner trace read' lists the longest."
     listed = ", ".join(f"{name.removeprefix('void ')[:LONGEST_NAME]!r}" for name, _ in names.most_common(MOST_NAMES))
     return f"Operators with such names are part of these tasks, or launch them: {listed}."
-
-
-def _find_enclosing(events: Events, inner: NDArray[np.intp], outer: NDArray[np.intp]) -> Integers:
-    """Return, for each inner row, an outer row on its track within which it begins; ``UNKNOWN`` where there is none."""
-    found: Integers = np.full(len(inner), UNKNOWN)
-    for track in np.unique(events.track[inner]).tolist():
-        rows, others = np.flatnonzero(events.track[inner] == track), outer[events.track[outer] == track]
-        others = others[np.argsort(events.start[others], kind="stable")]
-        if not len(others):
-            continue
-        when, ends = events.start[inner[rows]], events.end[others]
-        latest = np.maximum.accumulate(ends)
-        place = np.searchsorted(events.start[others], when, side="right") - 1
-        holder = np.searchsorted(latest, latest[np.maximum(place, 0)])  # the one that ends last of those before
-        inside = (place >= 0) & (latest[np.maximum(place, 0)] > when)
-        found[rows] = np.where(inside, others[holder], UNKNOWN)
-    return found
 
 
 def remove_launches(graph: ExecutionGraph) -> ExecutionGraph:
@@ -139,11 +119,5 @@ def remove_overlap(graph: ExecutionGraph) -> ExecutionGraph:
             if (other := last.get(not communicates)) is not None:
                 added.append((other, task))
             last[bool(communicates)] = task
-    before, after = np.array(added, dtype=np.int64).reshape(-1, 2).T
-    more = Edges(
-        before=before,
-        after=after,
-        lag=np.zeros(len(before), dtype=np.int64),
-        dependency=np.full(len(before), Dependency.ADDED, dtype=np.int8),
-    )
-    return break_circles(replace(graph, edges=Edges.together([edges, more])))
+    more = Edges.of_rows([(before, after, 0, Dependency.ADDED) for before, after in added])
+    return break_circles(replace(graph, edges=Edges.join([edges, more])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -107,9 +106,7 @@ class Tasks:
         """Operation and direction of sends and receives, filled in by the templates of ranks."""
         for those in self.launched.values():
             those.sort()
-        records, waits = re.compile(RECORDS), re.compile(STREAM_WAITS)
-        self.is_record = [records.fullmatch(graph.names[name]) is not None for name in tasks.name.tolist()]
-        self.is_wait = [waits.fullmatch(graph.names[name]) is not None for name in tasks.name.tolist()]
+        self.is_record, self.is_wait = graph.named(RECORDS).tolist(), graph.named(STREAM_WAITS).tolist()
         self.kind = tasks.kind.tolist()
         computing = np.isin(tasks.kind, (Kind.COMPUTE, Kind.COPY))
         self.has_streams = bool(computing.any())
@@ -198,24 +195,18 @@ class Tasks:
             found[track] = rows.tolist(), np.maximum.accumulate(times).tolist()
         return found
 
-    def named(self, track: int) -> Track:
-        """Return a track named after its purpose."""
-        return self._tracks[track]
+    def track(self, task: int) -> Track:
+        """Return a task's track, named after its purpose."""
+        return self.tracks[int(self.graph.tasks.track[task])]
 
     @cached_property
-    def _tracks(self) -> dict[int, Track]:
-        return self._name_tracks()
-
-    def track(self, task: int) -> Track:
+    def tracks(self) -> dict[int, Track]:
         """
-        Return a task's track named after its purpose, so that tracks of different ranks coincide.
+        Tracks named after their purpose, so that tracks of different ranks coincide.
 
         Threads are the main one, then the others in the order in which they begin. Streams that compute have their own
         number; those that only communicate are named after their communication.
         """
-        return self._tracks[int(self.graph.tasks.track[task])]
-
-    def _name_tracks(self) -> dict[int, Track]:
         tasks, found = self.graph.tasks, {}
         for rank in self.graph.ranks:
             own = [number for number, one in enumerate(self.graph.tracks) if one.rank == rank]

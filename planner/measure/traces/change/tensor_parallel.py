@@ -59,7 +59,7 @@ def tensor_parallel_tasks(
     said = [_is_tensor_parallel(message, tp, elements) for message in graph.messages]
     found: NDArray[np.bool_] = talks & np.array([*(one is True for one in said), False])[tasks.message]
     silent = talks & np.array([*(one is None for one in said), False])[tasks.message]
-    in_pass = np.isin(_part_column(graph, parts, "phase", Phase.NONE), IN_PASSES)
+    in_pass = np.isin(graph.from_events([one.phase for one in parts]), IN_PASSES)
     if (silent & in_pass).any():
         raise SpecError(
             "tp",
@@ -115,7 +115,7 @@ def remove_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Execution
     is_task = tasks.waiting == Waiting.TASK
     lost = is_task & gone[np.where(is_task, tasks.waits_for, 0)]
     waits_for = np.where(is_task, place[np.where(is_task, tasks.waits_for, 0)], tasks.waits_for)
-    joined = Edges.together([edges[kept], bridges[~(gone[bridges.before] | gone[bridges.after])]])
+    joined = Edges.join([edges[kept], bridges[~(gone[bridges.before] | gone[bridges.after])]])
     return replace(
         graph,
         tasks=replace(
@@ -141,8 +141,7 @@ def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
         for before, lag in into.get(int(edges.before[number]), ())
         if track[before] != track[edges.after[number]]
     ]
-    before, after, lag, dependency = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    return Edges(before=before, after=after, lag=lag, dependency=dependency.astype(np.int8))
+    return Edges.of_rows(rows)
 
 
 def _find_calls(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -152,15 +151,10 @@ def _find_calls(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np
     found = np.zeros(len(tasks), dtype=bool)
     found[edges.before[launches & dropped[edges.after]]] = True
     found[edges.before[launches & ~dropped[edges.after]]] = False
-    records, waits = (
-        np.array([re.fullmatch(one, name) is not None for name in graph.names], dtype=bool)[tasks.name]
-        for one in (RECORDS, STREAM_WAITS)
-    )
-    previous = graph.previous()
-    following = np.full(len(tasks), UNKNOWN)
-    following[previous[previous != UNKNOWN]] = np.flatnonzero(previous != UNKNOWN)
+    records, waits = graph.named(RECORDS), graph.named(STREAM_WAITS)
+    steps = (graph.previous(), (waits, records)), (graph.following(), (records, waits))
     for launch in np.flatnonzero(found).tolist():
-        for step, order in ((previous, (waits, records)), (following, (records, waits))):
+        for step, order in steps:
             one = launch
             for wanted in order:
                 one = int(step[one])
@@ -211,7 +205,7 @@ def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[
     """Return the last computing kernel of each layer, embedding and head of each pass, with its phase and role."""
     tasks = graph.tasks
     phase, microbatch, layer, role = (
-        _part_column(graph, parts, name, UNKNOWN) for name in ("phase", "microbatch", "layer", "role")
+        graph.from_events([getattr(one, name) for one in parts]) for name in ("phase", "microbatch", "layer", "role")
     )
     computes = (tasks.kind == Kind.COMPUTE) & graph.on_stream & np.isin(phase, IN_PASSES)
     computes &= np.isin(role, (Role.LAYER, Role.EMBEDDING, Role.HEAD)) & (microbatch != UNKNOWN)
@@ -221,16 +215,6 @@ def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[
     keys = zip(*(column[rows].tolist() for column in (rank, phase, microbatch, role, layer)), strict=True)
     last = dict(zip(keys, rows.tolist(), strict=True))
     return [(place, Phase(key[1]), Role(key[3])) for key, place in last.items()]
-
-
-def _part_column(graph: ExecutionGraph, parts: Sequence[Parts], name: str, unknown: int) -> Integers:
-    """Return a column of the parts for each task; shape (tasks,)."""
-    tasks = graph.tasks
-    found = np.full(len(tasks), unknown, dtype=np.int64)
-    for number, one in enumerate(parts):
-        own = (tasks.trace == number) & (tasks.event != UNKNOWN)
-        found[own] = getattr(one, name)[tasks.event[own]]
-    return found
 
 
 def _insert_messages(

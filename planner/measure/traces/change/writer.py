@@ -58,27 +58,21 @@ class Written:
 
     def graph(self, source: ExecutionGraph, doubts: Iterable[str]) -> ExecutionGraph:
         """Build the graph; its times are unknown until it is replayed, but its tasks are in order."""
-        rows = np.array(self.source, dtype=np.int64)
+        rows, old = np.array(self.source, dtype=np.int64), source.tasks
         known = rows != UNKNOWN
-        old, number = source.tasks, len(rows)
         names = (*source.names, "message between stages or replicas")
-        columns = np.array(self.edges, dtype=np.int64).reshape(-1, 4).T
+        kept = ("track", "duration", "gap", "waiting", "waits_for", "collective", "message")
         return ExecutionGraph(
-            tasks=Columns(
-                track=np.array(self.track, dtype=np.int32),
-                kind=np.where(known, old.kind[rows], Kind.COMMUNICATION).astype(np.int8),
-                duration=np.array(self.duration, dtype=np.int64),
-                gap=np.array(self.gap, dtype=np.int64),
-                start=np.arange(number),
+            tasks=Columns.build(
+                len(rows),
+                kind=np.where(known, old.kind[rows], Kind.COMMUNICATION),
+                start=np.arange(len(rows)),
                 event=np.where(known, old.event[rows], UNKNOWN),
-                trace=np.where(known, old.trace[rows], UNKNOWN).astype(np.int32),
-                name=np.where(known, old.name[rows], len(names) - 1).astype(np.int32),
-                waiting=np.array(self.waiting, dtype=np.int8),
-                waits_for=np.array(self.waits_for, dtype=np.int64),
-                collective=np.array(self.collective, dtype=np.int64),
-                message=np.array(self.message, dtype=np.int32),
+                trace=np.where(known, old.trace[rows], UNKNOWN),
+                name=np.where(known, old.name[rows], len(names) - 1),
+                **{name: np.array(getattr(self, name), dtype=np.int64) for name in kept},
             ),
-            edges=Edges(before=columns[0], after=columns[1], lag=columns[2], dependency=columns[3].astype(np.int8)),
+            edges=Edges.of_rows(self.edges),
             tracks=tuple(self.tracks),
             names=names,
             messages=tuple(self.messages),
@@ -197,7 +191,7 @@ class RankWriter:
                 self.open.append(one)
         waiting = int(columns.waiting[task])
         if waiting == Waiting.STREAM:
-            stream = self.tasks.named(int(columns.waits_for[task]))
+            stream = self.tasks.tracks[int(columns.waits_for[task])]
             self.written.waiting[one], self.written.waits_for[one] = waiting, self.number_of(stream)
         elif waiting == Waiting.TASK and int(columns.waits_for[task]) in self.copies:
             self.written.waiting[one] = waiting

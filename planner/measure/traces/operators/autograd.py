@@ -7,11 +7,10 @@ from collections import Counter
 import numpy as np
 
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
-from planner.measure.traces.operators.matching import Backward
 from planner.measure.traces.structure.nesting import Nesting
 
 
-def forward_of_nodes(trace: Trace, nesting: Nesting, backward: Backward, of_match: Integers) -> dict[int, int]:
+def forward_of_nodes(trace: Trace, nesting: Nesting, around: Integers, of_match: Integers) -> dict[int, int]:
     """
     Return the match to which each node of autograd belongs, by the node's row; nodes of other operators are left out.
 
@@ -20,15 +19,15 @@ def forward_of_nodes(trace: Trace, nesting: Nesting, backward: Backward, of_matc
 
     Parameters
     ----------
-    trace, nesting, backward
-        A trace, the nesting of its events, and its nodes of autograd.
+    trace, nesting, around
+        A trace, the nesting of its events, and the node of autograd around each.
     of_match
         Place of the match that contains each event, shape (events,).
     """
     events = trace.events
     operators = (events.category == Category.OPERATOR) & (events.sequence != UNKNOWN)
-    forward = np.flatnonzero(operators & (backward.node == UNKNOWN))
-    nodes = np.flatnonzero(operators & (backward.node == np.arange(len(events))))
+    forward = np.flatnonzero(operators & (around == UNKNOWN))
+    nodes = np.flatnonzero(operators & (around == np.arange(len(events))))
     made = dict(
         zip(
             zip(events.track[forward].tolist(), events.sequence[forward].tolist(), strict=True),

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace, look_up
+from planner.measure.traces.intervals import covered_nanoseconds
 from planner.measure.traces.structure.nesting import find_launchers
 
 BESIDE, ALONE = 0.9, 0.01
@@ -105,38 +106,7 @@ def _operands(trace: Trace, rows: NDArray[np.intp]) -> Integers:
     events = trace.events
     operators = trace.of(Category.OPERATOR)
     operators = operators[events.external[operators] != UNKNOWN]
-    if not len(operators):
-        return np.full(len(rows), UNKNOWN)
-    numbers, first = np.unique(events.external[operators], return_index=True)
-    place = np.minimum(np.searchsorted(numbers, events.external[rows]), len(numbers) - 1)
-    same = numbers[place] == events.external[rows]
-    return np.where(same, events.operands[operators[first[place]]], UNKNOWN)
-
-
-def covered_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
-    """
-    Return the nanoseconds of each interval that other intervals cover, which may overlap each other.
-
-    >>> one = np.array([0, 10, 20]), np.array([10, 20, 30])
-    >>> covered_nanoseconds(*one, np.array([5, 8]), np.array([12, 18])).tolist()
-    [5, 8, 0]
-    """
-    order = np.argsort(begins, kind="stable")
-    begins, ends = begins[order], np.maximum.accumulate(ends[order]) if len(ends) else ends
-    if not len(begins):
-        return np.zeros_like(start)
-    fresh = np.r_[True, begins[1:] > ends[:-1]]
-    first = np.flatnonzero(fresh)
-    begins, ends = begins[first], ends[np.r_[first[1:] - 1, len(ends) - 1]]
-    before = np.r_[0, np.cumsum(ends - begins)]
-
-    def until(time: Integers) -> Integers:
-        place = np.searchsorted(begins, time, side="right") - 1
-        inside = np.minimum(time - begins[np.maximum(place, 0)], (ends - begins)[np.maximum(place, 0)])
-        return np.where(place < 0, 0, before[np.maximum(place, 0)] + inside)
-
-    found: Integers = until(end) - until(start)
-    return found
+    return look_up(events.external[rows], events.external[operators], events.operands[operators])
 
 
 def weighted_median(values: list[float], weights: list[float]) -> float:

@@ -36,32 +36,16 @@ class Match:
     rows: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Backward:
+def backward_nodes(trace: Trace, nesting: Nesting) -> Integers:
     """
-    Nodes of autograd in backward passes; arrays of shape (events,).
-
-    Parameters
-    ----------
-    node
-        Row of the node around an event, itself included; ``UNKNOWN`` in forward passes.
-    """
-
-    node: Integers
-
-
-def backward_nodes(trace: Trace, nesting: Nesting) -> Backward:
-    """
-    Find the nodes of autograd, and the events in them.
+    Return the row of autograd's node around each event, itself included; ``UNKNOWN`` in forward passes.
 
     Recomputation in a node is a forward pass: its operators have their own sequence numbers.
     """
     events = trace.events
-    is_name = np.array([name.startswith(BACKWARD) for name in trace.names], dtype=bool)
-    node = np.full(len(events), UNKNOWN, dtype=np.int64)
-    starts = is_name[events.name] & (events.category == Category.OPERATOR)
+    starts = trace.named(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
     again = (events.sequence != UNKNOWN) & ~_is_inner_node(trace, nesting, starts)
-    found: list[int] = node.tolist()
+    found = [UNKNOWN] * len(events)
     parents = nesting.parent.tolist()
     for row, (is_node, is_again) in enumerate(zip(starts.tolist(), again.tolist(), strict=True)):
         parent = parents[row]
@@ -69,7 +53,7 @@ def backward_nodes(trace: Trace, nesting: Nesting) -> Backward:
             found[row] = row
         elif parent != UNKNOWN and not is_again:
             found[row] = found[parent]
-    return Backward(node=np.array(found, dtype=np.int64))
+    return np.array(found, dtype=np.int64)
 
 
 def _is_inner_node(trace: Trace, nesting: Nesting, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -82,15 +66,15 @@ def _is_inner_node(trace: Trace, nesting: Nesting, starts: NDArray[np.bool_]) ->
 
 
 def matches(
-    trace: Trace, nesting: Nesting, backward: Backward, names: Names, within: NDArray[np.bool_]
+    trace: Trace, nesting: Nesting, node: Integers, names: Names, within: NDArray[np.bool_]
 ) -> tuple[list[Match], list[Match], dict[str, str]]:
     """
     Find the operators of forward passes: matches, updates without sizes, and the reasons of names that did not match.
 
     Parameters
     ----------
-    trace, nesting, backward
-        A trace, the nesting of its events, and its nodes of autograd.
+    trace, nesting, node
+        A trace, the nesting of its events, and the node of autograd around each.
     names
         Patterns of recorded operators.
     within
@@ -101,7 +85,7 @@ def matches(
         for name in pattern.sequence[0]:
             by_first[name].append(pattern)
     search = _Search(trace, names, by_first)
-    rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (backward.node == UNKNOWN))
+    rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (node == UNKNOWN))
     for siblings in _siblings(trace, nesting, rows):
         search.among(siblings, int(nesting.parent[siblings[0]]))
     return search.found, search.unsized, search.reasons

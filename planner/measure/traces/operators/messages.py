@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.measure.traces.events import UNKNOWN, Category, Message, Trace
-from planner.measure.traces.iterations import iterations
+from planner.measure.traces.iterations import iteration_numbers
 
 WHOLE = {
     "all_reduce": "elements_in",
@@ -96,10 +96,9 @@ def find_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], M
 def _messages(trace: Trace) -> Iterator[tuple[int, Message]]:
     """Yield rows with a message: kernels, or without a device the library's annotations on its thread."""
     of = Category.KERNEL if trace.has_device else Category.ANNOTATION
-    start, steps = trace.events.start, iterations(trace)
-    for row in np.flatnonzero((trace.events.message != UNKNOWN) & (trace.events.category == of)).tolist():
-        if any(one.begin <= start[row] < one.end for one in steps):
-            yield row, trace.messages[int(trace.events.message[row])]
+    chosen = (trace.events.message != UNKNOWN) & (trace.events.category == of) & (iteration_numbers(trace) != UNKNOWN)
+    for row in np.flatnonzero(chosen).tolist():
+        yield row, trace.messages[int(trace.events.message[row])]
 
 
 def _size(message: Message) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.timing.sampled_shapes import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
 from planner.measure.traces.operators.autograd import forward_of_nodes
-from planner.measure.traces.operators.matching import Backward, Match
+from planner.measure.traces.operators.matching import Match
 from planner.measure.traces.operators.names import known_names
 from planner.measure.traces.operators.records import TracedPass
 from planner.measure.traces.structure.nesting import Nesting
@@ -33,8 +33,8 @@ class Passes:
 
     Parameters
     ----------
-    trace, nesting, backward
-        A trace, the nesting of its events, and its nodes of autograd.
+    trace, nesting, node
+        A trace, the nesting of its events, and the node of autograd around each.
     number
         Iteration of each event, shape (events,).
     matches
@@ -42,11 +42,11 @@ class Passes:
     """
 
     def __init__(
-        self, trace: Trace, nesting: Nesting, backward: Backward, number: Integers, matches: Sequence[Match]
+        self, trace: Trace, nesting: Nesting, node: Integers, number: Integers, matches: Sequence[Match]
     ) -> None:
         self.trace = trace
         self.nesting = nesting
-        self.backward = backward
+        self.node = node
         self.matches = matches
         self.found: list[TracedPass] = []
         self.owner = np.full(len(trace.events), UNKNOWN, dtype=np.int64)
@@ -54,7 +54,7 @@ class Passes:
         self._number = number
         self._add_forward()
         of_match = nesting.inherit_values(self.owner, unknown=UNKNOWN)
-        self.match_of_node = forward_of_nodes(trace, nesting, backward, of_match)
+        self.match_of_node = forward_of_nodes(trace, nesting, node, of_match)
         self._add_backward()
         self._add_products()
         self._add_sums()
@@ -90,7 +90,7 @@ class Passes:
     def _add_products(self) -> None:
         """Add the gradients of inputs and weights of matmuls, by the sizes of the products in their nodes."""
         for row in self._in_nodes(MULTIPLICATIONS):
-            node = int(self.backward.node[row])
+            node = int(self.node[row])
             place, operands = self.match_of_node.get(node), int(self.trace.events.operands[row])
             if place is None or operands == UNKNOWN or self.owner[self.nesting.parent[row]] != UNKNOWN:
                 continue
@@ -109,7 +109,7 @@ class Passes:
         added = {tuple(one.sizes.items()) for one in self.found if one.operator == "residual"}
         for row in self._in_nodes(SUMS):
             place = int(self.trace.events.operands[row])
-            if self.nesting.parent[row] != self.backward.node[row] or place == UNKNOWN:
+            if self.nesting.parent[row] != self.node[row] or place == UNKNOWN:
                 continue
             operands = self.trace.operands[place]
             sizes, dtype = residual.sizes_of(operands), known_names().dtypes.get(operands.dtypes[0])
@@ -119,7 +119,7 @@ class Passes:
 
     def _in_nodes(self, names: frozenset[str]) -> list[int]:
         known = np.array([name in names for name in self.trace.names], dtype=bool)
-        inside = (self.backward.node != UNKNOWN) & (self.trace.events.category == Category.OPERATOR)
+        inside = (self.node != UNKNOWN) & (self.trace.events.category == Category.OPERATOR)
         rows: list[int] = np.flatnonzero(known[self.trace.events.name] & inside).tolist()
         return rows
 

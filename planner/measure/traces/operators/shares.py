@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
+from planner.measure.traces.intervals import covered_nanoseconds
 from planner.measure.traces.iterations import Iteration
-from planner.measure.traces.operators.device import covered_nanoseconds
 from planner.measure.traces.operators.timing import own_nanoseconds
 
-LINKS = ("HtoD", "DtoH")
+LINKS = "HtoD|DtoH"
 """Parts of the names of copies over the link between host and device."""
 
 
@@ -81,9 +81,8 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
 
 def _device_rows(trace: Trace) -> tuple[NDArray[np.intp], ...]:
     events = trace.events
-    over_link = np.array([any(part in name for part in LINKS) for name in trace.names], dtype=bool)[events.name]
     runs = np.isin(events.category, (Category.KERNEL, Category.FILL, Category.COPY))
-    copies = runs & (events.category == Category.COPY) & over_link
+    copies = runs & (events.category == Category.COPY) & trace.named(LINKS)
     sends = runs & (events.message != UNKNOWN)
     return tuple(np.flatnonzero(one) for one in (runs & ~copies & ~sends, sends & ~copies, copies))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel.facts.fields import NARROW
 from costmodel.timing.sampled_shapes import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
-from planner.measure.traces.iterations import iterations
+from planner.measure.traces.iterations import iteration_numbers
 from planner.measure.traces.operators.device import beside_communication
 from planner.measure.traces.operators.matching import backward_nodes, matches
 from planner.measure.traces.operators.names import Names, known_names
@@ -45,22 +44,12 @@ def traced_operators(trace: Trace, *, parameters: int | None = None) -> TracedOp
         Elements that the rank's optimizer updates; None counts them from gradients where possible.
     """
     names, inside = known_names(), nesting(trace)
-    backward = backward_nodes(trace, inside)
-    within, number = _find_iterations(trace)
-    found, unsized, reasons = matches(trace, inside, backward, names, within)
+    node, number = backward_nodes(trace, inside), iteration_numbers(trace)
+    within = number != UNKNOWN
+    found, unsized, reasons = matches(trace, inside, node, names, within)
     if unsized:
         found += size_updates(trace, number, unsized, tuple(found), parameters)
-    return _time_passes(Passes(trace, inside, backward, number, found), names, within, reasons)
-
-
-def _find_iterations(trace: Trace) -> tuple[NDArray[np.bool_], Integers]:
-    """Return a mask of events that begin in an iteration, and the iteration's number; both of shape (events,)."""
-    steps, start = iterations(trace), trace.events.start
-    begins = np.array([one.begin for one in steps], dtype=np.int64)
-    ends = np.array([one.end for one in steps], dtype=np.int64)
-    number = np.searchsorted(begins, start, side="right") - 1
-    within = (number >= 0) & (start < ends[np.maximum(number, 0)]) if len(steps) else np.zeros(len(start), dtype=bool)
-    return within, number
+    return _time_passes(Passes(trace, inside, node, number, found), names, within, reasons)
 
 
 def _time_passes(passes: Passes, names: Names, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
@@ -119,7 +108,7 @@ def _remove_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp], 
     Some operators do more than multiply. Kernels with 8-bit inputs in a 16-bit operator belong to an FP8 recipe; the
     trace tells neither the recipe nor how its casts count.
     """
-    multiplies, eight = _match_names(passes.trace, names.gemm, rows), _match_names(passes.trace, names.eight_bits, rows)
+    multiplies, eight = passes.trace.named(names.gemm)[rows], passes.trace.named(names.eight_bits)[rows]
     reasons: dict[str, str] = {}
     for row, is_product, is_eight in zip(rows.tolist(), multiplies.tolist(), eight.tolist(), strict=True):
         place = int(owner[row])
@@ -139,11 +128,11 @@ def _add_bare_products(
 ) -> None:
     """Add gradients of nodes with a kernel but no operator per product: first the input's, then the weight's."""
     events = passes.trace.events
-    products = _match_names(passes.trace, names.gemm, rows) & ~_match_names(passes.trace, names.eight_bits, rows)
-    free = rows[products & (owner[rows] == UNKNOWN) & (launched[rows] != UNKNOWN)]
+    products = passes.trace.named(names.gemm) & ~passes.trace.named(names.eight_bits)
+    free = rows[products[rows] & (owner[rows] == UNKNOWN) & (launched[rows] != UNKNOWN)]
     of_node: dict[int, list[int]] = defaultdict(list)
     for row in free[np.argsort(events.start[free], kind="stable")].tolist():
-        node = int(passes.backward.node[launched[row]])
+        node = int(passes.node[launched[row]])
         place = passes.match_of_node.get(node)
         if place is not None and passes.matches[place].pattern.operator in MATMULS:
             of_node[node].append(row)
@@ -152,12 +141,6 @@ def _add_bare_products(
         if len(kernels) == len(missing):
             for row, of_pass in zip(kernels, missing, strict=True):
                 owner[row] = passes.add(passes.matches[passes.match_of_node[node]], of_pass, node)
-
-
-def _match_names(trace: Trace, pattern: re.Pattern[str], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return a mask of rows whose name the pattern finds."""
-    known = np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
-    return known[trace.events.name[rows]]
 
 
 def _sum_others(

@@ -73,9 +73,8 @@ def gradient_elements(trace: Trace, number: Integers) -> Mapping[int, int]:
         return {}
     if operations.intersection(STAGES) and summary.microbatches_from != "annotations" and passes > 1:
         return {}
-    is_gradient = np.array([name == GRADIENT for name in trace.names], dtype=bool)[trace.events.name]
     counts: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
-    for row in np.flatnonzero(is_gradient & (trace.events.category == Category.OPERATOR)).tolist():
+    for row in np.flatnonzero(trace.named(f"^{GRADIENT}$") & (trace.events.category == Category.OPERATOR)).tolist():
         place = int(trace.events.operands[row])
         if place != UNKNOWN and trace.operands[place].sizes:
             counts[int(number[row])][trace.operands[place].sizes[0]] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from marshal import loads
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from planner.measure.traces.events import UNKNOWN, Events, Integers, Trace, Trac
 from planner.measure.traces.reading import arguments as said
 from planner.measure.traces.reading.columns import LISTED, Columns
 from planner.measure.traces.reading.described import Described
-from planner.measure.traces.reading.messages import Rows, Tables, messages
+from planner.measure.traces.reading.messages import Messages
 
 Entry = TypeVar("Entry", bound=Hashable)
 
@@ -41,24 +41,24 @@ def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
     )
     blocks, rows["blocks"] = _order_entries([said.blocks(*loads(key)) for key in columns.blocks], rows["blocks"])
     waits, rows["wait"] = _order_entries(list(columns.waits), rows["wait"])
-    tables = Tables(names, operands, list(columns.messages), about.groups, about.library)
-    message, found = messages(Rows(**{column: rows[column] for column in Rows._fields}), tables)
-    sent, rows["message"] = _order_entries(found, message)
-    return Trace(
+    said_of, peer = rows.pop("message"), rows.pop("peer")
+    trace = Trace(
         source=source,
         rank=about.rank,
         world_size=about.world_size,
-        events=Events(**{column.name: rows[column.name] for column in fields(Events)}),
+        events=Events.build(len(rows["start"]), **rows),
         names=names,
         tracks=tracks,
         operands=operands,
         blocks=blocks,
-        messages=sent,
         waits=waits,
         devices=about.devices,
         groups=about.groups,
         begin=about.base + begin,
     )
+    found = Messages(trace, list(columns.messages), said_of, peer, about.library)
+    messages, column = _order_entries(list(found.found), found.places)
+    return replace(trace, messages=messages, events=replace(trace.events, message=column))
 
 
 def _sort_columns(columns: Columns) -> tuple[int, dict[str, NDArray[Any]]]:

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from costmodel.catalog.files import read
 
 RULES = "communication.yaml"
 """File in the catalog."""
-
-
-class Known(NamedTuple):
-    """
-    Communication that a name stands for.
-
-    Parameters
-    ----------
-    library, operation
-        As in :class:`~planner.measure.traces.events.Message`.
-    """
-
-    library: str
-    operation: str
 
 
 @cache
@@ -83,9 +69,9 @@ def element_bytes(dtype: str) -> int:
 
 
 @lru_cache(maxsize=2**14)
-def known(name: str, *, of: str) -> Known | None:
+def known(name: str, *, of: str) -> tuple[str, str] | None:
     """
-    Return the communication that a name stands for; None where it does not communicate.
+    Return the library and the operation that a name stands for; None where it does not communicate.
 
     Parameters
     ----------
@@ -95,10 +81,10 @@ def known(name: str, *, of: str) -> Known | None:
         ``kernels`` or ``annotations``.
 
     >>> known("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", of="kernels")
-    Known(library='nccl', operation='all_reduce')
+    ('nccl', 'all_reduce')
     """
     for library, pattern in _patterns(of):
         if found := pattern.search(name):
             operation = found.groupdict().get("operation")
-            return Known(library, operation_of(operation) if operation else "")
+            return library, operation_of(operation) if operation else ""
     return None

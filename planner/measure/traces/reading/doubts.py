@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -73,126 +72,73 @@ def _events(number: int) -> str:
 
 def doubts(trace: Trace) -> tuple[str, ...]:
     """Describe the information that a trace lacks, its consequence, and how to record it."""
-    return tuple(doubt for check in CHECKS if (doubt := check(trace)))
+    return (*_doubt_recording(trace), *_doubt_waits(trace), *_doubt_communication(trace), *_doubt_run(trace))
 
 
-def _doubt_device(trace: Trace) -> str:
-    if trace.has_device:
-        return ""
-    return (
-        "Nothing ran on a device, or it was not recorded: only the host's events are known. Where there is a device, "
-        "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
-    )
+def _doubt_recording(trace: Trace) -> Iterator[str]:
+    if not trace.has_device:
+        yield (
+            "Nothing ran on a device, or it was not recorded: only the host's events are known. Where there is a "
+            "device, record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+        )
+    if not len(trace.of(Category.CALL, Category.OPERATOR)):
+        yield (
+            "The host was not recorded: launches of kernels, and waits for them, are unknown. Record with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+        )
+    if not _has_name(trace, r"ProfilerStep#", Category.ANNOTATION):
+        yield (
+            "No iterations are marked: they are inferred, or the whole trace is taken for one. Record with "
+            "schedule=torch.profiler.schedule(...) and call step() of the profiler after each iteration."
+        )
 
 
-def _doubt_host(trace: Trace) -> str:
-    if len(trace.of(Category.CALL, Category.OPERATOR)):
-        return ""
-    return (
-        "The host was not recorded: launches of kernels, and waits for them, are unknown. Record with "
-        "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
-    )
-
-
-def _doubt_steps(trace: Trace) -> str:
-    if _has_name(trace, r"ProfilerStep#", Category.ANNOTATION):
-        return ""
-    return (
-        "No iterations are marked: they are inferred, or the whole trace is taken for one. Record with "
-        "schedule=torch.profiler.schedule(...) and call step() of the profiler after each iteration."
-    )
-
-
-def _doubt_launches(trace: Trace) -> str:
-    kernels = trace.of(*ON_STREAMS)
+def _doubt_waits(trace: Trace) -> Iterator[str]:
+    kernels, correlation = trace.of(*ON_STREAMS), trace.events.correlation
     calls = trace.of(Category.CALL)
-    wanted = trace.events.correlation[kernels]
-    launched = np.isin(wanted, trace.events.correlation[calls]) & (wanted != UNKNOWN)
+    launched = np.isin(correlation[kernels], correlation[calls]) & (correlation[kernels] != UNKNOWN)
     num_missing = len(kernels) - int(np.count_nonzero(launched))
-    if not len(calls) or num_missing <= LEAST_UNLAUNCHED * len(kernels):
-        return ""
-    return (
-        f"{num_missing:,} of {len(kernels):,} kernels and copies have no launch: they were launched before the "
-        "recording began. Synchronise the device before it begins, or leave the first iteration out."
-    )
+    if len(calls) and num_missing > LEAST_UNLAUNCHED * len(kernels):
+        yield (
+            f"{num_missing:,} of {len(kernels):,} kernels and copies have no launch: they were launched before the "
+            "recording began. Synchronise the device before it begins, or leave the first iteration out."
+        )
+    is_recorded = any(wait.of == "stream_event" for wait in trace.waits)
+    if not is_recorded and _has_name(trace, r"StreamWaitEvent", Category.CALL):
+        yield (
+            "For which events streams wait is not recorded; it is inferred. On NVIDIA devices record with "
+            "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)."
+        )
+    if not trace.operands and len(trace.of(Category.OPERATOR)):
+        yield (
+            "Shapes are not recorded: kernels cannot be timed for other sizes, nor operators learned. Record with "
+            "record_shapes=True."
+        )
 
 
-def _doubt_waits(trace: Trace) -> str:
-    if not _has_name(trace, r"StreamWaitEvent", Category.CALL) or _waits_for_events(trace):
-        return ""
-    return (
-        "For which events streams wait is not recorded; it is inferred. On NVIDIA devices record with "
-        "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)."
-    )
+def _doubt_communication(trace: Trace) -> Iterator[str]:
+    messages = trace.events.message[trace.of(*ON_STREAMS)]
+    sent = [trace.messages[place] for place in messages[messages != UNKNOWN].tolist()]
+    silent = [message.library for message in sent if message.num_ranks == 0]
+    if silent:
+        yield (
+            f"{len(silent):,} of {len(sent):,} communications have no recorded size or group "
+            f"({', '.join(sorted(set(silent)))}): their times are used as they are, and ranks do not wait for each "
+            "other in them. Recent releases of PyTorch record both for collectives and single sends and receives, but "
+            "not for their batches and token dispatchers."
+        )
+    if (trace.world_size or 1) > 1 and not trace.messages and trace.has_device:
+        yield f"The job has {trace.world_size} ranks, but nothing in the trace communicates as far as names tell."
 
 
-def _waits_for_events(trace: Trace) -> bool:
-    return any(wait.of == "stream_event" for wait in trace.waits)
-
-
-def _doubt_shapes(trace: Trace) -> str:
-    if trace.operands or not len(trace.of(Category.OPERATOR)):
-        return ""
-    return (
-        "Shapes are not recorded: kernels cannot be timed for other sizes, nor operators learned. Record with "
-        "record_shapes=True."
-    )
-
-
-def _doubt_sizes(trace: Trace) -> str:
-    rows = trace.of(*ON_STREAMS)
-    rows = rows[trace.events.message[rows] != UNKNOWN]
-    silent = np.array([message.num_ranks == 0 for message in trace.messages], dtype=bool)
-    num_silent = int(np.count_nonzero(silent[trace.events.message[rows]])) if len(rows) else 0
-    if not num_silent:
-        return ""
-    libraries = sorted(
-        {trace.messages[place].library for place in np.unique(trace.events.message[rows]) if silent[place]}
-    )
-    return (
-        f"{num_silent:,} of {len(rows):,} communications have no recorded size or group ({', '.join(libraries)}): "
-        "their times are used as they are, and ranks do not wait for each other in them. Recent releases of PyTorch "
-        "record both for collectives and single sends and receives, but not for their batches and token dispatchers."
-    )
-
-
-def _doubt_communication(trace: Trace) -> str:
-    if (trace.world_size or 1) == 1 or trace.messages or not trace.has_device:
-        return ""
-    return f"The job has {trace.world_size} ranks, but nothing in the trace communicates as far as names tell."
-
-
-def _doubt_backward(trace: Trace) -> str:
-    operators = len(trace.of(Category.OPERATOR))
-    if not operators or _has_name(
-        trace, r"Backward|autograd::engine|Optimizer\.step", Category.OPERATOR, Category.ANNOTATION
-    ):
-        return ""
-    return "There is no backward pass and no optimizer: this is inference, or a part of an iteration."
-
-
-def _doubt_rank(trace: Trace) -> str:
-    if trace.rank is not None:
-        return ""
-    return "The trace does not record its rank; PyTorch writes it where torch.distributed is initialised."
-
-
-CHECKS: Sequence[Callable[[Trace], str]] = (
-    _doubt_device,
-    _doubt_host,
-    _doubt_steps,
-    _doubt_launches,
-    _doubt_waits,
-    _doubt_shapes,
-    _doubt_sizes,
-    _doubt_communication,
-    _doubt_backward,
-    _doubt_rank,
-)
-"""Checks of a trace; each returns a sentence, or ""."""
+def _doubt_run(trace: Trace) -> Iterator[str]:
+    has_operators = bool(len(trace.of(Category.OPERATOR)))
+    if has_operators and not _has_name(trace, TRAINING, Category.OPERATOR, Category.ANNOTATION):
+        yield "There is no backward pass and no optimizer: this is inference, or a part of an iteration."
+    if trace.rank is None:
+        yield "The trace does not record its rank; PyTorch writes it where torch.distributed is initialised."
 
 
 def _has_name(trace: Trace, pattern: str, *categories: Category) -> bool:
     """True where an event of some categories has a name that the pattern finds."""
-    used = np.unique(trace.events.name[trace.of(*categories)])
-    return any(re.search(pattern, trace.names[place]) for place in used)
+    return bool(trace.named(pattern)[trace.of(*categories)].any())

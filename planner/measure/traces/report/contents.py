@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Message, Trace
+from planner.measure.traces.intervals import length, union
 from planner.measure.traces.iterations import Found, iterations
 from planner.measure.traces.reading.communication import element_bytes
 
@@ -182,17 +182,8 @@ def _tracks(trace: Trace) -> Iterable[TrackContents]:
             process=track.process,
             number=track.number,
             num_events=int(np.count_nonzero(mine)),
-            busy_seconds=_busy(trace, np.flatnonzero(mine & works)) / NANOSECONDS,
+            busy_seconds=length(union(events.start[mine & works], events.end[mine & works])) / NANOSECONDS,
         )
-
-
-def _busy(trace: Trace, rows: NDArray[np.intp]) -> int:
-    """Return the nanoseconds in which at least one of some events ran; they are in the order of their start."""
-    if not len(rows):
-        return 0
-    start, end = trace.events.start[rows], np.maximum.accumulate(trace.events.end[rows])
-    before = np.concatenate((start[:1], end[:-1]))
-    return int((end - np.maximum(start, before)).sum())
 
 
 def _communications(trace: Trace) -> tuple[CommunicationContents, ...]:

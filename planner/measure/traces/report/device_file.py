@@ -16,12 +16,9 @@ from planner.measure.fit.device import FittedDevice, change_device, fitted_devic
 from planner.measure.fit.learning import FEWEST
 from planner.measure.fit.operators import Unlearned, rounded
 from planner.measure.traces.events import UNKNOWN, Category, Trace
+from planner.measure.traces.intervals import covered_nanoseconds
 from planner.measure.traces.operators import TracedOperators
-from planner.measure.traces.operators.device import (
-    Slowdown,
-    covered_nanoseconds,
-    late_launches,
-)
+from planner.measure.traces.operators.device import Slowdown, late_launches
 from planner.measure.traces.report.extraction import NANOSECONDS, Extracted
 from planner.measure.traces.structure import Parts, Phase, parts
 

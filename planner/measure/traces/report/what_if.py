@@ -262,8 +262,7 @@ def _recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
 def _num_unknown_transfers(graph: ExecutionGraph) -> int:
     """Return the number of send and receive kernels without arguments, as batches of transfers are."""
     silent = np.array([*(not message.operation for message in graph.messages), False])[graph.tasks.message]
-    named = np.array([TRANSFERS.search(name) is not None for name in graph.names], dtype=bool)[graph.tasks.name]
-    return int((silent & named & (graph.tasks.message != UNKNOWN)).sum())
+    return int((silent & graph.named(TRANSFERS) & (graph.tasks.message != UNKNOWN)).sum())
 
 
 def _rebuild(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace, look_up
 from planner.measure.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR
-from planner.measure.traces.structure.names import PHASES, matches
+from planner.measure.traces.structure.names import PHASES
 from planner.measure.traces.structure.nesting import Nesting, find_launchers, nesting
 from planner.measure.traces.structure.records import Phase
 
-ACCUMULATES = re.compile(r"AccumulateGrad")
+ACCUMULATES = "AccumulateGrad"
 """Node of autograd that accumulates a weight's gradient."""
 
 UPDATES = next(pattern for phase, pattern in PHASES if phase is Phase.OPTIMIZER)
@@ -88,15 +87,15 @@ def _find_operators(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.b
     rows = np.arange(len(events))
     innermost = nest.inherit_values(np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
     forward = nest.inherit_values(_find_forward(trace, with_tensors), unknown=UNKNOWN)
-    named = matches(trace, ACCUMULATES) | matches(trace, UPDATES) | matches(trace, UPDATE_OPERATOR)
+    named = trace.named(ACCUMULATES) | trace.named(UPDATES) | trace.named(UPDATE_OPERATOR)
     of_host = np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
-    on_weights = nest.inherit_values(np.where(named[events.name] & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    on_weights = nest.inherit_values(np.where(named & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
     launch = find_launchers(trace)
     launched = launch != UNKNOWN
     operator = np.where(with_tensors, rows, UNKNOWN)
     operator[launched] = np.where(innermost == UNKNOWN, forward, innermost)[launch[launched]]
     on_weights[launched] = on_weights[launch[launched]]
-    return operator, on_weights | matches(trace, UPDATE_KERNEL)[events.name]
+    return operator, on_weights | trace.named(UPDATE_KERNEL)
 
 
 def _find_forward(trace: Trace, with_tensors: NDArray[np.bool_]) -> Integers:
@@ -105,11 +104,5 @@ def _find_forward(trace: Trace, with_tensors: NDArray[np.bool_]) -> Integers:
     found = np.full(len(events), UNKNOWN)
     forward = np.flatnonzero(with_tensors & (events.sequence > 0) & (events.forward_thread <= 0))
     backward = np.flatnonzero((events.sequence > 0) & (events.forward_thread > 0))
-    if not len(forward):
-        return found
-    forward = forward[np.argsort(events.sequence[forward], kind="stable")]
-    numbers = events.sequence[forward]
-    place = np.minimum(np.searchsorted(numbers, events.sequence[backward]), len(forward) - 1)
-    joined = numbers[place] == events.sequence[backward]
-    found[backward[joined]] = forward[place[joined]]
+    found[backward] = look_up(events.sequence[backward], events.sequence[forward], forward)
     return found

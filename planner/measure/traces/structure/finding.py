@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace
-from planner.measure.traces.iterations import Iteration, iterations
+from planner.measure.traces.iterations import Iteration, iteration_numbers, iterations
 from planner.measure.traces.structure import names
 from planner.measure.traces.structure.layers import BACK, FRONT, Cut, Cutter, cutter
 from planner.measure.traces.structure.nesting import ON_THREADS, find_launchers, nesting
@@ -65,7 +65,7 @@ def parts(trace: Trace) -> Parts:
     found = iterations(trace)
     launched = find_launchers(trace)
     columns = _Columns(
-        iteration=_iteration_at(trace.events.start, found),
+        iteration=iteration_numbers(trace).astype(np.int32),
         phase=np.zeros(len(trace.events), dtype=np.int64),
         microbatch=np.full(len(trace.events), UNKNOWN, dtype=np.int64),
         layer=np.full(len(trace.events), UNKNOWN, dtype=np.int64),
@@ -81,15 +81,6 @@ def parts(trace: Trace) -> Parts:
         for column in (columns.phase, columns.microbatch, columns.layer):
             column[launched[device]] = column[device]
     return _build_parts(trace, found, columns)
-
-
-def _iteration_at(when: Integers, found: tuple[Iteration, ...]) -> NDArray[np.int32]:
-    """Return the iteration at each time; ``UNKNOWN`` outside."""
-    begins = np.array([one.begin for one in found], dtype=np.int64)
-    ends = np.array([one.end for one in found], dtype=np.int64)
-    place = np.searchsorted(begins, when, side="right") - 1
-    inside = (place >= 0) & (when < ends[np.maximum(place, 0)]) if len(found) else np.zeros(len(when), dtype=bool)
-    return np.where(inside, place, UNKNOWN).astype(np.int32)
 
 
 def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> None:
@@ -275,7 +266,7 @@ def _build_parts(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) 
     role = np.where(columns.layer >= 0, np.int8(Role.LAYER), np.int8(Role.OTHER))
     for place, pattern, which in ((FRONT, names.EMBEDDING, Role.EMBEDDING), (BACK, names.HEAD, Role.HEAD)):
         rows = columns.layer == place
-        if names.matches(trace, pattern)[trace.events.name[rows]].any():
+        if trace.named(pattern)[rows].any():
             role[rows] = which
     return Parts(
         iteration=columns.iteration,
@@ -301,10 +292,8 @@ def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> S
         doubts.append("No backward pass was found: everything that could be one is taken as a forward pass.")
     if num_layers == 0:
         doubts.append("No layers were found: nothing names them, and no pass repeats itself.")
-    if model and model.found == "repetition":
-        in_layers = trace.events.name[columns.layer >= 0]
-        if not names.matches(trace, names.ATTENTION)[in_layers].any():
-            doubts.append("No layer has an attention with a known name: the repeated part may not be a layer.")
+    if model and model.found == "repetition" and not trace.named(names.ATTENTION)[columns.layer >= 0].any():
+        doubts.append("No layer has an attention with a known name: the repeated part may not be a layer.")
     if len(counts) > 1:
         doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")
     if columns.phases_from == "kernels":

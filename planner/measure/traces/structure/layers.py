@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace
+from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace, match_names
 from planner.measure.traces.structure import names
 from planner.measure.traces.structure.records import Phase
 from planner.measure.traces.structure.repeats import kinds, repetitions
@@ -165,9 +165,9 @@ def cutter(trace: Trace, phase: NDArray[np.int64]) -> Cutter:
         numbers=numbers,
         found=found,
         tokens=tokens,
-        needs=names.matches(trace, names.WORK),
-        opens=names.matches(trace, names.NORM),
-        once=names.matches(trace, names.ATTENTION),
+        needs=match_names(trace.names, names.WORK),
+        opens=match_names(trace.names, names.NORM),
+        once=match_names(trace.names, names.ATTENTION),
         pieces=names.phases_of_names(trace, names.PHASES, but=names.SEVERAL_PHASES) > 0,
     )
 

@@ -40,9 +40,6 @@ KERNEL_PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
 )
 """Kernels whose names tell their phase, of PyTorch, flash attention, cuDNN, Transformer Engine."""
 
-NODE = re.compile(r"^autograd::engine::evaluate_function")
-"""Name that PyTorch's autograd gives each node that it runs in the backward pass."""
-
 MICROBATCH = re.compile(r"(?i)micro[-_ ]?batch[-_ #:=]*(\d+)|^(?:forward|backward)(?:_step)? (\d+)$|PP:\d+[A-Z](\d+)")
 """Annotations with the number of a micro-batch; the last two are PyTorch's pipeline schedules."""
 
@@ -66,11 +63,6 @@ WORK = re.compile(r"(?i)mm$|mm_|matmul|linear|conv|attention|attn|gemm|cutlass|f
 
 ATTENTION = re.compile(r"(?i)scaled_dot_product|attention|flash_?attn|flash_fwd|fmha")
 """Attention, which a transformer layer runs once."""
-
-
-def matches(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Test each of ``trace.names`` against a pattern."""
-    return np.array([pattern.search(name) is not None for name in trace.names], dtype=bool)
 
 
 def phases_of_names(

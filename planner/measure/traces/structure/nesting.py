@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace
+from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, look_up
 
 ON_THREADS = (Category.OPERATOR, Category.CALL, Category.ANNOTATION, Category.MODULE)
 """Categories that nest on a thread."""
@@ -82,10 +82,6 @@ def find_launchers(trace: Trace) -> Integers:
     device = trace.of(*ON_STREAMS, Category.SYNCHRONIZATION)
     for numbers, category in ((events.external, Category.OPERATOR), (events.correlation, Category.CALL)):
         host = np.flatnonzero((events.category == category) & (numbers > 0))
-        if len(host) == 0:
-            continue
-        host = host[np.argsort(numbers[host], kind="stable")]
-        place = np.minimum(np.searchsorted(numbers[host], numbers[device]), len(host) - 1)
-        joined = (numbers[host[place]] == numbers[device]) & (numbers[device] > 0)
-        found[device[joined]] = host[place[joined]]
+        launcher = look_up(numbers[device], numbers[host], host)
+        found[device] = np.where(launcher == UNKNOWN, found[device], launcher)
     return found

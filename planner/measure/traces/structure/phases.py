@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
-from planner.measure.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR, Iteration
+from planner.measure.traces.iterations import BACKWARD, UPDATE_KERNEL, UPDATE_OPERATOR, Iteration
 from planner.measure.traces.structure import names
 from planner.measure.traces.structure.nesting import Nesting
 from planner.measure.traces.structure.records import Phase
@@ -15,7 +15,7 @@ from planner.measure.traces.structure.records import Phase
 def autograd_nodes(trace: Trace, nest: Nesting) -> NDArray[np.bool_]:
     """Find the nodes of the backward pass that autograd runs, without recomputed ones, which lie in another node."""
     events = trace.events
-    node = names.matches(trace, names.NODE)[events.name] & (events.category == Category.OPERATOR)
+    node = trace.named(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
     inside = nest.inherit_values(np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
     has_parent = nest.parent >= 0
     nested = has_parent & (inside[nest.parent] == 1)
@@ -33,14 +33,14 @@ def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[
     named = names.phases_of_names(trace, names.PHASES, but=names.SEVERAL_PHASES)
     annotation = events.category == Category.ANNOTATION
     marks = np.where(annotation, named[events.name], np.int64(Phase.NONE))
-    update = names.matches(trace, UPDATE_OPERATOR)[events.name] & (events.category == Category.OPERATOR)
+    update = trace.named(UPDATE_OPERATOR) & (events.category == Category.OPERATOR)
     marks[update] = Phase.OPTIMIZER
     said = "annotations" if np.isin(marks, (Phase.FORWARD, Phase.BACKWARD)).any() else ""
     marks[nodes] = Phase.BACKWARD
     inside = nest.inherit_values(np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
     records = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
     again = inside & (records | (events.category == Category.MODULE)) & ~nodes
-    marks[again & ~names.matches(trace, names.NODE)[events.name]] = Phase.RECOMPUTE
+    marks[again & ~trace.named(f"^{BACKWARD}")] = Phase.RECOMPUTE
     if nodes.any():
         said = f"{said} and autograd" if said else "autograd"
     return nest.inherit_values(marks, unknown=Phase.NONE), said

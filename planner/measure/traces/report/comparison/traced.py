@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -13,7 +12,7 @@ from costmodel.strategy import Strategy
 from costmodel.timing.sampled_source import sampled_size
 from costmodel.timing.work import Operator
 from planner.measure.traces.events import UNKNOWN, Category, Message, Trace
-from planner.measure.traces.iterations import Iteration, named
+from planner.measure.traces.iterations import Iteration
 from planner.measure.traces.operators import TracedPass, traced_operators
 from planner.measure.traces.operators.shares import Shares, shares
 from planner.measure.traces.report.comparison.kinds import (
@@ -182,7 +181,7 @@ class TracedParts:
 
     def _adds_gradients(self) -> NDArray[np.bool_]:
         """Return a mask of events that accumulate gradients: autograd's nodes for that, and the events in them."""
-        own = np.where(named(self._trace, re.compile(ADDS_GRADIENTS)), 1, UNKNOWN)
+        own = np.where(self._trace.named(ADDS_GRADIENTS), 1, UNKNOWN)
         adds = nesting(self._trace).inherit_values(own, unknown=UNKNOWN) != UNKNOWN
         launched = find_launchers(self._trace)
         return np.asarray(adds | ((launched != UNKNOWN) & adds[launched]))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace, Track
+from planner.measure.traces.events import UNKNOWN, Category, Events, Trace, Track
 from planner.measure.traces.graph import ExecutionGraph, Kind
 from planner.measure.traces.replay import Replayed
 from planner.measure.traces.report.replay.report import ReplayReport
@@ -19,8 +15,6 @@ CATEGORY_OF_KIND = {
     Kind.COPY: Category.COPY,
     Kind.COMMUNICATION: Category.KERNEL,
 }
-
-Columns: TypeAlias = dict[str, Integers]
 
 
 def side_by_side(report: ReplayReport) -> Trace:
@@ -47,7 +41,7 @@ def side_by_side(report: ReplayReport) -> Trace:
         source=", ".join(report.sources),
         rank=None,
         world_size=None,
-        events=_events(sides),
+        events=Events.join(sides).in_time_order(),
         names=graph.names,
         tracks=tuple(tracks),
         messages=graph.messages,
@@ -62,66 +56,36 @@ def _track(side: str, rank: int, track: Track) -> Track:
     return Track(kind=track.kind, process=f"{side} rank {rank}{kind}{where}", number=track.number)
 
 
-def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Columns:
+def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Events:
     tasks = graph.tasks
-    own, launches = _recorded_column(graph, "category"), _recorded_column(graph, "correlation")
+    own = graph.from_events([trace.events.category for trace in graph.traces])
+    launches = graph.from_events([trace.events.correlation for trace in graph.traces])
     of_kind = np.array([CATEGORY_OF_KIND[kind] for kind in sorted(CATEGORY_OF_KIND)])[tasks.kind]
     known, places = np.unique(launches, return_inverse=True)
     side = 2 * tasks.trace.astype(np.int64) + number
     distinct = np.where(launches == UNKNOWN, UNKNOWN, places + len(known) * side)
-    return {
-        "category": np.where(own == UNKNOWN, of_kind, own),
-        "name": tasks.name,
-        "track": tasks.track + first_track,
-        "start": times.start,
-        "duration": times.end - times.start,
-        "correlation": distinct,
-        "message": tasks.message,
-    }
+    return Events.build(
+        len(tasks),
+        category=np.where(own == UNKNOWN, of_kind, own),
+        name=tasks.name,
+        track=tasks.track + first_track,
+        start=times.start,
+        duration=times.end - times.start,
+        correlation=distinct,
+        message=tasks.message,
+        nbytes=0,
+    )
 
 
-def _recorded_column(graph: ExecutionGraph, column: str) -> Integers:
-    """Return a column of the recorded events behind the tasks."""
-    found = np.full(len(graph.tasks), UNKNOWN, dtype=np.int64)
-    for number, trace in enumerate(graph.traces):
-        own = (graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN)
-        found[own] = getattr(trace.events, column)[graph.tasks.event[own]]
-    return found
-
-
-def _path(report: ReplayReport, *, track: int) -> Columns:
+def _path(report: ReplayReport, *, track: int) -> Events:
     steps = [one for one in report.path if one.end > one.begin]
     tasks = np.array([one.task for one in steps], dtype=np.int64)
-    return {
-        "category": np.full(len(steps), Category.ANNOTATION),
-        "name": report.graph.tasks.name[tasks],
-        "track": np.full(len(steps), track),
-        "start": np.array([one.begin for one in steps], dtype=np.int64),
-        "duration": np.array([one.end - one.begin for one in steps], dtype=np.int64),
-    }
-
-
-TYPES: dict[str, type[np.signedinteger]] = {
-    "category": np.int8,
-    "name": np.int32,
-    "track": np.int32,
-    "operands": np.int32,
-    "blocks": np.int32,
-    "message": np.int32,
-    "wait": np.int32,
-}
-EMPTY = {"nbytes": 0}
-
-
-def _events(sides: Sequence[Columns]) -> Events:
-    """Concatenate tables in the order of their start; missing columns are unknown."""
-    lengths = [len(one["start"]) for one in sides]
-
-    def column(name: str) -> NDArray[np.signedinteger]:
-        parts = [
-            one.get(name, np.full(length, EMPTY.get(name, UNKNOWN))) for one, length in zip(sides, lengths, strict=True)
-        ]
-        return np.concatenate(parts).astype(TYPES.get(name, np.int64))
-
-    every = Events(**{name: column(name) for name in Events.__slots__})
-    return every[np.lexsort((-every.duration, every.start))]
+    return Events.build(
+        len(steps),
+        category=Category.ANNOTATION,
+        name=report.graph.tasks.name[tasks],
+        track=track,
+        start=np.array([one.begin for one in steps], dtype=np.int64),
+        duration=np.array([one.end - one.begin for one in steps], dtype=np.int64),
+        nbytes=0,
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel.timing.gaussian_process import GaussianProcess, Rows
 from costmodel.timing.sampled import Rates, SampledTimes
 from costmodel.timing.sampled_shapes import Shapes
-from planner.measure.fit.estimation import Fold, Smoothness, import_library, require_samples, widening
+from planner.measure.fit.estimation import ValidationFold, Smoothness, import_library, require_samples, widening
 
 NUM_POINTS = 500
 """Support points of a process: with 300 the error is a tenth larger."""
@@ -184,12 +184,14 @@ def tuned(features: Rows, values: Rows) -> Smoothness:
     )
 
 
-def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list[Fold]:
+def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list[ValidationFold]:
     """Hold out each fold of families once; a single family is known and unseen at once."""
     folds = dealt(families, NUM_FOLDS)
     numbers = np.unique(folds)
     return [
-        Fold(known=(features[known], values[known]), unseen=(features[folds == number], values[folds == number]))
+        ValidationFold(
+            known=(features[known], values[known]), unseen=(features[folds == number], values[folds == number])
+        )
         for number in numbers
         for known in [(folds != number) | (len(numbers) < 2)]
     ]

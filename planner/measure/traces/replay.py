@@ -71,8 +71,8 @@ def measured(graph: ExecutionGraph) -> Replayed:
 
 def recorded_durations(graph: ExecutionGraph) -> Integers:
     """Return the recorded nanoseconds of tasks, waits included; those of the graph for tasks without an event."""
-    recorded = graph.from_events([trace.events.duration for trace in graph.traces])
-    return np.where(recorded == UNKNOWN, graph.tasks.duration, recorded)
+    durations = graph.from_events([trace.events.duration for trace in graph.traces])
+    return np.where(durations == UNKNOWN, graph.tasks.duration, durations)
 
 
 def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integers, held_by: Integers) -> Replayed:

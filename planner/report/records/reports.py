@@ -43,7 +43,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
         Whole nodes that stay idle where that is faster; null where the job says how many devices are used.
     nearby_batches
         Near-by batches with which all devices train more tokens per second, the nearest first, each faster than those
-        before it; looked for where devices stay idle or share a small divisor with the batch.
+        before it. They are looked for where devices stay idle or share a small divisor with the batch.
     """
 
     kind: Literal["plan"]

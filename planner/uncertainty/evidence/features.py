@@ -249,8 +249,8 @@ def counted_features(facts: Facts, strategy: Strategy) -> Iterator[Entry]:
     """
     Yield the entries of a run's features and degrees by stack line, generation of devices and family.
 
-    Dimensions are ``feature`` (features, and pairs of them joined by `` with ``), ``vpp``, ``ep`` where it is above 1,
-    and ``cp_tokens``: tokens of a sequence per rank where cp is above 1.
+    Dimensions are ``feature`` (features, and pairs of them joined by `` with ``), ``vpp``, ``ep`` and ``cp_tokens``.
+    The last two are given where ep and cp are above 1; ``cp_tokens`` are the tokens of a sequence per rank.
     """
     line, generation, family = key_of(facts.model, facts.cluster)
     own: dict[str, Iterable[int | str]] = {

@@ -93,7 +93,7 @@ def test_every_option_is_shown(command):
     assert options - {"-h", "--help", "--output"} <= {word for arguments in commands() for word in arguments}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", PAGES, ids=label)
 def test_pages_show_what_is_printed(path, tmp_path):
     """Each command runs and ends as it should, each output is today's; ``python -m tests.readme_example`` writes."""

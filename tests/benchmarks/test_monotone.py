@@ -9,6 +9,8 @@ import pytest
 from benchmarks.monotone.__main__ import host_is_late, is_cited, run, violations
 from benchmarks.monotone.checks import FASTER, SLOWER
 
+pytestmark = pytest.mark.slow  # thousands of checks are made once
+
 NUM_STRATEGIES = 45
 FIRST_SEED = 20_000
 """Jobs that the benchmark itself does not draw."""
@@ -25,7 +27,6 @@ def is_late(one):
     return host_is_late(one.case) or host_is_late(one.other)
 
 
-@pytest.mark.slow
 def test_no_step_gets_longer(checks):
     """500 checks at least, a quarter of them with offloaded activations, of every property."""
     assert len(checks) >= 500
@@ -34,7 +35,6 @@ def test_no_step_gets_longer(checks):
     assert violations(checks) == []
 
 
-@pytest.mark.slow
 def test_a_step_that_gets_longer_is_found(checks):
     """A check whose step is a millionth longer is one."""
     on_time = next(one for one in checks if not is_late(one))

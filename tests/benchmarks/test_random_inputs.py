@@ -28,6 +28,7 @@ def test_a_share_of_them():
     assert len({one.kind for one in found}) > len(KINDS) / 2
 
 
+@pytest.mark.slow
 def test_inputs_are_those_of_their_number():
     """A failure can be made again."""
     assert [trial_of(1, number) for number in range(300)] == [trial_of(1, number) for number in range(300)]

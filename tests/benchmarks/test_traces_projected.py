@@ -45,6 +45,7 @@ class TestPairs:
                 small.run.num_devices < large.run.num_devices
             )
 
+    @pytest.mark.slow
     def test_a_proxy_of_seven_layers_projects_126(self, table: tuple[Sequence[Case], References]) -> None:
         """Llama 3.1 405B on 576 devices from 7 layers on 32: closer than half of the error without."""
         timed, known = table

@@ -11,6 +11,8 @@ import pytest
 
 from tests.browser.conftest import HOW, PAGES
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (400, 1400)
 PAPER = 718
 """Pixels of an A4 page between its margins."""

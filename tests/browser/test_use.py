@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOCUSED = """() => {
   const one = document.activeElement, box = one.getBoundingClientRect(), style = getComputedStyle(one);
   return { tag: one.tagName, visible: box.width > 1 && box.height > 1 && box.right > 0, outline: style.outlineStyle };

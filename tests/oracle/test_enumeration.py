@@ -72,6 +72,7 @@ def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= set(statuses), "else the comparison would prove little"
 
 
+@pytest.mark.slow
 def test_lists_of_strategies_cost_what_each_alone_costs():
     """The flat list that the enumeration evaluates agrees with scalars."""
     chooser = random.Random(1)

@@ -144,6 +144,7 @@ def test_simulator_plays_the_interleaved_schedule():
     assert timeline.peak_chunks == (5, 3)
 
 
+@pytest.mark.slow
 def test_busy_time_and_bubble_of_equal_ranks():
     """Equal stages: (m v + p - 1)(F + B), equation (12) without hops, for 300 random pipelines."""
     assert [computed(case) for case in CASES] == pytest.approx([played(case) for case in CASES], rel=1e-9)
@@ -162,6 +163,7 @@ def test_chunks_in_flight_on_every_rank():
         assert tuple(formula) == peaks
 
 
+@pytest.mark.slow
 def test_larger_groups_idle_as_long_and_hold_more():
     """300 random interleaved pipelines: groups of g make the bubble of groups of p, and (v - 1)(g - p) more chunks."""
     random, seen = Random(3), 0
@@ -321,6 +323,7 @@ def unequal_ranks(random: Random) -> tuple[np.ndarray, np.ndarray, np.ndarray, i
     return forward, backward, numbers, random.randint(1, 40)
 
 
+@pytest.mark.slow
 def test_plain_pipelines_of_unequal_ranks():
     """500 random ones: the law is exact from as many micro-batches as ranks on, else up to 6 % below, never above."""
     random, errors_of = Random(5), {True: [], False: []}

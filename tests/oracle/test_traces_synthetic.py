@@ -165,6 +165,7 @@ class TestJobs:
 
         assert max(one.last for (_, step), one in made.truth.iterations.items() if step == 0) == simulated.seconds
 
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("seed", range(4))
     def test_the_critical_path_is_what_a_step_is_as_long_as(self, seed):
         """A nanosecond more in any of its kernels is at least one more in the step."""

@@ -108,6 +108,7 @@ def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
     assert err.endswith("why there is no plan is in the entry 'message' of results.jsonl.\n")
 
 
+@pytest.mark.slow
 def test_a_time_limit_and_another_attempt(capsys):
     """A job that is stopped has a line; ``--retry-failed`` plans it again, and nothing else does."""
     command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"]

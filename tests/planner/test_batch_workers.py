@@ -231,7 +231,7 @@ def heeds_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_batch_leaves_a_valid_file(number, code, tmp_path):
     """The command says how to go on, and nobody stays behind, no semaphore either."""

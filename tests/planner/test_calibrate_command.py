@@ -396,6 +396,7 @@ def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
     assert "within the physical bounds no calibration" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_unknown_device_starts_from_a_named_one(tmp_path, capsys):
     """``--device`` names the relative whose calibration is the prior; without it nobody knows the rows' device."""
     runs = runs_of(tmp_path, 0.60, layouts=FEW)
@@ -442,6 +443,7 @@ def test_systems_are_an_option_no_longer(tmp_path, capsys):
     assert "unrecognized arguments: --systems" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_rows_may_name_a_device_file(tmp_path):
     """A device that starts from one of the catalog: fitted around that one's calibration."""
     (tmp_path / "ours.yaml").write_text("{base: h100-80gb-sxm, name: ours, memory_bytes: 9.0e+10}\n")

@@ -74,7 +74,7 @@ def enumerated_ticks(problem):
     return int(seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf)).min()) if possible.any() else None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(16))
 def test_answers_that_enumeration_confirms_are_certified(seed):
     """What enumeration finds is certified; one tick more is refuted, with a strategy as fast as that."""
@@ -96,6 +96,7 @@ def test_answers_that_enumeration_confirms_are_certified(seed):
     assert seconds_to_ticks(step.cost(problem.facts, wrong.better.decisions()).step_seconds) == ticks
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("cells", [0, 2**16])
 @pytest.mark.parametrize("seed", [1, 3, 5])
 def test_a_wrong_answer_is_refuted_by_the_best_one(seed, cells, monkeypatch):
@@ -277,6 +278,7 @@ def test_memory_may_depend_on_any_overlap():
 # --- reports -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_report_says_what_is_certified():
     """In a table, in JSON, and on the page."""
     problem = a_random_problem(1)

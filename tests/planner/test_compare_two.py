@@ -36,6 +36,7 @@ def files(tmp_path):
     return {name: str(path) for name, path in paths.items()}
 
 
+@pytest.mark.slow
 def test_both_sides_cost_what_estimate_says(files):
     """And the differences are those of the two."""
     compared = compare_two(read_any(files["job.yaml"]).side(), read_any(f"{files['job.yaml']} tp=2").side())

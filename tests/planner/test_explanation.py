@@ -150,6 +150,7 @@ def test_a_contradiction_without_any_limit_is_explained_by_physics():
     assert conflict.shortage_bytes is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", [a_model(**BIG), a_moe_model(**BIG, expert_ffn_hidden_size=2048)])
 def test_the_shortage_is_what_is_missing_to_the_byte(model):
     """With so much more memory there is a strategy, with a byte less there is none."""

@@ -118,6 +118,7 @@ def test_facts_that_nobody_says_are_todo():
     assert not {"--rotary-base", "--norm-epsilon", "--init-method-std"} & arguments.keys()
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     ("entries", "options", "todo"),
     [

@@ -167,6 +167,7 @@ def test_names_are_escaped(report):
     assert data_of(page)["report"]["model"]["name"] == ATTACK
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_again(report, studied):
     """Nothing in it depends on when or in which order it was made."""
     assert page_html(studied) == page_html(replace(studied, whole=report_record(replace(report))))
@@ -203,6 +204,7 @@ def test_plain_text_of_any_plan_is_there(report, page):
         assert {cell for row in section.rows for cell in row} <= set(cells)
 
 
+@pytest.mark.slow
 def test_an_explanation_has_no_page(report):
     """It says so, with what there is."""
     with pytest.raises(SpecError, match="explanations have no page"):
@@ -414,6 +416,7 @@ def compared():
     return compare(load(JOBS / "llama3-8b-8xh100.yaml", ["search.time_limit_seconds=5"]), {"tp": 2, "pp": 2})
 
 
+@pytest.mark.slow
 def test_both_stand_side_by_side(compared):
     """A bar, a memory plot on the same scale and a time line of each; days in one plot; all tables of the text."""
     page = render(compared, "html")

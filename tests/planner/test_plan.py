@@ -391,6 +391,7 @@ def test_importing_the_package_imports_nothing_heavy():
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_an_estimate_needs_no_solver():
     """OR-Tools takes longer to import than an estimate to compute."""
     program = (

@@ -91,6 +91,7 @@ class TestLearnedCollectives:
         assert times.estimates.values["bandwidth"] == pytest.approx(2.6 * GB, rel=0.1)
         assert times.networks(devices_per_node=4, num_devices=4)[0].bandwidth == pytest.approx(2.6 * GB, rel=0.1)
 
+    @pytest.mark.slow
     def test_a_fabric_whose_times_are_twice_as_long_gets_times_twice_as_long(self):
         once, twice = (learned_collectives(measured(slower=slower), Fabric()) for slower in (1.0, 2.0))
         calls = measured().calls

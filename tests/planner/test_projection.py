@@ -183,6 +183,7 @@ class TestTimes:
         assert different.differences == ("sequences of 512 tokens, not 256",)
         assert different.noise > alike.noise
 
+    @pytest.mark.slow
     def test_a_run_that_differs_and_that_nothing_explains(self, tmp_path: Path) -> None:
         """Four times as long as the model says: no constants of an H100 reach that, and the report says so."""
         job = a_job(

@@ -202,6 +202,7 @@ def test_a_doubt_is_said_first():
     assert best.record_step_seconds == pytest.approx(32.70, abs=0.01)
 
 
+@pytest.mark.slow
 def test_tables_have_the_fraction_above_the_record():
     """Of a plan, and nothing where no run compares."""
     measured = estimate(load({**DEEPSEEK, "cluster": {"device": "h100", "num_devices": 256}}), {"pp": 8, "ep": 32})

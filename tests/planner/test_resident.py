@@ -51,7 +51,7 @@ JOBS = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("job", "index"), JOBS.values(), ids=JOBS)
 def test_a_job_dies_with_its_plan(job, index):
     """

@@ -142,6 +142,7 @@ def test_fewer_groups_than_wanted_are_all_listed():
     assert len(outcome.strategies) == 2
 
 
+@pytest.mark.slow
 def test_all_variants_are_the_best_whatever_their_group():
     """The list of groups is a part of it as far as it reaches, and its first is the same."""
     problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=40)

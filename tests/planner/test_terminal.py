@@ -179,6 +179,7 @@ def test_a_pipe_is_plain_unless_colour_is_forced():
     assert "\x1b[" in forced
 
 
+@pytest.mark.slow
 def test_another_encoding_is_no_crash():
     """What Latin-1 does not have is written as an escape."""
     found = run("model", "llama3-8b", "--format", "json", PYTHONIOENCODING="latin-1")

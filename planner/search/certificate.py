@@ -22,8 +22,8 @@ from enum import StrEnum
 from math import prod
 
 import numpy as np
-from ortools.sat.python import cp_model
 
+from constraints.cp_sat import cp_model
 from constraints.encoding import TICK_SECONDS, most_seconds, seconds_to_floor_ticks, seconds_to_ticks
 from constraints.joint import CostTables, JointModel, joint_model, narrowed
 from costmodel.events import log_event

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.sat.python import cp_model
+
+from constraints.cp_sat import cp_model
 
 MIB_BYTES = 2**20
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.sat.python import cp_model
 
+from constraints.cp_sat import cp_model
 from constraints.encoding import Capacity
 from constraints.rule import Rule, sentence
 from constraints.rules import memory, topology

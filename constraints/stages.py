@@ -28,8 +28,8 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.sat.python import cp_model
 
+from constraints.cp_sat import cp_model
 from costmodel.models.layer_pattern import LayerPattern
 
 RANK_TICK_SECONDS = 1e-9

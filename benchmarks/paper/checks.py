@@ -18,7 +18,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.facts.workload import Workload
 from costmodel.models.flops import flops_per_second_per_device, model_flops_per_token
-from costmodel.pipelines.interleaved import bubble_seconds
+from costmodel.pipelines.interleaved import interleaved_bubble_seconds
 from costmodel.pipelines.stages import stages
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.estimate import estimate
@@ -351,7 +351,7 @@ def _contiguous_step_seconds(row: Any) -> float:
     ranks = rank_seconds(facts, decisions, layers_in_order, parts.total)
     ending = dp_seconds(facts, decisions, layers_in_order) + update_seconds(facts, decisions, layers_in_order)
     every = all_ranks_seconds(facts, decisions, layers_in_order, parts.total)
-    waiting = bubble_seconds(largest(ranks), every, vpp=decisions["vpp"]) + fill_seconds(facts, decisions)
+    waiting = interleaved_bubble_seconds(largest(ranks), every, vpp=decisions["vpp"]) + fill_seconds(facts, decisions)
     pipeline = pipeline_seconds(facts, decisions, layers_in_order, parts, ranks, waiting) + pp_seconds(
         facts, decisions, layers_in_order
     )

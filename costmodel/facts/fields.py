@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from costmodel.quantities import BYTES, RATE, SECONDS, WATTS, Quantity
 from costmodel.validation import shown
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 def _no_bool(value: object) -> object:

@@ -38,7 +38,7 @@ def busy_seconds(slowest_rank_seconds: Numbers, *, num_microbatches: Numbers) ->
     return num_microbatches * slowest_rank_seconds
 
 
-def bubble_seconds(slowest_rank_seconds: Numbers, all_ranks_seconds: Numbers, *, vpp: Numbers) -> Numbers:
+def interleaved_bubble_seconds(slowest_rank_seconds: Numbers, all_ranks_seconds: Numbers, *, vpp: Numbers) -> Numbers:
     r"""
     Seconds in which the slowest rank waits for the others while the pipeline fills and drains.
 

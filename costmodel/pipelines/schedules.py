@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from costmodel.axes import present
-from costmodel.pipelines.interleaved import bubble_seconds, chunks_in_flight
+from costmodel.pipelines.interleaved import chunks_in_flight, interleaved_bubble_seconds
 from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary, is_one_of
 from costmodel.timing.work import Numbers
 
@@ -60,7 +60,7 @@ Idle: TypeAlias = Callable[..., Numbers]
 """Idle seconds of one schedule, ``(slowest, others, *, pp, vpp, num_microbatches)``: the slowest rank, the others."""
 
 
-def one_f_one_b_idle_seconds(
+def one_f_one_b_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
@@ -70,12 +70,12 @@ def one_f_one_b_idle_seconds(
 
     References
     ----------
-    :func:`costmodel.pipelines.interleaved.bubble_seconds`; Huang et al., arXiv:1811.06965, for GPipe.
+    :func:`costmodel.pipelines.interleaved.interleaved_bubble_seconds`; Huang et al., arXiv:1811.06965, for GPipe.
     """
-    return bubble_seconds(slowest.total, slowest.total + others.total, vpp=vpp)
+    return interleaved_bubble_seconds(slowest.total, slowest.total + others.total, vpp=vpp)
 
 
-def zb_h1_idle_seconds(
+def zb_h1_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
@@ -90,7 +90,7 @@ def zb_h1_idle_seconds(
     return np.maximum(others.forward + others.backward - (pp - 1) * slowest.weight, 0.0)
 
 
-def zb_h2_idle_seconds(
+def zb_h2_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
@@ -105,10 +105,10 @@ def zb_h2_idle_seconds(
     Qi et al., arXiv:2401.10241, section 3, ZB-H2: the first of the three terms; the second is the rest of the warm-up
     that forward passes do not fill.
     """
-    return _filled_idle_seconds(slowest, others, pp=pp, delayed=2)
+    return _filled_bubble_seconds(slowest, others, pp=pp, delayed=2)
 
 
-def zb_2p_idle_seconds(
+def zb_2p_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
@@ -125,16 +125,16 @@ def zb_2p_idle_seconds(
     ----------
     Qi et al., arXiv:2401.10241, section 3.1 and Table 5, ZB-2p: idle for 0.3 to 0.7 % of a step.
     """
-    return _filled_idle_seconds(slowest, others, pp=pp, delayed=3)
+    return _filled_bubble_seconds(slowest, others, pp=pp, delayed=3)
 
 
-def _filled_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, delayed: int) -> Numbers:
+def _filled_bubble_seconds(slowest: Passes, others: Passes, *, pp: Numbers, delayed: int) -> Numbers:
     drain = others.forward + others.backward - delayed * (pp - 1) * slowest.weight
     warmup = others.backward - (pp - 1) * slowest.forward
     return np.maximum(np.maximum(drain, warmup), 0.0)
 
 
-def zb_v_idle_seconds(
+def zb_v_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
@@ -152,7 +152,7 @@ def zb_v_idle_seconds(
     return np.maximum(np.maximum(others.forward, others.backward) - (pp - 1) * slowest.weight, 0.0)
 
 
-def v_half_idle_seconds(
+def v_half_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
@@ -160,7 +160,7 @@ def v_half_idle_seconds(
 
     .. math:: T = \max\left[T_{equal} - m (R_s - \bar R),\; \frac{p - 2}{2} \bar F\right]
 
-    with the mean of the other ranks :math:`\bar R, \bar F` and :func:`v_half_equal_idle_seconds`. Equal ranks idle
+    with the mean of the other ranks :math:`\bar R, \bar F` and :func:`v_half_equal_bubble_seconds`. Equal ranks idle
     somewhat more than half as long as in 1F1B. A first rank that is slower than the others, as it holds both ends of
     the model, waits only until its first micro-batch returns. The passes of p further micro-batches shorten the path of
     2 (p - 1) chunks.
@@ -174,12 +174,12 @@ def v_half_idle_seconds(
     mean = Passes(
         forward=others.forward / num_others, backward=others.backward / num_others, weight=others.weight / num_others
     )
-    equal = v_half_equal_idle_seconds(mean, pp=pp)
+    equal = v_half_equal_bubble_seconds(mean, pp=pp)
     slower = equal - num_microbatches * (slowest.total - mean.total)
     return np.maximum(slower, (pp - 2) / 2 * mean.forward) * (np.asarray(pp) > 1)
 
 
-def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
+def v_half_equal_bubble_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
     r"""
     Idle seconds of V-Half on equal ranks: the longer of two paths through the order.
 
@@ -220,7 +220,7 @@ def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
     return np.asarray(np.where(p == 2, 3 * forward + 2 * backward - weight, longest) / 2)
 
 
-def dualpipe_idle_seconds(
+def dualpipe_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
@@ -236,10 +236,10 @@ def dualpipe_idle_seconds(
     ----------
     DeepSeek-AI, arXiv:2412.19437, section 3.2.1 and Table 2; github.com/deepseek-ai/DualPipe.
     """
-    return _bidirectional_idle_seconds(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
+    return _bidirectional_bubble_seconds(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
 
 
-def dualpipev_idle_seconds(
+def dualpipev_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
@@ -253,10 +253,10 @@ def dualpipev_idle_seconds(
     ----------
     github.com/deepseek-ai/DualPipe, ``dualpipev.py``; Qi et al., "DualPipe could be better without the Dual", 2025.
     """
-    return _bidirectional_idle_seconds(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
+    return _bidirectional_bubble_seconds(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
 
 
-def _bidirectional_idle_seconds(
+def _bidirectional_bubble_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, chunks: int
 ) -> Numbers:
     num_others = np.maximum(np.asarray(pp) - 1, 1) * chunks
@@ -270,21 +270,21 @@ def _bidirectional_idle_seconds(
 WHOLE_BACKWARD = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
 """Schedules that depend only on the sums of a rank's passes."""
 
-IDLE: dict[Schedule, Idle] = {
-    Schedule.ONE_F_ONE_B: one_f_one_b_idle_seconds,
-    Schedule.GPIPE: one_f_one_b_idle_seconds,
-    Schedule.ZB_H1: zb_h1_idle_seconds,
-    Schedule.ZB_H2: zb_h2_idle_seconds,
-    Schedule.ZB_2P: zb_2p_idle_seconds,
-    Schedule.ZB_V: zb_v_idle_seconds,
-    Schedule.V_HALF: v_half_idle_seconds,
-    Schedule.DUALPIPE: dualpipe_idle_seconds,
-    Schedule.DUALPIPEV: dualpipev_idle_seconds,
+BUBBLES: dict[Schedule, Idle] = {
+    Schedule.ONE_F_ONE_B: one_f_one_b_bubble_seconds,
+    Schedule.GPIPE: one_f_one_b_bubble_seconds,
+    Schedule.ZB_H1: zb_h1_bubble_seconds,
+    Schedule.ZB_H2: zb_h2_bubble_seconds,
+    Schedule.ZB_2P: zb_2p_bubble_seconds,
+    Schedule.ZB_V: zb_v_bubble_seconds,
+    Schedule.V_HALF: v_half_bubble_seconds,
+    Schedule.DUALPIPE: dualpipe_bubble_seconds,
+    Schedule.DUALPIPEV: dualpipev_bubble_seconds,
 }
 """Function of the idle time of each schedule."""
 
 
-def idle_seconds(
+def bubble_seconds(
     slowest: Passes, every: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, schedule: Numbers
 ) -> Numbers:
     """
@@ -299,11 +299,11 @@ def idle_seconds(
 
     Derivation: between its first pass and its last one a rank waits for the passes of the others that precede and
     follow its own. The weights' gradients that fill this time are subtracted. For equal ranks that is (p - 1)(F + B +
-    W) / v in 1F1B and GPipe, (p - 1)(F + B - W) in ZB-H1. :data:`IDLE` has the formula of each schedule, with its
+    W) / v in 1F1B and GPipe, (p - 1)(F + B - W) in ZB-H1. :data:`BUBBLES` has the formula of each schedule, with its
     paper.
     """
     others, degrees = every - slowest, {"pp": pp, "vpp": vpp, "num_microbatches": num_microbatches}
-    formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in IDLE.items()}
+    formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in BUBBLES.items()}
     return _select_by_schedule(schedule, formulas)
 
 

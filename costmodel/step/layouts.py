@@ -21,7 +21,7 @@ from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import kept_bytes
 from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.models.flops import head_layers
-from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, unequal_chunks_seconds
+from costmodel.pipelines.interleaved import busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.stages import Stages, in_flight_imbalance, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
@@ -343,12 +343,12 @@ def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tupl
     with R and P of a micro-batch on rank i, without and with its waiting, and E the seconds after the last micro-batch.
 
     Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.interleaved.busy_seconds`). It waits (sum R -
-    max R) / v while the pipeline fills and drains (:func:`costmodel.pipelines.interleaved.bubble_seconds`). It waits (m
-    - 1/v)(max P - max R) for unequal chunks (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`). The sum
-    of these and of the longest E is T.
+    max R) / v while the pipeline fills and drains
+    (:func:`costmodel.pipelines.interleaved.interleaved_bubble_seconds`). It waits (m - 1/v)(max P - max R) for unequal
+    chunks (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`). The sum of these and of the longest E is T.
     """
     slowest, pace = ranks.seconds.max(), ranks.steady_state_seconds.max()
-    waiting = bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)
+    waiting = interleaved_bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)
     waiting = waiting + unequal_chunks_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
     busy = busy_seconds(slowest, num_microbatches=num_microbatches)
     return float(busy + waiting + ranks.ending_seconds.max()), float(waiting)
@@ -509,7 +509,7 @@ def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float 
     constant = constant_seconds(facts, decisions)
     step = (
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
-        + bubble_seconds(slowest, np.asarray(decisions["pp"]) * mean, vpp=decisions["vpp"])
+        + interleaved_bubble_seconds(slowest, np.asarray(decisions["pp"]) * mean, vpp=decisions["vpp"])
         + update_seconds(facts, decisions, average)[..., 0]
         + constant
     )
@@ -531,7 +531,7 @@ def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
     ideal = {**degrees, **IDEAL}
     average, layer = average_rank(facts, ideal), lookup(least_layer_seconds, facts, ideal)
     mean, slowest = _mean_and_slowest(facts, ideal, average, layer)
-    pipeline = busy_seconds(slowest, num_microbatches=microbatches(facts, ideal)) + bubble_seconds(
+    pipeline = busy_seconds(slowest, num_microbatches=microbatches(facts, ideal)) + interleaved_bubble_seconds(
         slowest, np.asarray(ideal["pp"]) * mean, vpp=ideal["vpp"]
     )
     return ideal_seconds(facts, ideal, average, np.asarray(pipeline))

@@ -15,10 +15,15 @@ from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import pipeline_group
-from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, unequal_chunks_seconds
+from costmodel.pipelines.interleaved import (
+    busy_seconds,
+    chunks_waiting_seconds,
+    interleaved_bubble_seconds,
+    unequal_chunks_seconds,
+)
 from costmodel.pipelines.orders import has_order
 from costmodel.pipelines.plain import plain_seconds
-from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
+from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, bubble_seconds, vocabulary_delay
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
 from costmodel.pipelines.wavefronts import spans_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
@@ -136,7 +141,7 @@ def waiting_seconds(
 
     Derivation: the seconds of the pipeline's order minus the slowest rank's own work, by the law of plain pipelines
     (:mod:`costmodel.pipelines.plain`) or by simulation (:func:`simulated_waiting_seconds`). Schedules without an order
-    wait for their idle time (:func:`costmodel.pipelines.schedules.idle_seconds`) and for each barrier of a vocabulary
+    wait for their idle time (:func:`costmodel.pipelines.schedules.bubble_seconds`) and for each barrier of a vocabulary
     in slices. The measured fill of the head's slot is added.
     """
     waiting = idle_waiting_seconds(facts, decisions, stages, parts, ranks)
@@ -154,15 +159,15 @@ def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, par
 
     In 1F1B it is a sum over the ranks, in any order.
 
-    Derivation: :func:`costmodel.pipelines.schedules.idle_seconds` (MoFa's equation (12) for 1F1B), a micro-batch for
+    Derivation: :func:`costmodel.pipelines.schedules.bubble_seconds` (MoFa's equation (12) for 1F1B), a micro-batch for
     each barrier of a vocabulary in slices, and the waiting of unequal chunks
     (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`).
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
-        idle = bubble_seconds(slowest, every, vpp=decisions["vpp"])
+        idle = interleaved_bubble_seconds(slowest, every, vpp=decisions["vpp"])
     else:
-        idle = idle_seconds(
+        idle = bubble_seconds(
             slowest_passes(facts, decisions, stages, parts, ranks),
             all_passes(facts, decisions, stages, parts),
             pp=decisions["pp"],

@@ -20,8 +20,8 @@ from costmodel.memory.rank import (
 )
 from costmodel.models.parameters import layers_parameters
 from costmodel.pipelines.interleaved import (
-    bubble_seconds,
     busy_seconds,
+    interleaved_bubble_seconds,
 )
 from costmodel.pipelines.plain import least_plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD
@@ -310,7 +310,7 @@ def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, l
     """
     ranks, m = rank_seconds(facts, decisions, stages, layer), microbatches(facts, decisions)
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, layer)
-    bubble = bubble_seconds(slowest, every, vpp=decisions["vpp"])
+    bubble = interleaved_bubble_seconds(slowest, every, vpp=decisions["vpp"])
     bubble = np.where(is_one_of(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
     seconds, plain = busy_seconds(slowest, num_microbatches=m) + bubble, is_plain(decisions)
     if (np.asarray(decisions["vpp"]) > 1).any():

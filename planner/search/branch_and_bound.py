@@ -24,9 +24,9 @@ from logging import DEBUG
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.sat.python import cp_model
 
 from constraints.conflict import Conflict
+from constraints.cp_sat import cp_model
 from constraints.encoding import (
     MAX_TICKS,
     TICK_SECONDS,

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from ortools.sat.python import cp_model
 
+from constraints.cp_sat import cp_model
 from constraints.encoding import TICK_SECONDS
 from constraints.joint import JointModel
 from costmodel.events import log_event

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.sat.python import cp_model
 
+from constraints.cp_sat import cp_model
 from constraints.encoding import MIB_BYTES, TICK_SECONDS, seconds_to_ticks
 from constraints.rule import every
 from constraints.verdict import violated

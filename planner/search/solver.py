@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortools.sat.python import cp_model
+from constraints.cp_sat import cp_model
 
 
 def new_solver(seconds: float, *, one_of_many: bool = False) -> cp_model.CpSolver:

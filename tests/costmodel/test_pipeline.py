@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from costmodel.pipelines.interleaved import (
-    bubble_seconds,
     busy_seconds,
     chunks_in_flight,
+    interleaved_bubble_seconds,
     p2p_exposed_seconds,
     steady_slots,
 )
@@ -17,29 +17,29 @@ from tests.oracle.paper_phases import cooldown_seconds, steady_seconds, warmup_s
 
 def test_bubble_of_the_plain_schedule():
     """Four stages wait for three others: 3 (F + B) (Narayanan et al., section 2.2.1)."""
-    assert bubble_seconds(3.0, 4 * 3.0, vpp=1) == 9
+    assert interleaved_bubble_seconds(3.0, 4 * 3.0, vpp=1) == 9
 
 
 def test_chunks_divide_the_bubble():
     """Two chunks per rank halve it (SC21, section 2.2.2)."""
-    assert bubble_seconds(3.0, 4 * 3.0, vpp=2) == 4.5
+    assert interleaved_bubble_seconds(3.0, 4 * 3.0, vpp=2) == 4.5
 
 
 def test_bubble_fraction_of_the_paper():
     """Bubble over ideal time is (p - 1) / m: 7 / 56 = 1 / 8."""
-    assert bubble_seconds(1.0, 8.0, vpp=1) / busy_seconds(1.0, num_microbatches=56) == pytest.approx(1 / 8)
+    assert interleaved_bubble_seconds(1.0, 8.0, vpp=1) / busy_seconds(1.0, num_microbatches=56) == pytest.approx(1 / 8)
 
 
 def test_unequal_ranks_keep_the_pace_of_the_slowest():
     """Ranks of 3, 3, 3 and 5 s, ten micro-batches: 10 * 5, and the other three once."""
     busy = busy_seconds(5.0, num_microbatches=10)
 
-    assert busy + bubble_seconds(5.0, 14.0, vpp=1) == 59
+    assert busy + interleaved_bubble_seconds(5.0, 14.0, vpp=1) == 59
 
 
 def test_one_rank_has_no_bubble():
     """Nobody to wait for."""
-    assert bubble_seconds(3.0, 3.0, vpp=1) == 0
+    assert interleaved_bubble_seconds(3.0, 3.0, vpp=1) == 0
 
 
 def test_phases_of_a_step():

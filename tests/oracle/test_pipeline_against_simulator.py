@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from costmodel.pipelines.interleaved import (
-    bubble_seconds,
     busy_seconds,
     chunks_in_flight,
     chunks_waiting_seconds,
+    interleaved_bubble_seconds,
     p2p_exposed_seconds,
     unequal_chunks_seconds,
 )
@@ -89,7 +89,7 @@ def computed(case: Case) -> float:
     """Busy time and bubble of equal chunks."""
     rank = case.vpp * (case.forward + case.backward)
     busy = busy_seconds(rank, num_microbatches=case.num_microbatches)
-    return busy + bubble_seconds(rank, case.pp * rank, vpp=case.vpp)
+    return busy + interleaved_bubble_seconds(rank, case.pp * rank, vpp=case.vpp)
 
 
 def layout_error(layout: Layout, *, head_layers: float) -> float:
@@ -119,7 +119,7 @@ def step_seconds(chunks: np.ndarray, num_microbatches: int, waiting: np.ndarray 
     ranks, vpp = chunks.sum(axis=0), len(chunks)
     slowest, pace = ranks.max(), (ranks + waiting).max()
     busy = busy_seconds(slowest, num_microbatches=num_microbatches)
-    bubble = bubble_seconds(slowest, ranks.sum(), vpp=vpp)
+    bubble = interleaved_bubble_seconds(slowest, ranks.sum(), vpp=vpp)
     return float(busy + bubble + unequal_chunks_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches))
 
 
@@ -247,7 +247,9 @@ def test_hops_that_block_unequal_ranks(head: float):
         for m in (32, 96)
     )
     ranks = np.array([3.0] * (pp - 1) + [3.0 + head]) + hop * np.array([1, *[2] * (pp - 2), 1])
-    formula = busy_seconds(ranks.max(), num_microbatches=96) + bubble_seconds(ranks.max(), ranks.sum(), vpp=1)
+    formula = busy_seconds(ranks.max(), num_microbatches=96) + interleaved_bubble_seconds(
+        ranks.max(), ranks.sum(), vpp=1
+    )
 
     assert (many - few) / 64 == pytest.approx(ranks.max())
     assert -1e-9 < formula - many < hop + 1e-9
@@ -287,7 +289,9 @@ def test_a_slow_head_costs_its_extra_time_once_per_microbatch(pp, vpp, num_micro
         num_microbatches=num_microbatches,
     )
     slowest, all_ranks = 3.0 * vpp + extra, 3.0 * pp * vpp + extra
-    formula = busy_seconds(slowest, num_microbatches=num_microbatches) + bubble_seconds(slowest, all_ranks, vpp=vpp)
+    formula = busy_seconds(slowest, num_microbatches=num_microbatches) + interleaved_bubble_seconds(
+        slowest, all_ranks, vpp=vpp
+    )
 
     assert head.seconds - even.seconds == pytest.approx(num_microbatches * extra)
     assert formula == pytest.approx(head.seconds)
@@ -297,7 +301,7 @@ def test_a_slow_first_rank_is_an_upper_bound():
     """A slow embedding: later, faster ranks answer before the first one asks; the formula still charges m E."""
     forward, backward = [2.0, 1.0, 1.0, 1.0], [4.0, 2.0, 2.0, 2.0]
     timeline = simulate(forward, backward, pp=4, num_microbatches=8)
-    formula = busy_seconds(6.0, num_microbatches=8) + bubble_seconds(6.0, 15.0, vpp=1)
+    formula = busy_seconds(6.0, num_microbatches=8) + interleaved_bubble_seconds(6.0, 15.0, vpp=1)
 
     # Rank 0 works 8 * 6 and waits for no more than the first answer, 9 - 3 * 2: 51 against 57.
     assert (timeline.seconds, formula) == (51, 57)

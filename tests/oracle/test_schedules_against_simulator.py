@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.pipelines.orders import has_order
-from costmodel.pipelines.schedules import Passes, chunks_alive, idle_seconds, parameter_copies
+from costmodel.pipelines.schedules import Passes, bubble_seconds, chunks_alive, parameter_copies
 from costmodel.pipelines.simulator import Timeline, simulate
 from costmodel.strategy import V_SHAPED, Schedule, Vocabulary
 
@@ -36,7 +36,7 @@ def played(schedule: Schedule, rank: Passes, *, pp: int, vpp: int, m: int) -> Ti
 def formula(schedule: Schedule, rank: Passes, *, pp: int, vpp: int, m: int) -> float:
     """Idle seconds of equal ranks."""
     every = Passes(forward=pp * rank.forward, backward=pp * rank.backward, weight=pp * rank.weight)
-    return float(idle_seconds(rank, every, pp=pp, vpp=vpp, num_microbatches=m, schedule=int(schedule)))
+    return float(bubble_seconds(rank, every, pp=pp, vpp=vpp, num_microbatches=m, schedule=int(schedule)))
 
 
 def random_case(schedule: Schedule, random: Random) -> dict[str, int]:
@@ -169,7 +169,7 @@ def test_unequal_ranks():
             timeline = simulate(schedule, **stages, pp=pp, vpp=1, num_microbatches=4 * pp)
             slowest = Passes(forward=1 + head, backward=1 + head, weight=1 + head)
             every = Passes(forward=pp + head, backward=pp + head, weight=pp + head)
-            idle = idle_seconds(slowest, every, pp=pp, vpp=1, num_microbatches=4 * pp, schedule=int(schedule))
+            idle = bubble_seconds(slowest, every, pp=pp, vpp=1, num_microbatches=4 * pp, schedule=int(schedule))
             computed = 4 * pp * 3 * (1 + head) + float(idle)
 
             assert -0.03 < computed / max(timeline.spans) - 1 < 0.06

@@ -391,6 +391,20 @@ def test_importing_the_package_imports_nothing_heavy():
     assert result.stdout.strip() == "[]"
 
 
+def test_a_plan_loads_no_pandas_and_scripts_keep_theirs():
+    """OR-Tools imports pandas for series of variables alone, which a user's own model may still have."""
+    program = (
+        "import sys; from planner import load, plan; "
+        f"plan(load({str(JOBS / 'llama3-8b-8xh100.yaml')!r})); print('pandas' in sys.modules); "
+        "import pandas; from ortools.sat.python.cp_model import CpModel; "
+        "print(len(CpModel().new_int_var_series('x', pandas.Index([1, 2]), 0, 3)))"
+    )
+
+    result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+
+    assert result.stdout.split() == ["False", "2"]
+
+
 @pytest.mark.slow
 def test_an_estimate_needs_no_solver():
     """OR-Tools takes longer to import than an estimate to compute."""

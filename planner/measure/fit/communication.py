@@ -18,10 +18,10 @@ from costmodel.network.sampled import Deviations, SampledCollectives
 from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.estimation import (
     Errors,
-    ValidationFold,
     Known,
     Measured,
     Smoothness,
+    ValidationFold,
     estimated,
     held_out_widening,
     likeliest_smoothness,

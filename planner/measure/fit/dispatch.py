@@ -20,9 +20,9 @@ from costmodel.network.sampled_dispatch import (
 from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.estimation import (
     Errors,
-    ValidationFold,
     Known,
     Measured,
+    ValidationFold,
     estimated,
     held_out_widening,
     likeliest_smoothness,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel.timing.gaussian_process import GaussianProcess, Rows
 from costmodel.timing.sampled import Rates, SampledTimes
 from costmodel.timing.sampled_shapes import Shapes
-from planner.measure.fit.estimation import ValidationFold, Smoothness, import_library, require_samples, widening
+from planner.measure.fit.estimation import Smoothness, ValidationFold, import_library, require_samples, widening
 
 NUM_POINTS = 500
 """Support points of a process: with 300 the error is a tenth larger."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
-from ortools.sat.python import cp_model
 
+from constraints.cp_sat import cp_model
 from constraints.dealings import options_of_dealings
 from constraints.encoding import MAX_TICKS, TICK_SECONDS, seconds_to_floor_ticks
 from constraints.stages import RANK_TICK_SECONDS, Pipeline, encode_stages, objective

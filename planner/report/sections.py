@@ -15,8 +15,8 @@ from planner.report.recommended import recommendation_sections
 from planner.report.records.reports import ReportRecord
 from planner.report.results import breakdown_section, loss_sections, operator_sections, results_section, run_section
 from planner.report.section import Section, group_rows
-from planner.report.setting import conventions_section, setting_section
-from planner.report.strategies import line_rows, settings_sections, stages_sections, strategies_section
+from planner.report.setting import conventions_section, line_rows, setting_section
+from planner.report.strategies import settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
 
 

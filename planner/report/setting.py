@@ -10,6 +10,7 @@ from planner.jobs.setting_choices import text_of
 from planner.report.devices import device_rows
 from planner.report.framework import framework_text, targets_text
 from planner.report.section import Section
+from planner.report.strategies import completion_rows
 from planner.report.wording import amount, count, gib, tflops
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem
     from planner.report.records.devices import IdleDevicesRecord
     from planner.report.records.plan import PlanRecord
+    from planner.report.records.reports import ReportRecord
     from planner.report.records.setting import SettingRecord, TrainingRecord
 
 
@@ -53,6 +55,12 @@ def setting_section(
             )
         )
     return Section(title=title_of(setting), rows=tuple(rows))
+
+
+def line_rows(whole: ReportRecord) -> list[tuple[str, str]]:
+    """Build the rows with the first plan in one line, and with the completed decisions of a given one."""
+    rows = [("line", plan.line) for plan in whole.plans[:1]]
+    return [*rows, *(completion_rows(whole.report) if whole.kind == "estimate" else ())]
 
 
 def title_of(setting: SettingRecord) -> str:

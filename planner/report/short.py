@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, TypeAlias
 
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
 from planner.report.conflicts import conflict_sections, lift_notes, none_text
 from planner.report.costs import money_rows
 from planner.report.devices import device_rows, nearby_rows
-from planner.report.first_screen import fit_rows
 from planner.report.proof import proof_text
 from planner.report.published import doubt_rows, publication_rows
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
 from planner.report.results import contention_text, figure_text, gaps_text, unproven_text
-from planner.report.screen import Asked
+from planner.report.screen import WIDTH, Asked
 from planner.report.section import Section, group_rows
-from planner.report.setting import ambiguity_rows, batch_text, title_of
-from planner.report.strategies import line_rows
+from planner.report.setting import ambiguity_rows, batch_text, line_rows, title_of
 from planner.report.wording import amount, count, gib, seconds, share, span
 
 if TYPE_CHECKING:
@@ -202,3 +201,94 @@ def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
     if whole.plans and targets and not whole.broken_rules:
         yield "to launch it", f"{asked.command} --format json -o plan.json"
         yield "", f"planner export plan.json --target {targets[0]} --launch {LAUNCHED_BY} -o launch"
+
+
+# --- one screen --------------------------------------------------------------------------------------------
+
+Row: TypeAlias = tuple[str, str]
+
+MOST_LINES = 14
+"""Lines above the table of plans, at the width of a pipe."""
+
+OF_HEADING = 2
+"""Lines of the title and below it."""
+
+GAP = 2
+"""Columns between a name and its text."""
+
+SHORTENED = ("small runs", "forbidden", "left out", "uncertain", "unproven", "uses", "near-by batch", "batch", "step")
+"""Rows whose last clauses or continuations go first where there are too many lines, the longest row first."""
+
+DROPPED = ("small runs", "batch", "proof", "near-by batch", "uses", "money")
+"""Rows that go after that, in this order."""
+
+REST = "--full has the rest"
+
+
+def fit_rows(rows: Sequence[Row], most: int = MOST_LINES) -> tuple[Row, ...]:
+    """
+    Shorten rows until they and the heading take at most so many lines.
+
+    Parameters
+    ----------
+    rows
+        A name and a text each; a row without a name continues the one before. Texts are clauses joined by semicolons.
+    most
+        Lines that they may take.
+
+    Examples
+    --------
+    >>> fit_rows([("step", "1.0 s"), ("uncertain", "one; two"), ("", "three")], most=4)
+    (('step', '1.0 s'), ('uncertain', 'one; two; --full has the rest'))
+    """
+    groups = _groups(rows)
+    while _num_lines(groups) > most - OF_HEADING:
+        shortened = [one for one in groups if one.name in SHORTENED and one.num_clauses > 1]
+        if shortened:
+            max(shortened, key=lambda one: one.num_clauses).shorten()
+            continue
+        name = next((name for name in DROPPED if any(one.name == name for one in groups)), None)
+        if name is None:
+            break
+        groups = [one for one in groups if one.name != name]
+    return tuple(row for one in groups for row in one.rows())
+
+
+class _Group:
+    """A row with those that continue it."""
+
+    def __init__(self, name: str, texts: list[str]) -> None:
+        self.name, self.texts, self.is_cut = name, [text.split("; ") for text in texts], False
+
+    @property
+    def num_clauses(self) -> int:
+        return sum(map(len, self.texts))
+
+    def shorten(self) -> None:
+        """Drop the last clause."""
+        self.texts[-1].pop()
+        if not self.texts[-1]:
+            self.texts.pop()
+        self.is_cut = True
+
+    def rows(self) -> list[Row]:
+        """Return the rows that are left."""
+        texts = ["; ".join(clauses) for clauses in self.texts]
+        if self.is_cut:
+            texts[-1] = f"{texts[-1]}; {REST}"
+        return [("" if number else self.name, text) for number, text in enumerate(texts)]
+
+
+def _groups(rows: Sequence[Row]) -> list[_Group]:
+    found: list[tuple[str, list[str]]] = []
+    for name, text in rows:
+        if name or not found:
+            found.append((name, []))
+        found[-1][1].append(text)
+    return [_Group(name, texts) for name, texts in found]
+
+
+def _num_lines(groups: Sequence[_Group]) -> int:
+    rows = [row for one in groups for row in one.rows()]
+    width = WIDTH - GAP - max((len(name) for name, _ in rows), default=0)
+    return sum(max(1, len(wrap(text, width))) for _, text in rows)

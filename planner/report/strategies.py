@@ -13,7 +13,6 @@ from planner.report.wording import NOTHING
 
 if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord
-    from planner.report.records.reports import ReportRecord
     from planner.report.records.strategy import LayoutRecord, StrategyRecord
     from planner.results import EstimateReport
 
@@ -153,12 +152,6 @@ ORIGIN = {
     "no_plan": "as the recipes of the framework have it, since nothing with what was given is allowed: ",
 }
 """The origin of decisions that were not given, by :class:`planner.search.complete.CompletedBy`."""
-
-
-def line_rows(whole: ReportRecord) -> list[tuple[str, str]]:
-    """Build the rows with the first plan in one line, and with the completed decisions of a given one."""
-    rows = [("line", plan.line) for plan in whole.plans[:1]]
-    return [*rows, *(completion_rows(whole.report) if whole.kind == "estimate" else ())]
 
 
 def completion_rows(report: EstimateReport) -> Iterator[tuple[str, str]]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner import cli, estimate, load, plan, render
-from planner.report.first_screen import MOST_LINES, REST, fit_rows
-from planner.report.short import short_sections
+from planner.report.short import MOST_LINES, REST, fit_rows, short_sections
 
 TRAINING = {"global_batch_size": 256, "sequence_length": 4096, "tokens": 1e12}
 

@@ -20,7 +20,7 @@ from costmodel.network.sampled_dispatch import (
 from costmodel.operators.gaussian_process import Rows
 from planner.measure.fit.estimation import (
     Errors,
-    Fold,
+    HeldOutSamples,
     Known,
     Measured,
     estimated,
@@ -68,7 +68,7 @@ def learned_dispatch(samples: Measured[Exchanges]) -> SampledDispatch:
     return replace(law, process=smoothness.fit_process(features, left), widening=wider)
 
 
-def _folds(law: SampledDispatch, samples: Measured[Exchanges]) -> Iterator[Fold]:
+def _folds(law: SampledDispatch, samples: Measured[Exchanges]) -> Iterator[HeldOutSamples]:
     """Hold out each number of ranks once, where others have the implementation."""
     for ranks in np.unique(samples.calls.ranks):
         out = samples.calls.ranks == ranks
@@ -78,7 +78,7 @@ def _folds(law: SampledDispatch, samples: Measured[Exchanges]) -> Iterator[Fold]
             continue
         part = _law(known, start=law)
         counted = part.known(unseen.calls)
-        yield Fold(
+        yield HeldOutSamples(
             known=_clipped_errors(part, known),
             unseen=(part.features(unseen.calls), np.log(unseen.seconds / part.law(unseen.calls))),
             variance=part.estimates.variance(partial(seconds_per_byte, exchanges=counted)),

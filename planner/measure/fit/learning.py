@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel.operators.gaussian_process import GaussianProcess, Rows
 from costmodel.operators.sampled import Rates, SampledTimes
 from costmodel.operators.sampled_shapes import Shapes
-from planner.measure.fit.estimation import Fold, Smoothness, import_library, require_samples, widening
+from planner.measure.fit.estimation import HeldOutSamples, Smoothness, import_library, require_samples, widening
 
 NUM_POINTS = 500
 """Support points of a process: with 300 the error is a tenth larger."""
@@ -184,15 +184,17 @@ def tuned(features: Rows, values: Rows) -> Smoothness:
     )
 
 
-def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list[Fold]:
+def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list[HeldOutSamples]:
     """Hold out each fold of families once; a single family is known and unseen at once."""
     folds = dealt(families, NUM_FOLDS)
-    numbers = np.unique(folds)
-    return [
-        Fold(known=(features[known], values[known]), unseen=(features[folds == number], values[folds == number]))
-        for number in numbers
-        for known in [(folds != number) | (len(numbers) < 2)]
-    ]
+    numbers, held_out = np.unique(folds), []
+    for number in numbers:
+        unseen = folds == number
+        known = ~unseen if len(numbers) > 1 else unseen
+        held_out.append(
+            HeldOutSamples(known=(features[known], values[known]), unseen=(features[unseen], values[unseen]))
+        )
+    return held_out
 
 
 def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:

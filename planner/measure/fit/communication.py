@@ -18,10 +18,10 @@ from costmodel.network.sampled import Deviations, SampledCollectives
 from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.estimation import (
     Errors,
+    HeldOutSamples,
     Known,
     Measured,
     Smoothness,
-    ValidationFold,
     estimated,
     held_out_widening,
     likeliest_smoothness,
@@ -240,7 +240,7 @@ def _rate(datasheet: float | None, rates: Rows, *, fraction: float, width: float
 _Part: TypeAlias = tuple[Measured[Calls], Measured[Calls], SampledCollectives]
 """Known samples, held-out samples, and the law with constants from the known ones."""
 
-_Tier: TypeAlias = tuple[Calls, ValidationFold]
+_Tier: TypeAlias = tuple[Calls, HeldOutSamples]
 """Unseen calls inside nodes, or between them, with the errors of the law."""
 
 
@@ -267,7 +267,7 @@ def _folds(parts: Sequence[_Part], leaves: bool) -> Iterator[_Tier]:
             continue
         variance = law.estimates.variance(partial(law_seconds, calls=calls, fabric=law.fabric))
         errors = (calls.features, np.log(unseen.seconds / law.law(calls)))
-        yield calls, ValidationFold(known=_clipped_errors(known, law), unseen=errors, variance=variance)
+        yield calls, HeldOutSamples(known=_clipped_errors(known, law), unseen=errors, variance=variance)
 
 
 def _size_folds(calls: Calls) -> NDArray[np.intp]:

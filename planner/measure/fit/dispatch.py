@@ -20,9 +20,9 @@ from costmodel.network.sampled_dispatch import (
 from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.estimation import (
     Errors,
+    HeldOutSamples,
     Known,
     Measured,
-    ValidationFold,
     estimated,
     held_out_widening,
     likeliest_smoothness,
@@ -68,7 +68,7 @@ def learned_dispatch(samples: Measured[Exchanges]) -> SampledDispatch:
     return replace(law, process=smoothness.fit_process(features, left), widening=wider)
 
 
-def _folds(law: SampledDispatch, samples: Measured[Exchanges]) -> Iterator[ValidationFold]:
+def _folds(law: SampledDispatch, samples: Measured[Exchanges]) -> Iterator[HeldOutSamples]:
     """Hold out each number of ranks once, where others have the implementation."""
     for ranks in np.unique(samples.calls.ranks):
         out = samples.calls.ranks == ranks
@@ -78,7 +78,7 @@ def _folds(law: SampledDispatch, samples: Measured[Exchanges]) -> Iterator[Valid
             continue
         part = _law(known, start=law)
         counted = part.known(unseen.calls)
-        yield ValidationFold(
+        yield HeldOutSamples(
             known=_clipped_errors(part, known),
             unseen=(part.features(unseen.calls), np.log(unseen.seconds / part.law(unseen.calls))),
             variance=part.estimates.variance(partial(seconds_per_byte, exchanges=counted)),

@@ -287,7 +287,7 @@ Errors: TypeAlias = tuple[Rows, Rows]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ValidationFold:
+class HeldOutSamples:
     """
     Held-out samples, and those that are known without them.
 
@@ -310,7 +310,7 @@ class ValidationFold:
         return np.abs(values - process.mean(features)), deviations
 
 
-def held_out_widening(folds: Sequence[ValidationFold], fit_process: Callable[[Rows, Rows], GaussianProcess]) -> float:
+def held_out_widening(folds: Sequence[HeldOutSamples], fit_process: Callable[[Rows, Rows], GaussianProcess]) -> float:
     """Return the widening of folds; 1 without any."""
     scores = [np.divide(*fold.predict(fit_process)) for fold in folds]
     return widening(np.concatenate(scores)) if scores else 1.0

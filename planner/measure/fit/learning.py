@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel.timing.gaussian_process import GaussianProcess, Rows
 from costmodel.timing.sampled import Rates, SampledTimes
 from costmodel.timing.sampled_shapes import Shapes
-from planner.measure.fit.estimation import Smoothness, ValidationFold, import_library, require_samples, widening
+from planner.measure.fit.estimation import HeldOutSamples, Smoothness, import_library, require_samples, widening
 
 NUM_POINTS = 500
 """Support points of a process: with 300 the error is a tenth larger."""
@@ -184,17 +184,17 @@ def tuned(features: Rows, values: Rows) -> Smoothness:
     )
 
 
-def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list[ValidationFold]:
+def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list[HeldOutSamples]:
     """Hold out each fold of families once; a single family is known and unseen at once."""
     folds = dealt(families, NUM_FOLDS)
-    numbers = np.unique(folds)
-    return [
-        ValidationFold(
-            known=(features[known], values[known]), unseen=(features[folds == number], values[folds == number])
+    numbers, held_out = np.unique(folds), []
+    for number in numbers:
+        unseen = folds == number
+        known = ~unseen if len(numbers) > 1 else unseen
+        held_out.append(
+            HeldOutSamples(known=(features[known], values[known]), unseen=(features[unseen], values[unseen]))
         )
-        for number in numbers
-        for known in [(folds != number) | (len(numbers) < 2)]
-    ]
+    return held_out
 
 
 def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:

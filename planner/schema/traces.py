@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.measure.project.records import ProjectionRecord
-from planner.measure.traces.report.comparison.text import ComparedStepRecord
+from planner.measure.traces.report.comparison.compare import ComparedStep
 from planner.measure.traces.report.contents import TraceContents
 from planner.measure.traces.report.replay.document import ReplayRecord
 from planner.measure.traces.report.what_if_text import WhatIfRecord
@@ -22,7 +22,8 @@ def replay_schema() -> Schema:
 
 def compare_schema() -> Schema:
     """Make the schema of ``planner trace compare``."""
-    return whole("Planned and traced step", record_schema(ComparedStepRecord, "serialization"))
+    schema = record_schema(ComparedStep, "serialization")
+    return whole("Planned and traced step", schema | {"additionalProperties": False})
 
 
 def what_if_schema() -> Schema:

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.traces.synthetic import Lags, Made, Recipe, Work, make
 from benchmarks.traces.synthetic.comparison import differences
 from benchmarks.traces.synthetic.drawn import before_and_after, drawn_recipe, with_other_durations
-from benchmarks.traces.synthetic.machine import Event, Lane, Launch, Machine, Pause, Record, Synchronize, WaitFor
+from benchmarks.traces.synthetic.machine import Event, Instruction, Lane, Machine
 from benchmarks.traces.synthetic.recipe import parts_of
 from benchmarks.traces.synthetic.truth import Place
 from costmodel.errors import SpecError
@@ -38,10 +38,10 @@ def an_event(name: str, lane: Lane, duration: int, **entries: object) -> Event:
     return Event(lane=lane, category=category, name=name, duration=duration, **entries)
 
 
-def a_launch(name: str, stream: str, duration: int, *, rank: int = 0, **entries: object) -> Launch:
+def a_launch(name: str, stream: str, duration: int, *, rank: int = 0, **entries: object) -> Instruction:
     """A call of 10 ns that puts a kernel on a stream."""
     call = an_event("launch", Lane(rank, "main"), 10)
-    return Launch(call, an_event(name, Lane(rank, stream), duration, **entries))
+    return Machine.launch, call, an_event(name, Lane(rank, stream), duration, **entries)
 
 
 def kernels_alone(work: Work) -> int:
@@ -55,7 +55,7 @@ class TestMachine:
 
     def test_kernels_follow_their_launches_and_each_other(self):
         """The first begins 5 after its launch at 0; the second 3 behind the first, the third 5 after its launch."""
-        program = [a_launch("a", "7", 40), a_launch("b", "7", 10), Pause(100), a_launch("c", "7", 10)]
+        program = [a_launch("a", "7", 40), a_launch("b", "7", 10), (Machine.pause, 100), a_launch("c", "7", 10)]
 
         found = {
             one.name: (one.start, one.end) for one in Machine({Lane(0, "main"): program}, Lags(launch=5, gap=3)).run()
@@ -70,10 +70,10 @@ class TestMachine:
         shown = [an_event("wait", main, 0) for _ in range(2)]
         program = [
             a_launch("long", "7", 100),
-            Record(calls[0], "7"),
-            WaitFor(calls[1], "8", 0, shown[0]),
-            Record(calls[2], "8"),
-            WaitFor(calls[3], "9", 2, shown[1]),
+            (Machine.record, calls[0], "7"),
+            (Machine.wait_for, calls[1], "8", 0, shown[0]),
+            (Machine.record, calls[2], "8"),
+            (Machine.wait_for, calls[3], "9", 2, shown[1]),
             a_launch("late", "9", 1),
         ]
 
@@ -86,7 +86,7 @@ class TestMachine:
         together = {"collective": ("group", 0), "members": 2}
         programs = {
             Lane(0, "main"): [a_launch("reduce 0", "8", 30, **together)],
-            Lane(1, "main"): [Pause(500), a_launch("reduce 1", "8", 30, rank=1, **together)],
+            Lane(1, "main"): [(Machine.pause, 500), a_launch("reduce 1", "8", 30, rank=1, **together)],
         }
 
         found = {one.name: (one.start, one.end) for one in Machine(programs, NOTHING).run()}
@@ -96,7 +96,7 @@ class TestMachine:
     def test_a_thread_that_synchronizes_waits_for_its_stream(self):
         """It ends 10 after the kernel's 200; the other stream's 900 do not matter."""
         call, shown = an_event("synchronize", Lane(0, "main"), 10), an_event("wait", Lane(0, "main"), 0)
-        program = [a_launch("other", "9", 900), a_launch("own", "7", 190), Synchronize(call, "7", shown)]
+        program = [a_launch("other", "9", 900), a_launch("own", "7", 190), (Machine.synchronize, call, "7", shown)]
 
         Machine({Lane(0, "main"): program}, NOTHING).run()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -228,8 +228,3 @@ def _kernels(trace: Trace, most: int) -> tuple[KernelContents, ...]:
         KernelContents(name=trace.names[place], number=int(number[place]), seconds=float(seconds[place]))
         for place in order
     )
-
-
-def all_contents(traces: Sequence[Trace], *, num_kernels: int) -> tuple[TraceContents, ...]:
-    """List the contents of several traces."""
-    return tuple(contents(trace, num_kernels=num_kernels) for trace in traces)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from planner.measure.traces.shapes.kinds import Alike
 from planner.measure.traces.shapes.laws import Machine
@@ -18,26 +18,13 @@ MOST = 3
 """Examples in a sentence."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Notes:
-    """
-    Kinds of operators of a rank's trace, and its machine.
-
-    Parameters
-    ----------
-    kinds
-        Kinds of its operators and kernels.
-    here
-        Rates and overhead that its machine achieved.
-    """
-
-    kinds: tuple[Alike, ...]
-    here: Machine
+Notes: TypeAlias = tuple[tuple[Alike, ...], Machine]
+"""Kinds of operators and kernels of a rank's trace; rates and overhead that its machine achieved."""
 
 
 def unsized_fraction(ranks: Sequence[Notes]) -> float:
     """Share of the total time that is in kernels without a recorded operator with sizes."""
-    kinds = [one for rank in ranks for one in rank.kinds]
+    kinds = [one for own, _ in ranks for one in own]
     return sum(one.total for one in _without_sizes(kinds)) / max(sum(one.total for one in kinds), 1)
 
 
@@ -54,15 +41,13 @@ def sentences(ranks: Sequence[Notes]) -> tuple[str, ...]:
     ranks
         Notes of each trace.
     """
-    kinds = [one for rank in ranks for one in rank.kinds]
+    kinds = [one for own, _ in ranks for one in own]
     total = sum(one.total for one in kinds)
     working = [one for one in kinds if one.works]
     unnamed = _without_sizes(kinds)
     unknown = [one for one in working if any(each.unknown for each in one.explained)]
     several = [one for one in working if not all(each.is_sure for each in one.explained)]
-    beyond = [
-        one for rank in ranks for one in rank.kinds if one.works and one.after.flops > BEYOND * rank.here.largest_flops
-    ]
+    beyond = [one for own, here in ranks for one in own if one.works and one.after.flops > BEYOND * here.largest_flops]
     cases = (
         (unnamed, "kernels without an operator with recorded sizes: they are kept. Record with record_shapes=True"),
         (unknown, "operators with sizes that the job does not have: these sizes are kept"),

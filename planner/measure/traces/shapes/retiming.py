@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,29 +136,22 @@ def _time_rows(
     how[pieces.place[longest]] = rule[kind[longest]]
     total = np.zeros(len(rows), dtype=np.int64)
     np.add.at(total, pieces.place, other)
-    return Retimed(duration=total, how=how, doubts=()), Notes(kinds=kinds, here=here)
-
-
-class _Change(NamedTuple):
-    """Overhead of an operator, factor of the rest of its time, and the reason."""
-
-    overhead: float
-    factor: float
-    rule: Rule
+    return Retimed(duration=total, how=how, doubts=()), (kinds, here)
 
 
 def _change(
     one: Alike, overhead: float, here: Machine, explanations: Explanations, samples: SampledPasses | None
-) -> _Change:
+) -> tuple[float, float, Rule]:
+    """Return the overhead of an operator, the factor of the rest of its time, and the reason."""
     if one.shape is None and one.on_weights and one.kernel:
-        return _Change(overhead, explanations.parameters, Rule.PARAMETERS)
+        return overhead, explanations.parameters, Rule.PARAMETERS
     if one.shape is None or not one.changes or not one.works:
-        return _Change(0.0, 1.0, Rule.KEPT)
+        return 0.0, 1.0, Rule.KEPT
     sampled = sampled_ratio(one, samples) if samples else None
     if sampled is not None:
-        return _Change(0.0, sampled, Rule.SAMPLED)
+        return 0.0, sampled, Rule.SAMPLED
     before, after = here.seconds(one.before), here.seconds(one.after)
-    return _Change(overhead, after / before if before else 1.0, Rule.SCALED)
+    return overhead, after / before if before else 1.0, Rule.SCALED
 
 
 def _machine(kinds: Sequence[Alike], *, on_device: bool) -> Machine:

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
 from typing import Literal, NamedTuple, TypeAlias
 
 from planner.measure.traces.events import Operands
+from planner.measure.traces.reading.communication import element_bytes
 from planner.measure.traces.shapes.explaining import Expected
 
 Kind: TypeAlias = Literal["matmul", "grouped matmul", "attention", "streaming"]
 
 Numbers: TypeAlias = tuple[float, ...]
-
-DTYPE_BYTES: Mapping[str, int] = {
-    "double": 8,
-    "long int": 8,
-    "long": 8,
-    "c10::complex<float>": 8,
-    "float": 4,
-    "int": 4,
-    "c10::BFloat16": 2,
-    "c10::Half": 2,
-    "bool": 1,
-    "unsigned char": 1,
-    "signed char": 1,
-}
-"""Bytes of an element by the profiler's name of its type; names with ``Float8`` or ``Float4`` are one byte."""
 
 USUAL_BYTES = 4
 """Bytes of an element of other types: lists of tensors do not name theirs."""
@@ -181,7 +167,7 @@ def _expected(kind: Kind, dims: tuple[int, ...]) -> Expected:
 
 
 def _element_bytes(dtype: str) -> int:
-    return 1 if "Float8" in dtype or "Float4" in dtype else DTYPE_BYTES.get(dtype, USUAL_BYTES)
+    return 1 if "Float8" in dtype or "Float4" in dtype else element_bytes(dtype) or USUAL_BYTES
 
 
 # --- sizes that are multiplied ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from planner.uncertainty.operators import strategy_operators
 from planner.verbs.plan import estimate
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ComparedPart:
     """
     One part of both steps.
@@ -37,18 +37,16 @@ class ComparedPart:
         Seconds that it adds to each step; all parts sum to the step.
     predicted_hidden_seconds, traced_hidden_seconds
         Seconds of communication overlapped with computation.
+    difference_seconds
+        Seconds by which the prediction is longer.
     """
 
     name: str
     predicted_seconds: float
     traced_seconds: float
-    predicted_hidden_seconds: float = 0.0
-    traced_hidden_seconds: float = 0.0
-
-    @property
-    def difference_seconds(self) -> float:
-        """Seconds by which the prediction is longer."""
-        return self.predicted_seconds - self.traced_seconds
+    predicted_hidden_seconds: float
+    traced_hidden_seconds: float
+    difference_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,43 +82,36 @@ class ComparedStep:
     ----------
     job
         Name of the job.
-    parts
-        In the order of a step; each side is the mean over the traced ranks.
-    ranks
-        The traced ranks, and the iteration of each.
+    predicted_seconds, traced_seconds
+        The planner's step, and the traced one.
+    error
+        Predicted over traced, less 1.
+    num_ranks, ranks
+        Number of traced ranks; each of them, with its iteration.
     num_stages
         Pipeline ranks of the job.
     device, traced_device
         Device of the job, and device of the traces.
     operator_times
         Sources of the planner's operator times.
+    parts
+        In the order of a step; each side is the mean over the traced ranks.
     doubts
         Sentences on missing information in the traces, and on parts that could not be compared.
     """
 
     job: str
-    parts: tuple[ComparedPart, ...]
+    predicted_seconds: float
+    traced_seconds: float
+    error: float
+    num_ranks: int
     ranks: tuple[ComparedRank, ...]
     num_stages: int
     device: str
     traced_device: str
     operator_times: tuple[str, ...]
-    doubts: tuple[str, ...] = ()
-
-    @property
-    def predicted_seconds(self) -> float:
-        """The planner's step."""
-        return sum(one.predicted_seconds for one in self.parts)
-
-    @property
-    def traced_seconds(self) -> float:
-        """The traced step."""
-        return sum(one.traced_seconds for one in self.parts)
-
-    @property
-    def error(self) -> float:
-        """Predicted over traced, less 1."""
-        return self.predicted_seconds / self.traced_seconds - 1
+    parts: tuple[ComparedPart, ...]
+    doubts: tuple[str, ...]
 
 
 def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedStep:
@@ -167,38 +158,35 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         for trace, of_rank, stage in zip(traces, traced, stages, strict=True)
     ]
     differs = device_doubt(traces, facts.cluster.device)
+    parts = _parts([planned[stage] for stage in stages], traced)
+    predicted, measured = sum(one.predicted_seconds for one in parts), sum(one.traced_seconds for one in parts)
     return ComparedStep(
         job=problem.name,
-        parts=_parts([planned[stage] for stage in stages], traced),
+        predicted_seconds=predicted,
+        traced_seconds=measured,
+        error=predicted / measured - 1,
+        num_ranks=len(traces),
         ranks=tuple(map(_rank, traces, stages, chosen)),
         num_stages=strategy.pp,
         device=facts.cluster.device.name,
         traced_device=traced_device_name(traces),
         operator_times=tuple(dict.fromkeys(report.conventions.operator_times.values())),
+        parts=parts,
         doubts=(*((differs,) if differs else ()), *_merge_doubts(traces, said)),
     )
 
 
 def _parts(planned: Sequence[PlannedParts], traced: Sequence[TracedParts]) -> tuple[ComparedPart, ...]:
     """Average both sides over the ranks, for all parts that either has."""
-    predicted, hidden = _mean(one.exposed for one in planned), _mean(one.hidden for one in planned)
+    predicted, hidden = _mean(exposed for exposed, _ in planned), _mean(hidden for _, hidden in planned)
     spent, traced_hidden = _mean(one.exposed for one in traced), _mean(one.hidden for one in traced)
-    every = (
-        ComparedPart(
-            name=name,
-            predicted_seconds=predicted.get(name, 0.0),
-            traced_seconds=spent.get(name, 0.0) / NANOSECONDS,
-            predicted_hidden_seconds=hidden.get(name, 0.0),
-            traced_hidden_seconds=traced_hidden.get(name, 0.0) / NANOSECONDS,
-        )
-        for name in (*KINDS, *dict.fromkeys(MODEL_PARTS.values()), OTHER)
-    )
-    return tuple(one for one in every if _has_any(one))
-
-
-def _has_any(one: ComparedPart) -> bool:
-    exposed = one.predicted_seconds or one.traced_seconds
-    return bool(exposed or one.predicted_hidden_seconds or one.traced_hidden_seconds)
+    found = []
+    for name in (*KINDS, *dict.fromkeys(MODEL_PARTS.values()), OTHER):
+        seconds = predicted.get(name, 0.0), spent.get(name, 0.0) / NANOSECONDS
+        overlapped = hidden.get(name, 0.0), traced_hidden.get(name, 0.0) / NANOSECONDS
+        if any((*seconds, *overlapped)):
+            found.append(ComparedPart(name, *seconds, *overlapped, seconds[0] - seconds[1]))
+    return tuple(found)
 
 
 def _mean(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:

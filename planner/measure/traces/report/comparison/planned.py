@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.layer import mtp_projection_operators
@@ -16,22 +16,8 @@ from costmodel.timing.work import Operator
 from planner.measure.traces.report.comparison.kinds import MODEL_PARTS, kind_of
 from planner.uncertainty.operators import strategy_shape
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedParts:
-    """
-    Seconds of a rank's step by part.
-
-    Parameters
-    ----------
-    exposed
-        Time that each part adds to the step; they sum to it.
-    hidden
-        Time of each part that is overlapped with computation.
-    """
-
-    exposed: dict[str, float]
-    hidden: dict[str, float]
+PlannedParts: TypeAlias = tuple[dict[str, float], dict[str, float]]
+"""Seconds that each part adds to a rank's step, and seconds of each part that are overlapped with computation."""
 
 
 def planned_parts(facts: Facts, strategy: Strategy, breakdown: Sequence[Part], stage: int) -> PlannedParts:
@@ -67,7 +53,7 @@ def planned_parts(facts: Facts, strategy: Strategy, breakdown: Sequence[Part], s
         else:
             exposed[MODEL_PARTS[part.name]] += part.exposed_seconds
             hidden[MODEL_PARTS[part.name]] += part.hidden_seconds
-    return PlannedParts(exposed=dict(exposed), hidden=dict(hidden))
+    return dict(exposed), dict(hidden)
 
 
 def stage_operators(facts: Facts, strategy: Strategy, stage: int) -> Iterator[tuple[Operator, float]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from planner.measure.traces.report.comparison.compare import ComparedPart, ComparedRank, ComparedStep
 from planner.measure.traces.report.comparison.kinds import OTHER
 from planner.measure.traces.report.replay.text import printable
 from planner.report.console import sections_text
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records.record import finite
 from planner.report.screen import PLAIN, Screen
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING
@@ -61,7 +62,8 @@ def _iterations(ranks: Sequence[ComparedRank]) -> str:
 
 
 def _table(found: ComparedStep) -> Section:
-    whole = ComparedPart(name="step", predicted_seconds=found.predicted_seconds, traced_seconds=found.traced_seconds)
+    seconds = found.predicted_seconds, found.traced_seconds
+    whole = ComparedPart("step", *seconds, 0.0, 0.0, seconds[0] - seconds[1])
     rows = [_row(one, found.traced_seconds) for one in (*found.parts, whole)]
     is_hidden = any(one.predicted_hidden_seconds or one.traced_hidden_seconds for one in found.parts)
     columns = len(HEADER) if is_hidden else len(HEADER) - 2
@@ -97,52 +99,6 @@ def _milliseconds(value: float) -> str:
     return f"{1e3 * value:,.2f}" if value else NOTHING
 
 
-class ComparedPartRecord(Record):
-    """One part of both steps."""
-
-    name: str = entry("Name of the part.")
-    predicted_seconds: Figure = entry("Seconds that it adds to the planner's step.")
-    traced_seconds: Figure = entry("Seconds that it adds to the traced step.")
-    predicted_hidden_seconds: Figure = entry("Overlapped communication in the planner's step.")
-    traced_hidden_seconds: Figure = entry("Overlapped communication in the traced step.")
-    difference_seconds: Figure = entry("Predicted less traced seconds.")
-
-
-class ComparedRankRecord(Record):
-    """A traced rank."""
-
-    rank: int | None = entry("Its number; null where its trace does not record it.")
-    stage: int = entry("Its pipeline rank in the job, from 0.")
-    iteration: str = entry("Name of the compared iteration.")
-    num_iterations: int = entry("Number of iterations in its trace.")
-    traced_seconds: Figure = entry("Seconds of that iteration.")
-
-
-class ComparedStepRecord(Record):
-    """The answer of planner trace compare."""
-
-    job: str = entry("Name of the job.")
-    predicted_seconds: Figure = entry("The planner's step.")
-    traced_seconds: Figure = entry("The traced step.")
-    error: Figure = entry("Predicted over traced, less 1.")
-    num_ranks: int = entry("Number of traced ranks.")
-    ranks: list[ComparedRankRecord] = entry("The traced ranks.")
-    num_stages: int = entry("Pipeline ranks of the job.")
-    device: str = entry("Device of the job.")
-    traced_device: str = entry("Device of the traces.")
-    operator_times: list[str] = entry("Sources of the planner's operator times.")
-    parts: list[ComparedPartRecord] = entry("In the order of a step; each side is the mean over the traced ranks.")
-    doubts: list[str] = entry("Missing information in the traces, and parts that could not be compared.")
-
-
 def compared_json(found: ComparedStep) -> str:
     """Write the comparison as JSON, in seconds."""
-    record = ComparedStepRecord.read(
-        found,
-        num_ranks=len(found.ranks),
-        ranks=list(found.ranks),
-        operator_times=list(found.operator_times),
-        parts=list(found.parts),
-        doubts=list(found.doubts),
-    )
-    return json.dumps(record.plain(), indent=2)
+    return json.dumps(finite(asdict(found)), indent=2)

@@ -72,7 +72,7 @@ class TracedParts:
     Attributes
     ----------
     exposed, hidden
-        As in :class:`planner.measure.traces.report.comparison.planned.PlannedParts`.
+        Time that each part adds to the step, and time of each part that is overlapped with computation.
     summary
         Parts of the trace, and how they were found.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from costmodel.events import log_event
 from planner.measure.traces.breakdown import Breakdown, StreamUse, breakdowns, stream_uses
 from planner.measure.traces.building import execution_graph
+from planner.measure.traces.building.all_ranks import ranks_of
 from planner.measure.traces.comparisons import replay_without_events, sums_of_tasks
 from planner.measure.traces.critical_path import PathPart, Step, critical_path, path_parts
 from planner.measure.traces.events import Trace
@@ -150,7 +151,7 @@ def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> Repl
     path = critical_path(graph, simulated)
     sides = [_sides(graph, one) for one in (times, simulated)]
     sums, without = sums_of_tasks(graph, times), replay_without_events(graph).iterations
-    chosen = dict(zip(_ranks(traces), traces, strict=True))
+    chosen = dict(zip(ranks_of(traces), traces, strict=True))
     return ReplayReport(
         graph=graph,
         measured=times,
@@ -172,11 +173,6 @@ def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> Repl
         wrong_waits=wrong_waits(graph, times, simulated),
         doubts=tuple(dict.fromkeys((*(doubt for trace in traces for doubt in trace.doubts), *graph.doubts))),
     )
-
-
-def _ranks(traces: Sequence[Trace]) -> list[int]:
-    """Return the rank of each trace, as graphs number them."""
-    return [trace.rank if trace.rank is not None else number for number, trace in enumerate(traces)]
 
 
 def _sides(graph: ExecutionGraph, times: Replayed) -> dict[int, Side]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.forks.words import DEEPSPEED, in_megatron_words, model_entries
 from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
@@ -561,11 +561,9 @@ def _refuse_misspelled(name: str) -> None:
 
 
 @cache
-def _others() -> Mapping[str, list[dict[str, str]]]:
+def _others() -> Mapping[str, list[Mapping[str, str]]]:
     """Return rows of both tables by option, rows for a single value first."""
-    rows: dict[str, list[dict[str, str]]] = {}
-    for table in (OTHERS, FORKS):
-        with table.open(encoding="utf-8", newline="") as lines:
-            for row in csv.DictReader(lines):
-                rows.setdefault(row["option"], []).append(row)
+    rows: dict[str, list[Mapping[str, str]]] = {}
+    for row in (*read_rows(OTHERS), *read_rows(FORKS)):
+        rows.setdefault(row["option"], []).append(row)
     return {option: sorted(of_one, key=lambda row: not row["value"]) for option, of_one in rows.items()}

@@ -171,9 +171,9 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     if not isinstance(content, Mapping):
         raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
     tool = None if _is_job(content) else tool_of(content)
-    if tool is None or tool.reader != "primus":
+    if tool is None or tool["reader"] != "primus":
         refuse_entries(content, str(path))
-    if tool is not None and not tool.reader:
+    if tool is not None and not tool["reader"]:
         refuse_other_tool(content, str(path))
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
@@ -188,7 +188,7 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         with_devices = _with_devices(_configured(content), overrides)[0]
         return _from_accelerate(content, Trainer(), path.parent, with_devices)
     if tool is not None:
-        return READERS[tool.reader](File(content, path, overrides, given))
+        return READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
         return nested_job(content, str(path), "", overrides)
     if _is_job(content):

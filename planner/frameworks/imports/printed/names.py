@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.megatron.options import options
 
 NAMES = Path(__file__).parent / "names.csv"
@@ -43,9 +43,8 @@ BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_
 
 
 @cache
-def _rows() -> Mapping[str, dict[str, str]]:
-    with NAMES.open(encoding="utf-8", newline="") as lines:
-        return {row["name"]: row for row in csv.DictReader(lines)}
+def _rows() -> Mapping[str, Mapping[str, str]]:
+    return {row["name"]: row for row in read_rows(NAMES)}
 
 
 def name_of(option: str, name: str = "") -> str | None:
@@ -74,7 +73,7 @@ def words_of(content: Mapping[str, str]) -> list[str]:
 
 
 def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
-    row = _rows().get(name, {"option": f"--{name.replace('_', '-')}", "defaults": "", "why": ""})
+    row = _rows().get(name) or {"option": f"--{name.replace('_', '-')}", "defaults": "", "why": ""}
     option, defaults = options().get(row["option"]), row["defaults"].split(";")
     values = _values(text, is_single=option is not None and option.nargs not in ("+", "*"))
     derived = [content.get(default[1:]) for default in defaults if default.startswith("=")]

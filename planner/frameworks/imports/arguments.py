@@ -476,7 +476,7 @@ def understand(words: Iterable[str]) -> Understood:
                     name
                 )
         else:
-            _refuse_misspelled(name)
+            refuse_misspelled(name)
             found.strangers.append(written(name))
     for name, replaced in meant:
         for replacement, more in by_option(replaced):
@@ -553,7 +553,15 @@ def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
     return None
 
 
-def _refuse_misspelled(name: str) -> None:
+def refuse_misspelled(name: str) -> None:
+    """
+    Refuse the name of an unknown option that is nearly that of one that is read.
+
+    Raises
+    ------
+    SpecError
+        Names the option that may be meant.
+    """
     read = [one for one, option in options().items() if option.in_import == "read"]
     near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
     if near:

@@ -10,7 +10,9 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from planner.frameworks.imports.documents import read_rows
-from planner.frameworks.megatron.options import options
+from planner.frameworks.megatron.options import TABLE, options
+from planner.frameworks.megatron.releases import RELEASES
+from planner.frameworks.megatron.releases import TABLE as RELEASED
 
 NAMES = Path(__file__).parent / "names.csv"
 """
@@ -133,7 +135,7 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
     texts = {name: str(value) for name, value in values.items()}
     newer = SINCE_2024[:1] if {*SINCE_2024} & {*texts} else ()
     since = SINCE_2023 if newer or {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]
-    missing = [name for name in (*NEEDED, *since, *newer) if name not in texts]
+    missing = [name for name in (*NEEDED, *since, *newer, *_names_of_release(texts)) if name not in texts]
     if missing:
         raise SpecError(place, f"has arguments without {', '.join(missing)}: some are missing.", "Give all of them.")
     world = 1
@@ -143,6 +145,28 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
         problem = f"has degrees of {world} ranks, and world_size {texts['world_size']}: some are missing."
         raise SpecError(place, problem, "Give all of them.")
     return texts
+
+
+UNPRINTED = ("recompute_activations", "cuda_graph_scope_deprecated")
+"""Names that Megatron-LM's own check removes before it prints (megatron/training/arguments.py, validate_args)."""
+
+
+def _names_of_release(content: Mapping[str, str]) -> list[str]:
+    """
+    Return the names of options that are read and that every release prints which may have printed these names.
+
+    The newest name tells the release, or a state of the branch since the release before it. Of releases before the
+    second one of the parsers' table nothing is known.
+    """
+    spans = {row["option"]: (row["since"], row["until"]) for row in read_rows(RELEASED) if not row["choice"]}
+    names = {row["dest"]: row["flags"].split()[0] for row in read_rows(TABLE) if row["dest"] in _rows()}
+    known = {
+        name: tuple(map(RELEASES.index, spans.get(option, (RELEASES[0], RELEASES[-1]))))
+        for name, option in names.items()
+    }
+    newest = max((known[name][0] for name in content if name in known), default=0)
+    every = [name for name, (since, until) in known.items() if newest and since < newest <= until]
+    return [name for name in every if options()[names[name]].in_import == "read" and name not in UNPRINTED]
 
 
 def _number(content: Mapping[str, str], name: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.arguments import refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.tools.references import typed
@@ -136,6 +137,8 @@ def meaning_of(
         elif means is not None or (row is None and not is_on(value) and any(_is_one(key, one.key) for one in lines)):
             passed.setdefault("is so without it", []).append(key)
         elif row is None:
+            if section is not None:
+                refuse_misspelled(f"--{key.removeprefix(section).replace('_', '-')}")
             _refuse_decisive(key, value)
             passed.setdefault("", []).append(key)
         elif row.meaning == "refused":

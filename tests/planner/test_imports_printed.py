@@ -12,6 +12,7 @@ from costmodel.errors import SpecError
 from planner import import_job
 
 DEVICE = ["cluster.device=h100-80gb-sxm"]
+LENGTH = "training.sequence_length=4096"
 
 ARGUMENTS = {
     "accumulate_allreduce_grads_in_fp32": True,
@@ -109,6 +110,13 @@ LABELS = {
     "container": "[pod/train-0/pytorch] {}",
     "time": "2025-01-02 03:04:05,678 {}",
     "both": "[rank0]: 2025-01-02T03:04:05.123456Z {}",
+    "time alone": "03:04:05 {}",
+    "epoch": "1714500000.123 {}",
+    "level": "2025-01-02 03:04:05 INFO {}",
+    "stern": "train-0 pytorch {}",
+    "cri": "2025-01-02T03:04:05.123456789Z stdout F {}",
+    "syslog": "May  1 03:04:05 node1 train[1]: {}",
+    "primus": "[20250102 03:04:05][rank-0/8][INFO ] : {}",
     "colours": "\x1b[32m{}\x1b[0m",
     "windows": "{}\r",
 }
@@ -162,6 +170,41 @@ def test_a_block_that_is_cut_says_what_is_missing(tmp_path):
         imported(tmp_path, [line for line in whole if "  context_parallel_size" not in line])
     with pytest.raises(SpecError, match=r"degrees of 8 ranks, and world_size 16"):
         imported(tmp_path, block(data_parallel_size=2))
+
+
+def test_a_block_of_a_known_release_lacks_no_option(tmp_path):
+    """Core 0.16 has activation_func_clamp_value as the first (releases.csv), which prints tp_comm_overlap as all since 0.14."""
+    whole = block(activation_func_clamp_value=None)
+
+    with pytest.raises(SpecError, match=r"has arguments without tp_comm_overlap, .* and \d+ more: some are missing"):
+        imported(tmp_path, whole)
+
+
+def test_a_run_that_died_in_its_block_is_begun_again(tmp_path):
+    """The first block has no end; a last one that has none says nothing else so far."""
+    dead, whole = block()[:20], block(micro_batch_size=4)
+
+    assert imported(tmp_path, [*dead, "Traceback", *whole]).document["strategy"]["mbs"] == 4
+    assert imported(tmp_path, [*block(), *dead]).document["strategy"]["mbs"] == 2
+    with pytest.raises(SpecError, match="is cut behind"):
+        imported(tmp_path, [*block(bf16=False, fp16=True), *dead])
+
+
+def test_names_that_decide_nothing_may_differ_between_ranks(tmp_path):
+    """Their host and folder, of ranks with labels or without."""
+    one, other = (block(hostname=name, tensorboard_dir=name) for name in "ab")
+
+    mixed = [line for pair in zip(one, other, strict=True) for line in pair]
+    assert imported(tmp_path, mixed).document["strategy"]["tp"] == 2
+    assert imported(tmp_path, [f"{n}: {line}" for n, lines in enumerate((one, other)) for line in lines])
+
+
+def test_a_log_may_have_bytes_that_are_no_text(tmp_path):
+    """A name in Latin-1, or the whole in UTF-16 as PowerShell writes it."""
+    text = "\n".join(["caf\xe9", *block()])
+    for code in ("latin-1", "utf-16"):
+        (tmp_path / "train.log").write_bytes(text.encode(code))
+        assert import_job(tmp_path / "train.log", DEVICE).document["strategy"]["tp"] == 2
 
 
 def test_a_log_without_a_configuration_is_no_script(tmp_path):
@@ -335,10 +378,11 @@ def test_deepspeed_prints_its_replicas_and_its_json(tmp_path):
         f"[2025-01-02 03:04:05,678] [INFO] [config.py:906:print]   json = {json.dumps(ZERO, indent=4)}".splitlines()
     )
 
-    job = imported(tmp_path, lines, [*DEVICE, "model=llama3-8b", "training.sequence_length=4096"]).document
+    job = imported(tmp_path, lines, [*DEVICE, "model=llama3-8b", LENGTH]).document
 
     assert (job["cluster"]["num_devices"], job["training"]["global_batch_size"]) == (8, 48)
     assert (job["strategy"]["sharding"], job["strategy"]["mbs"]) == ("gradients", 2)
+    assert imported(tmp_path, [*lines[:4], "NCCL INFO ring", *lines[4:]], [*DEVICE, "model=llama3-8b", LENGTH]).document == job
     with pytest.raises(SpecError, match=r"line 3: begins a configuration in JSON that is cut"):
         imported(tmp_path, lines[:-2])
 

@@ -272,7 +272,7 @@ def _least_values(name: str, kind: str) -> int:
     """Return the number of words behind an option that are certainly its values."""
     if kind != "megatron":
         return int(bool(VALUED.search(name)) and not SWITCH.match(name))
-    option, others = options().get(name), _others().get(name, ())
+    option, others = options().get(name), other_options().get(name, ())
     if option is None and not others:
         return _least_values(name, "")
     nargs = option.nargs if option is not None else min((row["values"] for row in others), default="0")
@@ -433,7 +433,7 @@ def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[
         known = [name for name, date in since.items() if date <= month]
         return dated[0], (max(known, key=since.__getitem__),) if known else ()
     for whose, names, framework in OLDER:
-        rows = {one: [row.get("of") or "" for row in _others().get(one, ())] for one in found.said}
+        rows = {one: [row.get("of") or "" for row in other_options().get(one, ())] for one in found.said}
         fits = [one for one, of in rows.items() if one in names or (whose and any(row.startswith(whose) for row in of))]
         if fits:
             return fits[0], (WITH_FLASH, framework) if any(map(FLASH.fullmatch, found.said)) else (
@@ -544,7 +544,7 @@ def _is_valid(option: Option, values: Sequence[str]) -> bool:
 
 
 def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
-    for row in _others().get(name, ()):
+    for row in other_options().get(name, ()):
         if row["value"] and row["value"] != " ".join(values):
             continue
         if row["meaning"] == "refused":
@@ -569,8 +569,8 @@ def refuse_misspelled(name: str) -> None:
 
 
 @cache
-def _others() -> Mapping[str, list[Mapping[str, str]]]:
-    """Return rows of both tables by option, rows for a single value first."""
+def other_options() -> Mapping[str, list[Mapping[str, str]]]:
+    """Return the rows of both tables by option, rows for a single value first."""
     rows: dict[str, list[Mapping[str, str]]] = {}
     for row in (*read_rows(OTHERS), *read_rows(FORKS)):
         rows.setdefault(row["option"], []).append(row)

@@ -74,7 +74,7 @@ def import_job(
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = text_of_checkpoint(Path(path)), dict(given or {})
     is_log = place.suffix.lower() in LOGS
-    text = read_text(place, *([MOST_OF_A_LOG] if is_log else []))
+    text = _text_of_log(place) if is_log else read_text(place)
     match place.suffix.lower():
         case ".toml":
             return _from_toml(text, str(place), overrides)
@@ -103,6 +103,20 @@ def import_job(
 
 LOGS = (".log", ".out", ".err")
 MOST_OF_A_LOG = 64 << 20
+
+
+def _text_of_log(path: Path) -> str:
+    """Read a log, with another sign for bytes that are no text; UTF-16 as it says itself."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MOST_OF_A_LOG + 1)
+    except OSError:
+        return read_text(path)
+    if len(content) > MOST_OF_A_LOG:
+        raise SpecError(str(path), f"is larger than {MOST_OF_A_LOG >> 20} MiB.", "Give its first minute.")
+    is_wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return content.decode("utf-16" if is_wide else "utf-8-sig", errors="replace")
+
 
 LOG = "Or give the log of the run's first minute, which has the configuration that was printed."
 LOG_SAYS = re.compile(r"leaves? open|not known|cannot do without|is not read|starts no training|--set \w+=")

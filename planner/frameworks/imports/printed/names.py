@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
+from planner.frameworks.imports.arguments import other_options
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.megatron.options import TABLE, options
 from planner.frameworks.megatron.releases import RELEASES
@@ -40,6 +41,9 @@ KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size")
 SINCE_2024 = ("moe_grouped_gemm", "moe_router_topk", "qk_layernorm", "yaml_cfg", "expert_tensor_parallel_size")
 """Names of core 0.5 on, each of which tells a release that prints the first one as well."""
 
+MOST_NAMED = 6
+"""Missing names in a message."""
+
 BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_activations")
 """Names of recomputation, newest first; every release prints one of them."""
 
@@ -58,8 +62,9 @@ def name_of(option: str, name: str = "") -> str | None:
 
 def is_read(name: str) -> bool:
     """Tell whether a name may hold a value that an import reads."""
-    option = options().get(_rows()[name]["option"]) if name in _rows() else None
-    return option is None or option.in_import == "read"
+    option = _rows()[name]["option"] if name in _rows() else f"--{name.replace('_', '-')}"
+    known = options().get(option)
+    return name == "world_size" or option in other_options() or (known is not None and known.in_import == "read")
 
 
 def words_of(content: Mapping[str, str]) -> list[str]:
@@ -135,9 +140,12 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
     texts = {name: str(value) for name, value in values.items()}
     newer = SINCE_2024[:1] if {*SINCE_2024} & {*texts} else ()
     since = SINCE_2023 if newer or {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]
-    missing = [name for name in (*NEEDED, *since, *newer, *_names_of_release(texts)) if name not in texts]
+    needed = dict.fromkeys((*NEEDED, *since, *newer, *_names_of_release(texts)))
+    missing = [name for name in needed if name not in texts]
     if missing:
-        raise SpecError(place, f"has arguments without {', '.join(missing)}: some are missing.", "Give all of them.")
+        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        named = f"{', '.join(missing[:MOST_NAMED])}{more}"
+        raise SpecError(place, f"has arguments without {named}: some are missing.", "Give all of them.")
     world = 1
     for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel"):
         world *= _number(texts, f"{name}_size")
@@ -160,10 +168,8 @@ def _names_of_release(content: Mapping[str, str]) -> list[str]:
     """
     spans = {row["option"]: (row["since"], row["until"]) for row in read_rows(RELEASED) if not row["choice"]}
     names = {row["dest"]: row["flags"].split()[0] for row in read_rows(TABLE) if row["dest"] in _rows()}
-    known = {
-        name: tuple(map(RELEASES.index, spans.get(option, (RELEASES[0], RELEASES[-1]))))
-        for name, option in names.items()
-    }
+    always = (RELEASES[0], RELEASES[-1])
+    known = {name: tuple(map(RELEASES.index, spans.get(option, always))) for name, option in names.items()}
     newest = max((known[name][0] for name in content if name in known), default=0)
     every = [name for name, (since, until) in known.items() if newest and since < newest <= until]
     return [name for name in every if options()[names[name]].in_import == "read" and name not in UNPRINTED]

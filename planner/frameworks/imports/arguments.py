@@ -39,6 +39,9 @@ FORKS = Path(__file__).parent / "forks" / "options.csv"
 SIMILAR = 0.9
 """Similarity of an unknown name to an option that is read, from which it counts as a typing error (difflib's ratio)."""
 
+SHORTEST = 12
+"""Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
+
 LENGTHS = ("--train-iters", "--train-samples")
 
 ASSUMED_STEPS = 1000
@@ -564,6 +567,7 @@ def refuse_misspelled(name: str) -> None:
     """
     read = [one for one, option in options().items() if option.in_import == "read"]
     near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
+    near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
     if near:
         raise SpecError(f"{WHERE}.{written(name)[:80]}", "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
 

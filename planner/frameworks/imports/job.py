@@ -73,6 +73,9 @@ def import_job(
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = text_of_checkpoint(Path(path)), dict(given or {})
+    if place != Path(path):
+        imported = import_job(place, overrides, given)
+        return Imported(document=imported.document, notes=(f"Read from {place}, beside the pickles.", *imported.notes))
     is_log = place.suffix.lower() in LOGS
     text = _text_of_log(place) if is_log else read_text(place)
     match place.suffix.lower():
@@ -263,6 +266,7 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     launch = find_launch(script, text) or _loose(script)
     refuse_options(launch.words)
     _refuse_decisive(script, launch, text, folder, given)
+    _refuse_machine(script, launch, text, folder, given)
     zero, more = _zero_words(launch, script, folder)
     launch = replace(launch, words=(*without_own(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_asked(script), *script.notes, *_unused(given, script)]
@@ -511,6 +515,10 @@ MOST_READINGS = 60
 """Most times that a script is followed to find the arguments that matter."""
 
 
+MOST_DECISIONS = 20
+"""Most conditions of the machine that are read as the opposite."""
+
+
 def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
     """Refuse a script with missing arguments that decide an option by a comparison."""
     decisive, readings = list[str](), 0
@@ -531,6 +539,25 @@ def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, gi
         names = ", ".join(f"${name} (line {', '.join(map(str, lines.get(name, ())))})" for name in decisive)
         hint = " ".join(f"--set {name}=VALUE" for name in decisive)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
+
+
+def _refuse_machine(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
+    """Refuse a script where a file, an exit status or an output of the machine decides an option that is read."""
+    if launch.kind != "megatron":  # other launches name their layout in a file or a recipe
+        return
+    around, plain = {**slurm_variables(text), **given}, _decided(launch)
+    for line, (condition, hint) in list(script.variables.decisions.items())[:MOST_DECISIONS]:
+        if f"line_{line}" in given:
+            continue
+        try:
+            other = follow(text, around, lambda one: _other_script(one, folder), [line])
+            found = find_launch(other, text)
+        except SpecError:
+            continue
+        if found is not None and _decided(found) != plain:
+            where = f"{WHERE}, line {line}"
+            problem = f"the machine decides by {shown(written(condition))} which options the training gets."
+            raise SpecError(where, problem, f"Say it: {hint}.")
 
 
 def _decided(launch: Launch) -> Any:

@@ -25,7 +25,7 @@ from planner.frameworks.imports.printed.names import NEEDED, is_read, whole_argu
 DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d{8} |[A-Z][a-z]{2} [ \d]\d )"
 TIME = rf"(?:{DATE}?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|1\d{{9}}(?:\.\d+)?)"
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-STAMP = re.compile(rf"^((?:\S{{1,60}} ?){{0,4}}?)(?<![\w.-])\[?{TIME}\]?(?:: ?|[ \t|]|(?=\[))")
+STAMP = re.compile(rf"^((?:\S{{1,60}} ){{0,4}}?(?:\S{{0,60}}[:|>\]])?)(?<![\w.-])\[?{TIME}\]?(?:: ?|[ \t|]|(?=\[))")
 """Time in front of a line, behind up to four words of a launcher; without it all lines of a rank begin alike."""
 
 

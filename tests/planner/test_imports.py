@@ -300,7 +300,7 @@ def test_other_options_are_well_formed():
 def test_programs_that_are_refused_say_why():
     """A sentence that goes on after the name."""
     for row in rows(launch.PROGRAMS):
-        assert row["kind"] in ("megatron", "bridge", "torchtitan", "refused"), row
+        assert row["kind"] in ("megatron", "bridge", "torchtitan", "deepspeed", "accelerate", "refused"), row
         assert row["why"] or row["kind"] != "refused", row
 
 

@@ -392,3 +392,12 @@ def test_a_key_of_deepspeed_is_named_where_it_says_the_offload(tmp_path):
     assert job.document["strategy"]["optimizer_offload"] is True
     assert "zero_optimization.offload_optimizer of 'ds.json'" in notes_of(job)
     assert "--cpu-optimizer" not in notes_of(job)
+
+
+def test_a_hybrid_of_context_has_the_ranks_of_each_level(tmp_path):
+    """MindSpeed's all-to-all over 2 of 4 ranks leaves a ring of 2; Megatron-LM names both sizes."""
+    hybrid = "--bf16 --context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp"
+
+    assert imported(tmp_path, f"{hybrid} 2").document["strategy"]["cp"] == 4
+    with pytest.raises(SpecError, match="is 3, which does not divide 4 context ranks"):
+        imported(tmp_path, f"{hybrid} 3")

@@ -209,7 +209,7 @@ def test_sections_stand_on_a_recipe(tmp_path):
     ("text", "change", "message"),
     [
         (MEGATRON, ("tensor_model_parallel_size: 2", "tensor_modle_parallel_size: 2"), "Did you mean"),
-        (MEGATRON, ("micro_batch_size: 2", "micro_batch_sizes: 2"), "micro-batch-size"),
+        (MEGATRON, ("micro_batch_size: 2", "micro_batch_sizes: 2"), "micro.batch.size"),
         (NEMO, ("micro_batch_size: 2", "micro_batch_size: ???"), "model.micro_batch_size: is left open"),
         (NEMO, ("precision: bf16", "precision: 32"), "FP32 is not costed"),
         (NEMO, ("${model.encoder_seq_length}", "${model.max_position_embeddings}"), "refers to"),

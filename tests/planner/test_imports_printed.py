@@ -12,6 +12,8 @@ from costmodel.errors import SpecError
 from planner import import_job
 
 DEVICE = ["cluster.device=h100-80gb-sxm"]
+ON_8 = [*DEVICE, "cluster.num_devices=8"]
+LENGTH = "training.sequence_length=4096"
 
 ARGUMENTS = {
     "accumulate_allreduce_grads_in_fp32": True,
@@ -109,6 +111,13 @@ LABELS = {
     "container": "[pod/train-0/pytorch] {}",
     "time": "2025-01-02 03:04:05,678 {}",
     "both": "[rank0]: 2025-01-02T03:04:05.123456Z {}",
+    "time alone": "03:04:05 {}",
+    "epoch": "1714500000.123 {}",
+    "level": "2025-01-02 03:04:05 INFO {}",
+    "stern": "train-0 pytorch {}",
+    "cri": "2025-01-02T03:04:05.123456789Z stdout F {}",
+    "syslog": "May  1 03:04:05 node1 train[1]: {}",
+    "primus": "[20250102 03:04:05][rank-0/8][INFO ] : {}",
     "colours": "\x1b[32m{}\x1b[0m",
     "windows": "{}\r",
 }
@@ -162,6 +171,41 @@ def test_a_block_that_is_cut_says_what_is_missing(tmp_path):
         imported(tmp_path, [line for line in whole if "  context_parallel_size" not in line])
     with pytest.raises(SpecError, match=r"degrees of 8 ranks, and world_size 16"):
         imported(tmp_path, block(data_parallel_size=2))
+
+
+def test_a_block_of_a_known_release_lacks_no_option(tmp_path):
+    """Core 0.16 is the first with activation_func_clamp_value (releases.csv); all since 0.14 print tp_comm_overlap."""
+    whole = block(activation_func_clamp_value=None)
+
+    with pytest.raises(SpecError, match=r"has arguments without tp_comm_overlap, .* and \d+ more: some are missing"):
+        imported(tmp_path, whole)
+
+
+def test_a_run_that_died_in_its_block_is_begun_again(tmp_path):
+    """The first block has no end; a last one that has none says nothing else so far."""
+    dead, whole = block()[:20], block(micro_batch_size=4)
+
+    assert imported(tmp_path, [*dead, "Traceback", *whole]).document["strategy"]["mbs"] == 4
+    assert imported(tmp_path, [*block(), *dead]).document["strategy"]["mbs"] == 2
+    with pytest.raises(SpecError, match="is cut behind"):
+        imported(tmp_path, [*block(bf16=False, fp16=True), *dead])
+
+
+def test_names_that_decide_nothing_may_differ_between_ranks(tmp_path):
+    """Their host and folder, of ranks with labels or without."""
+    one, other = (block(hostname=name, tensorboard_dir=name) for name in "ab")
+
+    mixed = [line for pair in zip(one, other, strict=True) for line in pair]
+    assert imported(tmp_path, mixed).document["strategy"]["tp"] == 2
+    assert imported(tmp_path, [f"{n}: {line}" for n, lines in enumerate((one, other)) for line in lines])
+
+
+def test_a_log_may_have_bytes_that_are_no_text(tmp_path):
+    """A name in Latin-1, or the whole in UTF-16 as PowerShell writes it."""
+    text = "\n".join(["caf\xe9", *block()])
+    for code in ("latin-1", "utf-16"):
+        (tmp_path / "train.log").write_bytes(text.encode(code))
+        assert import_job(tmp_path / "train.log", DEVICE).document["strategy"]["tp"] == 2
 
 
 def test_a_log_without_a_configuration_is_no_script(tmp_path):
@@ -328,6 +372,93 @@ def test_torchtitan_prints_and_saves_json(tmp_path):
     assert (saved["strategy"]["tp"], saved["strategy"]["dp"], saved["training"]["global_batch_size"]) == (4, 4, 8)
 
 
+NONE_SAVED = {"param_init": None, "sharding_config": None}
+
+
+def titan_layer(**changes):
+    """A layer as torchtitan 0.3 saves it: 8 heads of 128, a gated feed-forward of 4096."""
+    weight = {"in_features": 1024, "out_features": 4096, "bias": False}
+    heads = {"n_heads": 8, "n_kv_heads": 2, "head_dim": 128, "wqkv": weight}
+    attention = {**NONE_SAVED, "n_heads": 8, "qkv_linear": heads, "qk_norm": None, "wo": weight}
+    forward = {**NONE_SAVED, "w1": weight, "w2": weight, "w3": weight}
+    return {**NONE_SAVED, "attention": attention, "feed_forward": forward, "moe": None, **changes}
+
+
+EXPERTS = {
+    "num_experts": 16,
+    "router": {"top_k": 4},
+    "routed_experts": {
+        "inner_experts": {"hidden_dim": 512},
+        "token_dispatcher": {"num_experts": 16, "top_k": 4, "non_blocking_capacity_factor": 1.0, "hidden_dim": 1024},
+    },
+    "shared_experts": {"w1": {"out_features": 768}},
+}
+
+
+def titan_json(layers, **changes):
+    """Its other sections."""
+    model = {"dim": 1024, "vocab_size": 32000, "enable_weight_tying": False, "layers": layers, **NONE_SAVED}
+    whole = {
+        "model_spec": {"name": "llama3", "flavor": "mine", "model": model},
+        "parallelism": {"data_parallel_shard_degree": 8},
+        "training": {"local_batch_size": 2, "seq_len": 2048, "steps": 10, "disable_cuda_graphs": True},
+        "optimizer": {"param_groups": [{"optimizer_name": "Muon"}]},
+        **changes,
+    }
+    return json.dumps(whole)
+
+
+def test_torchtitan_saves_the_sizes_of_every_layer(tmp_path):
+    """The flavor is nobody's; of experts the dispatcher is said, of an optimizer that it is costed as another."""
+    path = tmp_path / "config.json"
+    path.write_text(titan_json([titan_layer(), *[titan_layer(feed_forward=None, moe=EXPERTS)] * 3]))
+
+    result = import_job(path, ON_8)
+
+    model = result.document["model"]
+    assert (model["hidden_size"], model["num_layers"], model["num_heads"], model["num_kv_heads"]) == (1024, 4, 8, 2)
+    assert (model["num_experts"], model["top_k"], model["first_dense_layers"]) == (16, 4, 1)
+    assert (model["ffn_hidden_size"], model["expert_ffn_hidden_size"], model["shared_ffn_hidden_size"]) == (
+        4096,
+        512,
+        768,
+    )
+    notes = "\n".join(result.notes)
+    assert "expert_parallel_comm_backend hybridep: costed as an all-to-all" in notes
+    assert "optimizer.param_groups: costed as Adam" in notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallelism": [1]}, "parallelism: expected a section"),
+        ({"activation_checkpoint": 3}, "activation_checkpoint: expected a section"),
+        ({"compile": {"enable": True, "components": 3}}, "compile.components: expected a list"),
+        ({"mine": {"offload_everything": True}}, "mine.offload_everything: is true, a key that is not known here"),
+    ],
+)
+def test_sections_of_torchtitan_that_are_none(changes, message, tmp_path):
+    """A message, whatever stands there."""
+    path = tmp_path / "config.json"
+    path.write_text(titan_json([titan_layer()] * 2, **changes))
+
+    with pytest.raises(SpecError, match=message):
+        import_job(path, ON_8)
+
+
+@pytest.mark.parametrize(
+    "layers", [[3], [titan_layer(attention={"state": 64})], [titan_layer(), titan_layer(mixer={"width": 2})]]
+)
+def test_layers_of_torchtitan_that_no_size_describes(layers, tmp_path):
+    """The command may name the model."""
+    path = tmp_path / "config.json"
+    path.write_text(titan_json(layers))
+
+    with pytest.raises(SpecError, match=r"model_spec.model.*not read"):
+        import_job(path, ON_8)
+    assert import_job(path, [*ON_8, "model=llama3-8b"]).document["model"] == "llama3-8b"
+
+
 def test_deepspeed_prints_its_replicas_and_its_json(tmp_path):
     """2 sequences x 3 micro-batches x 8 replicas."""
     lines = [f"[2025-01-02 03:04:05,678] [INFO] [config.py:904:print]   world_size {'.' * 19} 8"]
@@ -335,10 +466,12 @@ def test_deepspeed_prints_its_replicas_and_its_json(tmp_path):
         f"[2025-01-02 03:04:05,678] [INFO] [config.py:906:print]   json = {json.dumps(ZERO, indent=4)}".splitlines()
     )
 
-    job = imported(tmp_path, lines, [*DEVICE, "model=llama3-8b", "training.sequence_length=4096"]).document
+    job = imported(tmp_path, lines, [*DEVICE, "model=llama3-8b", LENGTH]).document
 
     assert (job["cluster"]["num_devices"], job["training"]["global_batch_size"]) == (8, 48)
     assert (job["strategy"]["sharding"], job["strategy"]["mbs"]) == ("gradients", 2)
+    mixed = [*lines[:4], "NCCL INFO ring", *lines[4:]]
+    assert imported(tmp_path, mixed, [*DEVICE, "model=llama3-8b", LENGTH]).document == job
     with pytest.raises(SpecError, match=r"line 3: begins a configuration in JSON that is cut"):
         imported(tmp_path, lines[:-2])
 

@@ -257,3 +257,57 @@ def test_messages_have_no_signs_of_our_own(tmp_path):
 
     with pytest.raises(SpecError, match=r"line 3: `pwd`/multimodal/train\.py trains a model"):
         import_job(path, [DEVICE])
+
+
+PATHS = {
+    "a file": ("if [ -f /opt/flag ]; then TP=8; else TP=2; fi", 3, {"true": 8, "false": 2}),
+    "a program": ("if nvidia-smi | grep -q H100; then TP=2; else TP=4; fi", 3, {"true": 2, "false": 4}),
+    "another way": ("TP=2\nmkdir /tmp/mine || TP=8", 4, {"true": 2, "false": 8}),
+    "an output": ("TP=1\nif [ $(nvidia-smi -L | wc -l) -gt 4 ]; then TP=4; fi", 4, {"true": 4, "false": 1}),
+    "a name of it": ('case "$(hostname)" in\n  a*) TP=2 ;;\n  *) TP=4 ;;\nesac', 3, {"abc": 2, "z": 4}),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_the_machine_decides_no_degree(name, tmp_path):
+    """What it decides is asked for where an option that is read hangs on it, and what is said counts."""
+    before, line, expected = PATHS[name]
+    path = tmp_path / "run.sh"
+    path.write_text(f"#!/bin/bash\n\n{before}\n{TRAIN} --tensor-model-parallel-size $TP\n")
+
+    with pytest.raises(SpecError, match=rf"line {line}: the machine decides by .*--set line_{line}="):
+        import_job(path, [DEVICE])
+    for said, tp in expected.items():
+        result = import_job(path, [DEVICE], {f"line_{line}": said})
+        assert result.document["strategy"]["tp"] == tp
+        assert not any("--set line" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "before", ["[ -d logs ] || mkdir logs", "if [ ! -f data.bin ]; then\necho none; exit 1\nfi", "[ -f x ] && SAVE=1"]
+)
+def test_the_machine_may_decide_what_no_option_needs(before, tmp_path):
+    """A folder, the end of the script, a variable of another program."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"{before}\n{TRAIN}\n")
+
+    assert import_job(path, [DEVICE]).document["strategy"]["tp"] == 1
+
+
+@pytest.mark.parametrize("remote", ["ssh node1", "pdsh -w node[1-4]", "ssh -p 22 me@node1"])
+def test_what_runs_on_another_host_is_read(remote, tmp_path):
+    """Its command is one word in quotation marks."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"ARGS='{MODEL} --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2'\n")
+    path.write_text(f'{path.read_text()}{remote} "torchrun --nproc-per-node 8 pretrain_gpt.py $ARGS"\n')
+
+    assert import_job(path, [DEVICE]).document["strategy"]["tp"] == 2
+
+
+def test_an_option_is_not_abbreviated(tmp_path):
+    """Megatron-LM's parser takes none (allow_abbrev=False)."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"{TRAIN} --tensor-model-par 4\n")
+
+    with pytest.raises(SpecError, match="Did you mean '--tensor-model-parallel-size'"):
+        import_job(path, [DEVICE])

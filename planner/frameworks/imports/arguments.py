@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.forks.words import DEEPSPEED, in_megatron_words, model_entries
 from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
@@ -38,6 +38,9 @@ FORKS = Path(__file__).parent / "forks" / "options.csv"
 
 SIMILAR = 0.9
 """Similarity of an unknown name to an option that is read, from which it counts as a typing error (difflib's ratio)."""
+
+SHORTEST = 12
+"""Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
 
 LENGTHS = ("--train-iters", "--train-samples")
 
@@ -272,7 +275,7 @@ def _least_values(name: str, kind: str) -> int:
     """Return the number of words behind an option that are certainly its values."""
     if kind != "megatron":
         return int(bool(VALUED.search(name)) and not SWITCH.match(name))
-    option, others = options().get(name), _others().get(name, ())
+    option, others = options().get(name), other_options().get(name, ())
     if option is None and not others:
         return _least_values(name, "")
     nargs = option.nargs if option is not None else min((row["values"] for row in others), default="0")
@@ -433,7 +436,7 @@ def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[
         known = [name for name, date in since.items() if date <= month]
         return dated[0], (max(known, key=since.__getitem__),) if known else ()
     for whose, names, framework in OLDER:
-        rows = {one: [row.get("of") or "" for row in _others().get(one, ())] for one in found.said}
+        rows = {one: [row.get("of") or "" for row in other_options().get(one, ())] for one in found.said}
         fits = [one for one, of in rows.items() if one in names or (whose and any(row.startswith(whose) for row in of))]
         if fits:
             return fits[0], (WITH_FLASH, framework) if any(map(FLASH.fullmatch, found.said)) else (
@@ -476,7 +479,7 @@ def understand(words: Iterable[str]) -> Understood:
                     name
                 )
         else:
-            _refuse_misspelled(name)
+            refuse_misspelled(name)
             found.strangers.append(written(name))
     for name, replaced in meant:
         for replacement, more in by_option(replaced):
@@ -544,7 +547,7 @@ def _is_valid(option: Option, values: Sequence[str]) -> bool:
 
 
 def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
-    for row in _others().get(name, ()):
+    for row in other_options().get(name, ()):
         if row["value"] and row["value"] != " ".join(values):
             continue
         if row["meaning"] == "refused":
@@ -553,19 +556,26 @@ def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
     return None
 
 
-def _refuse_misspelled(name: str) -> None:
+def refuse_misspelled(name: str) -> None:
+    """
+    Refuse the name of an unknown option that is nearly that of one that is read.
+
+    Raises
+    ------
+    SpecError
+        Names the option that may be meant.
+    """
     read = [one for one, option in options().items() if option.in_import == "read"]
     near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
+    near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
     if near:
         raise SpecError(f"{WHERE}.{written(name)[:80]}", "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
 
 
 @cache
-def _others() -> Mapping[str, list[dict[str, str]]]:
-    """Return rows of both tables by option, rows for a single value first."""
-    rows: dict[str, list[dict[str, str]]] = {}
-    for table in (OTHERS, FORKS):
-        with table.open(encoding="utf-8", newline="") as lines:
-            for row in csv.DictReader(lines):
-                rows.setdefault(row["option"], []).append(row)
+def other_options() -> Mapping[str, list[Mapping[str, str]]]:
+    """Return the rows of both tables by option, rows for a single value first."""
+    rows: dict[str, list[Mapping[str, str]]] = {}
+    for row in (*read_rows(OTHERS), *read_rows(FORKS)):
+        rows.setdefault(row["option"], []).append(row)
     return {option: sorted(of_one, key=lambda row: not row["value"]) for option, of_one in rows.items()}

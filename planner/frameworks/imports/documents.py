@@ -1,9 +1,13 @@
-"""Reading of YAML and JSON as other frameworks do: anchors and merged mappings, comments, trailing commas."""
+"""Reading of YAML and JSON as other frameworks do (anchors, comments, trailing commas), and of the room's tables."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,6 +25,13 @@ LONG = 80
 
 COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
 LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
+
+
+@cache
+def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
+    """Read the rows of a table of this room, cells by column; they are shared and must not be changed."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        return tuple(csv.DictReader(lines))
 
 
 def read_yaml(text: str, source: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from costmodel import catalog
@@ -11,6 +12,7 @@ from costmodel.facts.model import Model
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import Strategy
 from planner.frameworks.imports.arguments import ASSUMED_STEPS
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.jobs.completion import completed, strategy_entries
@@ -45,32 +47,12 @@ def prepared(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     return whole
 
 
-Degrees = Mapping[str, Any]
-"""Decisions of a job by name, as a job file has them, and ``has_experts``."""
+DECISIONS = Path(__file__).parent / "decisions.csv"
+"""
+Table of entries that change the cost of a step, with the options of Megatron-LM that set each.
 
-MATTERS: dict[str, Callable[[Degrees], bool]] = {
-    "strategy.cp": lambda _: True,
-    "strategy.ep": lambda given: given["has_experts"],
-    "strategy.etp": lambda given: given["ep"] > 1 and given["tp"] > 1,
-    "strategy.vpp": lambda given: given["pp"] > 1,
-    "strategy.sequence_parallel": lambda given: given["tp"] > 1,
-    "strategy.sharding": lambda given: given["dp"] * given["cp"] > 1,
-    "strategy.recompute": lambda _: True,
-    "strategy.activation_offload": lambda _: True,
-    "strategy.optimizer_offload": lambda _: True,
-    "strategy.token_dispatcher": lambda given: given["ep"] > 1,
-    "strategy.cuda_graphs": lambda _: True,
-    "strategy.tp_overlap": lambda given: given["tp"] > 1,
-    "strategy.cp_overlap": lambda given: given["cp"] > 1,
-    "strategy.ep_overlap": lambda given: given["ep"] > 1,
-    "strategy.pp_overlap": lambda given: given["pp"] > 1 and given["vpp"] > 1,
-    "strategy.dp_overlap": lambda given: given["dp"] * given["cp"] > 1,
-    "settings.moments_dtype": lambda _: True,
-    "settings.optimizer": lambda _: True,
-    "settings.loss": lambda _: True,
-    "settings.shared_expert_overlap": lambda given: given["ep"] > 1,
-}
-"""Entries that change the cost of a step, each with the condition under which it has an effect."""
+An entry has an effect ``when`` all of these exceed one: degrees, ranks with the same weights (``data``), experts.
+"""
 
 
 def assumed(document: Mapping[str, Any], said: Collection[str], *, has_experts: bool, whose: str) -> Iterator[str]:
@@ -88,18 +70,26 @@ def assumed(document: Mapping[str, Any], said: Collection[str], *, has_experts: 
     whose
         Source of these values, for the sentence.
     """
-    given = {**document["strategy"], "has_experts": has_experts}
+    strategy = document["strategy"]
+    given = {**strategy, "data": strategy["dp"] * strategy["cp"], "experts": 2 if has_experts else 1}
     values = []
-    for path, matters in MATTERS.items():
-        section, _, name = path.partition(".")
-        if path not in said and name in document.get(section, {}) and matters(given):
-            values.append(f"{path}={_plain(document[section][name])}")
+    for row in read_rows(DECISIONS):
+        section, _, name = row["entry"].partition(".")
+        matters = all(given[one] > 1 for one in row["when"].split())
+        if row["entry"] not in said and name in document.get(section, {}) and matters:
+            values.append(f"{row['entry']}={_plain(document[section][name])}")
     if values:
         yield f"Assumed, as nothing says it ({whose}): {', '.join(values)}. An entry of the command says it otherwise."
 
 
 def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def entries_set_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
+    """Return the paths of a job's entries that options or the command set."""
+    set_by_options = {row["entry"] for row in read_rows(DECISIONS) if {*row["options"].split()} & {*options_given}}
+    return {entry.partition("=")[0] for entry in overrides} | set_by_options
 
 
 def release_assumed(framework: str, overrides: Sequence[str]) -> Iterator[str]:

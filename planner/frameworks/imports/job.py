@@ -73,8 +73,11 @@ def import_job(
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = text_of_checkpoint(Path(path)), dict(given or {})
+    if place != Path(path):
+        imported = import_job(place, overrides, given)
+        return Imported(document=imported.document, notes=(f"Read from {place}, beside the pickles.", *imported.notes))
     is_log = place.suffix.lower() in LOGS
-    text = read_text(place, *([MOST_OF_A_LOG] if is_log else []))
+    text = _text_of_log(place) if is_log else read_text(place)
     match place.suffix.lower():
         case ".toml":
             return _from_toml(text, str(place), overrides)
@@ -103,6 +106,20 @@ def import_job(
 
 LOGS = (".log", ".out", ".err")
 MOST_OF_A_LOG = 64 << 20
+
+
+def _text_of_log(path: Path) -> str:
+    """Read a log, with another sign for bytes that are no text; UTF-16 as it says itself."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MOST_OF_A_LOG + 1)
+    except OSError:
+        return read_text(path)
+    if len(content) > MOST_OF_A_LOG:
+        raise SpecError(str(path), f"is larger than {MOST_OF_A_LOG >> 20} MiB.", "Give its first minute.")
+    is_wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return content.decode("utf-16" if is_wide else "utf-8-sig", errors="replace")
+
 
 LOG = "Or give the log of the run's first minute, which has the configuration that was printed."
 LOG_SAYS = re.compile(r"leaves? open|not known|cannot do without|is not read|starts no training|--set \w+=")
@@ -171,9 +188,9 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     if not isinstance(content, Mapping):
         raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
     tool = None if _is_job(content) else tool_of(content)
-    if tool is None or tool.reader != "primus":
+    if tool is None or tool["reader"] != "primus":
         refuse_entries(content, str(path))
-    if tool is not None and not tool.reader:
+    if tool is not None and not tool["reader"]:
         refuse_other_tool(content, str(path))
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
@@ -188,7 +205,7 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         with_devices = _with_devices(_configured(content), overrides)[0]
         return _from_accelerate(content, Trainer(), path.parent, with_devices)
     if tool is not None:
-        return READERS[tool.reader](File(content, path, overrides, given))
+        return READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
         return nested_job(content, str(path), "", overrides)
     if _is_job(content):
@@ -249,6 +266,7 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     launch = find_launch(script, text) or _loose(script)
     refuse_options(launch.words)
     _refuse_decisive(script, launch, text, folder, given)
+    _refuse_machine(script, launch, text, folder, given)
     zero, more = _zero_words(launch, script, folder)
     launch = replace(launch, words=(*without_own(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_asked(script), *script.notes, *_unused(given, script)]
@@ -497,6 +515,10 @@ MOST_READINGS = 60
 """Most times that a script is followed to find the arguments that matter."""
 
 
+MOST_DECISIONS = 20
+"""Most conditions of the machine that are read as the opposite."""
+
+
 def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
     """Refuse a script with missing arguments that decide an option by a comparison."""
     decisive, readings = list[str](), 0
@@ -517,6 +539,25 @@ def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, gi
         names = ", ".join(f"${name} (line {', '.join(map(str, lines.get(name, ())))})" for name in decisive)
         hint = " ".join(f"--set {name}=VALUE" for name in decisive)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
+
+
+def _refuse_machine(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
+    """Refuse a script where a file, an exit status or an output of the machine decides an option that is read."""
+    if launch.kind != "megatron":  # other launches name their layout in a file or a recipe
+        return
+    around, plain = {**slurm_variables(text), **given}, _decided(launch)
+    for line, (condition, hint) in list(script.variables.decisions.items())[:MOST_DECISIONS]:
+        if f"line_{line}" in given:
+            continue
+        try:
+            other = follow(text, around, lambda one: _other_script(one, folder), [line])
+            found = find_launch(other, text)
+        except SpecError:
+            continue
+        if found is not None and _decided(found) != plain:
+            where = f"{WHERE}, line {line}"
+            problem = f"the machine decides by {shown(written(condition))} which options the training gets."
+            raise SpecError(where, problem, f"Say it: {hint}.")
 
 
 def _decided(launch: Launch) -> Any:

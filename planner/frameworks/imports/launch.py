@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +12,16 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.bridge.library import recipe_named
 from planner.frameworks.imports.bridge.overrides import is_override
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.refused import refuse_options, refuse_program
 from planner.frameworks.shell.script import WHERE, Command, Script
 from planner.frameworks.shell.text import known_part, unknown_names, written
 
 PROGRAMS = Path(__file__).parent / "programs.csv"
-"""Table of programs by the end of their path, with their framework, or the reason why they are refused."""
+"""
+Table of programs by the end of their path, with their framework, or the reason why they are refused; behind them
+frameworks by an option of a program that is not in the table.
+"""
 
 DEVICES_PER_NODE = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
 NODES = ("--nnodes", "--num_nodes", "--nodes", "-N")
@@ -41,19 +43,6 @@ SETTING_UP = {
 """Commands that may name a program and a launcher, but start neither."""
 
 MOST_SUBCOMMANDS = 4
-
-KINDS_BY_OPTION = (
-    ("--job.config_file", "torchtitan"),
-    ("--job.config-file", "torchtitan"),
-    ("--deepspeed", "deepspeed"),
-    ("--fsdp", "accelerate"),
-    ("--deepspeed_config", "deepspeed"),
-    ("--num-layers", "megatron"),
-    ("--tensor-model-parallel-size", "megatron"),
-    ("--hybrid-layer-pattern", "megatron"),
-)
-"""Frameworks by an option of a program that is not in the table."""
-
 
 LONE = "no launcher is told another number"
 """Source of the number of devices of a program that Python or torchrun starts once."""
@@ -105,12 +94,6 @@ class Launch:
     devices: Devices
     environment: Mapping[str, str]
     notes: tuple[str, ...] = ()
-
-
-@cache
-def _programs() -> tuple[dict[str, str], ...]:
-    with PROGRAMS.open(encoding="utf-8", newline="") as lines:
-        return tuple(csv.DictReader(lines))
 
 
 def find_launch(script: Script, text: str) -> Launch | None:
@@ -181,7 +164,7 @@ def _program_place(words: Sequence[str]) -> int | None:
 
 def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) -> tuple[str, tuple[str, ...]]:
     path = program if program.endswith(".py") else program.replace("/", ".")
-    for row in _programs():
+    for row in read_rows(PROGRAMS):
         if path.endswith(row["program"]) or f"/{row['program']}/" in f"/{path}/":
             if row["kind"] == "refused":
                 raise SpecError(f"{WHERE}, line {line}", f"{program[:80]} {row['why']}.")
@@ -190,9 +173,10 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
     if any(map(is_override, words)) or recipe_named(Path(program).stem) is not None:
         return "bridge", ()
     names = {word.split("=", 1)[0] for word in words}
-    for option, kind in KINDS_BY_OPTION:
-        if option in names:
-            return kind, (f"{program[:80]} is not known here: its options are read as those of {kind}.",)
+    for row in read_rows(PROGRAMS):
+        if row["program"] in names:
+            note = f"{program[:80]} is not known here: its options are read as those of {row['kind']}."
+            return row["kind"], (note,)
     return ("accelerate", ()) if "accelerate" in {Path(word).name for word in before} else ("", ())
 
 

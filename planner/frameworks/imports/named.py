@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from costmodel import catalog
+from planner.frameworks.imports.documents import read_rows
 
 MODELS = Path(__file__).parent / "models.csv"
 """
@@ -49,8 +49,7 @@ def model_named(name: str) -> str | dict[str, Any] | None:
 
 @cache
 def _models() -> Mapping[str, str]:
-    with MODELS.open(encoding="utf-8", newline="") as lines:
-        return {row["name"]: row["model"] for row in csv.DictReader(lines)}
+    return {row["name"]: row["model"] for row in read_rows(MODELS)}
 
 
 # --- vocabularies ------------------------------------------------------------------------------------------
@@ -89,7 +88,7 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     if not kind and "--vocab-file" in options and "--merge-file" in options:
         kind = "GPT2BPETokenizer"
     said = {**{name: " ".join(values) for name, values in options.items()}, "--tokenizer-type": kind}
-    fitting = [row for row in _tokenizers() if row["part"].lower() in said.get(row["option"], "").lower()]
+    fitting = [row for row in read_rows(TOKENIZERS) if row["part"].lower() in said.get(row["option"], "").lower()]
     if not fitting:
         return None
     best = max(fitting, key=lambda row: (row["option"] == "--tokenizer-model", len(row["part"])))
@@ -104,9 +103,3 @@ def assumed_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | Non
         return None
     pieces = any("sentencepiece" in value.lower() or value.endswith("tokenizer.model") for value in named)
     return Vocabulary(32_000, "as Llama 2's pieces of sentences") if pieces else Vocabulary(TIKTOKEN, "2^17")
-
-
-@cache
-def _tokenizers() -> tuple[dict[str, str], ...]:
-    with TOKENIZERS.open(encoding="utf-8", newline="") as lines:
-        return tuple(csv.DictReader(lines))

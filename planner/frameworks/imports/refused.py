@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.megatron.options import WHERE, by_option
 
 WORDS = Path(__file__).parent / "refused.csv"
@@ -21,26 +20,16 @@ Table of words in names, with the kind of training or model that they mean; adja
 Some also apply to names of options and entries, others only to names of programs, models and choices.
 """
 
-KINDS = {
-    "rl": "reinforcement learning, which generates and scores samples beside the training step",
-    "reward": "training by rewards, or of a model that gives them: its loss is of whole samples",
-    "preference": "preference optimization, whose step runs a reference model as well",
-    "sft": "fine-tuning, whose samples have lengths of their own",
-    "peft": "fine-tuning of adapters, which leaves most weights without gradients and optimizer states",
-    "distillation": "distillation, whose step needs the outputs of a teacher",
-}
-"""Trainings that are no pretraining, each with the reason why the cost of a pretraining step would be wrong."""
+REASONS = Path(__file__).parent / "reasons.csv"
+"""
+Table of trainings that are no pretraining, each with the reason why the cost of a pretraining step would be wrong, and
+of models that are not decoders of text only.
+"""
 
-MODELS = {
-    "encoder": "BERT, an encoder that guesses masked tokens",
-    "seq2seq": "T5, an encoder with a decoder",
-    "vision": "a vision-language model, whose part that sees has no costs here",
-    "pictures": "a model of pictures",
-    "diffusion": "a diffusion model",
-    "sound": "a model that hears or speaks",
-    "retrieval": "a model that looks texts up",
-}
-"""Models that are not decoders of text only."""
+KINDS, MODELS = (
+    {row["kind"]: row["why"] for row in read_rows(REASONS) if row["of"] == one} for one in ("training", "model")
+)
+"""Trainings and models with their reasons."""
 
 HINT = (
     "Import what starts the pretraining of such a model: a script, a recipe or arguments without these words. Or write "
@@ -59,28 +48,29 @@ IDLE = re.compile(r"-*(rl|grpo|langrl|dino)[-_]")
 GENERIC = ("main", "train", "trainer", "run", "launch")
 """Generic names of programs; their folder may tell the training."""
 
-CHOOSING = (
-    "stage", "mode", "type", "algorithm", "algo", "estimator", "method", "task", "trainer", "objective", "adapter",
-    "target", "component",
-)  # fmt: skip
+CHOOSING = [
+    "stage",
+    "mode",
+    "type",
+    "algorithm",
+    "algo",
+    "estimator",
+    "method",
+    "task",
+    "trainer",
+    "objective",
+    "adapter",
+    "target",
+    "component",
+]
 """Last words of names whose value is the kind of training."""
 
 NAMING = ("name", "recipe", "factory", "arch", "architecture", "architectures")
 """Last words of names whose value names a model."""
 
-OF_OTHERS = {
-    "data",
-    "dataset",
-    "tokenizer",
-    "project",
-    "wandb",
-    "entity",
-    "checkpoint",
-    "user",
-    "job",
-    "image",
-    "container",
-}
+OF_OTHERS = (
+    *("data", "dataset", "tokenizer", "project", "wandb", "entity", "checkpoint", "user", "job", "image", "container"),
+)
 """Words of names whose value does not name the model."""
 
 OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
@@ -173,9 +163,9 @@ def kind_of(text: str, kinds: Collection[str] = KINDS, *, in_entry: bool = False
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+", text)]
     joined = f" {' '.join(words)} "
     found = [
-        (len(word), kind)
-        for word, kind, everywhere in _words()
-        if kind in kinds and f" {word} " in joined and (everywhere or not in_entry)
+        (len(row["word"]), row["kind"])
+        for row in read_rows(WORDS)
+        if row["kind"] in kinds and f" {row['word']} " in joined and (row["in_entries"] == "yes" or not in_entry)
     ]
     return max(found, default=(0, None))[1]
 
@@ -193,7 +183,7 @@ def _refuse_entry(name: str, value: Any, where: str) -> None:
 
 def _refuse_named_model(name: str, value: Any, where: str) -> None:
     words = re.findall(r"[a-z]+", name.lower()) or [""]
-    names_model = words[-1] in NAMING and not OF_OTHERS & {*words} and isinstance(value, str)
+    names_model = words[-1] in NAMING and not {*OF_OTHERS} & {*words} and isinstance(value, str)
     kind = kind_of(value.rsplit("/", 1)[-1], MODELS) if names_model else None
     if kind is not None:
         raise _refusal(where, f"is {shown(value)},", kind)
@@ -221,9 +211,3 @@ def _entries(content: Mapping[Any, Any], levels: int) -> Iterator[tuple[str, Any
         for one in below:
             if isinstance(one, Mapping) and levels and name != "tokenizer" and not _is_off(one):
                 yield from _entries(one, levels - 1)
-
-
-@cache
-def _words() -> tuple[tuple[str, str, bool], ...]:
-    with WORDS.open(encoding="utf-8", newline="") as lines:
-        return tuple((row["word"], row["kind"], row["in_entries"] == "yes") for row in csv.DictReader(lines))

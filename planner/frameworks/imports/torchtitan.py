@@ -34,6 +34,9 @@ FRAMEWORK = "torchtitan-0.1"
 PER_STAGE_RANK = 2
 """VPP of schedules with several chunks, where no number of layers per stage is given."""
 
+SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "experimental")
+"""Sections that are read."""
+
 MOVED = ("training", "experimental", "compile")
 """Sections that hold what stands in ``parallelism`` in other releases."""
 
@@ -96,7 +99,12 @@ def with_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, A
     return changed
 
 
-def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: Sequence[str] = ()) -> Imported:
+def torchtitan_job(
+    config: Mapping[str, Any],
+    overrides: Sequence[str],
+    notes: Sequence[str] = (),
+    described: Mapping[str, Any] | None = None,
+) -> Imported:
     """
     Import a configuration.
 
@@ -108,16 +116,21 @@ def torchtitan_job(config: Mapping[str, Any], overrides: Sequence[str], notes: S
         Entries of the job as ``key=value``.
     notes
         Further notes, a sentence each.
+    described
+        Entry ``model`` of the job, where the configuration describes the model; None: it names it.
 
     Raises
     ------
     SpecError
         If the model is unknown, the degrees do not fit the devices, or a required value is missing.
     """
+    for section in SECTIONS:
+        if not isinstance(config.get(section) or {}, Mapping):
+            raise SpecError(section, f"expected a section, got {shown(config[section])}.")
     reading = _Reading(config, list(notes))
     reading.refuse_unreadable()
     document: dict[str, Any] = {"cluster": {"framework": str(config.get("framework", FRAMEWORK))}}
-    model = reading.model()
+    model = described or reading.model()
     if model is not None:
         document["model"] = model
     document = prepared(document, overrides)
@@ -163,6 +176,13 @@ class _Reading:
                 return place[key]
         return default
 
+    def listed(self, path: str, default: Sequence[str] = ()) -> Sequence[Any]:
+        """Return a list, which may be written as one text with commas."""
+        value = self.get(path, default)
+        if value is not None and not isinstance(value, (str, list, tuple)):
+            raise SpecError(path, f"expected a list, got {shown(value)}.")
+        return value.split(",") if isinstance(value, str) and value else value or ()
+
     def degree(self, name: str) -> int:
         """Return a degree of parallelism; 1 where it is not given."""
         return degree(self.get(f"parallelism.{name}", 1), f"parallelism.{name}")
@@ -200,7 +220,7 @@ class _Reading:
             "dp": copies * shards,
             "ep": ep,
             "etp": etp if ep > 1 else tp,
-            **self._overlaps(),
+            **self._newer(),
             **(pipeline := self._pipeline(pp)),
             "pp_overlap": pipeline["vpp"] > 1,
             **self._layout(pp),
@@ -222,15 +242,19 @@ class _Reading:
             return copies, devices // (ranks * copies)
         return copies, degree(shards, "parallelism.data_parallel_shard_degree")
 
-    def _overlaps(self) -> dict[str, Any]:
+    def _newer(self) -> dict[str, Any]:
         """
-        Return the overlap of context parallelism; newer releases gather keys and values before attention.
+        Return decisions of newer releases: keys and values are gathered before attention.
 
         References
         ----------
-        torchtitan 0.3.0, torchtitan/models/common/decoder_sharding.py:235.
+        torchtitan 0.3.0, torchtitan/models/common/decoder_sharding.py:235, config/configs.py:66.
         """
-        return {"cp_overlap": False} if "framework" in self.config else {}
+        if "framework" not in self.config:
+            return {}
+        if not self.get("training.disable_cuda_graphs", False):
+            self.notes.append("training.disable_cuda_graphs is false: a step is one CUDA graph, costed without.")
+        return {"cp_overlap": False}
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
         local = self._local_batch()
@@ -305,8 +329,11 @@ class _Reading:
 
     def _parts(self) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the modules of each virtual stage, or the first layer of each but the first."""
-        splits = self.get("parallelism.pipeline_parallel_split_points", [])
-        return self.get("parallelism.module_fqns_per_model_part", None) or (), splits
+        splits = self.listed("parallelism.pipeline_parallel_split_points")
+        parts = self.listed("parallelism.module_fqns_per_model_part")
+        if not all(isinstance(part, (list, tuple)) for part in parts):
+            raise SpecError("parallelism.module_fqns_per_model_part", f"expected lists, got {shown(parts)}.")
+        return parts, splits
 
     def _local_batch(self) -> int:
         return degree(self.get("training.local_batch_size", 8, "training.batch_size"), "training.local_batch_size")
@@ -362,8 +389,7 @@ class _Reading:
         }
 
     def _converters(self) -> list[str]:
-        given = self.get("model.converters", [])
-        texts = given.split(",") if isinstance(given, str) else [str(one) for one in given or []]
+        texts = map(str, self.listed("model.converters"))
         old = self.get("float8.enable_float8_linear", False, "training.enable_fp8_linear")
         return [*texts, *(["float8"] if old else [])]
 
@@ -385,7 +411,8 @@ class _Reading:
         )
         is_float8 = any("float8" in name for name in self._converters())
         compiled = self.get("compile.enable", False, "training.compile")
-        compiled = compiled and "model" in self.get("compile.components", ["model", "loss"])
+        parts = self.listed("compile.components", default=("model", "loss"))
+        compiled = compiled and "model" in parts
         backend = self.get("parallelism.expert_parallel_comm_backend", "standard")
         if backend != "standard":
             self.notes.append(f"expert_parallel_comm_backend {backend}: costed as an all-to-all.")

@@ -36,8 +36,14 @@ def script_place(words: Sequence[str]) -> int | None:
     return None
 
 
+REMOTE = ("ssh", "pdsh", "clush", "dsh")
+"""Commands that run one on other hosts."""
+
+
 def inner_script(words: Sequence[str]) -> str | None:
-    """Return the argument of ``bash -c``, wherever it stands in a command."""
+    """Return the argument of ``bash -c``, wherever it stands in a command, or the command of other hosts."""
+    if words[0].rsplit("/", 1)[-1] in REMOTE:
+        return next((word for word in words[1:] if len(word.split()) > 1), None)
     for position, word in enumerate(words):
         if word.rsplit("/", 1)[-1] in SHELLS:
             for place in range(position + 1, len(words) - 1):

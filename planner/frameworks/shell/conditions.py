@@ -107,6 +107,7 @@ def _unary(sign: str, operand: Node, words: Words) -> Verdict:
         return Verdict(bool(text) == (sign == "-n"), is_known)
     if sign == "-v":
         return Verdict(words.variables.get(source_of(operand)) is not None, True)
+    words.variables.states.add(line_of(operand))
     return Verdict(sign in ("-e", "-f", "-d", "-r", "-x", "-s", "-w"), False)
 
 

@@ -8,7 +8,7 @@ with its grammar of Bash.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -84,7 +84,10 @@ class _Stop(Exception):
 
 
 def follow(
-    text: str, given: Mapping[str, str] | None = None, find: Callable[[str], str | None] = lambda _: None
+    text: str,
+    given: Mapping[str, str] | None = None,
+    find: Callable[[str], str | None] = lambda _: None,
+    opposite: Collection[int] = (),
 ) -> Script:
     r"""
     Follow a script.
@@ -97,6 +100,8 @@ def follow(
         Variables that are given for it (``--set``); its arguments by their number.
     find
         Function that returns the text of another script by the name that this one uses; None: not found.
+    opposite
+        Lines of conditions that the machine decides, and that are taken as the opposite of what is assumed.
 
     Raises
     ------
@@ -108,7 +113,7 @@ def follow(
     """
     if len(text) > MOST_LETTERS:
         raise SpecError(WHERE, f"has {len(text):,} letters, expected {MOST_LETTERS:,} at most.")
-    script = Script(Variables(given or {}))
+    script = Script(Variables(given or {}, opposite=frozenset(opposite)))
     try:
         _Follower(script, find).run(text)
     except RecursionError:
@@ -291,7 +296,7 @@ class _Follower:
     def _if(self, node: Node) -> Verdict:
         """The branches in turn; of a branch that ends the script and need not be taken, the others."""
         for position, (condition, body) in enumerate(branches := list(branches_of(node))):
-            verdict = self._all(condition) if condition else Verdict(True, True)
+            verdict = self._settle(self._all(condition), condition) if condition else Verdict(True, True)
             if not verdict.holds and (verdict.is_certain or position < len(branches) - 1):
                 continue
             if not verdict.holds:
@@ -301,6 +306,24 @@ class _Follower:
             if self._survives(body) is not None:
                 return Verdict(True, False)
         return Verdict(True, True)
+
+    def _settle(self, verdict: Verdict, condition: Sequence[Node]) -> Verdict:
+        """Return the outcome of a condition, as the command says it where the machine decides it (``line_N=false``)."""
+        variables, line = self.script.variables, self._line(condition[0])
+        lines = range(line_of(condition[0]), condition[-1].end_point[0] + 2)
+        if verdict.is_certain or not variables.states & {line, *lines}:
+            return verdict
+        said = self._said(condition[0], f"--set line_{line}=true, or --set line_{line}=false").lower()
+        if said in ("true", "false"):
+            return Verdict(said == "true", True)
+        return Verdict(verdict.holds != (line in variables.opposite), False)
+
+    def _said(self, node: Node, hint: str) -> str:
+        """Return the outcome that the command gives for what the machine decides, which is remembered; empty: none."""
+        variables, line = self.script.variables, self._line(node)
+        variables.decisions.setdefault(line, (" ".join(source_of(node).split())[:80], hint))
+        variables.seen.add(f"line_{line}")
+        return variables.given.get(f"line_{line}", "")
 
     def _survives(self, body: Sequence[Node]) -> Verdict | None:
         """Run statements; None: they would end the script, and their effects are undone."""
@@ -315,7 +338,7 @@ class _Follower:
 
     def _list(self, node: Node) -> Verdict:
         left, sign, right = node.children[0], source_of(node.children[1]), node.children[-1]
-        first = self._do(left)
+        first = self._settle(self._do(left), [left])
         if first.holds != (sign == "&&"):
             return first
         if first.is_certain:
@@ -332,9 +355,15 @@ class _Follower:
         items = [child for child in node.named_children if child.type == "case_item"]
         compared = [self.words.value(one) for item in items for one in item.children_by_field_name("value")]
         self.script.variables.ask(names, self._line(node), compares=compared)
+        by_machine = value is not None and not all(map(str.isidentifier, names)) and not any(map(str.isdecimal, names))
+        line = self._line(node)
+        if by_machine and value is not None and (said := self._said(value, f"--set line_{line}=TEXT")):
+            text, names = said, []
+        opposite = by_machine and line in self.script.variables.opposite
         for item in items:
             patterns = item.children_by_field_name("value")
-            if any(fnmatchcase(known_part(text), self.words.value(pattern)) for pattern in patterns):
+            matches = any(fnmatchcase(known_part(text), self.words.value(pattern)) for pattern in patterns)
+            if matches != opposite:
                 body = [child for child in item.named_children if child not in patterns]
                 if not names:
                     return self._all(body)
@@ -504,6 +533,7 @@ class _Follower:
         if name == "eval":
             self._text(" ".join(arguments), first_line=line)
             return Verdict(True, False)
+        self.script.variables.states.add(line)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
         if (inner := inner_script(words)) is not None:
             self._inner(inner, line)

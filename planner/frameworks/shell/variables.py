@@ -48,6 +48,12 @@ class Variables:
         Names that the script declares to be arrays with keys.
     calls
         Functions that run, inside each other: an argument that one does not get is empty.
+    states
+        Lines of commands and of tests whose outcome the machine decides: a file, an exit status, an output.
+    decisions
+        Lines of conditions that are such, with their text and what to give for it.
+    opposite
+        Lines of such conditions that are taken as the opposite.
     compared
         Texts that conditions compare a missing argument of the script with, by its number.
     """
@@ -64,6 +70,9 @@ class Variables:
     tables: set[str] = field(default_factory=set)
     calls: int = 0
     compared: dict[str, set[str]] = field(default_factory=dict)
+    states: set[int] = field(default_factory=set)
+    decisions: dict[int, tuple[str, str]] = field(default_factory=dict)
+    opposite: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         numbers = [int(name) for name in self.given if name.isdecimal() and 0 < int(name) < 1000]
@@ -98,6 +107,8 @@ class Variables:
 
     def ask(self, names: list[str], line: int, *, compares: Iterable[str] = ()) -> None:
         """Record that a condition uses unknown names, with the texts that it compares arguments of the script with."""
+        if not all(map(str.isidentifier, names)):
+            self.states.add(line)
         for name in names:
             if name.isdecimal():
                 self.compared.setdefault(name, set()).update(compares)

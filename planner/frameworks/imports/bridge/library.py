@@ -6,7 +6,6 @@ An installed release that the table does not have is read from its package.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,6 +15,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
@@ -239,12 +239,11 @@ def _value(text: str) -> Any:
 def _table() -> Mapping[str, Recipe]:
     """Return every recipe of the table in the newest release that has it."""
     found: dict[str, Recipe] = {}
-    with LIBRARY.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            fields = dict(one.split("=", 1) for one in row["fields"].split(" "))
-            release = row["releases"].split()[-1]
-            if row["recipe"] not in found or found[row["recipe"]].source < f"Megatron-Bridge {release}":
-                found[row["recipe"]] = Recipe(row["recipe"], f"Megatron-Bridge {release}", row["model"], fields)
+    for row in read_rows(LIBRARY):
+        fields = dict(one.split("=", 1) for one in row["fields"].split(" "))
+        release = row["releases"].split()[-1]
+        if row["recipe"] not in found or found[row["recipe"]].source < f"Megatron-Bridge {release}":
+            found[row["recipe"]] = Recipe(row["recipe"], f"Megatron-Bridge {release}", row["model"], fields)
     return found
 
 

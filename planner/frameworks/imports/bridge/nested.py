@@ -13,9 +13,9 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
-from planner.frameworks.imports.bridge.library import options_by_field
 from planner.frameworks.imports.bridge.overrides import bridge_job
-from planner.frameworks.megatron.options import options
+from planner.frameworks.imports.tools.keys import meaning_of
+from planner.frameworks.imports.tools.references import resolved
 from planner.frameworks.megatron.read import Imported
 
 MEGATRON = ("language_model", "model_parallel")
@@ -26,16 +26,6 @@ OWN_SECTIONS = ("train", "ddp", "comm_overlap", "trainer", "mixed_precision", "c
 
 MARKS = (*MEGATRON, *OWN_SECTIONS)
 
-SWITCHED = {
-    "add_bias_linear": ("--disable-bias-linear", False),
-    "bias": ("--disable-bias-linear", False),
-    "gated_linear_unit": ("--swiglu", True),
-    "share_embeddings_and_output_weights": ("--untie-embeddings-and-output-weights", False),
-    "overlap_p2p_comm": ("--no-overlap-p2p-communication", False),
-}
-"""Switches of Megatron-LM with the opposite value of an entry, or with another name."""
-
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 OPEN = "???"
 
 
@@ -68,9 +58,11 @@ def nested_job(
         If an entry that decides a degree, a batch, the precision or the recomputation is missing or unknown.
     """
     content, notes = _in_sections(content)
-    flat = {name: _resolved(value, content, name) for name, value in _flat(content)}
+    flat = {name: resolved(value, name, content, {}) for name, value in _flat(content)}
     if any(isinstance(content.get(section), Mapping) for section in MEGATRON):
-        return megatron_job(list(_words(_short(flat))), overrides, {}, uses={})
+        meaning = meaning_of("megatron_yaml", _short(flat), section="")
+        imported = megatron_job(meaning.words, overrides, {}, uses={})
+        return Imported(document=imported.document, notes=(*meaning.notes, *imported.notes))
     texts = {name: _text(value) for name, value in flat.items() if not name.endswith(OF_OBJECTS)}
     config = _section(content, "model", "config")
     imported = bridge_job({**texts, **(fields or {})}, recipe or _class_of(config), overrides, {}, is_whole=not recipe)
@@ -175,48 +167,9 @@ def _flat(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
             yield f"{above}{name}", value
 
 
-def _resolved(value: Any, content: Mapping[str, Any], name: str, depth: int = 8) -> Any:
-    """Replace the references of a value to other entries."""
-    found = REFERENCE.fullmatch(str(value)) if isinstance(value, str) else None
-    if found is None:
-        return value
-    entry: Any = content
-    for part in found[1].split("."):
-        entry = entry.get(part, OPEN) if isinstance(entry, Mapping) else OPEN
-    if depth == 0 or isinstance(entry, Mapping):
-        raise SpecError(name, f"refers to {shown(found[1])}, which is no value.")
-    return _resolved(entry, content, name, depth - 1)
-
-
 def _short(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Drop the sections of Megatron-LM's YAML from the names."""
     return {name.rsplit(".", 1)[-1]: value for name, value in flat.items() if name.count(".") <= 1}
-
-
-def _words(entries: Mapping[str, Any]) -> Iterator[str]:
-    """Yield options of Megatron-LM by the names of their variables, or of the fields that they fill."""
-    if entries.get("activation_func") in ("swiglu", "silu") or str(entries.get("activation", "")).endswith("swiglu"):
-        yield "--swiglu"
-    if entries.get("num_query_groups") is not None:
-        yield "--group-query-attention"
-    for name, value in entries.items():
-        option = _option_of(name)
-        if name in SWITCHED:
-            switch, said_by = SWITCHED[name]
-            if value is said_by:
-                yield switch
-        elif value is not None and value is not False and name not in ("activation_func", "activation"):
-            yield option
-            if value is not True:
-                yield from map(_text, value) if isinstance(value, list) else (_text(value),)
-
-
-def _option_of(name: str) -> str:
-    """Return the option of Megatron-LM for an entry."""
-    if name in SWITCHED:
-        return SWITCHED[name][0]
-    option = f"--{name.replace('_', '-')}"
-    return option if option in options() else options_by_field().get(f"model.{name}", option)
 
 
 def _text(value: Any) -> str:

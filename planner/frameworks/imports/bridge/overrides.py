@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,20 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.finish import assumed, devices_contradicted, newest, release_assumed
+from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.finish import (
+    assumed,
+    devices_contradicted,
+    entries_set_by,
+    newest,
+    release_assumed,
+)
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT
 from planner.frameworks.shell.text import argument_words, unknown_names, written
 from planner.jobs.model import read
 
@@ -58,43 +64,19 @@ SCALINGS: tuple[tuple[str, dict[str, str]], ...] = (
 """Precisions by parts of their names, first match first (megatron/bridge/training/mixed_precision.py)."""
 
 NEEDED = {
-    "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
-    "--pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
-    "--micro-batch-size": "train.micro_batch_size",
-    "--global-batch-size": "train.global_batch_size",
-    "--seq-length": "model.seq_length",
+    "model.tensor_model_parallel_size": "strategy.tp",
+    "model.pipeline_model_parallel_size": "strategy.pp",
+    "train.micro_batch_size": "strategy.mbs",
+    "train.global_batch_size": "training.global_batch_size",
+    "model.seq_length": "training.sequence_length",
 }
-"""Options that are required where a recipe's own values are unknown."""
+"""Fields that are required where a recipe's own values are unknown, with the entries of a job in their place."""
 
-OF_A_RECIPE = ("model.context_parallel_size", "model.recompute_granularity")
+OF_A_RECIPE = {"model.context_parallel_size": "strategy.cp", "model.recompute_granularity": "strategy.recompute"}
 """Fields that are also required where a recipe is only named: its values may differ from Megatron-LM's defaults."""
 
-OF_EXPERT_RECIPES = ("model.expert_model_parallel_size",)
+OF_EXPERT_RECIPES = {"model.expert_model_parallel_size": "strategy.ep"}
 """Fields that are also required of a recipe of an MoE model."""
-
-SAYING = {
-    "strategy.cp": ("--context-parallel-size",),
-    "strategy.ep": ("--expert-model-parallel-size",),
-    "strategy.etp": ("--expert-tensor-parallel-size",),
-    "strategy.vpp": (CHUNKS, CHUNK_LAYERS, LAYOUT),
-    "strategy.sequence_parallel": ("--sequence-parallel",),
-    "strategy.sharding": ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2"),
-    "strategy.recompute": ("--recompute-granularity", "--recompute-activations"),
-    "strategy.activation_offload": ("--cpu-offloading-num-layers", "--fine-grained-activation-offloading"),
-    "strategy.optimizer_offload": ("--optimizer-cpu-offload",),
-    "strategy.token_dispatcher": ("--moe-token-dispatcher-type",),
-    "strategy.cuda_graphs": ("--cuda-graph-impl", "--enable-cuda-graph", "--external-cuda-graph"),
-    "strategy.tp_overlap": ("--tp-comm-overlap",),
-    "strategy.cp_overlap": ("--context-parallel-size",),
-    "strategy.ep_overlap": ("--overlap-moe-expert-parallel-comm",),
-    "strategy.pp_overlap": ("--no-overlap-p2p-communication",),
-    "strategy.dp_overlap": ("--overlap-grad-reduce",),
-    "settings.moments_dtype": ("--exp-avg-dtype", "--exp-avg-sq-dtype"),
-    "settings.optimizer": ("--optimizer",),
-    "settings.loss": ("--cross-entropy-loss-fusion",),
-    "settings.shared_expert_overlap": ("--moe-shared-expert-overlap",),
-}
-"""Options that set each entry of a job."""
 
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """PyTorch's names by Megatron-LM's."""
@@ -215,7 +197,7 @@ def bridge_job(
     notes += [f"{name}: not in the precision of the rest, costed in it." for name in PARTLY if is_on(plain, name)]
     notes += [f"Not understood, no fields that are known here: {', '.join(strange)}."] if strange else []
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
-    said = said_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
+    said = entries_set_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
     whose = "defaults of Megatron-LM, of models with experts those of Megatron-Bridge"
     notes += assumed(imported.document, said, has_experts=facts.has_experts, whose=whose)
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
@@ -249,12 +231,6 @@ def _refuse_other_sizes(fields: Mapping[str, str], architecture: Sequence[str]) 
             raise SpecError(name, f"is {value}, the model that the configuration names has {own[option]}.", hint)
 
 
-def said_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
-    """Return the paths of a job's entries that options or the command set."""
-    own = {entry.partition("=")[0] for entry in overrides}
-    return own | {path for path, saying in SAYING.items() if {*saying} & {*options_given}}
-
-
 def architecture_words(model: Model, length: int) -> list[str]:
     """Return the options of a model; where Megatron-LM has none, those of a model with its layers and experts."""
     try:
@@ -277,15 +253,15 @@ def _require_needed(
 ) -> None:
     """Refuse a command without degrees, batches or recomputation where the recipe's own values are unknown."""
     given = {word.partition("=")[0] for word in words}
-    missing = [field for option, field in NEEDED.items() if option not in given]
-    more = (*OF_A_RECIPE, *(OF_EXPERT_RECIPES if has_experts else ())) if is_named else ()
-    missing += [field for field in more if field not in fields]
-    missing = [field for field in missing if SAID.get(field, "") not in entries]
+    more = {**OF_A_RECIPE, **(OF_EXPERT_RECIPES if has_experts else {})} if is_named else {}
+    needed = {field: entry for field, entry in NEEDED.items() if options_by_field()[field] not in given}
+    needed |= {field: entry for field, entry in more.items() if field not in fields}
+    missing = [field for field, entry in needed.items() if entry not in entries]
     if missing:
         problem = f"leave to the recipe, whose own values are not known here: {', '.join(missing)}."
         value = "null" if "recompute" in missing[0] else "N"
         here = "none" if "recompute" in missing[0] else "N"
-        hint = f"Add {missing[0]}={value} to the command, or {SAID[missing[0]]}={here} here."
+        hint = f"Add {missing[0]}={value} to the command, or {needed[missing[0]]}={here} here."
         raise SpecError("overrides", problem, hint)
 
 
@@ -306,23 +282,10 @@ def _with_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: 
         own = {name: value for name, value in own.items() if not name.startswith("mixed_precision")}
     whole, known = {**own, **fields}, options_by_field()
     for name, value in whole.items():
-        if value == OPEN and (name == "mixed_precision" or known.get(name, ARCHITECTURE[0]) not in ARCHITECTURE):
+        if value == OPEN and (name == "mixed_precision" or known.get(name) not in {None, *ARCHITECTURE}):
             hint = "Say training.precision=NAME." if name == "mixed_precision" else f"Add {name}=VALUE to the command."
             raise SpecError(name, "is something that only running the recipe would say.", hint)
     return whole
-
-
-SAID = {
-    "train.micro_batch_size": "strategy.mbs",
-    "train.global_batch_size": "training.global_batch_size",
-    "model.seq_length": "training.sequence_length",
-    "model.tensor_model_parallel_size": "strategy.tp",
-    "model.pipeline_model_parallel_size": "strategy.pp",
-    "model.context_parallel_size": "strategy.cp",
-    "model.expert_model_parallel_size": "strategy.ep",
-    "model.recompute_granularity": "strategy.recompute",
-}
-"""Entries of a job in place of a field."""
 
 
 def _model(given: str, recipe: str) -> str | dict[str, Any]:
@@ -401,55 +364,7 @@ def _precision(fields: Mapping[str, str]) -> Iterator[str]:
         yield "--accumulate-allreduce-grads-in-fp32"
 
 
-ARCHITECTURE = (
-    "--activation-func-clamp-value",
-    "--add-qkv-bias",
-    "--attention-output-gate",
-    "--disable-bias-linear",
-    "--experimental-attention-variant",
-    "--ffn-hidden-size",
-    "--glu-linear-offset",
-    "--hidden-size",
-    "--hybrid-override-pattern",
-    "--is-hybrid-model",
-    "--kv-channels",
-    "--kv-lora-rank",
-    "--linear-attention-freq",
-    "--linear-conv-kernel-dim",
-    "--linear-key-head-dim",
-    "--linear-num-key-heads",
-    "--linear-num-value-heads",
-    "--linear-value-head-dim",
-    "--mamba-head-dim",
-    "--mamba-num-groups",
-    "--mamba-num-heads",
-    "--mamba-state-dim",
-    "--moe-ffn-hidden-size",
-    "--moe-latent-size",
-    "--moe-layer-freq",
-    "--moe-router-topk",
-    "--moe-shared-expert-gate",
-    "--moe-shared-expert-intermediate-size",
-    "--multi-latent-attention",
-    "--normalization",
-    "--num-attention-heads",
-    "--num-experts",
-    "--num-layers",
-    "--num-query-groups",
-    "--position-embedding-type",
-    "--q-lora-rank",
-    "--qk-head-dim",
-    "--qk-layernorm",
-    "--qk-pos-emb-head-dim",
-    "--quick-geglu",
-    "--softmax-type",
-    "--swiglu",
-    "--untie-embeddings-and-output-weights",
-    "--v-head-dim",
-    "--vocab-size",
-    "--window-attn-skip-freq",
-    "--window-size",
-)
+ARCHITECTURE = {row["option"] for row in read_rows(Path(__file__).parent / "architecture.csv")}
 """Fields of the architecture, which the recipe's model sets; overrides repeat them."""
 
 

@@ -234,6 +234,16 @@ def _overlap_of_experts(given: Given) -> Words | None:
     return {"": ["--moe-fb-overlap beside full recomputation: costed as if communication of experts were exposed."]}
 
 
+def _levels_of_context(given: Given) -> Words | None:
+    """Translate MindSpeed's hybrid of all-to-all and ring: the ranks of each (context_parallel_algo)."""
+    if given.get("--context-parallel-algo") != ["hybrid_cp_algo"]:
+        return None
+    inner, ranks = _number(given, "--ulysses-degree-in-cp"), _number(given, "--context-parallel-size", 1)
+    if inner < 1 or ranks % inner:
+        raise SpecError(f"{WHERE}.--ulysses-degree-in-cp", f"is {inner}, which does not divide {ranks} context ranks.")
+    return {"--hierarchical-context-parallel-sizes": [str(inner), str(ranks // inner)]}
+
+
 def _tokens(given: Given) -> Words | None:
     """Translate the length of the training in tokens, where no other option sets it."""
     if "--train-iters" in given or "--train-samples" in given:
@@ -290,6 +300,7 @@ MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = 
     (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _recomputed_per_rank),
     (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
     (("--moe-fb-overlap",), _overlap_of_experts),
+    (("--ulysses-degree-in-cp",), _levels_of_context),
     (("--train-tokens",), _tokens),
     (("--enable-dsa-indexer", "--index-topk"), _sparse),
 )

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
+from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, require_deepspeed
 from planner.frameworks.imports.finish import newest
 from planner.frameworks.imports.printed.container import container_job
 from planner.frameworks.imports.printed.log import cluster_of, printed_configuration
 from planner.frameworks.imports.printed.names import entries_of, whole_arguments, words_of
+from planner.frameworks.imports.printed.titan_model import described_model
 from planner.frameworks.imports.torchtitan import torchtitan_job
-from planner.frameworks.imports.torchtitan_python import CONFIG, MODES
+from planner.frameworks.imports.torchtitan_python import MODES
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 
@@ -55,13 +57,19 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
         raise SpecError(
             "model_spec.converters", "is not empty: the precision of layers is not saved.", "Give its Python."
         )
-    given = content.get("activation_checkpoint")
-    kind = next((kind for field, kind in OF_MODES.items() if given and field in given), "FullAC")
-    tables = {name: said[name] for name in CONFIG if name in said}
+    given = said.get("activation_checkpoint") or {}
+    if not isinstance(given, Mapping):
+        raise SpecError("activation_checkpoint", f"expected a section, got {shown(given)}.")
+    kind = next((kind for field, kind in OF_MODES.items() if field in given), "FullAC")
+    recomputed = {**given, **MODES[kind]} if given else {"mode": "none"}
     model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
-    recomputed = MODES[kind] if given else {"mode": "none"}
-    whole = {**tables, "framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
-    return torchtitan_job(whole, overrides)
+    more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
+    whole = {name: value for name, value in said.items() if name != "model_spec"} | more
+    is_said = any(entry.startswith("model=") for entry in overrides)
+    described, sent_by = (None, "standard") if is_said else described_model(spec)
+    if sent_by != "standard" and isinstance(whole.get("parallelism"), Mapping):
+        whole["parallelism"] = {**whole["parallelism"], "expert_parallel_comm_backend": sent_by}
+    return torchtitan_job(whole, overrides, described=described)
 
 
 def printed_job(text: str, source: str, overrides: Sequence[str], run: str) -> Imported | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,25 +22,29 @@ from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_yaml
 from planner.frameworks.imports.printed.names import NEEDED, is_read, whole_arguments
 
-TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d{8} |[A-Z][a-z]{2} [ \d]\d )"
+TIME = rf"(?:{DATE}?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|1\d{{9}}(?:\.\d+)?)"
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-STAMP = re.compile(rf"^((?:\S{{1,60}}[:|>] ?)?)\[?{TIME}\]?(?:: ?|[ \t|])")
+STAMP = re.compile(rf"^((?:\S{{1,60}} ){{0,4}}?(?:\S{{0,60}}[:|>\]])?)(?<![\w.-])\[?{TIME}\]?(?:: ?|[ \t|]|(?=\[))")
+"""Time in front of a line, behind up to four words of a launcher; without it all lines of a rank begin alike."""
+
 
 EDGE = re.compile(r"^(.*?)-{4,} (end of )?arguments -{4,}\s*$")
-ENTRY = re.compile(r"^(.*?) ?(?<!\S)([A-Za-z_]\w*) (?:\.+|) (.*)$")
+ENTRY = re.compile(r"^(.*?) ?(?<!\S)([A-Za-z_]\w*(?= \.+ )|[A-Za-z_]\w{47,}) \.* ?(.*)$")
+"""A name, dots up to 48 letters, and its value."""
 CONTAINER = re.compile(r"^(.*?)_target_: megatron\.bridge\.training\.config\.ConfigContainer\s*$")
 IN_YAML = re.compile(r"\s|- |[a-z_]\w*:( |$)|$")
 OBJECTS = {
     "torchtitan": re.compile(r"^(.*?)Running with (?:args|configs): (?=\{)"),
     "deepspeed": re.compile(r"^(.*\]\s+)json = (?=\{)"),
 }
+IN_JSON = re.compile(r"\s|[\]}]")
+"""Begin of a further line of an object, which is indented; other lines of the log stand in between."""
+
 OF_PYTHON = re.compile(r'("(?:\\.|[^"\\\n])*")|\b(?:inf|(nan))\b')
 """Texts, and numbers as DeepSpeed prints them: infinite, which JSON calls Infinity, and none."""
 
 LABEL = re.compile(r"[:|>\]] ?")
-
-OWN = ("rank", "local_rank", "data_parallel_rank", "node_rank")
-"""Names whose values differ between ranks."""
 
 MOST_NAMED = 3
 LONGEST = 20_000
@@ -66,6 +70,10 @@ class Printed:
         Values of names that differ between ranks whose lines have no labels.
     depth
         Number of blocks that have begun and not ended.
+    inner
+        The last of them, as it may be of a restart behind a run that died in its block.
+    ended
+        Such blocks that have ended.
     """
 
     kind: str
@@ -74,6 +82,13 @@ class Printed:
     content: dict[str, Any] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
     depth: int = 1
+    inner: Printed | None = None
+    ended: list[Printed] = field(default_factory=list)
+
+    def add(self, name: str, value: str) -> None:
+        """Add a value; another one of the same name is of another rank."""
+        if self.content.setdefault(name, value) != value:
+            self.others[name] = value
 
 
 def printed_configuration(text: str, source: str, run: str = "") -> Printed | None:
@@ -124,13 +139,14 @@ def _label(prefix: str) -> str:
 
 def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
     """Yield blocks of arguments; ranks without labels print into one."""
-    opened: dict[str, Printed] = {}
+    opened, last = dict[str, Printed](), dict[str, Printed]()
     for number, line in enumerate(lines, 1):
         edge, entry = EDGE.match(line), ENTRY.match(line)
         if edge is not None and not edge[2]:
             label = _label(edge[1])
             if label in opened:
                 opened[label].depth += 1
+                opened[label].inner = Printed("megatron", label, number)
             else:
                 opened[label] = Printed("megatron", label, number)
         elif edge is not None:
@@ -140,15 +156,21 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
                 raise SpecError(f"{source}, line {number}", problem, "Give the log from its first line on.")
             block.depth -= 1
             if not block.depth:
-                yield _whole(opened.pop(_label(edge[1])), source)
+                last[block.label] = _whole(opened.pop(block.label), source)
+                yield last[block.label]
+            elif block.inner is not None:
+                block.ended, block.inner = [*block.ended, block.inner], None
         elif entry is not None and (block := opened.get(_label(entry[1]))) is not None:
-            name, value = entry[2], entry[3].strip()
-            if block.content.setdefault(name, value) != value:
-                block.others[name] = value
+            for one in (block, block.inner) if block.inner is not None else (block,):
+                one.add(entry[2], entry[3].strip())
     for block in opened.values():
-        last = next(reversed(block.content), "")
+        yield from (_whole(one, source) for one in block.ended)
+        before = last.get(block.label)
+        if block.ended or (before is not None and not _apart(block, before, {*block.content})):
+            continue
+        behind = next(reversed(block.content), "")
         missing = [name for name in NEEDED if name not in block.content]
-        behind = f" behind {last}" if last else ""
+        behind = f" behind {behind}" if behind else ""
         lacking = f": {', '.join(missing)} are missing" if missing else ""
         problem = f"begins the block of arguments, which is cut{behind}{lacking}."
         raise SpecError(f"{source}, line {block.line}", problem, "Give the log up to 'end of arguments'.")
@@ -157,17 +179,17 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
 def _whole(block: Printed, source: str) -> Printed:
     """Return a complete block, or refuse one of ranks that disagree."""
     place = f"{source}, line {block.line}"
-    differing = {name: (block.content[name], value) for name, value in block.others.items() if name not in OWN}
+    differing = {name: (block.content[name], value) for name, value in block.others.items() if is_read(name)}
     if differing:
         raise SpecError(place, f"is of ranks that disagree: {'; '.join(_named(differing))}.")
     block.content = whole_arguments(block.content, place)
     return block
 
 
-def _apart(one: Printed, other: Printed) -> dict[str, tuple[Any, Any]]:
-    """Return the values that differ, by name."""
-    names = [name for name in {**one.content, **other.content} if name not in OWN]
-    pairs = {name: (one.content.get(name), other.content.get(name)) for name in names}
+def _apart(one: Printed, other: Printed, names: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Return the values that differ and may be read, by name; of all names, or of some."""
+    both = names or {**one.content, **other.content}
+    pairs = {name: (one.content.get(name), other.content.get(name)) for name in both}
     return {
         name: pair for name, pair in pairs.items() if pair[0] != pair[1] and (one.kind != "megatron" or is_read(name))
     }
@@ -232,7 +254,8 @@ def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tu
             first = json.dumps(ast.literal_eval(first))
     ends = [found.end() for found in LABEL.finditer(prefix)]
     for label in [prefix[:end] for end in reversed(ends)] + [""]:
-        text = "\n".join([first, *(line.removeprefix(label) for line in following if line.startswith(label))])
+        own = [line.removeprefix(label) for line in following if line.startswith(label)]
+        text = "\n".join([first, *filter(IN_JSON.match, own)])
         try:
             text = OF_PYTHON.sub(lambda found: found[1] or ("null" if found[2] else "Infinity"), text)
             return label, json.JSONDecoder(parse_float=_number).raw_decode(text)[0]

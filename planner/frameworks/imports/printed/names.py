@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -10,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
-from planner.frameworks.megatron.options import options
+from planner.frameworks.imports.arguments import other_options
+from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.megatron.options import TABLE, options
+from planner.frameworks.megatron.releases import RELEASES
+from planner.frameworks.megatron.releases import TABLE as RELEASED
 
 NAMES = Path(__file__).parent / "names.csv"
 """
@@ -38,14 +41,16 @@ KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size")
 SINCE_2024 = ("moe_grouped_gemm", "moe_router_topk", "qk_layernorm", "yaml_cfg", "expert_tensor_parallel_size")
 """Names of core 0.5 on, each of which tells a release that prints the first one as well."""
 
+MOST_NAMED = 6
+"""Missing names in a message."""
+
 BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_activations")
 """Names of recomputation, newest first; every release prints one of them."""
 
 
 @cache
-def _rows() -> Mapping[str, dict[str, str]]:
-    with NAMES.open(encoding="utf-8", newline="") as lines:
-        return {row["name"]: row for row in csv.DictReader(lines)}
+def _rows() -> Mapping[str, Mapping[str, str]]:
+    return {row["name"]: row for row in read_rows(NAMES)}
 
 
 def name_of(option: str, name: str = "") -> str | None:
@@ -57,8 +62,9 @@ def name_of(option: str, name: str = "") -> str | None:
 
 def is_read(name: str) -> bool:
     """Tell whether a name may hold a value that an import reads."""
-    option = options().get(_rows()[name]["option"]) if name in _rows() else None
-    return option is None or option.in_import == "read"
+    option = _rows()[name]["option"] if name in _rows() else f"--{name.replace('_', '-')}"
+    known = options().get(option)
+    return name == "world_size" or option in other_options() or (known is not None and known.in_import == "read")
 
 
 def words_of(content: Mapping[str, str]) -> list[str]:
@@ -74,7 +80,7 @@ def words_of(content: Mapping[str, str]) -> list[str]:
 
 
 def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
-    row = _rows().get(name, {"option": f"--{name.replace('_', '-')}", "defaults": "", "why": ""})
+    row = _rows().get(name) or {"option": f"--{name.replace('_', '-')}", "defaults": "", "why": ""}
     option, defaults = options().get(row["option"]), row["defaults"].split(";")
     values = _values(text, is_single=option is not None and option.nargs not in ("+", "*"))
     derived = [content.get(default[1:]) for default in defaults if default.startswith("=")]
@@ -134,9 +140,12 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
     texts = {name: str(value) for name, value in values.items()}
     newer = SINCE_2024[:1] if {*SINCE_2024} & {*texts} else ()
     since = SINCE_2023 if newer or {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]
-    missing = [name for name in (*NEEDED, *since, *newer) if name not in texts]
+    needed = dict.fromkeys((*NEEDED, *since, *newer, *_names_of_release(texts)))
+    missing = [name for name in needed if name not in texts]
     if missing:
-        raise SpecError(place, f"has arguments without {', '.join(missing)}: some are missing.", "Give all of them.")
+        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        named = f"{', '.join(missing[:MOST_NAMED])}{more}"
+        raise SpecError(place, f"has arguments without {named}: some are missing.", "Give all of them.")
     world = 1
     for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel"):
         world *= _number(texts, f"{name}_size")
@@ -144,6 +153,26 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
         problem = f"has degrees of {world} ranks, and world_size {texts['world_size']}: some are missing."
         raise SpecError(place, problem, "Give all of them.")
     return texts
+
+
+UNPRINTED = ("recompute_activations", "cuda_graph_scope_deprecated")
+"""Names that Megatron-LM's own check removes before it prints (megatron/training/arguments.py, validate_args)."""
+
+
+def _names_of_release(content: Mapping[str, str]) -> list[str]:
+    """
+    Return the names of options that are read and that every release prints which may have printed these names.
+
+    The newest name tells the release, or a state of the branch since the release before it. Of releases before the
+    second one of the parsers' table nothing is known.
+    """
+    spans = {row["option"]: (row["since"], row["until"]) for row in read_rows(RELEASED) if not row["choice"]}
+    names = {row["dest"]: row["flags"].split()[0] for row in read_rows(TABLE) if row["dest"] in _rows()}
+    always = (RELEASES[0], RELEASES[-1])
+    known = {name: tuple(map(RELEASES.index, spans.get(option, always))) for name, option in names.items()}
+    newest = max((known[name][0] for name in content if name in known), default=0)
+    every = [name for name, (since, until) in known.items() if newest and since < newest <= until]
+    return [name for name in every if options()[names[name]].in_import == "read" and name not in UNPRINTED]
 
 
 def _number(content: Mapping[str, str], name: str) -> int:

@@ -7,7 +7,6 @@ read from its runtime.conf, and the model's own arguments from model_configs/ben
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
-from planner.frameworks.imports.documents import read_yaml
+from planner.frameworks.imports.documents import read_rows, read_yaml
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command
@@ -165,9 +164,8 @@ def _template_words(command: Command, config: Sequence[str], variables: Mapping[
         yield from ("--decoder-first-pipeline-num-layers", uneven)
         yield from ("--decoder-last-pipeline-num-layers", variables["PP_LAST"])
     values = {*variables.items(), ("OPTIMIZER_OFFLOAD", f"{variables['OPTIMIZER_OFFLOAD']} {variables['PR']}")}
-    with ADDED.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            yield from row["options"].split() if (row["variable"], row["value"]) in values else ()
+    for row in read_rows(ADDED):
+        yield from row["options"].split() if (row["variable"], row["value"]) in values else ()
 
 
 def _template_devices(variables: Mapping[str, str]) -> str | None:

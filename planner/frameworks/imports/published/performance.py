@@ -17,6 +17,7 @@ from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from costmodel.validation import shown
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.finish import finished, newest, prepared, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.options import by_option
@@ -48,29 +49,18 @@ PRECISIONS = {
 }
 """Precisions by ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
 
-DECISIONS = {
-    ("-tp", "--tensor_model_parallel_size"): "tp",
-    ("-pp", "--pipeline_model_parallel_size"): "pp",
-    ("-cp", "--context_parallel_size"): "cp",
-    ("-vp", "--virtual_pipeline_model_parallel_size"): "vpp",
-    ("-ep", "--expert_model_parallel_size"): "ep",
-    ("-et", "--expert_tensor_parallel_size"): "etp",
-    ("-mb", "--micro_batch_size"): "mbs",
-}
+OPTIONS = Path(__file__).parent / "options.csv"
+"""
+Table of the options that are read, with their short names.
+
+An option sets an entry of the job, or changes one of some entries of the model's ``config.json``.
+"""
 
 SETTLED = ("tp", "cp", "pp", "mbs", "recompute")
 """Decisions that the command must set where no recipe is known; for MoE models also ep."""
 
 WORK = ("global_batch_size", "sequence_length")
 """Entries of the training that it must set as well."""
-
-CHANGED = {
-    "--hidden_size": ("hidden_size",),
-    "--num_layers": ("num_hidden_layers",),
-    "--first_k_dense_replace": ("first_k_dense_replace",),
-    "--num_moe_experts": ("n_routed_experts", "num_experts", "num_local_experts"),
-}
-"""Options that change the model, with the entries of its ``config.json``."""
 
 
 def recipe_job(
@@ -116,15 +106,15 @@ def recipe_job(
 
 def _changed(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:
     """Change the sizes of a model by the command, as for proxies of large models."""
-    said = {option: given[option] for option in CHANGED if option in given}
+    said = [row for row in read_rows(OPTIONS) if row["config"] and row["option"] in given]
     if not said:
         return model
     config: dict[str, Any] = dict(entry("models", model).get("config") or {})
-    for option, value in said.items():
-        name = next((name for name in CHANGED[option] if name in config), None)
+    for row in said:
+        value, name = given[row["option"]], next((name for name in row["config"].split() if name in config), None)
         if name is None or not value.isdecimal():
             problem = f"is {shown(value)}, which {model} cannot be changed to."
-            raise SpecError(option, problem, "Write the job file by hand.")
+            raise SpecError(row["option"], problem, "Write the job file by hand.")
         config[name] = int(value)
     return config
 
@@ -141,38 +131,19 @@ def _require(document: Mapping[str, Any]) -> None:
 
 def _given(words: Sequence[str]) -> dict[str, str]:
     """Read values by option, also of short options such as ``-tp``."""
-    shorts = {short: long for short, long in DECISIONS} | {
-        "-gb": "--global_batch_size",
-        "-c": "--compute_dtype",
-        "-g": "--gpu",
-        "-m": "--model_family_name",
-        "-mr": "--model_recipe_name",
-        "-ng": "--num_gpus",
-    }
+    known = read_rows(OPTIONS)
+    shorts = {row["short"]: row["option"] for row in known if row["short"]}
     # A short option that is not known here ends the values of the one before, as any option does.
     long = [shorts.get(word, f"-{word}" if SHORT.fullmatch(word) else word) for word in words]
     found = {name: " ".join(values) for name, values in by_option(long)}
     for name, value in found.items():
         names = unknown_names(value)
-        if names and (name in READ or name in shorts.values()):
+        if names and any(name == row["option"] for row in known):
             raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
     return found
 
 
 SHORT = re.compile(r"-[a-zA-Z]{1,3}")
-
-READ = (
-    "--model_recipe_name",
-    "--model_name",
-    "--model_size",
-    "--gpu",
-    "--num_gpus",
-    "--compute_dtype",
-    "--recompute_modules",
-    "--cuda_graph_impl",
-    "--cuda_graph_scope",
-    "--moe_a2a_overlap",
-)
 
 
 def published(name: str) -> Recipe | None:
@@ -295,16 +266,12 @@ def _with_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str
 def _apply(document: dict[str, Any], given: Mapping[str, str]) -> None:
     """Override the recipe by the options of the command."""
     strategy = document["strategy"]
-    for (_, option), name in DECISIONS.items():
-        text = given.get(option, "")
-        if text.isdecimal():
-            strategy[name] = int(text)
-        elif text.lower() == "none":
-            strategy[name] = 1
-        if text and name in ("pp", "vpp"):
+    for row in read_rows(OPTIONS):
+        text, number = given.get(row["option"], ""), given.get(row["option"], "").lower().replace("none", "1")
+        if row["entry"] and number.isdecimal():
+            set_entry(document, row["entry"], int(number))
+        if text and row["entry"] in ("strategy.pp", "strategy.vpp"):
             strategy.pop("layout", None)
-    if given.get("--global_batch_size", "").isdecimal():
-        document["training"]["global_batch_size"] = int(given["--global_batch_size"])
     modules = given.get("--recompute_modules")
     if modules:
         ours = {name: module for module, name in MEGATRON_MODULES.items()}

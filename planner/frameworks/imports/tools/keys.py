@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -12,7 +11,9 @@ from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.imports.arguments import refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.tools.references import typed
 from planner.frameworks.megatron.options import TABLE, options
 
@@ -136,6 +137,8 @@ def meaning_of(
         elif means is not None or (row is None and not is_on(value) and any(_is_one(key, one.key) for one in lines)):
             passed.setdefault("is so without it", []).append(key)
         elif row is None:
+            if section is not None:
+                refuse_misspelled(f"--{key.removeprefix(section).replace('_', '-')}")
             _refuse_decisive(key, value)
             passed.setdefault("", []).append(key)
         elif row.meaning == "refused":
@@ -228,8 +231,7 @@ def _option(name: str, value: Any) -> str | None:
 @cache
 def _by_variable() -> Mapping[str, str]:
     """Return the first option of Megatron-LM for each variable of its arguments."""
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        return {row["dest"]: row["flags"].split()[0] for row in reversed(list(csv.DictReader(lines)))}
+    return {row["dest"]: row["flags"].split()[0] for row in reversed(read_rows(TABLE))}
 
 
 def _refuse_decisive(key: str, value: Any) -> None:
@@ -241,10 +243,4 @@ def _refuse_decisive(key: str, value: Any) -> None:
 
 @cache
 def _rows(tool: str) -> tuple[Row, ...]:
-    return tuple(row for row in _table() if tool in row.tool.split())
-
-
-@cache
-def _table() -> tuple[Row, ...]:
-    with KEYS.open(encoding="utf-8", newline="") as lines:
-        return tuple(Row(**row) for row in csv.DictReader(lines))
+    return tuple(Row(**row) for row in read_rows(KEYS) if tool in row["tool"].split())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from costmodel.errors import SpecError
+from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.tools.entries import foundry_job, nanotron_job, neox_job
 from planner.frameworks.imports.tools.files import File
 from planner.frameworks.imports.tools.keys import text_of
@@ -32,24 +31,15 @@ HINT = (
 )
 
 
-class Tool(NamedTuple):
-    """Row of the table ``TOOLS``."""
-
-    name: str
-    marks: str
-    reader: str
-    what: str
-
-
-def tool_of(content: Mapping[Any, Any]) -> Tool | None:
+def tool_of(content: Mapping[Any, Any]) -> Mapping[str, str] | None:
     """
-    Return the tool whose keys a configuration has; None: unknown.
+    Return the row of the tool whose keys a configuration has; None: unknown.
 
-    >>> tool_of({"pipe-parallel-size": 4, "num-layers": 8}).name, tool_of({"model": "llama3-8b"})
+    >>> tool_of({"pipe-parallel-size": 4, "num-layers": 8})["name"], tool_of({"model": "llama3-8b"})
     ('GPT-NeoX', None)
     """
     flat = {key if "." in key else key.replace("-", "_"): value for key, value in flatten(content).items()}
-    return next((tool for tool in _tools() if all(_has(flat, mark) for mark in tool.marks.split())), None)
+    return next((tool for tool in read_rows(TOOLS) if all(_has(flat, mark) for mark in tool["marks"].split())), None)
 
 
 def refuse_other_tool(content: Mapping[Any, Any], where: str) -> None:
@@ -62,7 +52,7 @@ def refuse_other_tool(content: Mapping[Any, Any], where: str) -> None:
         Names and describes the tool, and the inputs that are accepted.
     """
     tool = tool_of(content)
-    if tool is not None and not tool.reader:
+    if tool is not None and not tool["reader"]:
         raise _refusal(tool, where)
 
 
@@ -75,9 +65,9 @@ def refuse_other_program(text: str, where: str) -> None:
     SpecError
         As :func:`refuse_other_tool`.
     """
-    for tool in _tools():
-        package = tool.marks.removeprefix("import:")
-        if package != tool.marks and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
+    for tool in read_rows(TOOLS):
+        package = tool["marks"].removeprefix("import:")
+        if package != tool["marks"] and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
             raise _refusal(tool, where)
 
 
@@ -92,16 +82,10 @@ READERS: Mapping[str, Callable[[File], Imported]] = {
 """Import function of each tool, by its name in the table of keys."""
 
 
-def _refusal(tool: Tool, where: str) -> SpecError:
-    return SpecError(where, f"is a configuration of {tool.name}, which is not read: {tool.what}.", HINT)
+def _refusal(tool: Mapping[str, str], where: str) -> SpecError:
+    return SpecError(where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", HINT)
 
 
 def _has(flat: Mapping[str, Any], mark: str) -> bool:
     name, equals, value = mark.partition("=")
     return any(fnmatchcase(key, name) and (not equals or fnmatchcase(text_of(one), value)) for key, one in flat.items())
-
-
-@cache
-def _tools() -> tuple[Tool, ...]:
-    with TOOLS.open(encoding="utf-8", newline="") as lines:
-        return tuple(Tool(**row) for row in csv.DictReader(lines))

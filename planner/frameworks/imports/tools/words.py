@@ -13,8 +13,15 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
-from planner.frameworks.imports.bridge.overrides import architecture_words, said_by
-from planner.frameworks.imports.finish import assumed, degree, devices_contradicted, newest, release_assumed
+from planner.frameworks.imports.bridge.overrides import architecture_words
+from planner.frameworks.imports.finish import (
+    assumed,
+    degree,
+    devices_contradicted,
+    entries_set_by,
+    newest,
+    release_assumed,
+)
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.refused import refuse_entries
 from planner.frameworks.imports.tools.files import MOST_FOLDERS, File, read_mapping
@@ -35,7 +42,7 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
         key = meaning.keys.get(error.where.removeprefix("arguments."), error.where)
         raise SpecError(key, error.problem, error.hint) from None
     has_experts = load(imported.document).facts.model.has_experts
-    said = said_by({word for word in meaning.words if word.startswith("--")}, [*own, *file.overrides])
+    said = entries_set_by({word for word in meaning.words if word.startswith("--")}, [*own, *file.overrides])
     notes = assumed(imported.document, said, has_experts=has_experts, whose=whose)
     framework = meaning.entries.get("cluster.framework")
     release = release_assumed(str(framework), file.overrides) if framework else ()

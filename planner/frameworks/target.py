@@ -107,6 +107,40 @@ FieldOptions: TypeAlias = str | Choice | OptionsOf
 """Answer of a target for a field: the option that takes its value, options by value, or a function of the plan."""
 
 
+Known: TypeAlias = Mapping[str, Any]
+"""Values of fields that were read before, by name, and the ``model``."""
+
+Reader: TypeAlias = Callable[[Entries, Known, list[str]], Any]
+"""A function that reads a field from the options of a target; it may add notes. None: they do not say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    Both directions of a field of a strategy or of the settings.
+
+    Parameters
+    ----------
+    write
+        Its options.
+    read
+        Option that has its value, 1 without it, or a function; None: the option of ``write``, or it is not read.
+    """
+
+    write: FieldOptions
+    read: str | Reader | None = None
+
+    def value(self, options: Entries, known: Known, notes: list[str]) -> Any:
+        """Read the value of the field; None where the options do not say it."""
+        read = self.read or (self.write if isinstance(self.write, str) else None)
+        return options.get(read, 1) if isinstance(read, str) else read(options, known, notes) if read else None
+
+
+def reads_switch(option: str) -> Reader:
+    """Return a reader of a field that is true where a target's switch is given."""
+    return lambda options, known, notes: int(option in options)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
     """

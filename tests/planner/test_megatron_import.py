@@ -8,6 +8,7 @@ layers and heads, 8 key-value heads and 128 sequences of 4,096 tokens, or DeepSe
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -16,10 +17,12 @@ from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner import estimate, load
 from planner.cli import main
-from planner.frameworks.megatron.lm import DECISION_OPTIONS, megatron_entries
+from planner.frameworks.megatron.lm import megatron_entries
 from planner.frameworks.megatron.options import MEANINGS, options
 from planner.frameworks.megatron.read import WITHOUT_COST, from_megatron_lm
 from planner.frameworks.megatron.read_model import REFUSED
+from planner.frameworks.megatron.strategy import DECISION_OPTIONS, STRATEGY
+from planner.frameworks.runnable import as_plan, plainest
 from tests.constraints.test_megatron_cases import the_file
 
 SMALL = (
@@ -386,6 +389,68 @@ def test_the_known_options_exist():
     assert meanings["option"].is_unique
     assert {*meanings["import"]} == {"read", "free", ""}
     assert {*WITHOUT_COST} <= {option.group for option in known.values()}
+
+
+class Asked(dict):
+    """Options that remember the names that were asked for."""
+
+    def __init__(self, *options):
+        super().__init__(*options)
+        self.names = set()
+
+    def get(self, name, default=None):
+        self.names.add(name)
+        return super().get(name, default)
+
+    def __contains__(self, name):
+        self.names.add(name)
+        return super().__contains__(name)
+
+
+FIELDS = {
+    "tp": 2,
+    "cp": 2,
+    "pp": 2,
+    "ep": 2,
+    "etp": 2,
+    "group": 4,
+    "mbs": 2,
+    "sequence_parallel": True,
+    "sharding": Sharding.OPTIMIZER,
+    "recompute": Recompute.of("norms"),
+    "activation_offload": True,
+    "optimizer_offload": True,
+    "token_dispatcher": TokenDispatcher.DEEPEP,
+    "cuda_graphs": CudaGraphs.of("attn"),
+    "tp_overlap": True,
+    "cp_overlap": True,
+    "ep_overlap": True,
+    "pp_overlap": True,
+    "dp_overlap": True,
+}
+"""Another value than the plainest one of each decision that is read alone; the others are read with the stages."""
+
+
+def test_each_decision_is_read_as_it_is_written():
+    """The table has both directions: each field of a strategy comes back, and what is asked for counts as read."""
+    job = {
+        "model": "mixtral-8x7b",
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+        "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
+    }
+    facts = load(job).facts
+    ranks = {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "ep": 2, "vpp": 2}
+    strategy = replace(plainest(), **ranks | FIELDS)
+    plan, known = as_plan(facts, strategy), {**strategy.decisions(), "model": facts.model}
+
+    for name, value in FIELDS.items():
+        written = STRATEGY[name].write
+        said = written(plan) if callable(written) else {written: value} if isinstance(written, str) else None
+        asked = Asked(written.options[value] if said is None else said)
+        beside = Asked({"--expert-model-parallel-size": 2, **asked}) if name == "token_dispatcher" else asked
+        assert STRATEGY[name].value(beside, known, []) == value, name
+        assert [one for one in beside.names if options()[one].in_import != "read"] == [], name
+    assert {name for name, entry in STRATEGY.items() if entry.read or isinstance(entry.write, str)} == {*FIELDS}
 
 
 @pytest.mark.parametrize("module", ["read", "read_model", "read_settings", "stages"])

@@ -11,11 +11,12 @@ from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
 from planner import load
 from planner.frameworks.launch import launched
-from planner.frameworks.megatron.lm import DECISION_OPTIONS, to_megatron_lm
+from planner.frameworks.megatron.lm import to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
 from planner.frameworks.megatron.read import from_megatron_lm
 from planner.frameworks.megatron.settings import PRECISIONS, SETTINGS
 from planner.frameworks.megatron.stages import layout_text, read_layout
+from planner.frameworks.megatron.strategy import DECISION_OPTIONS
 from planner.frameworks.target import EVERY_SETTING, effective_settings
 from planner.jobs.completion import completed
 from planner.verbs.plan import evaluate

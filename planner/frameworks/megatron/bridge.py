@@ -18,7 +18,6 @@ from costmodel.models.class_defaults import CLASS_DEFAULTS
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import CudaGraphs, Sharding
 from planner.frameworks.megatron.lm import (
-    DECISION_OPTIONS,
     background_notes,
     environment,
     megatron_entries,
@@ -29,6 +28,7 @@ from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, 
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.releases import DROPOUTS, costed_words, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
+from planner.frameworks.megatron.strategy import DECISION_OPTIONS
 from planner.frameworks.planned import Plan, costed_name
 from planner.frameworks.target import (
     TODO,

@@ -9,35 +9,21 @@ from typing import Any
 
 from constraints import MEGATRON_LM_RULES, MEGATRON_RULES, MEMORY_RULES, PHYSICS_RULES, Rule, family, sentence
 from constraints.rules import topology
-from constraints.rules.frameworks import MEGATRON_MODULES
 from constraints.verdict import violated_by_ranks
 from costmodel.errors import SpecError
-from costmodel.lowering.recompute import recomputes
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import (
-    CudaGraphs,
-    Recompute,
-    Schedule,
     Sharding,
-    StageLayout,
-    Strategy,
-    TokenDispatcher,
-    Vocabulary,
-    default_microbatch_group,
 )
 from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, model_entries, split_pattern
 from planner.frameworks.megatron.options import argument_lines
-from planner.frameworks.megatron.releases import DROPOUTS, RELEASES, Releases
+from planner.frameworks.megatron.releases import RELEASES, Releases
 from planner.frameworks.megatron.settings import (
     SETTINGS,
-    context_exchange,
-    num_offloaded_layers,
-    offloadable,
-    offloads_whole_layers,
     precision_entries,
-    shares_by_layers,
 )
-from planner.frameworks.megatron.stages import LAYOUT, block_of, stage_entries
+from planner.frameworks.megatron.stages import LAYOUT, stage_entries
+from planner.frameworks.megatron.strategy import DECISION_OPTIONS
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     TODO,
@@ -45,14 +31,10 @@ from planner.frameworks.target import (
     Entries,
     Export,
     FieldOptions,
-    OptionsOf,
     Program,
-    Unsupported,
     commented,
     entries_of,
-    no_options,
     require_version,
-    switch,
     variables,
 )
 
@@ -166,261 +148,6 @@ def _is_our_own(rule: Rule) -> bool:
     own = (topology.tp_groups_tile_the_nodes, topology.virtual_stages_hold_something)
     return rule in (*own, *MEMORY_RULES) or family(rule) == "profiles"
 
-
-# --- the strategy ------------------------------------------------------------------------------------------
-
-
-def _expert_degree(name: str, option: str) -> OptionsOf:
-    """Return the option of an expert degree; etp is always written, as its default is tp."""
-
-    def say(plan: Plan) -> Entries:
-        return {option: getattr(plan.strategy, name)} if plan.facts.model.has_experts else {}
-
-    return say
-
-
-def _stages_options(plan: Plan) -> Entries | Unsupported:
-    """Return the options of stages; hybrids have no VPP (megatron/core/ssm/mamba_block.py:173)."""
-    model = plan.facts.model
-    if not model.has_single_blocks:
-        return stage_entries(plan.strategy, model)
-    if plan.strategy.vpp > 1:
-        return Unsupported("a hybrid's pipeline ranks have one chunk each (megatron/core/ssm/mamba_block.py:173).")
-    if 0 in stage_layers(plan.strategy, model):
-        return Unsupported("a hybrid's pipeline ranks have layers, embedding and head are not alone there.")
-    return {name: value for name, value in stage_entries(plan.strategy, model).items() if name != LAYOUT}
-
-
-def _group_options(plan: Plan) -> Entries:
-    strategy = plan.strategy
-    if strategy.group == default_microbatch_group(pp=strategy.pp, vpp=strategy.vpp):
-        return {}
-    return {"--microbatch-group-size-per-virtual-pipeline-stage": strategy.group}
-
-
-def _schedule_options(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.schedule == Schedule.ONE_F_ONE_B:
-        return {}
-    return Unsupported(
-        f"{plan.strategy.schedule.text} is not in megatron/core/pipeline_parallel/schedules.py, which runs 1f1b."
-    )
-
-
-def _vocabulary_options(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.vocabulary <= Vocabulary.REDISTRIBUTED:
-        return _stages_options(plan)
-    return Unsupported(
-        f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the "
-        "first and the last one (megatron/core/models/gpt/gpt_model.py)."
-    )
-
-
-FSDP: Entries = {
-    "--use-distributed-optimizer": True,
-    "--use-megatron-fsdp": True,
-    "--init-model-with-meta-device": True,
-    "--no-gradient-accumulation-fusion": True,
-    "--ckpt-format": "fsdp_dtensor",
-}
-"""Options that Megatron-FSDP requires (Megatron-LM, docs on Megatron-FSDP; megatron/training/arguments.py)."""
-
-SHARDINGS: dict[Sharding, Entries] = {
-    Sharding.NONE: {},
-    Sharding.OPTIMIZER: {"--use-distributed-optimizer": True},
-    Sharding.GRADIENTS: {**FSDP, "--data-parallel-sharding-strategy": "optim_grads"},
-    Sharding.WEIGHTS: {**FSDP, "--data-parallel-sharding-strategy": "optim_grads_params"},
-}
-
-
-def _sharding_options(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.pp > 1 and plan.strategy.sharding >= Sharding.GRADIENTS:
-        return Unsupported("Gradients and weights are sharded only without a pipeline (arguments.py, validate_args).")
-    return {} if shares_by_layers(plan) else SHARDINGS[plan.strategy.sharding]
-
-
-def _recompute_options(plan: Plan) -> Entries | Unsupported:
-    strategy = plan.strategy
-    block = block_of(strategy.layout, strategy.pp) if strategy.layout else None
-    if strategy.recompute == Recompute.FULL:
-        return _fully("uniform", 1)
-    if block:
-        return _fully("block", block) if strategy.recompute == Recompute.NONE else Unsupported(_BLOCK_AND_MODULES)
-    nameless = recomputes("every_other_matmul", recompute=strategy.recompute)
-    if nameless:
-        return Unsupported("every_other_matmul is torchtitan's; --recompute-modules has no word for it.")
-    modules = recompute_modules(strategy.recompute)
-    return {"--recompute-granularity": "selective", "--recompute-modules": modules} if modules else {}
-
-
-_BLOCK_AND_MODULES = (
-    "some layers in full and modules of the others at once: --recompute-granularity is full or selective."
-)
-
-
-def _fully(method: str, num_layers: int) -> Entries:
-    return {
-        "--recompute-granularity": "full",
-        "--recompute-method": method,
-        "--recompute-num-layers": num_layers,
-    }
-
-
-def recompute_modules(recompute: Recompute) -> list[str]:
-    """
-    Return Megatron-LM's names of recomputed modules, without those inside a module that is recomputed whole.
-
-    >>> recompute_modules(Recompute.of("norms", "experts"))
-    ['layernorm', 'moe']
-    """
-    chosen = [name for name in MEGATRON_MODULES if recomputes(name, recompute=recompute)]
-    inside = ("shared_experts", "expert_activation") if "experts" in chosen else ()
-    return [MEGATRON_MODULES[name] for name in chosen if name not in inside]
-
-
-def _activation_offload_options(plan: Plan) -> Entries:
-    """Return the options that offload whole layers where Megatron-LM can, else all modules."""
-    strategy = plan.strategy
-    if not strategy.activation_offload:
-        return {}
-    if offloads_whole_layers(plan):
-        return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
-    modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=strategy.recompute)))
-    return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
-
-
-def _token_dispatcher_options(plan: Plan) -> Entries:
-    """Return the options of the dispatcher; without them Megatron-LM uses allgather."""
-    dispatcher = plan.strategy.token_dispatcher
-    if not plan.facts.model.has_experts:
-        return {}
-    if dispatcher == TokenDispatcher.ALLTOALL:
-        return {"--moe-token-dispatcher-type": "alltoall"}
-    return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": dispatcher.text}
-
-
-def _cuda_graphs_options(plan: Plan) -> Entries:
-    """
-    Return the options of CUDA graphs.
-
-    They need Transformer Engine's RNG tracker, and a full-iteration graph cannot check for NaN. Recomputation inside a
-    graph must not draw random numbers, so dropout is off then; plans are costed without it.
-
-    References
-    ----------
-    Megatron-LM, megatron/core/transformer/transformer_config.py:784,1802; Megatron-Bridge 0.3.1,
-    training/config.py:1455.
-    """
-    graphs = plan.strategy.cuda_graphs
-    if graphs == CudaGraphs.NONE:
-        return {}
-    scope: Entries = {"--cuda-graph-scope": graphs.text.split("+"), "--te-rng-tracker": True}
-    if plan.strategy.recompute not in (Recompute.NONE, Recompute.FULL):
-        scope |= dict.fromkeys(DROPOUTS, 0.0)
-    if graphs != CudaGraphs.FULL_ITERATION:
-        return {"--cuda-graph-impl": "transformer_engine", **scope}
-    return {"--cuda-graph-impl": "local", "--no-check-for-nan-in-loss-and-grad": True, **scope}
-
-
-def _cp_options(plan: Plan) -> Entries | Unsupported:
-    """Return the options of context parallelism; an all-to-all needs heads that divide over the ranks."""
-    strategy, kinds = plan.strategy, plan.facts.model.kinds
-    degree: Entries = {"--context-parallel-size": strategy.cp}
-    if strategy.cp == 1 or context_exchange(plan.cluster) == "p2p":
-        return degree
-    counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
-    if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
-        return Unsupported(
-            "The plan counts all-to-alls (cp_comm_type a2a), which need heads of each tensor-parallel rank that are a "
-            "multiple of cp (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
-        )
-    return degree
-
-
-def _cp_overlap_options(plan: Plan) -> Entries | Unsupported:
-    exchange = context_exchange(plan.cluster)
-    if plan.strategy.cp > 1 and not plan.strategy.cp_overlap and exchange == "p2p":
-        return Unsupported(
-            "the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p)."
-        )
-    return {"--cp-comm-type": [exchange]} if plan.strategy.cp > 1 else {}
-
-
-def _pp_overlap_options(plan: Plan) -> Entries | Unsupported:
-    """Return the options of pipeline overlap, which is on by default with VPP and off without."""
-    strategy = plan.strategy
-    if strategy.pp_overlap and strategy.vpp == 1:
-        return Unsupported("megatron/training/arguments.py switches it off without virtual stages (vpp above 1).")
-    return {"--no-overlap-p2p-communication": True} if strategy.vpp > 1 and not strategy.pp_overlap else {}
-
-
-def _dp_overlap_options(plan: Plan) -> Entries | Unsupported:
-    strategy = plan.strategy
-    if not strategy.dp_overlap and strategy.sharding >= Sharding.GRADIENTS:
-        return Unsupported("Megatron-FSDP always overlaps (megatron_fsdp.py:276).")
-    if not strategy.dp_overlap:
-        return {}
-    gathers = {"--overlap-param-gather": True} if strategy.sharding >= Sharding.OPTIMIZER else {}
-    return {"--overlap-grad-reduce": True, **gathers}
-
-
-def _layout_options(plan: Plan) -> Entries | Unsupported:
-    strategy, layout = plan.strategy, plan.strategy.layout
-    if layout is None:
-        return {}
-    unlike = _unlike(layout, strategy)
-    if unlike:
-        return Unsupported(f"{unlike} differs between pipeline ranks; Megatron-LM has one option for all of them.")
-    if any(layout.full_layers) and (strategy.ep_overlap or strategy.activation_offload):
-        excluding = "ep_overlap" if strategy.ep_overlap else "activation_offload"
-        return Unsupported(
-            f"full_layers beside {excluding}, which excludes full recomputation (transformer_config.py:1871)."
-        )
-    if any(layout.full_layers) and strategy.cuda_graphs > CudaGraphs.FULL_ITERATION:
-        return Unsupported("full_layers beside CUDA graphs of modules, which exclude it (transformer_config.py:1781).")
-    return _stages_options(plan)
-
-
-def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
-    """Return the field of a layout that differs between ranks and has no option; None: every field has one."""
-    if set(layout.recompute) != {strategy.recompute}:
-        return "recompute"
-    if set(layout.activation_offload) != {strategy.activation_offload}:
-        return "activation_offload"
-    is_full = strategy.recompute == Recompute.FULL
-    is_expressible = is_full or not any(layout.full_layers) or block_of(layout, strategy.pp) is not None
-    return None if is_expressible else "full_layers"
-
-
-DECISION_OPTIONS: Mapping[str, FieldOptions] = {
-    "tp": "--tensor-model-parallel-size",
-    "cp": _cp_options,
-    "pp": "--pipeline-model-parallel-size",
-    "dp": no_options,  # it follows from the number of processes and the other degrees
-    "ep": _expert_degree("ep", "--expert-model-parallel-size"),
-    "etp": _expert_degree("etp", "--expert-tensor-parallel-size"),
-    "vpp": _stages_options,
-    "group": _group_options,
-    "mbs": "--micro-batch-size",
-    "sequence_parallel": switch("--sequence-parallel"),
-    "schedule": _schedule_options,
-    "vocabulary": _vocabulary_options,
-    "sharding": _sharding_options,
-    "recompute": _recompute_options,
-    "activation_offload": _activation_offload_options,
-    # The precision-aware optimizer needs the distributed one, also where there is nothing to shard.
-    "optimizer_offload": switch(
-        "--use-distributed-optimizer", "--use-precision-aware-optimizer", "--optimizer-cpu-offload"
-    ),
-    "token_dispatcher": _token_dispatcher_options,
-    "cuda_graphs": _cuda_graphs_options,
-    "tp_overlap": switch("--tp-comm-overlap"),
-    "cp_overlap": _cp_overlap_options,
-    "ep_overlap": switch("--overlap-moe-expert-parallel-comm"),
-    "pp_overlap": _pp_overlap_options,
-    "dp_overlap": _dp_overlap_options,
-    "layout": _layout_options,
-}
-"""Megatron-LM's options for each field of a strategy."""
 
 ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=require_job)
 """Megatron-LM's answers for decisions, settings and the job."""

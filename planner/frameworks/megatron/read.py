@@ -9,16 +9,12 @@ from typing import Any
 import yaml
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, sentence
-from constraints.rules.features import graph_modules
-from constraints.rules.frameworks import MEGATRON_MODULES
 from constraints.verdict import violated
 from costmodel.errors import SpecError
-from costmodel.facts.model import Model
-from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher
+from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.frameworks.megatron.checks import (
-    INFERENCE_SCOPE,
     RECENT,
     RELEASES_OF,
     drop_without_effect,
@@ -27,12 +23,12 @@ from planner.frameworks.megatron.checks import (
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import read_model, translate_pattern
 from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for
-from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, offloadable
-from planner.frameworks.megatron.stages import place_layers, read_stages, uneven_stages
-from planner.jobs.completion import completed, strategy_entries
+from planner.frameworks.megatron.settings import PRECISIONS, context_exchange
+from planner.frameworks.megatron.stages import uneven_stages
+from planner.frameworks.megatron.strategy import read_strategy
+from planner.jobs.completion import strategy_entries
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import AS_DEALT, StrategyFile
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument sets, with example values."""
@@ -134,7 +130,7 @@ def from_megatron_lm(
     document["cluster"] = {**framework, **document["cluster"]}
     document["settings"] = {**settings, **own}
     facts = load(document).facts
-    strategy, notes = _strategy(found, facts)
+    strategy, notes = read_strategy(found, facts)
     document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
     document["strategy"] = {**strategy_entries(facts, strategy), **(document.get("strategy") or {})}
     load(document)
@@ -228,154 +224,6 @@ def _precision(arguments: Arguments) -> str:
     if not names:
         raise SpecError(f"{WHERE}.{recipe}", f"is {shown(wanted)}, which is no precision of the catalog.")
     return names[0]
-
-
-# --- the strategy ------------------------------------------------------------------------------------------
-
-
-def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, ...]]:
-    degrees = {
-        name: arguments.get(option, 1)
-        for name, option in {
-            "tp": "--tensor-model-parallel-size",
-            "cp": "--context-parallel-size",
-            "pp": "--pipeline-model-parallel-size",
-            "mbs": "--micro-batch-size",
-        }.items()
-    }
-    if "--micro-batch-size" not in arguments:
-        raise SpecError(f"{WHERE}.--micro-batch-size", "is required but missing.")
-    for name, value in degrees.items():
-        if value < 1:
-            raise SpecError(f"strategy.{name}", f"is {value}, must be at least 1.")
-    ranks, devices = degrees["tp"] * degrees["cp"] * degrees["pp"], facts.cluster.num_devices
-    if devices % ranks:
-        raise SpecError("cluster.num_devices", f"is {devices}, no multiple of tp * cp * pp = {ranks}.")
-    degrees["dp"] = devices // ranks
-    degrees["vpp"], layers = read_stages(arguments, facts.model, degrees["pp"])
-    notes: list[str] = []
-    decisions = {
-        **degrees,
-        **_expert_degrees(arguments, facts.model, degrees["tp"]),
-        **_group(arguments, degrees),
-        "sequence_parallel": int("--sequence-parallel" in arguments and degrees["tp"] > 1),
-        "sharding": _sharding(arguments, replicas=degrees["dp"] * degrees["cp"]),
-        "recompute": _recompute(arguments, notes),
-        **_offload(arguments, facts.model, notes),
-        "token_dispatcher": _dispatcher(arguments, notes),
-        "cuda_graphs": _graphs(arguments, facts.model),
-        **_overlaps(arguments, degrees, notes),
-    }
-    strategy = completed(facts, StrategyFile(decisions=decisions, layout=AS_DEALT))
-    return place_layers(strategy, facts.model, arguments, layers), tuple(notes)
-
-
-def _expert_degrees(arguments: Arguments, model: Model, tp: int) -> dict[str, int]:
-    """Return ep and etp; without its option, etp is tp."""
-    etp = {"etp": arguments.get("--expert-tensor-parallel-size", tp)} if model.has_experts else {}
-    return {"ep": arguments.get("--expert-model-parallel-size", 1), **etp}
-
-
-def _group(arguments: Arguments, degrees: Mapping[str, int]) -> dict[str, int]:
-    group = arguments.get("--microbatch-group-size-per-virtual-pipeline-stage")
-    return {"group": group} if group and degrees["vpp"] > 1 else {}
-
-
-def _sharding(arguments: Arguments, *, replicas: int) -> Sharding:
-    """Return the sharding; one replica shards nothing, whatever the options are."""
-    by_strategy = {
-        "no_shard": Sharding.NONE,
-        "optim": Sharding.OPTIMIZER,
-        "optim_grads": Sharding.GRADIENTS,
-        "optim_grads_params": Sharding.WEIGHTS,
-    }
-    if replicas == 1:
-        return Sharding.NONE
-    if "--use-torch-fsdp2" in arguments:
-        return Sharding.WEIGHTS
-    if arguments.get("--optimizer") == "dist_muon":
-        return Sharding.OPTIMIZER
-    if "--use-megatron-fsdp" in arguments:
-        return by_strategy[arguments.get("--data-parallel-sharding-strategy", "optim_grads_params")]
-    return Sharding.OPTIMIZER if "--use-distributed-optimizer" in arguments else Sharding.NONE
-
-
-def _recompute(arguments: Arguments, notes: list[str]) -> Recompute:
-    granularity = arguments.get("--recompute-granularity")
-    if granularity == "full":
-        return Recompute.NONE if arguments["--recompute-method"] == "block" else Recompute.FULL
-    if granularity is None and "--recompute-activations" not in arguments:
-        return Recompute.NONE
-    ours = {name: module for module, name in MEGATRON_MODULES.items()}
-    given = arguments.get("--recompute-modules", ["core_attn"])
-    uncosted = [name for name in given if name not in ours]
-    if uncosted:
-        notes.append(f"--recompute-modules {' '.join(uncosted)}: costed as if they were kept.")
-    chosen = Recompute.of(*(ours[name] for name in given if name in ours))
-    paper = Recompute.of("core_attention", "qkv")
-    return Recompute.SELECTIVE if chosen == paper else chosen
-
-
-def _offload(arguments: Arguments, model: Model, notes: list[str]) -> dict[str, int]:
-    layers = arguments.get("--cpu-offloading-num-layers", 0)
-    modules = set(arguments.get("--offload-modules", ()))
-    all_modules = {*offloadable(experts_recomputed="moe" in arguments.get("--recompute-modules", ()))}
-    if modules and not modules >= all_modules:
-        what = f"the modules {', '.join(sorted(modules))}"
-        notes.append(f"Only activations of {what} are offloaded: costed as if none were.")
-    return {
-        "activation_offload": int(layers > 0 or modules >= all_modules),
-        "optimizer_offload": int("--optimizer-cpu-offload" in arguments),
-    }
-
-
-def _dispatcher(arguments: Arguments, notes: list[str]) -> TokenDispatcher:
-    """Return the dispatcher; alltoall with ep 1, and for Megatron-LM's default allgather, with a note."""
-    kind = arguments.get("--moe-token-dispatcher-type", "allgather")
-    if arguments.get("--expert-model-parallel-size", 1) == 1:
-        return TokenDispatcher.ALLTOALL
-    if kind == "allgather":
-        notes.append("--moe-token-dispatcher-type allgather (Megatron-LM's default): costed as alltoall.")
-    if kind != "flex":
-        return TokenDispatcher.ALLTOALL
-    backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
-    known = {one.text: one for one in TokenDispatcher}
-    if backend not in known:
-        notes.append(f"--moe-flex-dispatcher-backend {backend}: costed as hybridep, which sends a token once as well.")
-    return known.get(backend, TokenDispatcher.HYBRIDEP)
-
-
-def _graphs(arguments: Arguments, model: Model) -> CudaGraphs:
-    """Return the CUDA graphs; without modules whole layers are captured."""
-    given = {"--enable-cuda-graph": "local", "--external-cuda-graph": "transformer_engine"}
-    older = [impl for option, impl in given.items() if option in arguments]
-    impl = arguments.get("--cuda-graph-impl", *older or ["none"])
-    named: list[str] = arguments.get("--cuda-graph-modules") or arguments.get("--cuda-graph-scope") or []
-    scope = {*named} - {"full", INFERENCE_SCOPE}
-    if impl == "none":
-        return CudaGraphs.NONE
-    if impl == "full_iteration" or "full_iteration" in scope:
-        return CudaGraphs.FULL_ITERATION
-    routing = {"moe_router", "moe_preprocess"}
-    if impl == "local" and scope & routing:
-        scope |= routing
-    return CudaGraphs.of(*(scope or set(graph_modules(model)) - routing))
-
-
-def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]) -> dict[str, int]:
-    replicas = degrees["dp"] * degrees["cp"]
-    sharding = _sharding(arguments, replicas=replicas)
-    needed = ["--overlap-grad-reduce", *(["--overlap-param-gather"] if sharding >= Sharding.OPTIMIZER else [])]
-    halves, is_fsdp = [name in arguments for name in needed], sharding >= Sharding.GRADIENTS
-    if any(halves) and not all(halves) and replicas > 1 and not is_fsdp:
-        notes.append("Only gradients are overlapped, not parameters: costed as if neither were.")
-    return {
-        "tp_overlap": int("--tp-comm-overlap" in arguments),
-        "cp_overlap": int(degrees["cp"] > 1),
-        "ep_overlap": int("--overlap-moe-expert-parallel-comm" in arguments),
-        "pp_overlap": int(degrees["vpp"] > 1 and "--no-overlap-p2p-communication" not in arguments),
-        "dp_overlap": int(replicas > 1 and (all(halves) or is_fsdp)),
-    }
 
 
 # --- what is left out --------------------------------------------------------------------------------------

@@ -1,0 +1,452 @@
+"""The strategy as options of Megatron-LM: each decision with its writing and its reading, and one table of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from constraints.rules.features import graph_modules
+from constraints.rules.frameworks import MEGATRON_MODULES
+from costmodel.errors import SpecError
+from costmodel.lowering.recompute import recomputes
+from costmodel.pipelines.stages import stage_layers
+from costmodel.strategy import (
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    StageLayout,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    default_microbatch_group,
+)
+from costmodel.tables import Facts
+from planner.frameworks.megatron.checks import INFERENCE_SCOPE
+from planner.frameworks.megatron.options import WHERE, Arguments
+from planner.frameworks.megatron.releases import DROPOUTS
+from planner.frameworks.megatron.settings import (
+    context_exchange,
+    num_offloaded_layers,
+    offloadable,
+    offloads_whole_layers,
+    shares_by_layers,
+)
+from planner.frameworks.megatron.stages import LAYOUT, block_of, place_layers, read_stages, stage_entries
+from planner.frameworks.planned import Plan
+from planner.frameworks.target import (
+    Entries,
+    Entry,
+    FieldOptions,
+    Known,
+    OptionsOf,
+    Unsupported,
+    no_options,
+    reads_switch,
+    switch,
+)
+from planner.jobs.completion import completed
+from planner.jobs.strategy_file import AS_DEALT, StrategyFile
+
+CP, EP, ETP = "--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"
+SP, TP_OVERLAP, EP_OVERLAP = "--sequence-parallel", "--tp-comm-overlap", "--overlap-moe-expert-parallel-comm"
+
+
+def _expert_degree(name: str, option: str) -> OptionsOf:
+    """Return the option of an expert degree; etp is always written, as its default is tp."""
+
+    def say(plan: Plan) -> Entries:
+        return {option: getattr(plan.strategy, name)} if plan.facts.model.has_experts else {}
+
+    return say
+
+
+def _read_etp(arguments: Arguments, known: Known, notes: list[str]) -> Any:
+    """Return etp, which is tp without its option; None without experts."""
+    return arguments.get(ETP, known["tp"]) if known["model"].has_experts else None
+
+
+def _stages_options(plan: Plan) -> Entries | Unsupported:
+    """Return the options of stages; hybrids have no VPP (megatron/core/ssm/mamba_block.py:173)."""
+    model = plan.facts.model
+    if not model.has_single_blocks:
+        return stage_entries(plan.strategy, model)
+    if plan.strategy.vpp > 1:
+        return Unsupported("a hybrid's pipeline ranks have one chunk each (megatron/core/ssm/mamba_block.py:173).")
+    if 0 in stage_layers(plan.strategy, model):
+        return Unsupported("a hybrid's pipeline ranks have layers, embedding and head are not alone there.")
+    return {name: value for name, value in stage_entries(plan.strategy, model).items() if name != LAYOUT}
+
+
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
+
+
+def _group_options(plan: Plan) -> Entries:
+    strategy = plan.strategy
+    if strategy.group == default_microbatch_group(pp=strategy.pp, vpp=strategy.vpp):
+        return {}
+    return {GROUP: strategy.group}
+
+
+def _read_group(arguments: Arguments, known: Known, notes: list[str]) -> Any:
+    group: int = arguments.get(GROUP, 0)
+    return group if group and known["vpp"] > 1 else None
+
+
+def _schedule_options(plan: Plan) -> Entries | Unsupported:
+    if plan.strategy.schedule == Schedule.ONE_F_ONE_B:
+        return {}
+    return Unsupported(
+        f"{plan.strategy.schedule.text} is not in megatron/core/pipeline_parallel/schedules.py, which runs 1f1b."
+    )
+
+
+def _vocabulary_options(plan: Plan) -> Entries | Unsupported:
+    if plan.strategy.vocabulary <= Vocabulary.REDISTRIBUTED:
+        return _stages_options(plan)
+    return Unsupported(
+        f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the "
+        "first and the last one (megatron/core/models/gpt/gpt_model.py)."
+    )
+
+
+FSDP: Entries = {
+    "--use-distributed-optimizer": True,
+    "--use-megatron-fsdp": True,
+    "--init-model-with-meta-device": True,
+    "--no-gradient-accumulation-fusion": True,
+    "--ckpt-format": "fsdp_dtensor",
+}
+"""Options that Megatron-FSDP requires (Megatron-LM, docs on Megatron-FSDP; megatron/training/arguments.py)."""
+
+FSDP_SHARDING = "--data-parallel-sharding-strategy"
+
+FSDP_SHARDINGS = {
+    "no_shard": Sharding.NONE,
+    "optim": Sharding.OPTIMIZER,
+    "optim_grads": Sharding.GRADIENTS,
+    "optim_grads_params": Sharding.WEIGHTS,
+}
+"""Sharding by the strategy of Megatron-FSDP; exports write the last two, the others without it."""
+
+
+def _sharding_options(plan: Plan) -> Entries | Unsupported:
+    if plan.strategy.pp > 1 and plan.strategy.sharding >= Sharding.GRADIENTS:
+        return Unsupported("Gradients and weights are sharded only without a pipeline (arguments.py, validate_args).")
+    if shares_by_layers(plan) or plan.strategy.sharding == Sharding.NONE:
+        return {}
+    if plan.strategy.sharding == Sharding.OPTIMIZER:
+        return {"--use-distributed-optimizer": True}
+    names = {sharding: name for name, sharding in FSDP_SHARDINGS.items()}
+    return {**FSDP, FSDP_SHARDING: names[plan.strategy.sharding]}
+
+
+def _read_sharding(arguments: Arguments, known: Known, notes: list[str]) -> Sharding:
+    """Return the sharding; one replica shards nothing, whatever the options are."""
+    if known["dp"] * known["cp"] == 1:
+        return Sharding.NONE
+    if "--use-torch-fsdp2" in arguments:
+        return Sharding.WEIGHTS
+    if arguments.get("--optimizer") == "dist_muon":
+        return Sharding.OPTIMIZER
+    if "--use-megatron-fsdp" in arguments:
+        return FSDP_SHARDINGS[arguments.get(FSDP_SHARDING, "optim_grads_params")]
+    return Sharding.OPTIMIZER if "--use-distributed-optimizer" in arguments else Sharding.NONE
+
+
+def _recompute_options(plan: Plan) -> Entries | Unsupported:
+    strategy = plan.strategy
+    block = block_of(strategy.layout, strategy.pp) if strategy.layout else None
+    if strategy.recompute == Recompute.FULL:
+        return _fully("uniform", 1)
+    if block:
+        return _fully("block", block) if strategy.recompute == Recompute.NONE else Unsupported(_BLOCK_AND_MODULES)
+    nameless = recomputes("every_other_matmul", recompute=strategy.recompute)
+    if nameless:
+        return Unsupported("every_other_matmul is torchtitan's; --recompute-modules has no word for it.")
+    modules = recompute_modules(strategy.recompute)
+    return {"--recompute-granularity": "selective", "--recompute-modules": modules} if modules else {}
+
+
+_BLOCK_AND_MODULES = (
+    "some layers in full and modules of the others at once: --recompute-granularity is full or selective."
+)
+
+
+def _fully(method: str, num_layers: int) -> Entries:
+    return {
+        "--recompute-granularity": "full",
+        "--recompute-method": method,
+        "--recompute-num-layers": num_layers,
+    }
+
+
+def recompute_modules(recompute: Recompute) -> list[str]:
+    """
+    Return Megatron-LM's names of recomputed modules, without those inside a module that is recomputed whole.
+
+    >>> recompute_modules(Recompute.of("norms", "experts"))
+    ['layernorm', 'moe']
+    """
+    chosen = [name for name in MEGATRON_MODULES if recomputes(name, recompute=recompute)]
+    inside = ("shared_experts", "expert_activation") if "experts" in chosen else ()
+    return [MEGATRON_MODULES[name] for name in chosen if name not in inside]
+
+
+def _read_recompute(arguments: Arguments, known: Known, notes: list[str]) -> Recompute:
+    granularity = arguments.get("--recompute-granularity")
+    if granularity == "full":
+        return Recompute.NONE if arguments["--recompute-method"] == "block" else Recompute.FULL
+    if granularity is None and "--recompute-activations" not in arguments:
+        return Recompute.NONE
+    ours = {name: module for module, name in MEGATRON_MODULES.items()}
+    given = arguments.get("--recompute-modules", ["core_attn"])
+    uncosted = [name for name in given if name not in ours]
+    if uncosted:
+        notes.append(f"--recompute-modules {' '.join(uncosted)}: costed as if they were kept.")
+    chosen = Recompute.of(*(ours[name] for name in given if name in ours))
+    paper = Recompute.of("core_attention", "qkv")
+    return Recompute.SELECTIVE if chosen == paper else chosen
+
+
+def _activation_offload_options(plan: Plan) -> Entries:
+    """Return the options that offload whole layers where Megatron-LM can, else all modules."""
+    strategy = plan.strategy
+    if not strategy.activation_offload:
+        return {}
+    if offloads_whole_layers(plan):
+        return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
+    modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=strategy.recompute)))
+    return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
+
+
+def _read_activation_offload(arguments: Arguments, known: Known, notes: list[str]) -> int:
+    layers = arguments.get("--cpu-offloading-num-layers", 0)
+    modules = set(arguments.get("--offload-modules", ()))
+    all_modules = {*offloadable(experts_recomputed="moe" in arguments.get("--recompute-modules", ()))}
+    if modules and not modules >= all_modules:
+        names = ", ".join(sorted(modules))
+        notes.append(f"Only activations of the modules {names} are offloaded: costed as if none were.")
+    return int(layers > 0 or modules >= all_modules)
+
+
+def _token_dispatcher_options(plan: Plan) -> Entries:
+    """Return the options of the dispatcher; without them Megatron-LM uses allgather."""
+    dispatcher = plan.strategy.token_dispatcher
+    if not plan.facts.model.has_experts:
+        return {}
+    if dispatcher == TokenDispatcher.ALLTOALL:
+        return {"--moe-token-dispatcher-type": "alltoall"}
+    return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": dispatcher.text}
+
+
+def _read_token_dispatcher(arguments: Arguments, known: Known, notes: list[str]) -> TokenDispatcher:
+    """Return the dispatcher; alltoall with ep 1, and for Megatron-LM's default allgather, with a note."""
+    kind = arguments.get("--moe-token-dispatcher-type", "allgather")
+    if arguments.get("--expert-model-parallel-size", 1) == 1:
+        return TokenDispatcher.ALLTOALL
+    if kind == "allgather":
+        notes.append("--moe-token-dispatcher-type allgather (Megatron-LM's default): costed as alltoall.")
+    if kind != "flex":
+        return TokenDispatcher.ALLTOALL
+    backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
+    dispatchers = {one.text: one for one in TokenDispatcher}
+    if backend not in dispatchers:
+        notes.append(f"--moe-flex-dispatcher-backend {backend}: costed as hybridep, which sends a token once as well.")
+    return dispatchers.get(backend, TokenDispatcher.HYBRIDEP)
+
+
+def _cuda_graphs_options(plan: Plan) -> Entries:
+    """
+    Return the options of CUDA graphs.
+
+    They need Transformer Engine's RNG tracker, and a full-iteration graph cannot check for NaN. Recomputation inside a
+    graph must not draw random numbers, so dropout is off then; plans are costed without it.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:784,1802; Megatron-Bridge 0.3.1,
+    training/config.py:1455.
+    """
+    graphs = plan.strategy.cuda_graphs
+    if graphs == CudaGraphs.NONE:
+        return {}
+    scope: Entries = {"--cuda-graph-scope": graphs.text.split("+"), "--te-rng-tracker": True}
+    if plan.strategy.recompute not in (Recompute.NONE, Recompute.FULL):
+        scope |= dict.fromkeys(DROPOUTS, 0.0)
+    if graphs != CudaGraphs.FULL_ITERATION:
+        return {"--cuda-graph-impl": "transformer_engine", **scope}
+    return {"--cuda-graph-impl": "local", "--no-check-for-nan-in-loss-and-grad": True, **scope}
+
+
+def _read_cuda_graphs(arguments: Arguments, known: Known, notes: list[str]) -> CudaGraphs:
+    """Return the CUDA graphs; without modules whole layers are captured."""
+    given = {"--enable-cuda-graph": "local", "--external-cuda-graph": "transformer_engine"}
+    older = [impl for option, impl in given.items() if option in arguments]
+    impl = arguments.get("--cuda-graph-impl", *older or ["none"])
+    named: list[str] = arguments.get("--cuda-graph-modules") or arguments.get("--cuda-graph-scope") or []
+    scope = {*named} - {"full", INFERENCE_SCOPE}
+    if impl == "none":
+        return CudaGraphs.NONE
+    if impl == "full_iteration" or "full_iteration" in scope:
+        return CudaGraphs.FULL_ITERATION
+    routing = {"moe_router", "moe_preprocess"}
+    if impl == "local" and scope & routing:
+        scope |= routing
+    return CudaGraphs.of(*(scope or set(graph_modules(known["model"])) - routing))
+
+
+def _cp_options(plan: Plan) -> Entries | Unsupported:
+    """Return the options of context parallelism; an all-to-all needs heads that divide over the ranks."""
+    strategy, kinds = plan.strategy, plan.facts.model.kinds
+    degree: Entries = {CP: strategy.cp}
+    if strategy.cp == 1 or context_exchange(plan.cluster) == "p2p":
+        return degree
+    counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
+    if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
+        return Unsupported(
+            "The plan counts all-to-alls (cp_comm_type a2a), which need heads of each tensor-parallel rank that are a "
+            "multiple of cp (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
+        )
+    return degree
+
+
+def _cp_overlap_options(plan: Plan) -> Entries | Unsupported:
+    exchange = context_exchange(plan.cluster)
+    if plan.strategy.cp > 1 and not plan.strategy.cp_overlap and exchange == "p2p":
+        return Unsupported(
+            "the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p)."
+        )
+    return {"--cp-comm-type": [exchange]} if plan.strategy.cp > 1 else {}
+
+
+WITHOUT_PP_OVERLAP = "--no-overlap-p2p-communication"
+
+
+def _pp_overlap_options(plan: Plan) -> Entries | Unsupported:
+    """Return the options of pipeline overlap, which is on by default with VPP and off without."""
+    strategy = plan.strategy
+    if strategy.pp_overlap and strategy.vpp == 1:
+        return Unsupported("megatron/training/arguments.py switches it off without virtual stages (vpp above 1).")
+    return {WITHOUT_PP_OVERLAP: True} if strategy.vpp > 1 and not strategy.pp_overlap else {}
+
+
+def _dp_overlap_options(plan: Plan) -> Entries | Unsupported:
+    strategy = plan.strategy
+    if not strategy.dp_overlap and strategy.sharding >= Sharding.GRADIENTS:
+        return Unsupported("Megatron-FSDP always overlaps (megatron_fsdp.py:276).")
+    return dict.fromkeys(_overlap_switches(strategy.sharding), True) if strategy.dp_overlap else {}
+
+
+def _overlap_switches(sharding: Sharding) -> tuple[str, ...]:
+    """Switches that overlap data-parallel communication; weights are gathered where optimizer states are sharded."""
+    gathers = ("--overlap-param-gather",) if sharding >= Sharding.OPTIMIZER else ()
+    return ("--overlap-grad-reduce", *gathers)
+
+
+def _read_pp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> int:
+    return int(known["vpp"] > 1 and WITHOUT_PP_OVERLAP not in arguments)
+
+
+def _read_dp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> int:
+    """Return the overlap of gradients and of weights, if both wait for nothing; Megatron-FSDP always overlaps."""
+    replicas, sharding = known["dp"] * known["cp"], known["sharding"]
+    halves, is_fsdp = [name in arguments for name in _overlap_switches(sharding)], sharding >= Sharding.GRADIENTS
+    if any(halves) and not all(halves) and replicas > 1 and not is_fsdp:
+        notes.append("Only gradients are overlapped, not parameters: costed as if neither were.")
+    return int(replicas > 1 and (all(halves) or is_fsdp))
+
+
+def _layout_options(plan: Plan) -> Entries | Unsupported:
+    strategy, layout = plan.strategy, plan.strategy.layout
+    if layout is None:
+        return {}
+    unlike = _unlike(layout, strategy)
+    if unlike:
+        return Unsupported(f"{unlike} differs between pipeline ranks; Megatron-LM has one option for all of them.")
+    if any(layout.full_layers) and (strategy.ep_overlap or strategy.activation_offload):
+        excluding = "ep_overlap" if strategy.ep_overlap else "activation_offload"
+        return Unsupported(
+            f"full_layers beside {excluding}, which excludes full recomputation (transformer_config.py:1871)."
+        )
+    if any(layout.full_layers) and strategy.cuda_graphs > CudaGraphs.FULL_ITERATION:
+        return Unsupported("full_layers beside CUDA graphs of modules, which exclude it (transformer_config.py:1781).")
+    return _stages_options(plan)
+
+
+def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
+    """Return the field of a layout that differs between ranks and has no option; None: every field has one."""
+    if set(layout.recompute) != {strategy.recompute}:
+        return "recompute"
+    if set(layout.activation_offload) != {strategy.activation_offload}:
+        return "activation_offload"
+    is_full = strategy.recompute == Recompute.FULL
+    is_expressible = is_full or not any(layout.full_layers) or block_of(layout, strategy.pp) is not None
+    return None if is_expressible else "full_layers"
+
+
+STRATEGY: Mapping[str, Entry] = {
+    "tp": Entry("--tensor-model-parallel-size"),
+    "cp": Entry(_cp_options, CP),
+    "pp": Entry("--pipeline-model-parallel-size"),
+    "dp": Entry(no_options),  # it follows from the number of processes and the other degrees
+    "ep": Entry(_expert_degree("ep", EP), EP),
+    "etp": Entry(_expert_degree("etp", ETP), _read_etp),
+    "vpp": Entry(_stages_options),  # read with the layers of the stages
+    "group": Entry(_group_options, _read_group),
+    "mbs": Entry("--micro-batch-size"),
+    "sequence_parallel": Entry(switch(SP), lambda arguments, known, _: int(SP in arguments and known["tp"] > 1)),
+    "schedule": Entry(_schedule_options),
+    "vocabulary": Entry(_vocabulary_options),  # read with the layers of the stages
+    "sharding": Entry(_sharding_options, _read_sharding),
+    "recompute": Entry(_recompute_options, _read_recompute),
+    "activation_offload": Entry(_activation_offload_options, _read_activation_offload),
+    # The precision-aware optimizer needs the distributed one, also where there is nothing to shard.
+    "optimizer_offload": Entry(
+        switch("--use-distributed-optimizer", "--use-precision-aware-optimizer", "--optimizer-cpu-offload"),
+        reads_switch("--optimizer-cpu-offload"),
+    ),
+    "token_dispatcher": Entry(_token_dispatcher_options, _read_token_dispatcher),
+    "cuda_graphs": Entry(_cuda_graphs_options, _read_cuda_graphs),
+    "tp_overlap": Entry(switch(TP_OVERLAP), reads_switch(TP_OVERLAP)),
+    "cp_overlap": Entry(_cp_overlap_options, lambda arguments, known, _: int(known["cp"] > 1)),
+    "ep_overlap": Entry(switch(EP_OVERLAP), reads_switch(EP_OVERLAP)),
+    "pp_overlap": Entry(_pp_overlap_options, _read_pp_overlap),
+    "dp_overlap": Entry(_dp_overlap_options, _read_dp_overlap),
+    "layout": Entry(_layout_options),  # read with the layers of the stages
+}
+"""Megatron-LM's options for each field of a strategy, written and read."""
+
+DECISION_OPTIONS: Mapping[str, FieldOptions] = {name: entry.write for name, entry in STRATEGY.items()}
+"""Megatron-LM's options for each field of a strategy."""
+
+
+def read_strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, ...]]:
+    """
+    Read the strategy of arguments, with notes on what is costed otherwise.
+
+    Raises
+    ------
+    SpecError
+        If degrees are missing or wrong, or if options on stages contradict each other or the model.
+    """
+    notes: list[str] = []
+    known: dict[str, Any] = {"model": facts.model}
+    for name in ("tp", "cp", "pp", "mbs"):
+        known[name] = STRATEGY[name].value(arguments, known, notes)
+    if "--micro-batch-size" not in arguments:
+        raise SpecError(f"{WHERE}.--micro-batch-size", "is required but missing.")
+    for name in ("tp", "cp", "pp", "mbs"):
+        if known[name] < 1:
+            raise SpecError(f"strategy.{name}", f"is {known[name]}, must be at least 1.")
+    ranks, devices = known["tp"] * known["cp"] * known["pp"], facts.cluster.num_devices
+    if devices % ranks:
+        raise SpecError("cluster.num_devices", f"is {devices}, no multiple of tp * cp * pp = {ranks}.")
+    known["dp"] = devices // ranks
+    known["vpp"], layers = read_stages(arguments, facts.model, known["pp"])
+    for name, entry in STRATEGY.items():
+        if name not in known:
+            known[name] = entry.value(arguments, known, notes)
+    decisions = {name: value for name, value in known.items() if name != "model" and value is not None}
+    strategy = completed(facts, StrategyFile(decisions=decisions, layout=AS_DEALT))
+    return place_layers(strategy, facts.model, arguments, layers), tuple(notes)

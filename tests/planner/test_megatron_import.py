@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from planner.frameworks.runnable import as_plan, plainest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
@@ -22,7 +23,6 @@ from planner.frameworks.megatron.options import MEANINGS, options
 from planner.frameworks.megatron.read import WITHOUT_COST, from_megatron_lm
 from planner.frameworks.megatron.read_model import REFUSED
 from planner.frameworks.megatron.strategy import DECISION_OPTIONS, STRATEGY
-from planner.frameworks.runnable import as_plan, plainest
 from tests.constraints.test_megatron_cases import the_file
 
 SMALL = (

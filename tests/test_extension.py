@@ -189,11 +189,15 @@ def test_setting_of_a_framework(extend):
             "    if settings.dropout:\n        memory.update(PARTS_DROPOUT)\n",
         ),
     )
-    for target in ("accelerate", "deepspeed", "torchtitan", "megatron/settings"):
+    for target in ("accelerate", "deepspeed", "torchtitan"):
         copy.add(
             f"planner/frameworks/{target}.py",
             ('    "composition": only("step", NO_STEP),\n', '    "dropout": no_options,\n'),
         )
+    copy.add(
+        "planner/frameworks/megatron/settings.py",
+        ('    "composition": Entry(only("step", NO_STEP)),\n', '    "dropout": Entry(no_options),\n'),
+    )
 
     _, plain, dropping, *_ = copy.say(
         SCHEMAS,

@@ -138,7 +138,7 @@ class Entry:
 
 def reads_switch(option: str) -> Reader:
     """Return a reader of a field that is true where a target's switch is given."""
-    return lambda options, known, notes: int(option in options)
+    return lambda options, known, notes: option in options
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

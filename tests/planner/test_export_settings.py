@@ -12,8 +12,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings
 from planner import export, load
 from planner.frameworks import TARGETS
-from planner.frameworks.megatron.read import from_megatron_lm
-from planner.frameworks.megatron.read_settings import release_for
+from planner.frameworks.megatron.read import from_megatron_lm, release_for
 from planner.frameworks.target import effective_settings
 from planner.results import Plan
 from tests.builders_estimate import estimate_by_recipes as estimate

@@ -19,8 +19,7 @@ from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.forks.words import DEEPSPEED, in_megatron_words, model_entries
 from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
-from planner.frameworks.megatron.read import Imported, from_megatron_lm
-from planner.frameworks.megatron.read_settings import release_for
+from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
 from planner.frameworks.shell.text import known_part, unknown, unknown_names, written
 from planner.frameworks.shell.variables import Variables
 

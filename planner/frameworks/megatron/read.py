@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, sentence
 from constraints.verdict import violated
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
@@ -22,12 +24,12 @@ from planner.frameworks.megatron.checks import (
 )
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import read_model, translate_pattern
-from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for
-from planner.frameworks.megatron.settings import PRECISIONS, context_exchange
+from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, read_group, read_settings
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.frameworks.megatron.strategy import read_strategy
+from planner.jobs.cluster import device_of, device_path
 from planner.jobs.completion import strategy_entries
-from planner.jobs.document import apply_override
+from planner.jobs.document import apply_override, read_mapping
 from planner.jobs.problem import load
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
@@ -137,6 +139,45 @@ def from_megatron_lm(
     notes = (*notes, *uneven_stages(strategy, facts.model), *_forbidden(facts, strategy))
     remarks = (*_note_release(framework), *remarks, *assumed, *of_settings, *notes)
     return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_note_uncosted(found)))
+
+
+PLAIN = "megatron-lm-"
+"""Prefix of plain releases of Megatron-LM, whose defaults are those of its parser, not of a recipe."""
+
+
+def release_for(device: object, loss: object, among: str | tuple[str, ...] = PLAIN) -> str | None:
+    """
+    Return the newest plain release of Megatron-LM for a job.
+
+    Parameters
+    ----------
+    device
+        Device of the job.
+    loss
+        Setting ``loss`` of the job, which not every release has; with several values or none any release matches.
+    among
+        Beginnings of the names that may be.
+
+    Returns
+    -------
+    str or None
+        Name of the release; None: none runs on the device, or it has its own software.
+    """
+    if not isinstance(device, (str, Mapping)):
+        return None
+    path = device_path(device, Path())
+    known = device_of(dict(device) if isinstance(device, Mapping) else device if path is None else read_mapping(path))
+    own = known.framework
+    if own is not None and (own.startswith(PLAIN) or own == "mofa"):
+        return None
+    fitting = [
+        name
+        for name in catalog.frameworks()
+        if name.startswith(among)
+        and (own is not None or catalog.runs_on(catalog.framework(name), known.architecture))
+        and (not isinstance(loss, str) or loss in catalog.framework(name).setting_values.get("loss", (loss,)))
+    ]
+    return max(fitting, key=lambda name: catalog.framework(name).since, default=None)
 
 
 def _judging(overrides: Sequence[str]) -> tuple[str, ...]:

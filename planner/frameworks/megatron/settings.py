@@ -1,22 +1,28 @@
-"""The precision and the settings of the framework as options of Megatron-LM."""
+"""The precision and the settings of the framework as options of Megatron-LM, written and read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
 from costmodel.lowering.recompute import recomputes
-from costmodel.strategy import Recompute, Sharding, TokenDispatcher
+from costmodel.strategy import Recompute, Sharding, Strategy, TokenDispatcher
+from planner.frameworks.megatron.options import WHERE, Arguments
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     NO_STEP,
     Choice,
     Entries,
+    Entry,
     FieldOptions,
+    Known,
     Unsupported,
     effective_settings,
     no_options,
     only,
+    reads_switch,
     require_precision,
     switch,
 )
@@ -34,6 +40,9 @@ PRECISIONS: dict[str, Entries] = {
 
 OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
 """Every module that can be offloaded (megatron/core/transformer/transformer_config.py:1273, megatron-core 0.16.1)."""
+
+OFFLOAD, FRACTION = "--optimizer-cpu-offload", "--optimizer-offload-fraction"
+OFFLOAD_OVERLAP = "--overlap-cpu-optimizer-d2h-h2d"
 
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
 
@@ -106,6 +115,29 @@ def _gradient_dtype_options(plan: Plan) -> Entries | Unsupported:
     )
 
 
+def _read_gradient_dtype(arguments: Arguments, known: Known, notes: list[str]) -> str:
+    """
+    Return the dtype of gradients.
+
+    The default is FP32 for BF16 weights and FP16 for FP16 weights; Megatron-FSDP has an option of its own.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: ``accumulate_allreduce_grads_in_fp32``.
+    """
+    own = arguments.get("--megatron-fsdp-main-grads-dtype", "auto")
+    if own != "auto" and "--use-megatron-fsdp" in arguments:
+        return str(own)
+    if own != "auto":
+        notes.append("--megatron-fsdp-main-grads-dtype: without --use-megatron-fsdp it says nothing.")
+    if "--accumulate-allreduce-grads-in-fp32" in arguments:
+        return "fp32"
+    if "--fp16" in arguments:
+        return "fp16"
+    narrow = "--grad-reduce-in-bf16" in arguments or arguments.get("--main-grads-dtype") == "bf16"
+    return "bf16" if narrow else "fp32"
+
+
 def _moments_dtype_options(plan: Plan) -> Entries | Unsupported:
     moments = effective_settings(plan).moments_dtype
     if moments == "fp32":
@@ -114,8 +146,20 @@ def _moments_dtype_options(plan: Plan) -> Entries | Unsupported:
         return Unsupported(
             "moments in host memory are FP32 (megatron/core/optimizer/cpu_offloading has no option for them)."
         )
-    options = {"--use-precision-aware-optimizer": True, "--exp-avg-dtype": moments, "--exp-avg-sq-dtype": moments}
+    options: Entries = {"--use-precision-aware-optimizer": True, **dict.fromkeys(MOMENTS, moments)}
     return _add_distributed_optimizer(plan, options, "megatron/core/optimizer/optimizer_config.py:381")
+
+
+MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
+
+
+def _read_moments_dtype(arguments: Arguments, known: Known, notes: list[str]) -> str:
+    given = [arguments.get(name, "fp32") for name in MOMENTS]
+    if given in (["fp32"] * 2, ["bf16"] * 2):
+        return str(given[0])
+    costed = "fp32" if "fp32" in given else "bf16"
+    notes.append(f"Moments are {' and '.join(given)}: costed as {costed}.")
+    return costed
 
 
 def _fp8_param_gather_options(plan: Plan) -> Entries | Unsupported:
@@ -165,6 +209,17 @@ def _optimizer_options(plan: Plan) -> Entries | Unsupported:
     return {"--optimizer": "dist_muon"}
 
 
+def _read_optimizer(arguments: Arguments, known: Known, notes: list[str]) -> str:
+    """Return the optimizer; Muon with the distributed optimizer is ``dist_muon``."""
+    given = str(arguments.get("--optimizer", "adam"))
+    if given in ("adam", "dist_muon"):
+        return given
+    if given == "muon" and "--use-distributed-optimizer" in arguments:
+        return "dist_muon"
+    notes.append(f"--optimizer {given}: costed as Adam, with two moments.")
+    return "adam"
+
+
 def _optimizer_group_options(plan: Plan) -> Entries | Unsupported:
     """Return the number of optimizer instances, which is one option for dense weights and experts."""
     group, strategy, ranks = effective_settings(plan).optimizer_group, plan.strategy, _replicas(plan)
@@ -181,6 +236,25 @@ def _optimizer_group_options(plan: Plan) -> Entries | Unsupported:
                 f"shared by {min(experts, group)} (megatron/core/parallel_state.py:1264)."
             )
     return {"--num-distributed-optimizer-instances": instances}
+
+
+def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
+    """
+    Number of data-parallel ranks of one distributed optimizer instance; ``all`` with one instance or no sharding.
+
+    Raises
+    ------
+    SpecError
+        If the ranks are no multiple of the instances (megatron/core/parallel_state.py:833, megatron-core 0.16.1).
+    """
+    name = "--num-distributed-optimizer-instances"
+    instances: int = arguments.get(name, 1)
+    ranks = strategy.dp * strategy.cp
+    if strategy.sharding == Sharding.NONE or instances == 1:
+        return "all"
+    if ranks % instances:
+        raise SpecError(f"{WHERE}.{name}", f"is {instances}; {ranks} replicas are no multiple of it.")
+    return ranks // instances
 
 
 # --- layers ------------------------------------------------------------------------------------------------
@@ -215,6 +289,20 @@ def _communication_sms_options(plan: Plan) -> Entries | Unsupported:
     return {option: number} if option else Unsupported("there is no option for the processors of this dispatcher.")
 
 
+def _read_communication_sms(arguments: Arguments, known: Known, notes: list[str]) -> Any:
+    """Return the number of SMs of the dispatcher's kernels; without an option it is the framework's, with a note."""
+    if arguments.get("--moe-token-dispatcher-type") != "flex":
+        return None
+    backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
+    number = arguments.get(NUM_SMS.get(backend, ""), arguments.get("--moe-flex-dispatcher-num-sms"))
+    if number is None and arguments.get("--expert-model-parallel-size", 1) > 1:
+        notes.append(
+            f"No option says the SMs of {backend}'s kernels: as many as cluster.framework has; "
+            "settings.communication_sms=N says it."
+        )
+    return number
+
+
 def _offloaded_layers_options(plan: Plan) -> Entries | Unsupported:
     """Refuse a number of offloaded layers where modules are offloaded; the option comes with the decision itself."""
     if effective_settings(plan).offloaded_layers is None or offloads_whole_layers(plan):
@@ -225,11 +313,37 @@ def _offloaded_layers_options(plan: Plan) -> Entries | Unsupported:
     )
 
 
+def _read_offloaded_layers(arguments: Arguments, known: Known, notes: list[str]) -> int | None:
+    """Return the number of offloaded layers; all but the last is the maximum, which a job does not write."""
+    layers: int = arguments.get("--cpu-offloading-num-layers", 0)
+    return layers if 0 < layers < known["num_layers"] - 1 else None
+
+
 def _offloaded_states_options(plan: Plan) -> Entries:
     """Return the share of offloaded states; Bridge's default is 0 (megatron/core/optimizer/optimizer_config.py)."""
     if not plan.strategy.optimizer_offload:
         return {}
-    return {"--optimizer-offload-fraction": effective_settings(plan).offloaded_states}
+    return {FRACTION: effective_settings(plan).offloaded_states}
+
+
+def _read_offloaded_states(arguments: Arguments, known: Known, notes: list[str]) -> Any:
+    """Return the share of offloaded states; the parser's default is all of them."""
+    return arguments.get(FRACTION, 1.0) if OFFLOAD in arguments else None
+
+
+def _read_offload_overlap(arguments: Arguments, known: Known, notes: list[str]) -> bool | None:
+    return OFFLOAD_OVERLAP in arguments if OFFLOAD in arguments else None
+
+
+def _read_host_threads(arguments: Arguments, known: Known, notes: list[str]) -> int | None:
+    """Return the threads that the environment gives to offloaded states; each rank's share of the cores without."""
+    threads = known["variables"].get("OMP_NUM_THREADS", "")
+    if OFFLOAD not in arguments:
+        return None
+    if not threads.isdecimal():
+        notes.append("OMP_NUM_THREADS is not said: each rank's share of the host's cores; settings.host_threads=N.")
+        return None
+    return int(threads) or None
 
 
 def _mtp_layers_options(plan: Plan) -> Entries | Unsupported:
@@ -239,41 +353,101 @@ def _mtp_layers_options(plan: Plan) -> Entries | Unsupported:
     return {}
 
 
-SETTINGS: Mapping[str, FieldOptions] = {
-    "gradient_dtype": _gradient_dtype_options,
-    "weight_dtype": only(
-        "recipe",
-        "ranks hold weights in the recipe's bits; those in FP32 are the optimizer's "
-        "(megatron/core/optimizer/distrib_optimizer.py).",
+def _read_attention(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
+    backend = arguments.get("--attention-backend")
+    return None if backend is None else "unfused" if backend in ("unfused", "local") else "flash"
+
+
+def _read_allocator(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
+    """Return the allocator, where the environment has it."""
+    variables = known["variables"]
+    value = variables.get("PYTORCH_CUDA_ALLOC_CONF", variables.get("PYTORCH_ALLOC_CONF"))
+    if value is None:
+        return None
+    return "expandable" if "expandable_segments:true" in value.lower() else "segments"
+
+
+def _read_launches(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
+    return "blocking" if known["variables"].get("CUDA_LAUNCH_BLOCKING") == "1" else None
+
+
+def _read_loss(arguments: Arguments, known: Known, notes: list[str]) -> str:
+    """Return the loss; the kind of fusion counts only with its switch, and ``native`` is the default."""
+    implementation = arguments.get("--cross-entropy-fusion-impl", "native")
+    if "--cross-entropy-loss-fusion" not in arguments:
+        return "unfused"
+    if implementation != "te":
+        notes.append("--cross-entropy-fusion-impl native: costed as the unfused loss, in FP32 as well.")
+    return "fused" if implementation == "te" else "unfused"
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "gradient_dtype": Entry(_gradient_dtype_options, _read_gradient_dtype),
+    "weight_dtype": Entry(
+        only(
+            "recipe",
+            "ranks hold weights in the recipe's bits; those in FP32 are the optimizer's "
+            "(megatron/core/optimizer/distrib_optimizer.py).",
+        )
     ),
-    "moments_dtype": _moments_dtype_options,
-    "fp8_param_gather": _fp8_param_gather_options,
-    "mtp_layers": _mtp_layers_options,
-    "shared_expert_overlap": _shared_expert_overlap_options,
-    "delay_wgrad": _delay_wgrad_options,
-    "communication_sms": _communication_sms_options,
-    "offloaded_layers": _offloaded_layers_options,
-    "offloaded_states": _offloaded_states_options,
-    "offloaded_masters": only(
-        True,
-        "--optimizer-cpu-offload needs --use-precision-aware-optimizer, whose FP32 weights are the optimizer's "
-        "(megatron/training/arguments.py, validate_args).",
-    ),
-    "offload_overlap": switch("--overlap-cpu-optimizer-d2h-h2d"),
-    "host_threads": no_options,  # a variable of the environment
-    "optimizer_group": _optimizer_group_options,
-    "optimizer": _optimizer_options,
-    "kernels": only(
-        "fused",
-        "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its own.",
-    ),
-    "attention": Choice({"flash": {}, "unfused": {"--attention-backend": "unfused"}}),
+    "moments_dtype": Entry(_moments_dtype_options, _read_moments_dtype),
+    "fp8_param_gather": Entry(_fp8_param_gather_options, reads_switch("--fp8-param-gather")),
+    "mtp_layers": Entry(_mtp_layers_options, lambda arguments, known, _: arguments.get("--mtp-num-layers", 0)),
+    "shared_expert_overlap": Entry(_shared_expert_overlap_options, reads_switch("--moe-shared-expert-overlap")),
+    "delay_wgrad": Entry(_delay_wgrad_options, reads_switch("--delay-wgrad-compute")),
+    "optimizer": Entry(_optimizer_options, _read_optimizer),
     # The other fusion, ``native``, works in FP32 as the unfused loss does, and is costed as that.
-    "loss": Choice(
-        {"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}}
+    "loss": Entry(
+        Choice({"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}}),
+        _read_loss,
     ),
-    "allocator": no_options,  # a variable of the environment
-    "launches": no_options,  # a variable of the environment
-    "composition": only("step", NO_STEP),
+    "communication_sms": Entry(_communication_sms_options, _read_communication_sms),
+    "offloaded_layers": Entry(_offloaded_layers_options, _read_offloaded_layers),
+    "offloaded_states": Entry(_offloaded_states_options, _read_offloaded_states),
+    "offloaded_masters": Entry(
+        only(
+            True,
+            "--optimizer-cpu-offload needs --use-precision-aware-optimizer, whose FP32 weights are the optimizer's "
+            "(megatron/training/arguments.py, validate_args).",
+        )
+    ),
+    "offload_overlap": Entry(switch(OFFLOAD_OVERLAP), _read_offload_overlap),
+    "host_threads": Entry(no_options, _read_host_threads),  # a variable of the environment
+    "attention": Entry(Choice({"flash": {}, "unfused": {"--attention-backend": "unfused"}}), _read_attention),
+    "allocator": Entry(no_options, _read_allocator),  # a variable of the environment
+    "launches": Entry(no_options, _read_launches),  # a variable of the environment
+    "optimizer_group": Entry(_optimizer_group_options),  # read with the strategy, by read_group
+    "kernels": Entry(
+        only(
+            "fused",
+            "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its "
+            "own.",
+        )
+    ),
+    "composition": Entry(only("step", NO_STEP)),
 }
+"""Megatron-LM's options for each setting, written and read."""
+
+SETTINGS: Mapping[str, FieldOptions] = {name: entry.write for name, entry in ENTRIES.items()}
 """Megatron-LM's options for each setting."""
+
+
+def read_settings(
+    arguments: Arguments, variables: Mapping[str, str], num_layers: int
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """
+    Return the settings of a job and notes on assumptions; optimizer groups are read by :func:`read_group`.
+
+    Parameters
+    ----------
+    arguments
+        Values by option.
+    variables
+        Environment variables.
+    num_layers
+        Layers of the model; all but one may be offloaded.
+    """
+    notes: list[str] = []
+    known = {"variables": variables, "num_layers": num_layers}
+    found = {name: entry.value(arguments, known, notes) for name, entry in ENTRIES.items()}
+    return {name: value for name, value in found.items() if value is not None}, tuple(notes)

@@ -139,8 +139,11 @@ def its_answers(copy: Extended) -> None:
     for target in ("accelerate", "deepspeed", "torchtitan"):
         copy.add(f"planner/frameworks/{target}.py", ('    "mbs": _mbs,\n', '    "half_gradients": no_options,\n'))
     copy.add(
-        "planner/frameworks/megatron/lm.py",
-        ('    "dp_overlap": _dp_overlap_options,\n', '    "half_gradients": lambda plan: {},\n'),
+        "planner/frameworks/megatron/strategy.py",
+        (
+            '    "dp_overlap": Entry(_dp_overlap_options, _read_dp_overlap),\n',
+            '    "half_gradients": Entry(lambda plan: {}),\n',
+        ),
     )
 
 

@@ -100,7 +100,9 @@ def checks_of(seed: int) -> Iterator[Check]:
     seconds = found[0].step_seconds if found else float("inf")
     node = job.facts.cluster.device.devices_per_node
     for num_nodes in range(1, job.facts.cluster.num_nodes + 1):
-        alone = plan(job.with_cluster(num_devices=num_nodes * node).with_limits(idle_devices=False), certified=False)
+        alone = plan(
+            job.change_cluster(num_devices=num_nodes * node).change_limits(idle_devices=False), certified=False
+        )
         plans = alone.plans
         yield Check(job=job, num_nodes=num_nodes, seconds=seconds, alone=plans[0] if plans else None)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.limits import named_rule
+from constraints.limits import name_rule
 from constraints.rule import Holds, Rule
 from costmodel.strategy import Strategy
 
@@ -91,7 +91,7 @@ def _is_listed(rows: Iterable[Mapping[str, int]], names: tuple[str, ...], text: 
             answer = answer | _is_row(table, [np.asarray(decisions[name]) for name in known])
         return np.asarray(answer)
 
-    return named_rule(holds, names, text)
+    return name_rule(holds, names, text)
 
 
 def _patterns(

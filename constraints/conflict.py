@@ -134,12 +134,12 @@ def hitting_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]
     """
     hitting: list[frozenset[Element]] = [frozenset()]
     for one in sets:
-        extended = (known if known & one else known | {element} for known in hitting for element in sorted_by_text(one))
+        extended = (known if known & one else known | {element} for known in hitting for element in sort_by_text(one))
         hitting = smallest_sets(extended)[:MAX_CONFLICTS]
     return hitting
 
 
-def sorted_by_text(elements: Iterable[Element]) -> list[Element]:
+def sort_by_text(elements: Iterable[Element]) -> list[Element]:
     """Sort elements into an order that does not change from run to run."""
     return sorted(elements, key=lambda element: getattr(element, "__doc__", None) or str(element))
 

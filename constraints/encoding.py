@@ -113,13 +113,13 @@ def encode(candidates: Candidates, capacity: Capacity) -> Encoding:
     literals = [model.new_bool_var("") for _ in range(len(candidates))]
     model.add_exactly_one(literals)
     variables = {name: _channel(model, literals, name, values) for name, values in candidates.decisions.items()}
-    model.add(_weighted_sum(literals, candidates.device_mebibytes) <= capacity.device_mebibytes)
-    model.add(_weighted_sum(literals, candidates.host_mebibytes) <= capacity.host_mebibytes)
-    model.minimize(_weighted_sum(literals, candidates.ticks))
+    model.add(_sum_weighted(literals, candidates.device_mebibytes) <= capacity.device_mebibytes)
+    model.add(_sum_weighted(literals, candidates.host_mebibytes) <= capacity.host_mebibytes)
+    model.minimize(_sum_weighted(literals, candidates.ticks))
     return Encoding(model=model, literals=literals, variables=variables)
 
 
-def joined(some: Sequence[Candidates]) -> Candidates:
+def concatenate_candidates(some: Sequence[Candidates]) -> Candidates:
     """Concatenate candidates."""
     return Candidates(
         decisions={name: np.concatenate([one.decisions[name] for one in some]) for name in some[0].decisions},
@@ -176,9 +176,9 @@ def _channel(model: cp_model.CpModel, literals: list[cp_model.IntVar], name: str
     if len(domain) == 1:
         return model.new_constant(domain[0])
     variable = model.new_int_var_from_domain(cp_model.Domain.from_values(domain), name)
-    model.add(_weighted_sum(literals, values) == variable)
+    model.add(_sum_weighted(literals, values) == variable)
     return variable
 
 
-def _weighted_sum(literals: list[cp_model.IntVar], weights: Ints) -> Any:
+def _sum_weighted(literals: list[cp_model.IntVar], weights: Ints) -> Any:
     return cp_model.LinearExpr.weighted_sum(literals, weights.tolist())

@@ -190,13 +190,13 @@ def joint_model(
     )
 
 
-def narrowed(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints]) -> dict[str, Ints]:
+def narrow_domains(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints]) -> dict[str, Ints]:
     """
     Return the values of each decision that satisfy every rule taken alone; rules of wide tables are skipped.
 
     >>> from constraints.rules.features import pp_overlap_needs_pp
     >>> pipelines = {"pp": np.array([1]), "pp_overlap": np.array([0, 1])}
-    >>> narrowed(Facts(model=None, cluster=None, workload=None), (pp_overlap_needs_pp,), pipelines)["pp_overlap"]
+    >>> narrow_domains(Facts(model=None, cluster=None, workload=None), (pp_overlap_needs_pp,), pipelines)["pp_overlap"]
     array([0])
     """
     left, _, _ = _narrow(facts, rules, domains, MAX_CELLS)

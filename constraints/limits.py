@@ -158,37 +158,37 @@ def nodes_rule(nodes: range, devices_per_node: int) -> Rule:
     return holds
 
 
-def limited(
+def list_limits(
     *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
 ) -> dict[str, tuple[int, ...]]:
     """
     Return the values that the job leaves to each decision it mentions; empty if its entries contradict.
 
-    >>> limited(pin={"tp": 8}, allow={"tp": (4, 8), "pp": (4, 8)})
+    >>> list_limits(pin={"tp": 8}, allow={"tp": (4, 8), "pp": (4, 8)})
     {'tp': (8,), 'pp': (4, 8)}
     """
     left: dict[str, tuple[int, ...]] = {}
-    for name, values in _named_values(pin, allow, (bound for bound in limits if bound.relation == "==")):
+    for name, values in _list_entry_values(pin, allow, (bound for bound in limits if bound.relation == "==")):
         left[name] = tuple(value for value in left.get(name, values) if value in values)
     return left
 
 
-def pinned(
+def list_pins(
     *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
 ) -> dict[str, tuple[int, ...]]:
     """
     Return the values that the job's entries name, reachable or not; for a bound, the first value that satisfies it.
 
-    >>> pinned(pin={"tp": 8}, allow={"tp": (4, 8)}, limits=[Bound(names=("pp",), relation=">", number=15)])
+    >>> list_pins(pin={"tp": 8}, allow={"tp": (4, 8)}, limits=[Bound(names=("pp",), relation=">", number=15)])
     {'tp': (4, 8), 'pp': (16,)}
     """
     named: dict[str, set[int]] = {}
-    for name, values in _named_values(pin, allow, limits):
+    for name, values in _list_entry_values(pin, allow, limits):
         named.setdefault(name, set()).update(values)
     return {name: tuple(sorted(values)) for name, values in named.items()}
 
 
-def _named_values(
+def _list_entry_values(
     pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield a decision and its values for each entry that names some."""
@@ -240,14 +240,14 @@ def _values_rule(name: str, values: tuple[int, ...], text: str) -> Rule:
     def holds(**decisions: Any) -> Holds:
         return np.isin(np.asarray(decisions[name], dtype=np.int64), allowed)
 
-    return named_rule(holds, (name,), text)
+    return name_rule(holds, (name,), text)
 
 
 def _bound_rule(bound: Bound, entry: str = "search.limits") -> Rule:
     def holds(**decisions: Any) -> Holds:
         return bound.holds(decisions)
 
-    return named_rule(holds, bound.names, f"{entry}: {bound.text}.")
+    return name_rule(holds, bound.names, f"{entry}: {bound.text}.")
 
 
 def _exclusion_rule(combination: Mapping[str, int | Bound]) -> Rule:
@@ -262,10 +262,10 @@ def _exclusion_rule(combination: Mapping[str, int | Bound]) -> Rule:
 
     texts = " and ".join(condition.text for condition in conditions)
     both = "both " if len(conditions) > 1 else ""
-    return named_rule(holds, tuple(combination), f"search.forbid: not {both}{texts}.")
+    return name_rule(holds, tuple(combination), f"search.forbid: not {both}{texts}.")
 
 
-def named_rule(holds: Callable[..., Holds], names: tuple[str, ...], text: str) -> Rule:
+def name_rule(holds: Callable[..., Holds], names: tuple[str, ...], text: str) -> Rule:
     """Give a function of decisions its signature and its sentence, so that it is a rule."""
     keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in dict.fromkeys(names)]
     holds.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]

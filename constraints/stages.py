@@ -190,15 +190,15 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
     classes = tuple(_classes(model, options, pipeline))
     counts = [count for one in classes for count in one.counts]
     index = np.concatenate([one.options for one in classes])
-    model.add(_weighted_sum(counts, options.num_layers[index]) == pipeline.num_layers)
+    model.add(_sum_weighted(counts, options.num_layers[index]) == pipeline.num_layers)
     if pipeline.num_leading:
-        model.add(_weighted_sum(counts, options.num_leading[index]) == pipeline.num_leading)
+        model.add(_sum_weighted(counts, options.num_leading[index]) == pipeline.num_leading)
         _add_order(model, classes, options, pipeline)
     if pipeline.pattern is not None:
         _add_path(model, classes, options, pipeline)
     slowest = _maximum(model, classes, options.pace_ticks)
     ending = _maximum(model, classes, options.ending_ticks)
-    total = pipeline.weight_of_slowest * slowest + _weighted_sum(counts, options.ticks[index]) + pipeline.vpp * ending
+    total = pipeline.weight_of_slowest * slowest + _sum_weighted(counts, options.ticks[index]) + pipeline.vpp * ending
     model.add(total <= cut - 1)
     model.minimize(total)
     return StageEncoding(model=model, classes=classes)
@@ -277,7 +277,7 @@ def _add_path(model: cp_model.CpModel, classes: Sequence[_Class], options: Stage
         begins = {place: cp_model.LinearExpr.sum(arcs) for place, arcs in entering.items()}
     for rank, one in class_of.items() if pipeline.vpp > 1 else ():
         for of_options, met in zip(chunks.kinds[one.options].T, np.array(kinds_of_rank[rank]).T, strict=True):
-            model.add(_weighted_sum(one.counts, of_options) == _weighted_sum(arcs_of_rank[rank], met))
+            model.add(_sum_weighted(one.counts, of_options) == _sum_weighted(arcs_of_rank[rank], met))
 
 
 def kinds_met(pattern: LayerPattern, num_layers: int, full_layers: int) -> Ints:
@@ -303,7 +303,7 @@ def _maximum(model: cp_model.CpModel, classes: Sequence[_Class], values: Ints) -
     largest = model.new_int_var(least, int(every.max()), "")
     for one in classes:
         if len(one.ranks) == 1:
-            model.add(_weighted_sum(one.counts, values[one.options]) <= largest)
+            model.add(_sum_weighted(one.counts, values[one.options]) <= largest)
             continue
         for count, value in zip(one.counts, values[one.options].tolist(), strict=True):
             if value > least:
@@ -313,5 +313,5 @@ def _maximum(model: cp_model.CpModel, classes: Sequence[_Class], values: Ints) -
     return largest
 
 
-def _weighted_sum(variables: Sequence[cp_model.IntVar], weights: Ints) -> cp_model.LinearExpr:
+def _sum_weighted(variables: Sequence[cp_model.IntVar], weights: Ints) -> cp_model.LinearExpr:
     return cp_model.LinearExpr.weighted_sum(list(variables), weights.tolist())

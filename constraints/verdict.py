@@ -11,7 +11,7 @@ from costmodel.strategy import Recompute, Strategy
 from costmodel.tables import Facts, tabulate
 
 
-def violated(facts: Facts, decisions: Mapping[str, Any], *, rules: Iterable[Rule] = RULES) -> tuple[Rule, ...]:
+def find_violations(facts: Facts, decisions: Mapping[str, Any], *, rules: Iterable[Rule] = RULES) -> tuple[Rule, ...]:
     """
     Return the rules that forbid one strategy, in the order of the table of contents.
 

@@ -185,7 +185,7 @@ def storage_bandwidth(cluster: Cluster, checkpoint: Checkpoint) -> float:
     return max(num * LLAMA_3_STORAGE_BANDWIDTH, one_node)
 
 
-def on_cluster(cluster: Cluster, reliability: Reliability) -> Reliability:
+def scale_reliability(cluster: Cluster, reliability: Reliability) -> Reliability:
     """
     Return the reliability on a cluster of this size: costs of checkpoints follow from their bytes, if these are known.
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from benchmarks.plans.jobs import JOBS, document
 from constraints import MEMORY_RULES, PHYSICS_RULES
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Experts, Model
-from costmodel.lowering.framework.settings import stored_precision
+from costmodel.lowering.framework.settings import storage_precision
 from costmodel.strategy import (
     FLAGS,
     V_SHAPED,
@@ -125,11 +125,11 @@ def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]], setti
         workload={
             "global_batch_size": batch,
             "sequence_length": 64,
-            "precision": stored_precision(catalog.precision("bf16"), settings),
+            "precision": storage_precision(catalog.precision("bf16"), settings),
         },
     )
     problem = replace(problem, facts=replace(problem.facts, cluster=replace(problem.facts.cluster, settings=settings)))
-    if violated(problem.facts, strategy.decisions(), rules=RULES):
+    if find_violations(problem.facts, strategy.decisions(), rules=RULES):
         return None
     return evaluate(problem, _with_stages(generator, strategy, model))
 

@@ -18,7 +18,7 @@ def events_of(rows: list[dict[str, int]]) -> Events:
         one.name: np.array([row.get(one.name, 0 if one.name == "nbytes" else UNKNOWN) for row in rows], dtype=np.int64)
         for one in fields(Events)
     }
-    return Events.build(len(rows), **columns).in_time_order()
+    return Events.build(len(rows), **columns).sort_by_time()
 
 
 def a_step(*, kernel: str = "gemm", rank: int | None = 0, num_steps: int = 1) -> Trace:

@@ -9,7 +9,7 @@ from typing import Any
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
 from constraints.rule import Rule, sentence
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.step.layouts import strategy_cost
 from planner.measure.runs.predictions import Case
 
@@ -72,7 +72,7 @@ def refusals(cases: Sequence[Case]) -> Iterator[Refusals]:
     """What the rules of each family forbid of some configurations, with the facts of each row's own software."""
     asked = [(one, one.strategy.decisions() | _resources(one)) for one in cases]
     for family, rules in FAMILIES.items():
-        broken = [(one, violated(one.facts, decisions, rules=rules)) for one, decisions in asked]
+        broken = [(one, find_violations(one.facts, decisions, rules=rules)) for one, decisions in asked]
         by_rule = {rule: [one for one, some in broken if rule in some] for rule in rules}
         yield Refusals(
             family=family,

@@ -10,7 +10,7 @@ import yaml
 
 import costmodel
 from benchmarks.accuracy.profile_text import with_numbers
-from planner.measure.calibrate.constants import Constant, written_fields
+from planner.measure.calibrate.constants import Constant, calibration_fields
 
 CATALOG = Path(costmodel.__file__).parent / "catalog"
 MARK = "fitted by benchmarks.accuracy.fit"
@@ -49,7 +49,7 @@ def write_catalog(
             origins[path, f"factors.{constant.fields[0]}"].append(_origin(constant, "", width, rows))
             continue
         path = folder / "calibrations" / f"{constant.calibration}.yaml"
-        for field in written_fields(constant):
+        for field in calibration_fields(constant):
             numbers[path][f"constants.{field}"] = value
             origins[path, field.partition(".")[0]].append(_origin(constant, field, width, rows))
     for path, of_file in numbers.items():

@@ -29,10 +29,10 @@ from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import RejectedRow, Run
-from planner.measure.calibrate.cases import Predictor, calibrations_of, measured_logarithms, setting_of, source_weights
+from planner.measure.calibrate.cases import Predictor, calibrations_of, log_measured_seconds, setting_of, source_weights
 from planner.measure.calibrate.constants import Constant, constants, prior_factors
 from planner.measure.calibrate.fit import Fit, covariance, fit, priors_of
-from planner.measure.runs.predictions import Case, cases, unreported_recompute
+from planner.measure.runs.predictions import Case, cases, find_unreported_recompute
 from planner.uncertainty.intervals import TABLE as INTERVALS
 
 
@@ -100,13 +100,13 @@ def fitted(timed: Sequence[Case], known: References, *, kinds: Sequence[str], nu
     predictor = Predictor(
         cases=timed,
         constants=chosen,
-        known=known.with_fitted(FittedConstants(factors=prior_factors())),
+        known=known.refit(FittedConstants(factors=prior_factors())),
         num_processes=num_processes,
     )
-    weigh = partial(source_weights, without={case.run.id for case in timed if unreported_recompute(case)})
+    weigh = partial(source_weights, without={case.run.id for case in timed if find_unreported_recompute(case)})
     priors, weights = priors_of(chosen), weigh(timed)
     whole: Fit = fit(
-        predictor.logarithms, predictor.jacobian, measured_logarithms(timed), weights=weights, priors=priors
+        predictor.logarithms, predictor.jacobian, log_measured_seconds(timed), weights=weights, priors=priors
     )
     return Fitted(
         constants=chosen,
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def error_lines(timed: Sequence[Case], found: Fitted) -> Iterable[str]:
     """Mean absolute errors of rows left out, by kind of folds and family: over sources, and over rows."""
-    measured = np.exp(measured_logarithms(timed))
+    measured = np.exp(log_measured_seconds(timed))
     for kind, seconds in found.left_out.items():
         for family in dict.fromkeys(case.architecture for case in timed):
             errors = defaultdict(list)

@@ -17,7 +17,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Mlp
 from costmodel.memory.rank import seen_bytes
 from costmodel.step.estimate import Estimate, estimate
-from planner.jobs.completion import completed
+from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import read_given
 from planner.uncertainty.peaks import STARTS, chance_to_fit
@@ -74,7 +74,7 @@ class GridRun:
     @cached_property
     def predicted(self) -> Estimate:
         """The planner's estimate of its step and memory."""
-        return estimate(self.problem.facts, completed(self.problem.facts, read_given(self._strategy())))
+        return estimate(self.problem.facts, complete_strategy(self.problem.facts, read_given(self._strategy())))
 
     @property
     def can_be_costed(self) -> bool:

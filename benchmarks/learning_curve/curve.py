@@ -11,12 +11,12 @@ import numpy as np
 from benchmarks.learning_curve.stacks import Stack
 from benchmarks.output import format_generated
 from planner.measure.calibrate.calibrate import run_weights, stack_fit
-from planner.measure.calibrate.cases import Array, measured_logarithms, seconds_of
-from planner.measure.calibrate.constants import with_values
+from planner.measure.calibrate.cases import Array, log_measured_seconds, seconds_of
+from planner.measure.calibrate.constants import replace_constants
 from planner.measure.calibrate.first import greedy, joint_covariance
 from planner.measure.calibrate.fit import Fit, fit, priors_of
 from planner.measure.calibrate.learning import Worth, models_of
-from planner.measure.calibrate.processes import over_processes
+from planner.measure.calibrate.processes import share_work
 
 RUNS = (2, 4, 8, 16)
 FEWEST_OTHERS = 4
@@ -97,7 +97,7 @@ def exact_points(stacks: Sequence[Stack], runs: int, num_processes: int) -> list
     def work(index: int) -> list[Point]:
         return list(_exact(stacks[index], runs))
 
-    return [one for found in over_processes(work, len(stacks), num_processes) for one in found]
+    return [one for found in share_work(work, len(stacks), num_processes) for one in found]
 
 
 def _exact(stack: Stack, runs: int) -> Iterator[Point]:
@@ -106,10 +106,10 @@ def _exact(stack: Stack, runs: int) -> Iterator[Point]:
     if len(own) < runs or len(others) < FEWEST_OTHERS:
         return
     predictor, _, found = stack_fit([stack.rows[index] for index in own], stack.known, stack.base)
-    fitted = with_values(stack.known, predictor.constants, np.exp(found.logs))
+    fitted = replace_constants(stack.known, predictor.constants, np.exp(found.logs))
     evenly = sorted({*np.linspace(0, len(others) - 1, MOST_OTHERS).astype(int).tolist()})
     rest = [stack.rows[others[index]] for index in evenly]
-    times = measured_logarithms(rest)
+    times = log_measured_seconds(rest)
     before, after = (
         mean_error(np.log([seconds_of(one, known) for one in rest]) - times) for known in (stack.known, fitted)
     )

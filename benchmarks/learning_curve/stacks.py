@@ -17,10 +17,10 @@ from costmodel import catalog
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.calibrate import base_name
-from planner.measure.calibrate.cases import Array, Predictor, measured_logarithms, source_weights
-from planner.measure.calibrate.constants import Constant, around, prior_factors, with_values
+from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds, source_weights
+from planner.measure.calibrate.constants import Constant, around, prior_factors, replace_constants
 from planner.measure.calibrate.fit import Fit, priors_of
-from planner.measure.runs.predictions import Case, unreported_recompute
+from planner.measure.runs.predictions import Case, find_unreported_recompute
 
 FEWEST_ROWS = 12
 """Of a stack: 8 own runs and as many others as half of that."""
@@ -67,7 +67,7 @@ def measured(derivatives: Path | None, num_processes: int) -> Measured:
     """
     table, references = read_table(RUNS)
     rows = timed_cases(table, references)
-    known = references.with_fitted(Fitted(factors=prior_factors()))
+    known = references.refit(Fitted(factors=prior_factors()))
     chosen = tuple(_around_catalog(one) for one in chosen_constants(rows, frameworks=True))
     logs = np.log([one.prior for one in chosen])
     predictor = Predictor(cases=rows, constants=chosen, known=known, num_processes=num_processes)
@@ -75,7 +75,7 @@ def measured(derivatives: Path | None, num_processes: int) -> Measured:
         with np.load(derivatives) as stored:
             predicted, jacobian = stored["predicted"], stored["jacobian"]
     else:
-        predicted, jacobian = predictor.estimated(logs), predictor.jacobian(logs)
+        predicted, jacobian = predictor.estimate_logarithms(logs), predictor.jacobian(logs)
         if derivatives is not None:
             np.savez(derivatives, predicted=predicted, jacobian=jacobian)
     return Measured(
@@ -85,8 +85,8 @@ def measured(derivatives: Path | None, num_processes: int) -> Measured:
         logs=logs,
         predicted=predicted,
         jacobian=jacobian,
-        times=measured_logarithms(rows),
-        is_fitted=np.array([unreported_recompute(one) is None for one in rows]),
+        times=log_measured_seconds(rows),
+        is_fitted=np.array([find_unreported_recompute(one) is None for one in rows]),
     )
 
 
@@ -174,7 +174,7 @@ def _of_devices(known: Measured, name: str, is_out: NDArray[np.bool_], devices: 
         return
     logs = without(known, is_out)
     residuals = known.times - known.predicted - known.jacobian @ (logs - known.logs)
-    references = with_values(known.known, known.constants, np.exp(logs))
+    references = replace_constants(known.known, known.constants, np.exp(logs))
     for device in large:
         chosen = is_out & known.is_fitted & (devices == device)
         chain = catalog.calibration_chain(catalog.device(device).calibration.name)

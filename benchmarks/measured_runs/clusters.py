@@ -55,7 +55,7 @@ def device_name(gpu: str) -> str:
     >>> device_name("H100-80g-SXM"), device_name("h800-80g-sxm"), device_name("npu-9")
     ('h100-80gb-sxm', 'h800', 'npu-9')
     """
-    found = catalog.known_name(gpu)
+    found = catalog.find_unique_device(gpu)
     return found.device if found else gpu
 
 
@@ -94,5 +94,5 @@ def _stated_bandwidth(row: Row) -> float | None:
 def _devices_per_node(row: Row) -> int:
     """As the row says; else as the catalog's device has them, one if it is not there."""
     name = device_name(row.text("gpu"))
-    known = catalog.device(name).devices_per_node if catalog.known_name(name) else 1
+    known = catalog.device(name).devices_per_node if catalog.find_unique_device(name) else 1
     return row.count_or_none("gpus_per_node") or known

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.monotone.problems import Case
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.facts.device import EquippedDevice, HostProcessors, Network
 from costmodel.step.estimate import Estimate, estimate
 from costmodel.strategy import OVERLAPS
@@ -213,7 +213,7 @@ def switched_on(overlap: str) -> Change:
         strategy = replace(case.strategy, **changed)
         every = (*PHYSICS_RULES, *(FRAMEWORK_RULES if case.framework_rules else ()))
         rules = [rule for rule in every if rule not in MEMORY_RULES]
-        if violated(case.facts, strategy.decisions(), rules=rules):
+        if find_violations(case.facts, strategy.decisions(), rules=rules):
             return None
         return replace(case, strategy=strategy)
 

@@ -26,7 +26,7 @@ from benchmarks.operators.unseen import Unseen, group_lines, head, joined, lines
 from benchmarks.output import conclude, print_lines, refuse_wrong_input
 from costmodel.errors import SpecError
 from costmodel.timing.sampled_shapes import Shapes, matmul_shapes
-from planner.measure.fit.learning import learned
+from planner.measure.fit.learning import learn_operator
 
 LIMITS = {"matmul": (0.05, 0.15), "attention": (0.05, 0.15), "other": (0.08, 0.20)}
 """Largest median and 90th percentile of an operator's errors."""
@@ -103,7 +103,7 @@ def judged(results: Sequence[tuple[str, Unseen]]) -> Iterator[str]:
 def _speed(groups: Iterable[Group]) -> Iterator[str]:
     """A million matmuls at once, predicted by the largest group's times."""
     group = max((one for one in groups if one.kind == "matmul"), key=len)
-    times = learned(group.shapes, group.seconds, list(group.families))
+    times = learn_operator(group.shapes, group.seconds, list(group.families))
     draw = np.random.default_rng(0)
     m, n, k = 2.0 ** draw.uniform(7, 15, (3, NUM_SHAPES))
     seconds = []
@@ -119,7 +119,7 @@ def _speed(groups: Iterable[Group]) -> Iterator[str]:
 def _as_in(group: Group, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> Shapes:
     shapes = matmul_shapes(m, n, k, num_processors=108)
     missing = group.shapes.features.shape[1] - shapes.features.shape[1]
-    return shapes.with_features(*np.zeros((missing, len(m))))
+    return shapes.add_features(*np.zeros((missing, len(m))))
 
 
 # --- one table learned, another predicted ------------------------------------------------------------------

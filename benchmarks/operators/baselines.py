@@ -12,7 +12,7 @@ from sklearn.ensemble import RandomForestRegressor
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import Calls
 from costmodel.timing.gaussian_process import Rows
-from planner.measure.fit.estimation import Known, Measured, estimated
+from planner.measure.fit.estimation import Known, Measured, estimate_constants
 
 LAUNCH, STEP, NETWORK_STEP = 5e-6, 2e-6, 5e-6
 """Seconds of a collective, of each step inside a node and of each between nodes, where only the datasheet is known."""
@@ -56,7 +56,7 @@ def alpha_beta_seconds(known: Measured[Calls], calls: Calls) -> Rows:
         some = [(known.calls.kinds == kind) & level, level, np.ones(len(known), dtype=bool)]
         own = known[next(mask for mask in some if np.sum(mask) >= FEW)]
 
-        found = estimated(partial(_alpha_beta, calls=own.calls), own.seconds, ALPHA_BETA)
+        found = estimate_constants(partial(_alpha_beta, calls=own.calls), own.seconds, ALPHA_BETA)
         seconds[rows] = _alpha_beta(found.values, calls[rows])
     return seconds
 

@@ -19,7 +19,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import KINDS, Calls, calls_of
 from costmodel.timing.gaussian_process import Rows
-from planner.measure.fit.communication import FEWEST, learned_collectives
+from planner.measure.fit.communication import FEWEST, learn_collectives
 from planner.measure.fit.estimation import Measured
 
 PUBLISHED_KINDS = {"allreduce": "all_reduce", "all2all": "all_to_all", "sendrecv": "send", "send_recv": "send"}
@@ -157,7 +157,7 @@ def _group(kind: int, _: int, nodes: int) -> str:
 
 
 def _errors(system: System, known: Measured[Calls], unseen: Measured[Calls]) -> Unseen:
-    times = learned_collectives(known, system.fabric)
+    times = learn_collectives(known, system.fabric)
     calls = unseen.calls
     seconds: dict[str, Rows] = {
         "datasheet": datasheet_seconds(system.fabric, calls),

@@ -14,7 +14,7 @@ from benchmarks.operators.groups import DATA
 from benchmarks.operators.unseen import Unseen, joined, score
 from costmodel.network.sampled_dispatch import PAYLOADS, Exchanges
 from costmodel.timing.gaussian_process import Rows
-from planner.measure.fit.dispatch import learned_dispatch
+from planner.measure.fit.dispatch import learn_dispatch
 from planner.measure.fit.estimation import Measured
 
 HIDDEN_SIZE, TOP_K, RANKS_PER_NODE = 7168, 8, 8
@@ -72,7 +72,7 @@ def left_out(samples: Measured[Exchanges], fold_of: Callable[[Exchanges], NDArra
 
 
 def _errors(known: Measured[Exchanges], unseen: Measured[Exchanges], fold: str) -> Unseen:
-    times, rows = learned_dispatch(known), unseen.calls
+    times, rows = learn_dispatch(known), unseen.calls
     seconds = {
         "interpolated": _interpolated(known, rows),
         "forest": _forest(known, rows),

@@ -54,7 +54,7 @@ class Group:
     operators
         Operator of each sample, by which errors are reported; shape (rows,).
     shapes, seconds, families
-        As :func:`planner.measure.fit.learning.learned` takes them.
+        As :func:`planner.measure.fit.learning.learn_operator` takes them.
     """
 
     device: str
@@ -134,7 +134,7 @@ def linear_groups(table: pd.DataFrame) -> Iterator[Group]:
             each = STREAMING_BYTES[str(name)]
             shapes = streaming_shapes(own.rows.to_numpy(), own.inputs.to_numpy(), bytes_per_element=each)
             if name == "rope":
-                shapes = shapes.with_features(np.log2(own.inputs.to_numpy() / _keys(own, rows)))
+                shapes = shapes.add_features(np.log2(own.inputs.to_numpy() / _keys(own, rows)))
             yield _group(str(device), "other", str(name), own, shapes)
 
 
@@ -228,7 +228,7 @@ def _of_simumax(device: str, name: str, rows: pd.DataFrame) -> Group:
         kind="matmul",
         name=name,
         operators=np.char.add(f"{name} ", stages),
-        shapes=shapes.with_features(*(np.where(stages == each, 1.0, 0.0) for each in sorted(set(stages)))),
+        shapes=shapes.add_features(*(np.where(stages == each, 1.0, 0.0) for each in sorted(set(stages)))),
         seconds=rows.seconds.to_numpy() * groups,
         families=np.asarray(families),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from planner.jobs.problem import Problem, load
-from planner.measure.fit.device import fitted_device
+from planner.measure.fit.device import fit_device
 from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import Machine, Point, Sample, Timing
 from planner.measure.sample.shapes import points_to_measure
@@ -39,7 +39,7 @@ MACHINE = Machine(device="invented", driver="1", software="none", num_processors
 
 def planned() -> Iterator[str]:
     """Print both times; say so where the ratio is too large."""
-    entry = fitted_device(list(_samples()), name="invented", facts={"base": "h100-80gb-sxm"}).entry
+    entry = fit_device(list(_samples()), name="invented", facts={"base": "h100-80gb-sxm"}).entry
     roofline = {**entry, "calibration": {**entry["calibration"], "times": "modified_roofline"}}
     problems = {name: _problem(device) for name, device in (("samples", entry), ("roofline", roofline))}
     seconds: dict[str, list[float]] = {name: [] for name in problems}

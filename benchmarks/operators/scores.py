@@ -15,7 +15,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.timing.gaussian_process import Rows
 from costmodel.timing.sampled import Rates, SampledTimes
-from planner.measure.fit.learning import NUM_FOLDS, dealt, learned, unadapted
+from planner.measure.fit.learning import NUM_FOLDS, deal_families, learn_operator, replace_rates
 
 FEW_FAMILIES = 12
 """Families up to which each is left out by itself."""
@@ -28,7 +28,7 @@ def held_out(group: Group) -> Unseen:
     """Return the errors on families of shapes that were left out, each once."""
     families = list(group.families)
     distinct = len(set(families))
-    folds = dealt(families, distinct if distinct <= FEW_FAMILIES else NUM_FOLDS)
+    folds = deal_families(families, distinct if distinct <= FEW_FAMILIES else NUM_FOLDS)
     return joined([predicted(group[folds != fold], group[folds == fold]) for fold in np.unique(folds)])
 
 
@@ -36,7 +36,7 @@ def predicted(known: Group, unseen: Group) -> Unseen:
     """Return the errors on samples by laws that know others of the same device and operator."""
     forest = RandomForestRegressor(100, min_samples_leaf=2, random_state=0, n_jobs=2)
     forest.fit(known.shapes.features[:, :NUM_SHAPE_FEATURES], np.log(known.seconds))
-    times = learned(known.shapes, known.seconds, list(known.families))
+    times = learn_operator(known.shapes, known.seconds, list(known.families))
     others = {
         "roofline": datasheet_seconds(unseen),
         "fitted roofline": times.rates.seconds(unseen.shapes),
@@ -119,7 +119,7 @@ def adapting(base: Mapping[str, SampledTimes], group: Group, drawn: NDArray[np.i
     """
     few = group[drawn]
     unseen = group[np.setdiff1d(np.arange(len(group)), drawn)]
-    times = learned(few.shapes, few.seconds, list(few.families), base=base[group.name])
+    times = learn_operator(few.shapes, few.seconds, list(few.families), base=base[group.name])
     others = {
         "fitted roofline": times.rates.seconds(unseen.shapes),
         "not adapted": replace(base[group.name], rates=times.rates).seconds(unseen.shapes),
@@ -140,7 +140,7 @@ def closest(
     """
     by_device: dict[str, dict[str, SampledTimes]] = {}
     for one in known:
-        by_device.setdefault(one.device, {})[one.name] = learned(one.shapes, one.seconds, list(one.families))
+        by_device.setdefault(one.device, {})[one.name] = learn_operator(one.shapes, one.seconds, list(one.families))
     names = {group.name for group in groups}
     complete = {device: base for device, base in by_device.items() if names <= set(base)}
     if not complete:
@@ -148,7 +148,7 @@ def closest(
 
     def error(base: Mapping[str, SampledTimes]) -> float:
         few = [group[rows] for group, rows in zip(groups, drawn, strict=True)]
-        predictions = [unadapted(base[one.name], one.shapes, one.seconds).seconds(one.shapes) for one in few]
+        predictions = [replace_rates(base[one.name], one.shapes, one.seconds).seconds(one.shapes) for one in few]
         ratios = [np.log(own / one.seconds) for own, one in zip(predictions, few, strict=True)]
         return float(np.median(np.abs(np.concatenate(ratios))))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from planner.jobs.run_jobs import references
 from planner.jobs.run_table import read
 from planner.measure.runs.predictions import Prediction, predictions
-from planner.uncertainty.evidence.ground import ground_of
+from planner.uncertainty.evidence.ground import list_gaps
 from planner.uncertainty.intervals import Interval, step_interval
 
 RUNS = Path(__file__).with_name("runs.csv")
@@ -23,7 +23,7 @@ def predicted_runs() -> Iterator[tuple[Prediction, Interval]]:
     for one in predictions(read(RUNS), references(None)):
         if not isinstance(one, Prediction):
             raise ValueError(str(one))
-        gaps, cluster = ground_of(one.facts, one.strategy), one.facts.cluster
+        gaps, cluster = list_gaps(one.facts, one.strategy), one.facts.cluster
         yield one, step_interval(one.facts.model, cluster, step_seconds=one.step_seconds, gaps=gaps)
 
 

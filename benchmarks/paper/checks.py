@@ -155,7 +155,7 @@ def table5_checks() -> Iterator[Check]:
 
 def section_541_check() -> Check:
     """5.4.1: the optimal interval and its ETTR at 32 nodes."""
-    cluster = Cluster(device=catalog.equipped_device("mofa-b"), num_devices=256)
+    cluster = Cluster(device=catalog.equip_device("mofa-b"), num_devices=256)
     workload = _steps_workload(10**6)
     reliability = Reliability(failures_per_node_day=0.01, mttr_seconds=60, checkpoint_seconds=2)
     schedule = schedule_checkpoints(cluster, workload, reliability, step_seconds=28)
@@ -171,7 +171,7 @@ def section_541_check() -> Check:
 
 
 def _table5_schedule(row: Any, *, mttr_seconds: float) -> Any:
-    device = catalog.equipped_device("mofa-a" if row.gpu == "A" else "mofa-b")
+    device = catalog.equip_device("mofa-a" if row.gpu == "A" else "mofa-b")
     cluster = Cluster(device=rows.with_nodes_of(device, int(row.gpus_per_node)), num_devices=int(row.n_gpu))
     reliability = Reliability(
         failures_per_node_day=row.fail_per_node_day / 100, mttr_seconds=mttr_seconds, checkpoint_seconds=row.T_ckpt_s

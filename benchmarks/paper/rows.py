@@ -52,7 +52,7 @@ OPTIMIZED_LAYER_SECONDS = 0.00384
 
 def llama_facts(num_devices: int, global_batch_size: int, *, optimized: bool = False) -> Facts:
     """LLaMA3-405B on GPU B: Tables 6, 7 and 9; ``optimized`` with the faster attention operator of Table 9."""
-    device = catalog.equipped_device("mofa-b")
+    device = catalog.equip_device("mofa-b")
     return Facts(
         model=catalog.model("mofa-llama3-405b"),
         cluster=Cluster(device=with_faster_attention(device) if optimized else device, num_devices=num_devices),
@@ -62,7 +62,7 @@ def llama_facts(num_devices: int, global_batch_size: int, *, optimized: bool = F
 
 def deepseek_facts(row: Any) -> Facts:
     """DeepSeek-V3 on GPU B in nodes of the row's size: Table 8."""
-    device = with_nodes_of(catalog.equipped_device("mofa-b-deepseek"), int(row.node_size))
+    device = with_nodes_of(catalog.equip_device("mofa-b-deepseek"), int(row.node_size))
     return Facts(
         model=catalog.model("mofa-deepseek-v3"),
         cluster=Cluster(device=device, num_devices=int(row.n_gpu)),

@@ -20,7 +20,7 @@ from costmodel.lowering import (
     layer_communications,
     layer_operators,
 )
-from costmodel.lowering.framework.stage_dealing import dealt_stages
+from costmodel.lowering.framework.stage_dealing import framework_stages
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
@@ -242,7 +242,7 @@ def _modules(facts: Facts, shape: Shape) -> tuple[_Module, _Module, _Module]:
 
 def _layers_per_stage(facts: Facts, pp: int) -> tuple[int, ...]:
     framework = facts.cluster.framework
-    dealt = dealt_stages(framework, facts.model.num_layers, pp) if framework else None
+    dealt = framework_stages(framework, facts.model.num_layers, pp) if framework else None
     if dealt is None:
         raise SpecError("strategy.pp", f"{pp} stages: GPT-NeoX cannot deal {facts.model.num_layers} layers to them.")
     return dealt

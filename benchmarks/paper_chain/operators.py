@@ -15,7 +15,7 @@ from costmodel.timing.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
 from costmodel.timing.sampled import SampledTimes
 from costmodel.timing.sampled_shapes import Shapes, matmul_shapes
 from costmodel.timing.work import MatmulSize, Numbers, Operator
-from planner.measure.fit.learning import learned
+from planner.measure.fit.learning import learn_operator
 
 LINEARS = {
     "qkv": "linear1",
@@ -150,7 +150,7 @@ def learned_linears(gpu: str, without: frozenset[int]) -> Mapping[tuple[str, str
     Parameters
     ----------
     gpu, without
-        As in :func:`sampled_operators`.
+        As in :func:`learn_operators`.
 
     Raises
     ------
@@ -165,5 +165,5 @@ def learned_linears(gpu: str, without: frozenset[int]) -> Mapping[tuple[str, str
             if group is None:
                 raise SpecError("samples", f"{gpu!r} has none of {sampled} {each}.")
             kept = group[~np.isin(group.families.astype(int), list(without))]
-            times[name, each] = learned(kept.shapes, kept.seconds, list(kept.families))
+            times[name, each] = learn_operator(kept.shapes, kept.seconds, list(kept.families))
     return times

@@ -57,7 +57,7 @@ def offloads(one: Plan) -> bool:
 def _needless(report: PlanReport, first: Plan) -> Iterator[str]:
     """An offload without which the job fits and is nearly as fast."""
     held = {"optimizer_offload": 0, "activation_offload": 0}
-    without = plan(report.problem.with_limits(pin=held, simplest=False), certified=False)
+    without = plan(report.problem.change_limits(pin=held, simplest=False), certified=False)
     if without.plans and without.plans[0].step_seconds <= first.step_seconds * (1 + OFFLOAD_GAIN):
         yield f"offloads to gain {without.plans[0].step_seconds / first.step_seconds - 1:.1%}"
 

@@ -12,7 +12,7 @@ from benchmarks.accuracy.tables import RUNS, read_table
 from benchmarks.output import format_generated
 from planner.measure.runs.predictions import Case, cases
 from planner.uncertainty.evidence.counts import TABLE, Counts
-from planner.uncertainty.evidence.features import counted_features
+from planner.uncertainty.evidence.features import feature_entries
 from planner.uncertainty.evidence.traits import traits_of
 
 SOURCE = "python -m benchmarks.plans.features --write: the strategies of the rows of benchmarks/measured_runs"
@@ -40,7 +40,7 @@ def proving_cases() -> list[Case]:
 def count_runs() -> Counts:
     """Count the traits of the table's rows, and the features of those that tell what a stack line can do."""
     traits = (entry for case in measured_cases() for entry in traits_of(case.facts, case.strategy).entries())
-    features = (entry for case in proving_cases() for entry in counted_features(case.facts, case.strategy))
+    features = (entry for case in proving_cases() for entry in feature_entries(case.facts, case.strategy))
     return Counts.of((*traits, *features))
 
 

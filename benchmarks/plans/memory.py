@@ -25,12 +25,12 @@ from planner.uncertainty.peaks import (
     TABLE,
     Law,
     Use,
+    allocator_interval,
     chance_to_fit,
-    fitted_laws,
+    chances_without_groups,
+    fit_laws,
+    fit_laws_without_groups,
     interval_of,
-    left_out_chances,
-    left_out_laws,
-    reserved_interval,
 )
 from planner.uncertainty.retries import RUNS_FAST, chance_fast
 
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     predicted = [one for one in predictions(*read_table()) if isinstance(one, Prediction)]
     uses = uses_of(predicted)
-    laws, chances = fitted_laws(uses), left_out_chances(uses)
+    laws, chances = fit_laws(uses), chances_without_groups(uses)
     lines = (
         *(*_law_lines(laws), "", *_chance_lines(predicted, uses, chances), "", *_judged_lines(uses)),
         *_reserved_lines(predicted),
@@ -126,7 +126,7 @@ def _judged_lines(uses: Sequence[Use]) -> Iterator[str]:
     heading = f"{'left out':<10} {'caught':>9} {'false alarms':>16} {'of them silent':>15}"
     yield f"{heading} {f'above {STARTS:.0%}':>18} {'in 80 %':>9}"
     for name, key in JUDGED_BY.items():
-        laws = left_out_laws(uses, key)
+        laws = fit_laws_without_groups(uses, key)
         chances = [law.share_below(-use.log_use) for law, use in zip(laws, uses, strict=True)]
         caught, wrong = (below_half(uses, chances, has_run=has_run) for has_run in (False, True))
         silent = sum(chance < 0.5 and use.is_silent for use, chance in zip(uses, chances, strict=True))
@@ -144,7 +144,7 @@ def _reserved_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
     found = []
     for one in predicted:
         if one.run.memory_kind == "reserved" and one.run.peak_memory_gib is not None:
-            ends = reserved_interval(one.facts.cluster, one.strategy, device_bytes=one.device_bytes)
+            ends = allocator_interval(one.facts.cluster, one.strategy, device_bytes=one.device_bytes)
             found.append(ends[0] <= one.run.peak_memory_gib * GIB <= ends[1])
     yield f"reserved: {sum(found)} of {len(found)} measured peaks lie within the interval of the allocator's simulation"
 

@@ -17,7 +17,7 @@ from benchmarks.small_transformers.configurations import Configuration, job_of
 from costmodel.timing.sampled import Rates, SampledTimes
 from costmodel.timing.sampled_shapes import Shapes
 from planner.jobs.problem import load
-from planner.measure.fit.learning import FEWEST, estimated_rates, learned
+from planner.measure.fit.learning import FEWEST, fit_rates, learn_operator
 from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import Point, Sample, Sizes
 from planner.measure.sample.work import least_flops, moved_bytes
@@ -158,8 +158,8 @@ def _learned(group: list[Sample]) -> SampledTimes | Rates:
     shapes = _shapes([sample.point for sample in group])
     seconds = np.array([sample.timing.seconds for sample in group])
     if len(group) < FEWEST:
-        return estimated_rates(shapes, seconds)
-    return learned(shapes, seconds, [str(sample.point.sizes) for sample in group])
+        return fit_rates(shapes, seconds)
+    return learn_operator(shapes, seconds, [str(sample.point.sizes) for sample in group])
 
 
 def _shapes(points: list[Point]) -> Shapes:

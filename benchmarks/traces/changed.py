@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.traces.synthetic import Made, Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.change import Layout, rebuilt
-from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.change import Layout, rebuild_graph
+from planner.measure.traces.replay import replay, take_recorded_times
 from planner.measure.traces.structure import parts
 
 CALLS: Mapping[str, int] = {
@@ -54,11 +54,11 @@ def report(seed: int = 0) -> Iterator[str | bool]:
     yield f"{'recorded':32}{'wanted':32}{'step, us':>12}{'changed, us':>14}{'made, us':>12}"
     for before, after in CHANGES:
         old, new = make(replace(base, **before)), make(replace(base, **after))
-        graph, wanted = execution_graph(old.traces), measured(execution_graph(new.traces)).iteration
+        graph, wanted = execution_graph(old.traces), take_recorded_times(execution_graph(new.traces)).iteration
         found = [parts(trace) for trace in old.traces]
-        changed = replay(rebuilt(graph, found, layout_of(old), layout_of(new), network=durations)).iteration
+        changed = replay(rebuild_graph(graph, found, layout_of(old), layout_of(new), network=durations)).iteration
         yield (
-            f"{_words(before):32}{_words(after):32}{measured(graph).iteration / 1e3:>12,.1f}{changed / 1e3:>14,.1f}"
+            f"{_words(before):32}{_words(after):32}{take_recorded_times(graph).iteration / 1e3:>12,.1f}{changed / 1e3:>14,.1f}"
             f"{wanted / 1e3:>12,.1f}"
         )
         yield changed == wanted

@@ -22,13 +22,13 @@ from benchmarks.traces.recorded.folder import Index, Measured, read_recorded
 from costmodel.errors import SpecError, did_you_mean
 from planner.jobs.problem import load
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.change import Layout, rebuilt
+from planner.measure.traces.change import Layout, rebuild_graph
 from planner.measure.traces.events import UNKNOWN, Message, Trace
 from planner.measure.traces.graph import ExecutionGraph, Kind
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.reading import read_traces
 from planner.measure.traces.replay import replay
-from planner.measure.traces.shapes import Sizes, message_factors, retimed, sizes_of
+from planner.measure.traces.shapes import Sizes, message_factors, retime_tasks, sizes_of
 from planner.measure.traces.structure import parts
 from planner.verbs.plan import estimate
 
@@ -119,9 +119,9 @@ def predicted_seconds(
     for graph in graphs:
         if before != after:
             factors = message_factors(graph, before, after, weights=new_weights)
-            duration = np.rint(retimed(graph, before, after).duration * factors).astype(np.int64)
+            duration = np.rint(retime_tasks(graph, before, after).duration * factors).astype(np.int64)
             graph = replace(graph, tasks=replace(graph.tasks, duration=duration))
-        changed = rebuilt(
+        changed = rebuild_graph(
             graph,
             found,
             layout(base),

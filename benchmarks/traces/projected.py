@@ -28,13 +28,13 @@ from costmodel.step.estimate import estimate
 from costmodel.tables import Facts
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
-from planner.measure.calibrate.cases import Predictor, measured_logarithms, source_weights
-from planner.measure.calibrate.constants import Constant, prior_factors, read, with_values
+from planner.measure.calibrate.cases import Predictor, log_measured_seconds, source_weights
+from planner.measure.calibrate.constants import Constant, prior_factors, read, replace_constants
 from planner.measure.calibrate.fit import Fit, fit, priors_of
 from planner.measure.project.anchor import Anchor, anchor
 from planner.measure.project.comparison import differences, require_cut_down
-from planner.measure.project.projected import deviation_of_constants, projected_interval, projected_parts
-from planner.measure.runs.predictions import Case, unreported_recompute
+from planner.measure.project.projected import deviation_of_constants, project_interval, project_parts
+from planner.measure.runs.predictions import Case, find_unreported_recompute
 from planner.uncertainty.intervals import Kind, kind_of, step_interval
 
 CONSTANTS = Path(__file__).parent / "projected_constants.yaml"
@@ -130,7 +130,7 @@ def published(timed: Sequence[Case], known: References) -> Iterator[Pair | SpecE
     without = read_constants()
     for source in SOURCES:
         pairs = [pair for pair in siblings(timed) if pair[0].run.source.startswith(source)]
-        theirs = known.with_fitted(without[source])
+        theirs = known.refit(without[source])
         anchors: dict[tuple[str, Kind | None], Anchor | SpecError] = {}
         for small, large in pairs:
             differs = bool(differences(small, large.problem, large.strategy))
@@ -151,10 +151,10 @@ def _anchor(small: Case, large: Case, known: References) -> Anchor | SpecError:
 def _pair(small: Case, large: Case, found: Anchor, known: References) -> Pair:
     facts = _anchored(large, found, known.fitted)
     before, after = (estimate(given, large.strategy) for given in (known.facts(large.problem), facts))
-    parts = projected_parts(found.timed, before, after, facts.model)
+    parts = project_parts(found.timed, before, after, facts.model)
     of_model = step_interval(facts.model, facts.cluster, step_seconds=after.step_seconds)
     deviation = math.hypot(found.noise, deviation_of_constants(found, parts, large.problem, large.strategy))
-    interval = projected_interval(parts, deviation, of_model, after.step_seconds)
+    interval = project_interval(parts, deviation, of_model, after.step_seconds)
     measured = large.run.step_seconds or math.nan
     run = found.runs[0]
     return Pair(
@@ -203,22 +203,22 @@ def constants_without(source: str, timed: Sequence[Case], known: References) -> 
     Constants of calibrations and frameworks fitted to rows of other sources and other models than a source has.
 
     The fit begins at the catalog's constants, which saw all rows, but ends where the others put it: it goes on until it
-    converges, as in :func:`planner.measure.calibrate.left_out.left_out_logarithms`.
+    converges, as in :func:`planner.measure.calibrate.left_out.predict_left_out`.
     """
     models = {large.run.model for _, large in siblings(timed) if large.run.source.startswith(source)}
     others = [one for one in timed if not one.run.source.startswith(source) and one.run.model not in models]
     chosen = chosen_constants(others, frameworks=True)
-    before = known.with_fitted(Fitted(factors=prior_factors()))
+    before = known.refit(Fitted(factors=prior_factors()))
     predictor = Predictor(cases=others, constants=chosen, known=before, num_processes=2)
-    priors, measured = priors_of(chosen), measured_logarithms(others)
+    priors, measured = priors_of(chosen), log_measured_seconds(others)
     logs = np.clip(np.log([_shipped(one) for one in chosen]), priors.lower, priors.upper)
     residuals = predictor.logarithms(logs) - measured
     start = Fit(logs=logs, jacobian=predictor.jacobian(logs), residuals=residuals)
-    weights = source_weights(others, without={one.run.id for one in others if unreported_recompute(one)})
+    weights = source_weights(others, without={one.run.id for one in others if find_unreported_recompute(one)})
     found = fit(
         predictor.logarithms, predictor.jacobian, measured, weights=weights, priors=priors, start=start, num_refreshes=0
     )
-    return with_values(before, chosen, np.exp(found.logs)).fitted
+    return replace_constants(before, chosen, np.exp(found.logs)).fitted
 
 
 def _shipped(one: Constant) -> float:

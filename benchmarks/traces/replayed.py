@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from planner.measure.traces.breakdown import breakdowns
+from planner.measure.traces.breakdown import break_down
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.comparisons import replay_without_events
 from planner.measure.traces.events import ON_STREAMS, Trace
@@ -13,7 +13,7 @@ from planner.measure.traces.graph import Kind
 from planner.measure.traces.intervals import length, union
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.reading import read_trace
-from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.replay import replay, take_recorded_times
 
 MOST_ERROR = 0.03
 """Largest error of an iteration's replayed time."""
@@ -33,7 +33,7 @@ def report(folder: Path) -> Iterator[str | bool]:
         trace = read_trace(path)
         for number, one in enumerate(iterations(trace)):
             graph = execution_graph([trace], number)
-            times, recorded = replay(graph), measured(graph).iteration
+            times, recorded = replay(graph), take_recorded_times(graph).iteration
             error, kernels = (
                 times.iteration / recorded - 1,
                 int(graph.tasks.duration[graph.tasks.kind != Kind.HOST].sum()),
@@ -45,7 +45,7 @@ def report(folder: Path) -> Iterator[str | bool]:
                 + ("" if is_complete else "  incomplete: not counted")
             )
             yield not is_complete or abs(error) <= MOST_ERROR
-            yield breakdowns(graph, times)[graph.ranks[0]].total == times.iteration
+            yield break_down(graph, times)[graph.ranks[0]].total == times.iteration
         if path.name == DEEPSEEK:
             yield from _deepseek(trace)
 
@@ -58,7 +58,7 @@ def _deepseek(trace: Trace) -> Iterator[str | bool]:
     own = int((end - start)[talks].sum())
     exposed = length(union(start, end)) - length(union(start[~talks], end[~talks]))
     graph = execution_graph([trace])
-    replayed = breakdowns(graph, replay(graph))[graph.ranks[0]].communication
+    replayed = break_down(graph, replay(graph))[graph.ranks[0]].communication
     yield (
         f"{'':46}span {span / 1e6:.1f} ms, expert-parallel communication {own / 1e6:.1f} ms, of which exposed "
         f"{exposed / 1e6:.1f} ms (replayed {replayed / 1e6:.1f} ms)"

@@ -15,7 +15,7 @@ from benchmarks.traces.reading_speed import measure, write_long_trace
 from benchmarks.traces.synthetic import Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.change import Layout, rebuilt, steady
+from planner.measure.traces.change import Layout, rebuild_graph, steady
 from planner.measure.traces.events import UNKNOWN, Category, Events, Trace
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.replay import replay
@@ -87,7 +87,7 @@ def _change() -> Iterator[str | bool]:
     graph, found = execution_graph(made.traces), [parts(trace) for trace in made.traces]
     before = Layout(num_layers=16, num_microbatches=16, pp=4)
     begin = time.perf_counter()
-    changed = rebuilt(graph, found, before, replace(before, pp=8), network=durations)
+    changed = rebuild_graph(graph, found, before, replace(before, pp=8), network=durations)
     steady(graph)
     steady(changed)
     seconds = time.perf_counter() - begin

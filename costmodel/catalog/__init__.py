@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import Any
 
-from costmodel.catalog.aliases import Named, known_name, means_several, named, spellings
-from costmodel.catalog.files import LOADER, MOST_SPELLINGS, entry, merged, names, read, require_known
+from costmodel.catalog.aliases import Named, find_device, find_unique_device, means_several, spellings
+from costmodel.catalog.files import LOADER, MOST_SPELLINGS, entry, merge_mappings, names, read, require_known
 from costmodel.catalog.hardware import (
     architectures,
     calibration,
     calibration_chain,
+    calibration_of_fit,
     calibrations,
     device,
     device_entry,
     device_of,
     devices,
-    fitted_as,
     power_draw,
     silicon,
 )
@@ -28,14 +28,14 @@ from costmodel.catalog.software import (
     frameworks,
     newest_for,
     releases_for,
+    releases_with_feature,
     runs_on,
     unknown_release,
-    with_feature,
 )
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
-from costmodel.lowering.framework.settings import equipped
+from costmodel.lowering.framework.settings import apply_framework
 from costmodel.validation import build
 
 __all__ = [
@@ -44,36 +44,36 @@ __all__ = [
     "architectures",
     "calibration",
     "calibration_chain",
+    "calibration_of_fit",
     "calibrations",
     "default_framework",
     "device",
     "device_entry",
     "device_of",
     "devices",
-    "equipped_device",
-    "fitted_as",
+    "equip_device",
+    "find_device",
+    "find_unique_device",
     "framework",
     "framework_names",
     "framework_of",
     "frameworks",
     "hub_names",
-    "known_name",
     "means_several",
-    "merged",
+    "merge_mappings",
     "model",
     "models",
-    "named",
     "newest_for",
     "power_draw",
     "precision",
     "precision_source",
     "precisions",
     "releases_for",
+    "releases_with_feature",
     "runs_on",
     "silicon",
     "spellings",
     "unknown_release",
-    "with_feature",
 ]
 
 
@@ -96,10 +96,10 @@ def precisions() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=MOST_SPELLINGS)
-def equipped_device(name: str, framework_name: str | None = None) -> EquippedDevice:
+def equip_device(name: str, framework_name: str | None = None) -> EquippedDevice:
     """Return a device with a framework release; without a name, with the release that a job gets by default."""
     known = device(name)
-    return equipped(known, framework(framework_name or default_framework(known)))
+    return apply_framework(known, framework(framework_name or default_framework(known)))
 
 
 @cache

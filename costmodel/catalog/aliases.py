@@ -59,7 +59,7 @@ class Named:
     source: str = ""
     num_devices: int = 1
 
-    def placed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    def place_on_network(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the device's entry with the network of the machine."""
         if self.internode_bandwidth is None:
             return entry
@@ -70,7 +70,7 @@ class Named:
         return {**entry, "networks": [inner, *levels], "sources": {**entry["sources"], **sources}}
 
 
-def named(name: str, where: str = "device") -> Named:
+def find_device(name: str, where: str = "device") -> Named:
     """
     Return the device that a name refers to.
 
@@ -79,7 +79,7 @@ def named(name: str, where: str = "device") -> Named:
     SpecError
         If it refers to several devices, with these, or to none, with the maker's devices of near numbers.
     """
-    if (found := known_name(name)) is not None:
+    if (found := find_unique_device(name)) is not None:
         return found
     if means_several(name):
         which = alternatives(_ambiguous()[plain_name(name)])
@@ -87,11 +87,11 @@ def named(name: str, where: str = "device") -> Named:
     raise SpecError(where, f"{shown(name)} is not in the catalog.", hint(name))
 
 
-def known_name(name: str) -> Named | None:
+def find_unique_device(name: str) -> Named | None:
     """
     Return the device that a name refers to; None if it refers to several, or to none.
 
-    >>> known_name("NVIDIA H100 80GB HBM3").device, known_name("a100")
+    >>> find_unique_device("NVIDIA H100 80GB HBM3").device, find_unique_device("a100")
     ('h100-80gb-sxm', None)
     """
     return _names().get(plain_name(name))
@@ -120,14 +120,14 @@ def hint(name: str) -> str:
     >>> hint("mi350x")
     "Did you mean 'mi355x', 'mi325x' or 'mi300x'?"
     """
-    meant = [] if "/" in name else _meant(plain_name(name))
+    meant = [] if "/" in name else _guess_names(plain_name(name))
     if not meant:
         return did_you_mean("", names("devices"))
     shown_names = alternatives([f"'{one}'" for one in meant])
     return f"Did you mean {shown_names}?"
 
 
-def _meant(plain: str) -> Sequence[str]:
+def _guess_names(plain: str) -> Sequence[str]:
     known = {key: one.device for key, one in _names().items()}
     series, number = _series(plain)
     alike = [key for key in known if _series(key)[0] == series] if series else []

@@ -66,17 +66,17 @@ def chain(folder: str, name: str) -> tuple[str, ...]:
     return (*(chain(folder, parent) if parent else ()), name)
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_mappings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """
     Merge changes into a base; mappings merge, all other values are replaced.
 
-    >>> merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}})
+    >>> merge_mappings({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}})
     {'a': {'b': 4, 'c': 2}, 'd': 3}
     """
     result = dict(base)
     for name, value in changes.items():
         known = result.get(name)
         if isinstance(known, Mapping) and isinstance(value, Mapping):
-            value = merged(known, value)
+            value = merge_mappings(known, value)
         result[name] = value
     return result

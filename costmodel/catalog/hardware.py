@@ -7,8 +7,8 @@ from dataclasses import fields
 from functools import cache, lru_cache
 from typing import Any
 
-from costmodel.catalog.aliases import named
-from costmodel.catalog.files import MOST_SPELLINGS, chain, entry, merged, names, read, require_known
+from costmodel.catalog.aliases import find_device
+from costmodel.catalog.files import MOST_SPELLINGS, chain, entry, merge_mappings, names, read, require_known
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Calibration, Constants
 from costmodel.facts.costs import PowerDraw
@@ -66,8 +66,8 @@ def device(name: str) -> Device:
 
 def device_entry(name: str, where: str = "device") -> Mapping[str, Any]:
     """Return the entry of a device by any of its names, inherited entries included; errors as in :func:`device`."""
-    meant = named(name, where)
-    return meant.placed(_whole(meant.device))
+    meant = find_device(name, where)
+    return meant.place_on_network(_whole(meant.device))
 
 
 @cache
@@ -125,7 +125,7 @@ def calibration_of(given: object, where: str, changes: Changes | None = None) ->
     sources = dict(base.sources) if base else {}
     sources |= dict.fromkeys(own, "job file") | (given.get("sources") or {})
     name = given.get("name", f"{base.name}, changed" if base else "inline")
-    constants = build(Constants, merged(known, own), where)
+    constants = build(Constants, merge_mappings(known, own), where)
     whole = {"name": name, "constants": constants, "samples": given.get("samples"), "sources": sources}
     return build(Calibration, whole, where)
 
@@ -149,7 +149,7 @@ def calibration_chain(name: str) -> tuple[str, ...]:
     return chain("calibrations", name)
 
 
-def fitted_as(device: Device) -> str:
+def calibration_of_fit(device: Device) -> str:
     """Return the calibration fitted to the runs behind a device's constants; empty if they are the device's own."""
     name = device.calibration.name
     return calibration_chain(name)[0] if device.calibration.samples is None and name in calibrations() else ""
@@ -161,10 +161,10 @@ def calibration_with(name: str, changes: Changes) -> Calibration:
     sources: dict[str, str] = {}
     for part in calibration_chain(name):
         own = entry("calibrations", part)
-        constants = merged(constants, own.get("constants") or {})
+        constants = merge_mappings(constants, own.get("constants") or {})
         for key, value in changes.get(part, {}).items():
             first, _, inner = key.partition(".")
-            constants = merged(constants, {first: {inner: value} if inner else value})
+            constants = merge_mappings(constants, {first: {inner: value} if inner else value})
         sources |= own.get("sources") or {}
     described = {"name": name, "description": entry("calibrations", name).get("description", "")}
     whole = {**described, "constants": constants, "sources": sources}

@@ -102,11 +102,11 @@ def release_of(name: str) -> Release | None:
     return Release(stack=stack, number=tuple(parts), is_final=not found["rest"])
 
 
-def known_release(name: str, known: Iterable[str]) -> str | None:
+def find_release_spelling(name: str, known: Iterable[str]) -> str | None:
     """
     Return the known spelling of a release that is written differently; None if the release is not known.
 
-    >>> known_release("torchtitan-0.3.0", ["torchtitan-0.1", "torchtitan-0.3"])
+    >>> find_release_spelling("torchtitan-0.3.0", ["torchtitan-0.1", "torchtitan-0.3"])
     'torchtitan-0.3'
     """
     names = tuple(known)

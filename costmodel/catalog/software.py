@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from costmodel.catalog.files import MOST_SPELLINGS, chain, entry, merged, names, require_known
-from costmodel.catalog.releases import known_release, nearest_release
+from costmodel.catalog.files import MOST_SPELLINGS, chain, entry, merge_mappings, names, require_known
+from costmodel.catalog.releases import find_release_spelling, nearest_release
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Device
 from costmodel.facts.fields import Architecture
@@ -63,7 +63,7 @@ def framework_with(name: str, factors: Factors | None) -> Framework:
         said = entry("frameworks", part)
         sources = {**_inherit_sources(sources, whole, said), **(said.get("sources") or {})}
         kept = {key: value for key, value in said.items() if key not in (*OWN, "sources")}
-        whole = {**merged(whole, kept), **{key: said[key] for key in REPLACED if key in said}}
+        whole = {**merge_mappings(whole, kept), **{key: said[key] for key in REPLACED if key in said}}
     said = entry("frameworks", own)
     whole |= {key: said[key] for key in OWN if key in said and key != "extends"}
     kernels = said.get("kernels_of", own)
@@ -140,7 +140,7 @@ def framework_of(given: object, where: str, factors: Factors | None = None) -> F
         return build(Framework, {"name": "inline", **changes}, where)
     known_base = _find_framework(base, f"{where}.base", factors)
     plain = asdict(cast(Any, known_base))
-    made = build(Framework, merged({**plain, "name": f"{known_base.name}, changed"}, changes), where)
+    made = build(Framework, merge_mappings({**plain, "name": f"{known_base.name}, changed"}, changes), where)
     own = dict.fromkeys(_leaves({key: value for key, value in changes.items() if key != "sources"}), "job file")
     known = plain.pop("sources")
     return replace(made, sources={**_inherit_sources(known, plain, changes), **own, **(changes.get("sources") or {})})
@@ -157,7 +157,7 @@ def _find_framework(name: str, where: str, factors: Factors | None) -> Framework
 def _release(name: str) -> tuple[str | None, bool]:
     """Return the catalog's name of a release, or of the nearest one of its stack, and True if the release is known."""
     known = tuple(framework_names())
-    own = known_release(name, known)
+    own = find_release_spelling(name, known)
     return own or nearest_release(name, known), own is not None
 
 
@@ -208,6 +208,6 @@ def runs_on(known: Framework, architecture: Architecture | None) -> bool:
     return architecture is None or not known.architectures or architecture in known.architectures
 
 
-def with_feature(decision: str, value: str) -> tuple[str, ...]:
+def releases_with_feature(decision: str, value: str) -> tuple[str, ...]:
     """Return the releases whose entries list a value of a decision."""
     return tuple(name for name in frameworks() if value in framework(name).features.get(decision, ()))

@@ -135,7 +135,7 @@ class Constants:
     Parameters
     ----------
     times
-        Source of operator times: ``roofline``, ``modified_roofline``, ``measured`` or ``sampled``.
+        Source of operator times: ``roofline``, ``build_modified_roofline``, ``measured`` or ``sampled``.
     matmul_efficiency
         Achieved fraction of the dense peak of large matmuls, per dtype.
     grouped_matmul_efficiency

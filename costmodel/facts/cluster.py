@@ -45,7 +45,7 @@ class Cluster:
         return self.device.networks[0].num_peers
 
     @property
-    def in_one_domain(self) -> Cluster:
+    def single_domain(self) -> Cluster:
         """Cluster of the same devices in one scale-up domain with the same links."""
         innermost = replace(self.device.networks[0], num_peers=max(self.num_devices, self.scale_up_size), is_mesh=False)
         return replace(self, device=replace(self.device, networks=(innermost,)))

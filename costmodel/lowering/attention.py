@@ -11,8 +11,8 @@ from costmodel.lowering.kernels import (
     context_output,
     core_attention,
     elementwise,
+    lower_shared_input,
     output_projection,
-    shared_input,
 )
 from costmodel.lowering.shape import Shape
 from costmodel.timing.work import Communication, Numbers, Operator
@@ -76,11 +76,11 @@ def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers)
         widths = {"qkv": asked + 2 * keys}
     else:
         widths = {"query_projection": asked, "key_projection": keys, "value_projection": keys}
-    return shared_input(
+    return lower_shared_input(
         shape,
         widths,
         has_bias=attention.qkv_bias,
-        saved_elements=shape.kept_input_elements,
+        saved_elements=shape.input_elements_to_keep,
         saved_as="attention_input",
     )
 

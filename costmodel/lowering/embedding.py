@@ -68,7 +68,7 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         rows=shape.tokens,
         inputs=shape.hidden_size,
         outputs=outputs,
-        saved_elements=shape.kept_input_elements,
+        saved_elements=shape.input_elements_to_keep,
         saved_as="head",
         narrow=False,
         dtype=shape.wide_dtype,

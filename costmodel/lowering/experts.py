@@ -39,12 +39,12 @@ def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         *_mark_graph_module("moe_preprocess", latent_down),
         *_mark_graph_module("moe", latent_up),
         *_mark_graph_module(
-            "moe_preprocess", [_permute("dispatch", experts, shape, elements=_presorted_elements(experts, shape))]
+            "moe_preprocess", [_permute("dispatch", experts, shape, elements=_elements_of_presort(experts, shape))]
         ),
-        *_mark_graph_module("moe", [_permute("sort", experts, shape, elements=_postsorted_elements(experts, shape))]),
-        *_mark_graph_module("moe", _routed_experts(experts, shape)),
+        *_mark_graph_module("moe", [_permute("sort", experts, shape, elements=_elements_of_postsort(experts, shape))]),
+        *_mark_graph_module("moe", _lower_routed_experts(experts, shape)),
         *_mark_graph_module("moe", [_combine(experts, shape)]),
-        *_mark_graph_module("moe_router", _shared_experts(experts, shape)),
+        *_mark_graph_module("moe_router", _lower_shared_experts(experts, shape)),
     )
 
 
@@ -55,7 +55,7 @@ def _mark_graph_module(module: str, operators: Iterable[Operator]) -> tuple[Oper
 
 def experts_communications(experts: Experts, shape: Shape) -> tuple[Communication, ...]:
     """Return two all-to-alls per pass (``ep``), gather and scatter (``etp``), and the shared expert's collectives."""
-    token_bytes = shape.activation_bytes * sent_width(experts, shape)
+    token_bytes = shape.activation_bytes * expert_input_width(experts, shape)
     sent = token_bytes * sent_tokens(experts, shape)
     gathered = token_bytes * received_tokens(experts, shape)
     return (
@@ -94,7 +94,7 @@ def received_tokens(experts: Experts, shape: Shape) -> Numbers:
     return sent_tokens(experts, shape) * shape.etp
 
 
-def sent_width(experts: Experts, shape: Shape) -> int:
+def expert_input_width(experts: Experts, shape: Shape) -> int:
     """
     Number of elements per token that routed experts read and write: the latent width, or h without one.
 
@@ -150,7 +150,7 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     )
 
 
-def _presorted_elements(experts: Experts, shape: Shape) -> Numbers:
+def _elements_of_presort(experts: Experts, shape: Shape) -> Numbers:
     """
     Number of elements read and written to sort tokens by destination device.
 
@@ -158,23 +158,25 @@ def _presorted_elements(experts: Experts, shape: Shape) -> Numbers:
     """
     moved = shape.tokens / shape.sequence_shards + sent_tokens(experts, shape)
     once = deduplicates_dispatch(token_dispatcher=shape.token_dispatcher)
-    elements: Numbers = np.where(once, 0.0, moved * sent_width(experts, shape))[()]
+    elements: Numbers = np.where(once, 0.0, moved * expert_input_width(experts, shape))[()]
     return elements
 
 
-def _postsorted_elements(experts: Experts, shape: Shape) -> Numbers:
+def _elements_of_postsort(experts: Experts, shape: Shape) -> Numbers:
     """Number of elements read and written to sort received tokens by local expert."""
     received = received_tokens(experts, shape)
     visited = distinct_ranks_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
     once = deduplicates_dispatch(token_dispatcher=shape.token_dispatcher)
-    elements: Numbers = np.where(once, received + received * visited, 2 * received)[()] * sent_width(experts, shape)
+    elements: Numbers = np.where(once, received + received * visited, 2 * received)[()] * expert_input_width(
+        experts, shape
+    )
     return elements
 
 
 def _combine(experts: Experts, shape: Shape) -> Operator:
     """Return the operator that restores the order of tokens: both sorts, and the weighting by the router's scores."""
-    elements = _presorted_elements(experts, shape) + _postsorted_elements(experts, shape)
-    saved = _weighted_outputs(experts, shape)
+    elements = _elements_of_presort(experts, shape) + _elements_of_postsort(experts, shape)
+    saved = _outputs_to_weight(experts, shape)
     return _permute("combine", experts, shape, elements=elements, kernels=2, saved_elements=saved)
 
 
@@ -200,7 +202,7 @@ def _permute(
         count=_permutations(name, shape),
         is_adjoint=name == "combine",
         rows=shape.tokens / shape.sequence_shards,
-        width=sent_width(experts, shape),
+        width=expert_input_width(experts, shape),
         experts=experts.num_experts,
         top_k=experts.top_k,
     )
@@ -213,7 +215,7 @@ def _permutations(name: str, shape: Shape) -> Numbers:
     return times[name]
 
 
-def _weighted_outputs(experts: Experts, shape: Shape) -> Numbers:
+def _outputs_to_weight(experts: Experts, shape: Shape) -> Numbers:
     """
     Number of kept expert outputs that the router's scores weight; 0 where they weight the inner activation.
 
@@ -224,7 +226,7 @@ def _weighted_outputs(experts: Experts, shape: Shape) -> Numbers:
     return sent_tokens(experts, shape) * shape.hidden_size * shape.memory.expert_output
 
 
-def _routed_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+def _lower_routed_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """
     Return the grouped matmuls over the local experts, and the activation between them.
 
@@ -232,7 +234,7 @@ def _routed_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     pass; one kernel does it for all experts.
     """
     rows = received_tokens(experts, shape)
-    outside = sent_width(experts, shape)
+    outside = expert_input_width(experts, shape)
     groups = experts.num_experts / shape.ep
     width = experts.ffn_hidden_size / shape.etp
     fan = 2 if experts.gated else 1
@@ -365,7 +367,7 @@ def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: N
     return (replace(added, kind="copy", more_launches=2 * groups + 1),)
 
 
-def _shared_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+def _lower_shared_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """Return the operators of the shared expert: dense, split over tp; the router keeps their input."""
     if not experts.shared_ffn_hidden_size:
         return ()
@@ -378,10 +380,10 @@ def _shared_experts(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         saved_input=0.0,
         prefix="shared_",
     )
-    return (*dense, *_shared_gate(experts, shape))
+    return (*dense, *_lower_shared_gate(experts, shape))
 
 
-def _shared_gate(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+def _lower_shared_gate(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """Return the gate that scales the shared expert's output, one scalar per token; keeps that output."""
     if not experts.shared_gate:
         return ()

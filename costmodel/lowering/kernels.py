@@ -163,7 +163,7 @@ Started with CUDA Graphs", NVIDIA developer blog, 2019).
 """
 
 
-def shared_input(
+def lower_shared_input(
     shape: Shape, widths: Mapping[str, Numbers], *, has_bias: bool, saved_elements: Numbers, saved_as: str
 ) -> tuple[Operator, ...]:
     """
@@ -364,10 +364,10 @@ def core_attention(
         rows=shape.tokens,
         shards=shape.tp,
     )
-    return (fused,) if shape.kernels.fused_attention else _unfused_attention(fused, shape)
+    return (fused,) if shape.kernels.fused_attention else _lower_unfused_attention(fused, shape)
 
 
-def _unfused_attention(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
+def _lower_unfused_attention(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
     """Return unfused attention: scores, their operations in device memory, and weighted values."""
     size = fused.size
     assert isinstance(size, AttentionSize), "an attention has an attention's size"

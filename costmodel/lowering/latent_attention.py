@@ -72,7 +72,7 @@ def _query_projections(attention: LatentAttention, shape: Shape) -> tuple[Operat
     return (
         _down("q_down", attention, shape, width=rank),
         _latent_norm("q_norm", shape, rank=rank),
-        _up("q_up", shape, rank=rank, outputs=outputs),
+        _lower_up_projection("q_up", shape, rank=rank, outputs=outputs),
     )
 
 
@@ -84,7 +84,7 @@ def _key_value_projections(attention: LatentAttention, shape: Shape) -> tuple[Op
     return (
         _down("kv_down", attention, shape, width=rank + attention.qk_rope_head_dim, saved_elements=saved),
         _latent_norm("kv_norm", shape, rank=rank),
-        _up("kv_up", shape, rank=rank, outputs=outputs),
+        _lower_up_projection("kv_up", shape, rank=rank, outputs=outputs),
     )
 
 
@@ -133,7 +133,7 @@ def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Oper
     return attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width)
 
 
-def _up(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:
+def _lower_up_projection(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:
     return matmul(
         name,
         shape,

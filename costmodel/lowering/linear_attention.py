@@ -39,7 +39,7 @@ def linear_attention_operators(attention: LinearAttention, shape: Shape) -> tupl
         *_projections(attention, shape, widths),
         _convolution(attention, shape, widths),
         _core(attention, shape, widths),
-        _gated_norm(attention, shape, widths),
+        _lower_gated_norm(attention, shape, widths),
         output_projection(shape, inputs=widths.output),
     )
 
@@ -65,7 +65,7 @@ def _projections(attention: LinearAttention, shape: Shape, widths: _Widths) -> t
         rows=shape.tokens,
         inputs=shape.hidden_size,
         outputs=widths.queries_keys_values + widths.gate,
-        saved_elements=shape.kept_input_elements,
+        saved_elements=shape.input_elements_to_keep,
         saved_as="attention_input",
     )
     if attention.variant == "lightning":
@@ -123,7 +123,7 @@ def _core(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator
     )
 
 
-def _gated_norm(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator:
+def _lower_gated_norm(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator:
     """Return the norm of the core's output times a gate; the delta rule's norm weight is one head wide."""
     elements = shape.tokens * widths.output
     return elementwise(

@@ -28,14 +28,14 @@ class _Widths:
     steps: Numbers
 
     @property
-    def convolved(self) -> Numbers:
+    def convolution_width(self) -> Numbers:
         """Elements per token in the convolution: x, B, C."""
         return self.inner + self.shared
 
     @property
     def projected(self) -> Numbers:
         """Elements per token of the input projection: gate, x, B, C, steps."""
-        return self.inner + self.convolved + self.steps
+        return self.inner + self.convolution_width + self.steps
 
 
 def mamba_operators(mamba: Mamba, shape: Shape) -> tuple[Operator, ...]:
@@ -55,7 +55,7 @@ def mamba_operators(mamba: Mamba, shape: Shape) -> tuple[Operator, ...]:
             inputs=shape.hidden_size,
             outputs=widths.projected,
             bias=widths.projected if mamba.bias else 0,
-            saved_elements=shape.kept_input_elements,
+            saved_elements=shape.input_elements_to_keep,
             saved_as="attention_input",
         ),
         _convolution(mamba, shape, widths),
@@ -105,7 +105,7 @@ def _convolution(mamba: Mamba, shape: Shape, widths: _Widths) -> Operator:
 
     The backward pass recomputes it (a read, a write) before its own kernel (two reads, a write).
     """
-    elements = shape.tokens * widths.convolved
+    elements = shape.tokens * widths.convolution_width
     taps = mamba.conv_kernel + (1 if mamba.conv_bias else 0)
     one_kernel = elementwise(
         "convolution",
@@ -113,7 +113,7 @@ def _convolution(mamba: Mamba, shape: Shape, widths: _Widths) -> Operator:
         elements=elements,
         forward_passes=2,
         backward_passes=5,
-        parameters=taps * widths.convolved,
+        parameters=taps * widths.convolution_width,
         flops=2 * mamba.conv_kernel * elements,
     )
     return replace(one_kernel, kind="copy")

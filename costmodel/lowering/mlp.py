@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.facts.model import Mlp
 from costmodel.lowering.collectives import tensor_parallel_collectives
-from costmodel.lowering.kernels import EAGER, attach_torch_function, elementwise, row_parallel, shared_input
+from costmodel.lowering.kernels import EAGER, attach_torch_function, elementwise, lower_shared_input, row_parallel
 from costmodel.lowering.shape import Shape
 from costmodel.timing.work import Communication, Numbers, Operator
 
@@ -17,7 +17,7 @@ def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
         gated=mlp.gated,
         bias=mlp.bias,
         squared_relu=mlp.squared_relu,
-        saved_input=shape.kept_input_elements,
+        saved_input=shape.input_elements_to_keep,
     )
 
 
@@ -56,7 +56,7 @@ def feed_forward_operators(
     else:
         widths = {f"{prefix}up": width * (2 if gated else 1)}
     return (
-        *shared_input(shape, widths, has_bias=bias, saved_elements=saved_input, saved_as=f"{prefix}mlp"),
+        *lower_shared_input(shape, widths, has_bias=bias, saved_elements=saved_input, saved_as=f"{prefix}mlp"),
         activation(
             f"{prefix}activation",
             shape,

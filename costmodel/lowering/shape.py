@@ -94,7 +94,7 @@ class Shape:
         return 1 + self.sequence_parallel * (self.tp - 1)
 
     @property
-    def kept_input_elements(self) -> Numbers:
+    def input_elements_to_keep(self) -> Numbers:
         """Input elements that a column-parallel matmul keeps: the rank's own, or all gathered ones."""
         return self.tokens * self.hidden_size / (1 if self.memory.gathered_inputs else self.sequence_shards)
 

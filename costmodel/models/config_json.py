@@ -176,14 +176,14 @@ class Config:
 
     def count(self, concept: str, *, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
         """Return the integer of a concept under any of its spellings; all that are present must agree."""
-        keys = self.spelled(concept)
+        keys = self.list_spellings(concept)
         value, *others = (self.integer(key, at_least=at_least, at_most=at_most, default=default) for key in keys)
         for key, other in zip(keys[1:], others, strict=True):
             if other != value:
                 raise self.error(key, f"is {other}, but '{keys[0]}' is {value}, and they mean the same.")
         return value
 
-    def spelled(self, concept: str) -> list[str]:
+    def list_spellings(self, concept: str) -> list[str]:
         """Return the spellings of a concept that hold a value; otherwise the first one present."""
         present = [key for key in SPELLINGS[concept] if key in self.mapping]
         return [key for key in present if self.mapping[key] is not None] or (present or [SPELLINGS[concept][0]])[:1]

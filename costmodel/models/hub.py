@@ -36,7 +36,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(home).expanduser() / "hub"
 
 
-def cached_config(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:
+def find_cached_config(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:
     """
     Return the path of a model's ``config.json`` in the cache; None if there is none.
 

@@ -194,7 +194,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
         return tuple(chunked if rotates else "full_attention" for rotates in rotary)
     if (numbered := config.items("attn_type_list")) is not None:
-        return _numbered_kinds(config, family, numbered, num_layers=num_layers)
+        return _kinds_by_number(config, family, numbered, num_layers=num_layers)
     if family.window_switch:
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
         return tuple("sliding_attention" if index >= first else "full_attention" for index in range(num_layers))
@@ -206,7 +206,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
 
 
-def _numbered_kinds(config: Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
+def _kinds_by_number(config: Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
     """Return the kinds in MiniMax's spelling: 0 is linear, 1 full attention."""
     kinds = {0: "linear_attention", 1: "full_attention"} if family.linear else {1: "full_attention"}
     for index, number in enumerate(numbers):
@@ -326,8 +326,8 @@ def _attention(
         qk_norm=family.qk_norm if config.flag(family.qk_norm_switch) else "none",
         output_gate=family.output_gate,
         sinks=family.sinks,
-        window=_required_window(config, family) if kind == "sliding_attention" else None,
-        chunk=_required_chunk(config, family) if kind == "chunked_attention" else None,
+        window=_require_window(config, family) if kind == "sliding_attention" else None,
+        chunk=_require_chunk(config, family) if kind == "chunked_attention" else None,
         rotary=rotary,
     )
 
@@ -350,19 +350,19 @@ def _head_dim(config: Config, family: Family, *, num_heads: int) -> int:
         return family.head_dim
     hidden_size = config.count("hidden_size")
     if hidden_size % num_heads:
-        key = config.spelled("hidden_size")[0]
+        key = config.list_spellings("hidden_size")[0]
         raise config.error(key, f"must be a multiple of the {num_heads} attention heads, got {hidden_size}.")
     return hidden_size // num_heads
 
 
-def _required_window(config: Config, family: Family) -> int:
+def _require_window(config: Config, family: Family) -> int:
     window = _window(config, family)
     if window is None:
         raise config.error("sliding_window", "is required by the sliding attention in 'layer_types', but missing.")
     return window
 
 
-def _required_chunk(config: Config, family: Family) -> int:
+def _require_chunk(config: Config, family: Family) -> int:
     chunk = _chunk(config, family)
     if chunk is None:
         raise config.error(
@@ -398,7 +398,7 @@ def _lightning(config: Config, family: Family) -> LinearAttention:
     )
 
 
-def _gated_delta(config: Config, family: Family) -> LinearAttention:
+def _read_gated_delta(config: Config, family: Family) -> LinearAttention:
     return LinearAttention(
         variant="gated_delta",
         num_key_heads=config.integer("linear_num_key_heads", at_least=1),
@@ -429,7 +429,7 @@ def _mamba(config: Config, family: Family) -> Mamba:
 
 LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] = {
     "lightning": _lightning,
-    "gated_delta": _gated_delta,
+    "gated_delta": _read_gated_delta,
     "mamba": _mamba,
 }
 """Reader of each variant of linear attention."""
@@ -452,7 +452,7 @@ def _experts(config: Config, family: Family) -> Experts:
     num_experts = config.count("num_experts")
     top_k = config.count("top_k")
     if top_k > num_experts:
-        key = config.spelled("top_k")[0]
+        key = config.list_spellings("top_k")[0]
         raise config.error(key, f"must be at most the {num_experts} experts, got {top_k}.")
     ffn_hidden_size = config.integer(family.expert_width, at_least=1)
     own_width = family.shared_gate or family.single_blocks

@@ -355,7 +355,7 @@ def copying_seconds(
     """
     if not leaves.any():
         return seconds
-    return np.where(leaves, np.minimum(seconds_on(cluster.in_one_domain), seconds), seconds)
+    return np.where(leaves, np.minimum(seconds_on(cluster.single_domain), seconds), seconds)
 
 
 def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:

@@ -75,7 +75,7 @@ class Exchanges:
         return leaves
 
 
-def visited_places(places: Rows, top_k: Rows) -> Rows:
+def num_visited_places(places: Rows, top_k: Rows) -> Rows:
     r"""
     Number of different places among m that k choices visit; shape (rows,).
 
@@ -124,7 +124,7 @@ def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Ro
     Inside
       one node, n ranks: :math:`l = (n - 1) / (n e' B_1) \cdot (n / 8)^d`.
     - Fan-out f of a network: each byte that arrives at a node is copied over its links to all target ranks. It is
-    :math:`f = u(n) / (u(N) e' B_1)` (:func:`visited_places`).
+    :math:`f = u(n) / (u(N) e' B_1)` (:func:`num_visited_places`).
     - Copies c. One of P processors passes a token of b bytes in b / r + t seconds. With scales inside a node it takes
       :math:`t_n n` more: :math:`c = (1 / r + (t + t_n n) / b) / P`.
     - Work of a call around the exchange, o: seconds per token and per byte.
@@ -141,7 +141,9 @@ def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Ro
     links = constants["link_efficiency"] * exchanges.link_bandwidth
     inside = (ranks - 1) / ranks / links * (ranks / NODE) ** constants["link_decay"]
     link = np.where(leaves, (nodes - 1) / nodes / network, inside)
-    fan = np.where(leaves, visited_places(ranks, exchanges.top_k) / visited_places(nodes, exchanges.top_k) / links, 0.0)
+    fan = np.where(
+        leaves, num_visited_places(ranks, exchanges.top_k) / num_visited_places(nodes, exchanges.top_k) / links, 0.0
+    )
     copies = _copying(constants, exchanges)
     sharpness = np.where(leaves, constants["sharpness.network"], constants["sharpness.links"])
     busy = (link**sharpness + fan**sharpness + copies**sharpness) ** (1 / sharpness)

@@ -22,7 +22,7 @@ WHERE = "cluster.device.calibration.samples.collectives"
 """Entry of a device file that holds the samples of collectives."""
 
 
-def sampled_collectives(cluster: Cluster) -> SampledCollectives | None:
+def learn_collectives(cluster: Cluster) -> SampledCollectives | None:
     """Return the learned collectives of a cluster; None if it was not sampled, or uses other times."""
     found = _find_samples(cluster)
     return None if found is None else _collectives(found)

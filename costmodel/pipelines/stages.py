@@ -71,7 +71,7 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
     return tuple(end - begin for begin, end in pairwise([0, *ends]))
 
 
-def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
+def layers_with_lighter_last_stage(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
     """
     Number of layers of each stage if the last one has fewer, so that the longest stage is as short as possible.
 
@@ -89,9 +89,9 @@ def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float
     ----------
     Yeung et al., arXiv:2411.05288, section 6.1, "Redis".
 
-    >>> redistributed_layers(32, num_stages=16, head_layers=2.4)
+    >>> layers_with_lighter_last_stage(32, num_stages=16, head_layers=2.4)
     (2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 0)
-    >>> redistributed_layers(48, num_stages=16, head_layers=0.6)[-2:]
+    >>> layers_with_lighter_last_stage(48, num_stages=16, head_layers=0.6)[-2:]
     (3, 3)
     """
     if num_stages == 1:
@@ -108,7 +108,7 @@ GROUPS_IN_FLIGHT = 3
 
 
 @lru_cache(maxsize=2**13)
-def in_flight_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
+def activation_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     """
     Activations alive at the peak over those of as many average chunks. Unit: none, at least 1.
 
@@ -125,7 +125,7 @@ def in_flight_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     rank, pp
         Number of the pipeline rank, and number of ranks.
 
-    >>> [round(in_flight_imbalance(sizes, rank=0, pp=4), 3) for sizes in ((2, 2), (1, 2), (2, 1))]
+    >>> [round(activation_imbalance(sizes, rank=0, pp=4), 3) for sizes in ((2, 2), (1, 2), (2, 1))]
     [1.0, 1.0, 1.152]
     """
     if list(sizes) == sorted(sizes):
@@ -210,7 +210,9 @@ class _Layout:
     def layers_per_chunk(self, num_layers: int, order: _Order) -> tuple[int, ...]:
         """Return the number of layers of each virtual stage."""
         if self.vocabulary == Vocabulary.REDISTRIBUTED:
-            return redistributed_layers(num_layers, num_stages=self.pp * self.vpp, head_layers=order.head_layers)
+            return layers_with_lighter_last_stage(
+                num_layers, num_stages=self.pp * self.vpp, head_layers=order.head_layers
+            )
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
             base, remainder = divmod(num_layers, self.pp * self.vpp)
             return (base + 1,) * remainder + (base,) * (self.pp * self.vpp - remainder)
@@ -221,7 +223,7 @@ class _Layout:
         if self.vpp == 1 or self.schedule != Schedule.ONE_F_ONE_B:
             return np.ones(self.pp)
         ranks = enumerate(map(tuple, sizes.tolist()))
-        return np.array([in_flight_imbalance(own, rank=rank, pp=self.pp) for rank, own in ranks])
+        return np.array([activation_imbalance(own, rank=rank, pp=self.pp) for rank, own in ranks])
 
     def layers_of_each_kind(self, order: _Order) -> NDArray[np.int64]:
         """Return the number of layers of each kind of each virtual stage, shape (pp * vpp, K)."""

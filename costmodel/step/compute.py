@@ -252,11 +252,11 @@ def _least_communication(parts: Mapping[str, NDArray[np.float64]], overlapped: O
         "forward": np.minimum(overlapped.tp_forward, parts["tp_forward"]) + overlapped.cp_forward,
         "backward": tp_backward + overlapped.cp_backward,
     }
-    exchanges = exposed_exchanges(parts, overlapped, waiting)
+    exchanges = exposed_alltoall_seconds(parts, overlapped, waiting)
     return sum(waiting.values()) + sum(exchanges.values())
 
 
-def exposed_exchanges(
+def exposed_alltoall_seconds(
     parts: Mapping[str, NDArray[np.float64]],
     overlapped: OverlappedSeconds,
     waiting: Mapping[str, NDArray[np.float64]],

@@ -37,7 +37,7 @@ from costmodel.step.optimizer import (
     parameter_pass_seconds,
     replicas_seconds_measured,
 )
-from costmodel.step.overlap import exposed_dp_seconds, exposed_dp_seconds_measured
+from costmodel.step.overlap import exposed_dp_seconds, measured_law_exposed_dp_seconds
 from costmodel.step.p2p import pipeline_ranks
 from costmodel.step.rank_time import rank_seconds
 from costmodel.strategy import Recompute, Sharding
@@ -204,7 +204,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
 
     References
     ----------
-    MoFa, arXiv:2511.09837, equation (24), or a law measured on its cluster (:func:`exposed_dp_seconds_measured`).
+    MoFa, arXiv:2511.09837, equation (24), or a law measured on its cluster (:func:`measured_law_exposed_dp_seconds`).
     """
     parts = parts or layer_parts(facts, decisions)
     device = facts.cluster.device
@@ -217,7 +217,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     else:
         law = device.constants.measured.dp_overlap
         overlapped = np.asarray(
-            exposed_dp_seconds_measured(
+            measured_law_exposed_dp_seconds(
                 plain,
                 rank_seconds(facts, decisions, stages, parts.compute + parts.tp),
                 pp=add_layer_axis(decisions["pp"]),
@@ -386,7 +386,7 @@ def _window(decisions: Decisions, stages: Stages, layer: LayerWindow, loads: Lin
 
     ``full`` are additional seconds of computation beyond the layers' own.
     """
-    is_full, loads = add_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.of_ranks(stages)
+    is_full, loads = add_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.sum_by_rank(stages)
     return _Window(
         computing=np.asarray(stages.sum_over_layers(layer.computing) + full),
         waiting=stages.sum_over_layers(layer.waiting),

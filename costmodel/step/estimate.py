@@ -161,7 +161,7 @@ class SimulatedStep:
         return max(self.timeline.spans) + sum(self.other_seconds.values())
 
 
-def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> SimulatedStep | None:
+def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> SimulatedStep | None:
     """
     Simulate the pipeline of one strategy and keep its passes.
 

@@ -19,14 +19,14 @@ from costmodel.axes import Array, Decisions, add_layer_axis, add_leading_axis
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.lowering.recompute import sum_over_modules
-from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_exchanges, layer_seconds
+from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_alltoall_seconds, layer_seconds
 from costmodel.step.links import (
     LinkLoads,
     adapter_seconds,
     host_copy_seconds,
     layer_loads,
     port_share,
-    repeated_communication,
+    repeated_communication_seconds,
 )
 from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher, different_dispatchers
@@ -151,7 +151,7 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
     exposed = exposed_seconds(facts, decisions, seconds)
     modules = sum_over_modules(seconds.module_forward, recompute=recompute)
     inside = {"tp": exposed.tp_forward, "cp": exposed.cp_forward, "ep": seconds.ep_forward}
-    inside_modules = repeated_communication(inside, recompute=recompute, module_forward=seconds.module_forward)
+    inside_modules = repeated_communication_seconds(inside, recompute=recompute, module_forward=seconds.module_forward)
     repeated = recompute_seconds(
         _whole_again(device, seconds, exposed), np.asarray(modules + inside_modules), recompute=recompute
     )
@@ -252,7 +252,7 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     cp_backward = np.where(cp_overlap, overlapped.cp_backward, seconds.cp_backward)
     alone = {"ep_forward": seconds.ep_forward, "ep_backward": seconds.ep_backward}
     waiting = {"forward": tp_forward + cp_forward, "backward": tp_backward + cp_backward}
-    hidden = exposed_exchanges(alone, overlapped, waiting)
+    hidden = exposed_alltoall_seconds(alone, overlapped, waiting)
     return Exposed(
         tp_forward=tp_forward,
         tp_backward=tp_backward,

@@ -23,7 +23,7 @@ from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.interleaved import busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
 from costmodel.pipelines.schedules import Passes
-from costmodel.pipelines.stages import Stages, in_flight_imbalance, layers_between, layers_of_each_kind
+from costmodel.pipelines.stages import Stages, activation_imbalance, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.layer import IDEAL, layer_parts
@@ -131,7 +131,7 @@ def even_chunks(num_layers: int, *, vpp: int) -> tuple[int, ...]:
     return (base,) * (vpp - remainder) + (base + 1,) * remainder
 
 
-def beside_layers(model: Model) -> float:
+def layers_equal_to_head(model: Model) -> float:
     """
     Number of layers with as much work as the last chunk has beside its own layers: head and MTP.
 
@@ -204,7 +204,7 @@ def contents_of(strategy: Strategy, model: Model) -> Contents:
         largest_chunk=sizes.max(axis=1).astype(np.float64),
         last_chunk=sizes[:, -1].astype(np.float64),
         in_flight_imbalance=np.array(
-            [in_flight_imbalance(tuple(own), rank=rank, pp=strategy.pp) for rank, own in enumerate(sizes.tolist())]
+            [activation_imbalance(tuple(own), rank=rank, pp=strategy.pp) for rank, own in enumerate(sizes.tolist())]
         ),
     )
 
@@ -420,7 +420,7 @@ def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
     return _passes(facts, strategy, *_stage_layers(strategy, facts.model))
 
 
-def dealt_passes(facts: Facts, strategy: Strategy, sizes: NDArray[np.int64]) -> Passes:
+def passes_by_layer_counts(facts: Facts, strategy: Strategy, sizes: NDArray[np.int64]) -> Passes:
     """Return the passes for other numbers of layers per virtual stage, (N, pp * vpp), without full recomputation."""
     ends = sizes.cumsum(axis=-1)
     layers = layers_between(facts.model, ends - sizes, ends)

@@ -35,7 +35,7 @@ class LinkLoads(Record):
     scale_up: Array
     adapter: Array
 
-    def of_ranks(self, stages: Stages) -> LinkLoads:
+    def sum_by_rank(self, stages: Stages) -> LinkLoads:
         """Sum the loads over the layers of each rank."""
         return LinkLoads(scale_up=stages.sum_over_layers(self.scale_up), adapter=stages.sum_over_layers(self.adapter))
 
@@ -50,7 +50,7 @@ def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
     seconds, recompute = lookup(layer_seconds, facts, decisions), add_layer_axis(decisions["recompute"])
     scale_up, adapter = (
         link.total
-        + repeated_communication(
+        + repeated_communication_seconds(
             link.pass_seconds("forward"), recompute=recompute, module_forward=seconds.module_forward
         )
         for link in (seconds.scale_up, seconds.adapter)
@@ -84,7 +84,9 @@ COMMUNICATION_OF_MODULES = (
 """Modules that communicate, their group, and their share of that group's communication in a layer."""
 
 
-def repeated_communication(forward: Mapping[str, Array], *, recompute: NDArray[Any], module_forward: Array) -> Array:
+def repeated_communication_seconds(
+    forward: Mapping[str, Array], *, recompute: NDArray[Any], module_forward: Array
+) -> Array:
     """
     Seconds of the forward pass's communication that recomputation repeats.
 

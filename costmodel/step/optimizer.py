@@ -12,7 +12,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import EquippedDevice
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import Group
-from costmodel.timing.sampled_source import ADAM_BYTES, sampled_update
+from costmodel.timing.sampled_source import ADAM_BYTES, load_update_times
 from costmodel.timing.work import Numbers
 
 
@@ -101,7 +101,7 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
     MoFa, arXiv:2511.09837, equation (26).
     """
     moved = device.behaviour.optimizer.optimizer_bytes_per_parameter
-    sampled = sampled_update(device)
+    sampled = load_update_times(device)
     if sampled is None:
         return local_parameters * moved / device.achieved_memory_bandwidth
     return sampled.seconds({"n": np.maximum(local_parameters, 1.0)}) * moved / ADAM_BYTES

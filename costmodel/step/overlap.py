@@ -238,7 +238,7 @@ def exposed_dp_seconds(
     )
 
 
-def exposed_dp_seconds_measured(
+def measured_law_exposed_dp_seconds(
     communication_seconds: Numbers,
     stage_seconds: Numbers,
     *,

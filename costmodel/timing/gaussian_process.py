@@ -86,7 +86,7 @@ class GaussianProcess:
         deviation: Rows = np.sqrt(np.maximum(self.variance - explained, 0.0) + self.noise)
         return deviation
 
-    def as_samples(self) -> tuple[Rows, Rows]:
+    def to_samples(self) -> tuple[Rows, Rows]:
         r"""
         Return samples that give a process of the same mean exactly (:func:`fit_samples`): features and values.
 
@@ -141,7 +141,7 @@ def _correlate(squares: NDArray[Any], decays: NDArray[Any]) -> None:
     distances *= decays
 
 
-def projected(
+def fit_sparse_process(
     features: Rows,
     values: Rows,
     *,

@@ -54,17 +54,17 @@ class MeasuredTimes:
         constants = self.device.constants
         if is_inside_other_rates(constants, operator):
             return flops * 0.0
-        return flops / (measured_rate(constants, operator) * constants.measured.compute_scaling)
+        return flops / (find_measured_rate(constants, operator) * constants.measured.compute_scaling)
 
 
-def measured(constants: Constants, operator: Operator) -> NDArray[np.bool_]:
+def has_measured_rate(constants: Constants, operator: Operator) -> NDArray[np.bool_]:
     """Return True where the constants can time the operator: always for a roofline, otherwise where it was measured."""
     if constants.times != "measured" or is_inside_other_rates(constants, operator):
         return np.asarray(True)
-    return ~np.isnan(measured_rate(constants, operator))
+    return ~np.isnan(find_measured_rate(constants, operator))
 
 
-def measured_rate(constants: Constants, operator: Operator) -> Numbers:
+def find_measured_rate(constants: Constants, operator: Operator) -> Numbers:
     """
     FLOPs per second of the operator's shape, P of MoFa's equation (1); NaN if it was not measured.
 

@@ -213,7 +213,7 @@ def theoretical_roofline(
     )
 
 
-def modified_roofline(
+def build_modified_roofline(
     device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> Roofline:
     """Return the roofline with the device's fitted rates, and the gap between kernels that no rate explains."""

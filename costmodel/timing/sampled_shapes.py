@@ -42,7 +42,7 @@ class Shapes:
         """Number of rows."""
         return len(self.flops)
 
-    def with_features(self, *columns: Rows) -> Shapes:
+    def add_features(self, *columns: Rows) -> Shapes:
         """Return the shapes with additional features, each of shape (rows,)."""
         features = np.column_stack([self.features, *columns])
         return Shapes(flops=self.flops, nbytes=self.nbytes, features=features)
@@ -120,7 +120,7 @@ are logits, their copy in fp32 twice, and their gradient; for Adam parameters an
 """
 
 
-def sampled_shapes(
+def shapes_of_samples(
     operator: str, of_pass: str, sizes: Mapping[str, Numbers], *, element_bytes: float, num_processors: int
 ) -> Shapes:
     """
@@ -143,7 +143,7 @@ def sampled_shapes(
         return _matmuls(operator, of_pass, columns, element_bytes=element_bytes, num_processors=num_processors)
     if operator == "attention":
         return attention_shapes(columns, of_pass=of_pass, num_bytes=element_bytes)
-    nbytes = element_bytes * _moved_elements(operator, of_pass, columns)
+    nbytes = element_bytes * _least_elements_moved(operator, of_pass, columns)
     return Shapes(flops=0 * nbytes, nbytes=nbytes, features=np.log2(np.column_stack([nbytes, *columns.values()])))
 
 
@@ -156,7 +156,7 @@ def _matmuls(
     own = {"m": columns["m"] / groups, "n": columns["n"], "k": columns["k"]}
     m, n, k = (own[name] for name in MULTIPLIED[of_pass])
     shapes = matmul_shapes(m, n, k, batch=batch, num_bytes=element_bytes, num_processors=num_processors)
-    return shapes if operator == "matmul" or np.any(batch != 1) else shapes.with_features(np.log2(batch + 0 * m))
+    return shapes if operator == "matmul" or np.any(batch != 1) else shapes.add_features(np.log2(batch + 0 * m))
 
 
 def attention_shapes(columns: Mapping[str, Rows], *, of_pass: str, num_bytes: float) -> Shapes:
@@ -184,7 +184,7 @@ def attention_shapes(columns: Mapping[str, Rows], *, of_pass: str, num_bytes: fl
     return Shapes(flops=flops, nbytes=nbytes, features=np.column_stack([np.log2(np.column_stack(features)), causal]))
 
 
-def _moved_elements(operator: str, of_pass: str, columns: Mapping[str, Rows]) -> Rows:
+def _least_elements_moved(operator: str, of_pass: str, columns: Mapping[str, Rows]) -> Rows:
     """Least number of elements that an operator reads and writes in one pass; shape (rows,)."""
     if "nbytes" in columns:
         return 2 * columns["nbytes"]

@@ -15,7 +15,7 @@ from costmodel.facts.samples import SampledOperator, Samples
 from costmodel.timing.gaussian_process import Rows, fit_samples
 from costmodel.timing.roofline import Roofline
 from costmodel.timing.sampled import Rates, SampledTimes
-from costmodel.timing.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
+from costmodel.timing.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, shapes_of_samples
 from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 UNKNOWN_PROCESSORS = 128
@@ -64,7 +64,7 @@ class SampledPass:
 
     def shapes(self, sizes: Mapping[str, Numbers]) -> Shapes:
         """Return the work and the features of the given sizes."""
-        return sampled_shapes(
+        return shapes_of_samples(
             self.operator,
             self.of_pass,
             {name: sizes[name] for name in self.columns},
@@ -111,7 +111,7 @@ class SampledPasses:
 
 
 @lru_cache(maxsize=4)
-def sampled_passes(samples: Samples, num_processors: int) -> SampledPasses:
+def load_learned_times(samples: Samples, num_processors: int) -> SampledPasses:
     """Return the learned times, as one shared object per device."""
     return SampledPasses(samples, num_processors)
 
@@ -211,12 +211,12 @@ class SampledSource:
 
     def found(self, operator: Operator, of_pass: str) -> tuple[SampledPass, Mapping[str, Numbers]] | None:
         """Return the learned times of an operator's pass, and its sizes; None if it was not sampled."""
-        size = sampled_size(operator)
+        size = size_of_operator(operator)
         known = self.passes.get(size.kernel, of_pass, size.dtype) if size else None
         return (known, size.sizes) if known and size else None
 
     def _seconds(self, operator: Operator, of_passes: Iterable[str]) -> Numbers | None:
-        size, total = sampled_size(operator), np.zeros(())
+        size, total = size_of_operator(operator), np.zeros(())
         for of_pass in of_passes:
             found = self.found(operator, of_pass)
             if found is None or size is None:
@@ -230,17 +230,17 @@ ADAM_BYTES = 28.0
 """Bytes that a sampled update moves per parameter: four FP32 tensors read, three written."""
 
 
-def sampled_update(device: EquippedDevice) -> SampledPass | None:
+def load_update_times(device: EquippedDevice) -> SampledPass | None:
     """Return the learned times of FP32 Adam updates; None if they were not sampled, or other times count."""
     if device.calibration.samples is None or device.constants.times != "sampled":
         return None
-    passes = sampled_passes(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS)
+    passes = load_learned_times(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS)
     return passes.get("adam", "forward", "fp32")
 
 
 def forward_passes(operator: Operator) -> tuple[str, ...]:
     """Return the sampled passes that make up the forward pass of an operator."""
-    size = sampled_size(operator)
+    size = size_of_operator(operator)
     return ("backward",) if size is not None and size.is_adjoint else ("forward",)
 
 
@@ -250,13 +250,13 @@ def backward_passes(operator: Operator) -> tuple[str, ...]:
 
     An addition passes its gradient on twice; the two gradients are added, as in the forward pass.
     """
-    size = sampled_size(operator)
+    size = size_of_operator(operator)
     if size is not None and (size.kernel == "residual" or size.is_adjoint):
         return ("forward",)
     return BACKWARD.get(operator.kind, ("backward",))
 
 
-def sampled_size(operator: Operator) -> KernelSize | None:
+def size_of_operator(operator: Operator) -> KernelSize | None:
     """
     Return an operator's kernel and sizes in the words of the samples; None if samples have no such kernel.
 

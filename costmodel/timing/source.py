@@ -12,8 +12,8 @@ from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
 from costmodel.strategy import CudaGraphs
 from costmodel.timing.measured import MeasuredTimes
-from costmodel.timing.roofline import modified_roofline, theoretical_roofline
-from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledSource, sampled_passes
+from costmodel.timing.roofline import build_modified_roofline, theoretical_roofline
+from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledSource, load_learned_times
 from costmodel.timing.work import Numbers, Operator
 
 
@@ -133,14 +133,14 @@ def operator_times(
     if device.constants.times == "measured":
         usual = MeasuredTimes(device=device, cuda_graphs=cuda_graphs)
     elif device.constants.times == "sampled":
-        usual = sampled_source(device, compute_dtype, cuda_graphs=cuda_graphs)
+        usual = build_sampled_source(device, compute_dtype, cuda_graphs=cuda_graphs)
     else:
-        usual = modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
+        usual = build_modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
     spread = device.constants.straggler_spread
     return SlowestTimes(usual=usual, slowdown=slowest_of(num_devices, spread=spread)) if spread else usual
 
 
-def sampled_source(
+def build_sampled_source(
     device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> SampledSource:
     """
@@ -158,8 +158,8 @@ def sampled_source(
             "'planner fit' writes a device with samples.",
         )
     return SampledSource(
-        passes=sampled_passes(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS),
-        otherwise=modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs),
+        passes=load_learned_times(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS),
+        otherwise=build_modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs),
         name=device.name,
         samples_name=device.calibration.samples.origin,
     )

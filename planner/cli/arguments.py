@@ -222,10 +222,10 @@ def _read_json_job(path: Path) -> Document | None:
 
 
 def _read_stdin() -> Document:
-    from planner.jobs.document import Document, decoded, mapping_of
+    from planner.jobs.document import Document, decode_file, mapping_of
 
     places: dict[str, Place] = {}
-    text = decoded(sys.stdin.buffer, STDIN)
+    text = decode_file(sys.stdin.buffer, STDIN)
     return Document(entries=mapping_of(text, STDIN, places=places), places=places)
 
 

@@ -105,7 +105,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
         limits = all_overrides([], arguments)
         read = [read_any(job, entries, read_variables(arguments.set), limits) for job in jobs]
         check_output(arguments.output, [path for one in read for path in one.sources])
-        report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].with_plan()
+        report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].compare_with_plan()
         text = report_text(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

@@ -45,15 +45,15 @@ def run_fit(arguments: argparse.Namespace) -> int:
     require_new(arguments.output, force=arguments.force)
     with progress(f"learning from {arguments.samples}"):
         from planner.jobs.cluster import device_text
-        from planner.measure.fit.device import fitted_device
-        from planner.measure.fit.wording import fitted_text
+        from planner.measure.fit.device import fit_device
+        from planner.measure.fit.wording import render_fit
         from planner.measure.sample.table import read_samples
 
         samples = read_samples(arguments.samples, notify=note)
         facts = read_facts(arguments.facts) if arguments.facts else None
-        found = fitted_device(samples, name=arguments.output.stem, facts=facts)
+        found = fit_device(samples, name=arguments.output.stem, facts=facts)
     write(device_text(found.entry), arguments.output)
-    write(fitted_text(found, str(arguments.output)), None)
+    write(render_fit(found, str(arguments.output)), None)
     return EXIT_SOME_UNLEARNED if found.unlearned else 0
 
 

@@ -42,16 +42,16 @@ def run_init(arguments: argparse.Namespace) -> int:
         raise SpecError("CLUSTER", "is missing.", f"After a model a cluster and three numbers are needed, {fix}")
     with progress(f"reading {arguments.job}"):
         from planner.jobs.problem import load
-        from planner.jobs.written.commented import commented, rebased
+        from planner.jobs.written.commented import rebase_paths, write_commented
         from planner.schema.job import editor_comment
 
         document, overrides = read_job(arguments, arguments.assignments)
         problem = load(document, all_overrides(overrides, arguments))
         check_output(output, problem.sources)
         require_new(output, force=arguments.force)
-        entries = document.entries if output is None else rebased(document.entries, output.parent)
+        entries = document.entries if output is None else rebase_paths(document.entries, output.parent)
         cluster = next(word for word in arguments.assignments if "=" not in word)
-        text = commented(entries, f"{problem.facts.model.name} on {shlex.quote(cluster)}, for planner plan.")
+        text = write_commented(entries, f"{problem.facts.model.name} on {shlex.quote(cluster)}, for planner plan.")
         text = text if output is None else f"{editor_comment()}\n{text}"
     write(text, output)
     return 0

@@ -98,7 +98,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         overrides.append("search.fastest=true")
     overrides += [entry for flag, entry in FLAG_ENTRIES.items() if getattr(arguments, flag)]
     with progress(f"planning {arguments.job}"):
-        from planner.jobs.line.entries import PIN, pinned_overrides
+        from planner.jobs.line.entries import PIN, pin_words
         from planner.jobs.line.model import require_parts
         from planner.jobs.line.reading import read_words
         from planner.jobs.problem import load, split_overrides
@@ -106,7 +106,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
         document, assignments = read_job(arguments, overrides)
         overrides, words = split_overrides(assignments)
-        problem = load(document, all_overrides([*overrides, *pinned_overrides(words, overrides)], arguments))
+        problem = load(document, all_overrides([*overrides, *pin_words(words, overrides)], arguments))
         require_parts(problem.facts.model, read_words(words), PIN)
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)
@@ -128,11 +128,11 @@ def _plan_from_runs(problem: Problem, paths: Sequence[Path]) -> PlanReport:
     """Plan a job on the device that follows from small runs, and add the notes on these runs."""
     from planner.measure.project.anchor import anchor
     from planner.measure.project.small_runs import small_runs
-    from planner.measure.project.wording import with_small_runs
+    from planner.measure.project.wording import add_small_runs
     from planner.verbs.plan import plan
 
     found = anchor(problem, small_runs(paths, problem))
-    return with_small_runs(plan(found.applied(problem)), found, problem)
+    return add_small_runs(plan(found.apply_to(problem)), found, problem)
 
 
 def _check_model_file(arguments: argparse.Namespace, sources: Sequence[Path]) -> None:
@@ -146,9 +146,9 @@ def _check_model_file(arguments: argparse.Namespace, sources: Sequence[Path]) ->
 
 def _model(report: PlanReport) -> JointModel | None:
     """Return the CP-SAT model of a report's answer; None where there is none."""
-    from planner.search.certificate import written_model
+    from planner.search.certificate import build_model_for_export
 
-    return written_model(report.chosen, report.outcome)
+    return build_model_for_export(report.chosen, report.outcome)
 
 
 # --- planner estimate --------------------------------------------------------------------------------------

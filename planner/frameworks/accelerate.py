@@ -23,7 +23,6 @@ from planner.frameworks.target import (
     Program,
     Unsupported,
     checkpoints,
-    commented,
     effective_settings,
     entries_of,
     hybrid_sharding,
@@ -37,8 +36,9 @@ from planner.frameworks.target import (
     require_version,
     subject,
     variables,
+    write_comments,
 )
-from planner.jobs.document import nested
+from planner.jobs.document import nest_entries
 
 TARGET = "Accelerate"
 VERSIONS = ("1.15.0",)
@@ -72,12 +72,12 @@ def to_accelerate(plan: Plan, version: str | None = None) -> Export:
     common = _common(plan)
     entries = entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     accumulation = entries.pop(ACCUMULATION)
-    text = yaml.safe_dump(nested(common | entries), sort_keys=False)
+    text = yaml.safe_dump(nest_entries(common | entries), sort_keys=False)
     header = (
         f"# {subject(plan)}; keys of Accelerate {VERSIONS[-1]}.\n"
         f"# Sequences per GPU and micro-batch, for the training script: {plan.strategy.mbs}.\n"
         f"# Micro-batches per step, for the environment: {ACCUMULATION}={accumulation}.\n"
-        f"{commented([TODO.format(model_line(plan.facts.model))])}"
+        f"{write_comments([TODO.format(model_line(plan.facts.model))])}"
     )
     return Export(
         target=TARGET,

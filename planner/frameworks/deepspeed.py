@@ -31,7 +31,7 @@ from planner.frameworks.target import (
     require_version,
     variables,
 )
-from planner.jobs.document import nested
+from planner.jobs.document import nest_entries
 
 TARGET = "DeepSpeed"
 VERSIONS = ("0.19.8",)
@@ -66,7 +66,7 @@ def to_deepspeed(plan: Plan, version: str | None = None) -> Export:
     require_version(version, TARGET, VERSIONS)
     entries = _precision(plan) | entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     # JSON has no comments, and DeepSpeed passes over a key that it does not know (deepspeed/runtime/config.py).
-    text = json.dumps({"TODO": f"{model_line(plan.facts.model)}.", **nested(entries)}, indent=2)
+    text = json.dumps({"TODO": f"{model_line(plan.facts.model)}.", **nest_entries(entries)}, indent=2)
     return Export(target=TARGET, files={FILE: f"{text}\n"}, environment=variables(plan), notes=_notes(plan))
 
 
@@ -228,7 +228,7 @@ def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     return {} if _stage(plan) == Sharding.NONE else {"data_types.grad_accum_dtype": given, **reduced}
 
 
-def _offloaded_states(plan: Plan) -> Entries | Unsupported:
+def _write_offloaded_states(plan: Plan) -> Entries | Unsupported:
     """Return the ratio of offloaded optimizer states, which stage 3 alone has."""
     fraction = effective_settings(plan).offloaded_states
     if fraction == 1:
@@ -297,7 +297,7 @@ SETTINGS: dict[str, FieldOptions] = {
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
     "communication_sms": only(None, "Tokens go by an all-to-all of NCCL."),
     "offloaded_layers": only(None, "Activations stay in device memory."),
-    "offloaded_states": _offloaded_states,
+    "offloaded_states": _write_offloaded_states,
     "offloaded_masters": only(True, "FP32 weights go with the moments (deepspeed/runtime/zero/stage_1_and_2.py)."),
     "offload_overlap": only(
         False, "Weights go back when all are updated (deepspeed/runtime/zero/stage_1_and_2.py, step)."

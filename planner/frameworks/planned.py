@@ -59,7 +59,7 @@ class Plan(Chosen, Protocol):
         """Free memory of the fullest rank, in bytes; negative where the plan does not fit."""
 
 
-def costed_name(plan: Plan) -> str:
+def name_of_costed_release(plan: Plan) -> str:
     """Name of the release that a plan is costed with, as the job has it; empty where the job names none."""
     cluster = plan.cluster
     return cluster.unknown_release or (cluster.framework.name if cluster.framework else "")

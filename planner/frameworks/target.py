@@ -12,7 +12,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Model
-from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
+from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, storage_precision
 from costmodel.models.numerics import NAMES
 from costmodel.strategy import CudaGraphs, Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from costmodel.validation import shown
@@ -218,7 +218,7 @@ def entries_of(
     found = _every_answer(plan, decisions, settings)
     refused = {name: one.reason for name, one in found.items() if isinstance(one, Unsupported)}
     if refused:
-        lines = refused_text(plan, refused)
+        lines = list_refusals(plan, refused)
         raise SpecError("strategy", f"{target} cannot express this plan:{lines}\n{_hint(plan, refused)}")
     entries: Entries = {}
     for one in found.values():
@@ -235,7 +235,7 @@ def refusals(plan: Plan, answers: Answers) -> dict[str, str]:
     return {name: one.reason for name, one in found.items() if isinstance(one, Unsupported)}
 
 
-def refused_text(plan: Plan, refused: Mapping[str, str]) -> str:
+def list_refusals(plan: Plan, refused: Mapping[str, str]) -> str:
     """List the refused fields of a plan, a line each, with value and reason."""
     values = _values(plan)
     return "".join(f"\n  - {name} = {_spell(values[name])}: {reason}" for name, reason in refused.items())
@@ -392,7 +392,7 @@ def _has_own_bytes(plan: Plan) -> bool:
     precision = plan.facts.workload.precision
     if precision.name not in catalog.precisions():
         return True
-    return stored_precision(catalog.precision(precision.name), plan.cluster.settings) != precision
+    return storage_precision(catalog.precision(precision.name), plan.cluster.settings) != precision
 
 
 def variables(plan: Plan) -> dict[str, str]:
@@ -473,7 +473,7 @@ TODO = "TODO: {}."
 """Line of a file for a value that the user has to fill in."""
 
 
-def commented(lines: Iterable[str]) -> str:
+def write_comments(lines: Iterable[str]) -> str:
     """Write lines as comments of a shell, of YAML and of Python; line breaks inside a name become blanks."""
     return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 

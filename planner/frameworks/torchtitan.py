@@ -17,7 +17,7 @@ from costmodel import catalog
 from costmodel.facts.model import Attention, Model
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
-from planner.frameworks.planned import Plan, costed_name
+from planner.frameworks.planned import Plan, name_of_costed_release
 from planner.frameworks.target import (
     NO_STEP,
     OFFLOADS_WHOLE,
@@ -30,7 +30,6 @@ from planner.frameworks.target import (
     Program,
     Unsupported,
     checkpoints,
-    commented,
     entries_of,
     hybrid_sharding,
     model_notes,
@@ -42,9 +41,10 @@ from planner.frameworks.target import (
     require_version,
     subject,
     variables,
+    write_comments,
 )
 from planner.frameworks.torchtitan_model import SET_FACTS, facts_of, todo_lines
-from planner.jobs.document import nested
+from planner.jobs.document import nest_entries
 
 TARGET = "torchtitan"
 VERSION = "0.3.0"
@@ -424,20 +424,20 @@ def _literal(value: object) -> str:
 
 
 def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -> str:
-    settings = nested(entries | _facts(plan))
+    settings = nest_entries(entries | _facts(plan))
     policy = settings.pop("activation_checkpoint")
     model, strategy = plan.facts.model, plan.strategy
     imports = _imports(flavor, policy)
     # Context parallelism needs FlexAttention (torchtitan/distributed/full_dtensor.py:49); gpt_oss has another one.
     attention = ', attn_backend="flex"' if strategy.cp > 1 else ""
     spec = f"        model_spec=model_registry({_literal(flavor[2])}{attention}),\n" if flavor else ""
-    costed = costed_name(plan)
+    costed = name_of_costed_release(plan)
     is_own = not costed or VERSION.startswith(costed.removeprefix("torchtitan-"))
     differing = "" if is_own else f"Costed as {costed}, whose fields may differ.\n"
     return (
         f'"""\n{subject(plan)}: a recipe for torchtitan {VERSION}.\n\n{differing}'
         f"Optimizer, data, tokenizer and learning rate are those of the recipe that it changes.\n"
-        f'"""\n\n{commented(map(TODO.format, todo_lines(model)))}\n{imports}\n\n'
+        f'"""\n\n{write_comments(map(TODO.format, todo_lines(model)))}\n{imports}\n\n'
         f'TORCHTITAN = "{VERSION}"\n"""Whose options these are; other versions have other ones."""\n\n'
         f"SIZES = {(model.num_layers, model.hidden_size, model.vocab_size)}\n"
         f'"""Layers, hidden size and vocabulary of the model that was planned."""\n' + f"\nFACTS = {facts_of(model)}\n"

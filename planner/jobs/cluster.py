@@ -18,7 +18,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device, EquippedDevice
 from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
-from costmodel.lowering.framework.settings import equipped
+from costmodel.lowering.framework.settings import apply_framework
 from costmodel.validation import shown
 from planner.jobs.entries import ClusterSection, Reference
 from planner.jobs.framework import require_sound
@@ -53,7 +53,7 @@ def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
     """Return the path of a device file, such as one that ``planner calibrate`` wrote; None for a name or plain data."""
     if (
         isinstance(entry, str)
-        and catalog.known_name(entry) is None
+        and catalog.find_unique_device(entry) is None
         and ("/" in entry or entry.endswith((".yaml", ".yml")))
     ):
         return folder / os.path.expanduser(entry)
@@ -152,7 +152,7 @@ def cluster_of(
         defaults = own.over(defaults)
     whole = settings.over(defaults)
     placed = _set_bandwidths(device, section)
-    made = _set_nodes(equipped(placed, framework, whole, model), section)
+    made = _set_nodes(apply_framework(placed, framework, whole, model), section)
     _require_growing(made, section)
     _require_whole_nodes(made, section)
     num_devices = _count_devices(made, section)
@@ -221,7 +221,7 @@ def device_of(entry: Reference, fitted: Fitted = CATALOG) -> Device:
     calibration = own.get("calibration")
     if isinstance(calibration, Mapping) and "base" not in calibration:
         own["calibration"] = {"base": known["calibration"], **calibration}
-    device = catalog.device_of(catalog.merged(known, own), DEVICE, fitted.constants)
+    device = catalog.device_of(catalog.merge_mappings(known, own), DEVICE, fitted.constants)
     names = [name for name in own if name not in ("name", "sources", "calibration", "left_out_errors")]
     return device if "sources" in entry else replace(device, sources=_sources(device, names))
 
@@ -229,7 +229,7 @@ def device_of(entry: Reference, fitted: Fitted = CATALOG) -> Device:
 def device_note(entry: Reference) -> str:
     """Return the catalog's note on the device name of a job, such as an ambiguity, as a sentence; empty without one."""
     name = entry.get("base") if isinstance(entry, Mapping) else entry
-    found = catalog.known_name(name) if isinstance(name, str) else None
+    found = catalog.find_unique_device(name) if isinstance(name, str) else None
     return found.note if found else ""
 
 

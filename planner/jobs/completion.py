@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Framework
-from costmodel.lowering.framework.stage_dealing import dealt_stages
+from costmodel.lowering.framework.stage_dealing import framework_stages
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
@@ -26,7 +26,7 @@ from planner.jobs.strategy_file import (
     AS_DEALT,
     LAYOUT,
     StrategyFile,
-    given_layout,
+    apply_layout,
     layout_entries,
     plain_decisions,
 )
@@ -51,7 +51,7 @@ def is_whole(given: StrategyFile) -> bool:
     return {*ALWAYS_SAID, *(("token_dispatcher",) if is_sent else ())} <= {*given.decisions}
 
 
-def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None) -> Strategy:
+def complete_strategy(facts: Facts, given: StrategyFile, max_devices: int | None = None) -> Strategy:
     """
     Complete some decisions to a whole strategy.
 
@@ -83,7 +83,7 @@ def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None)
     strategy = Strategy(**{name: kinds.get(name, int)(whole[name]) for name in DECISIONS})
     require_cost(facts, strategy)
     layout = _deal_stages(facts, framework, strategy) if given.layout is None else given.layout
-    return given_layout(layout, strategy, facts.model)
+    return apply_layout(layout, strategy, facts.model)
 
 
 def _defaults(framework: Framework, facts: Facts) -> dict[str, int]:
@@ -142,7 +142,7 @@ def _deal_stages(facts: Facts, framework: Framework, strategy: Strategy) -> Mapp
     """Return the framework's own stages of a pipeline whose first and last stage hold embedding and head."""
     if strategy.pp == 1 or strategy.vocabulary != Vocabulary.ENDS or strategy.schedule != Schedule.ONE_F_ONE_B:
         return AS_DEALT
-    sizes = dealt_stages(framework, facts.model.num_layers, strategy.pp * strategy.vpp)
+    sizes = framework_stages(framework, facts.model.num_layers, strategy.pp * strategy.vpp)
     return {"layers": sizes} if sizes else AS_DEALT
 
 
@@ -152,7 +152,7 @@ def _deal_stages(facts: Facts, framework: Framework, strategy: Strategy) -> Mapp
 def strategy_entries(facts: Facts, strategy: Strategy) -> dict[str, Any]:
     """Write a strategy as a job file has it: every decision, and stages that differ from the framework's own."""
     decisions = plain_decisions(strategy)
-    if strategy.layout is None and completed(facts, StrategyFile(decisions=strategy.decisions())) == strategy:
+    if strategy.layout is None and complete_strategy(facts, StrategyFile(decisions=strategy.decisions())) == strategy:
         return decisions
     return {**decisions, LAYOUT: layout_entries(strategy, facts.model)}
 

@@ -179,7 +179,7 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
     """
     try:
         with path.open("rb") as stream:
-            return decoded(stream, str(path), most_bytes)
+            return decode_file(stream, str(path), most_bytes)
     except FileNotFoundError:
         raise SpecError(str(path), "no such file.", similar_files(path)) from None
     except IsADirectoryError:
@@ -189,7 +189,7 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
         raise SpecError(shown(str(path)), f"cannot be read: {reason}.") from None
 
 
-def decoded(stream: BinaryIO, source: str, most_bytes: int = MAX_BYTES) -> str:
+def decode_file(stream: BinaryIO, source: str, most_bytes: int = MAX_BYTES) -> str:
     """Read the text of an open file; errors as in :func:`read_text`."""
     content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -354,11 +354,11 @@ def _copy_value(value: object, where: str, depth_left: int, budget: Iterator[int
 # --- overrides ---------------------------------------------------------------------------------------------
 
 
-def nested(entries: Mapping[str, Any]) -> dict[str, Any]:
+def nest_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     """
     Nest entries with dotted names.
 
-    >>> nested({"a.b": 1, "a.c": 2, "d": 3})
+    >>> nest_entries({"a.b": 1, "a.c": 2, "d": 3})
     {'a': {'b': 1, 'c': 2}, 'd': 3}
     """
     whole: dict[str, Any] = {}

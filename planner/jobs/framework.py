@@ -15,7 +15,7 @@ from costmodel.facts.framework import Framework
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 from planner.jobs.setting_choices import ALL_THE_SAME, CHOOSABLE, read_value
-from planner.jobs.values import below, decision_value, require_one_of
+from planner.jobs.values import decision_value, entry_path, require_one_of
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 """Form of the month in which an entry began."""
@@ -42,17 +42,17 @@ def require_sound(framework: Framework, where: str) -> None:
     if framework.kernels_of is not None:
         require_one_of(framework.kernels_of, catalog.framework_names(), f"{where}.kernels_of", "no framework")
     for name, values in framework.features.items():
-        require_one_of(name, DECISIONS, below(f"{where}.features", name))
+        require_one_of(name, DECISIONS, entry_path(f"{where}.features", name))
         for index, value in enumerate(values):
             _require_feature(name, value, f"{where}.features.{name}.{index}")
     for name, known in framework.setting_values.items():
-        require_one_of(name, CHOOSABLE, below(f"{where}.setting_values", name), "no setting with several values")
+        require_one_of(name, CHOOSABLE, entry_path(f"{where}.setting_values", name), "no setting with several values")
         for index, one in enumerate(known):
             read_value(name, one, f"{where}.setting_values.{name}.{index}")
     _require_recipes(framework, where)
     for key in framework.factors:  # a constant, of all architectures or of the one behind an @
         name, at, architecture = key.partition("@")
-        place = below(f"{where}.factors", key)
+        place = entry_path(f"{where}.factors", key)
         require_one_of(name, (one.name for one in fields(Constants)), place, "no constant of a calibration")
         if at:
             require_one_of(architecture, catalog.architectures(), place, "no architecture")
@@ -81,10 +81,10 @@ def _require_recipes(framework: Framework, where: str) -> None:
     """Refuse unknown precisions, and unknown decisions of their recipes."""
     _require_precision(framework.precision, f"{where}.precision")
     for name in framework.settings_by_precision:
-        _require_precision(name, below(f"{where}.settings_by_precision", name))
+        _require_precision(name, entry_path(f"{where}.settings_by_precision", name))
     _require_strategy(framework.strategy, f"{where}.strategy")
     for name, decisions in framework.strategy_by_precision.items():
-        place = below(f"{where}.strategy_by_precision", name)
+        place = entry_path(f"{where}.strategy_by_precision", name)
         _require_precision(name, place)
         _require_strategy(decisions, place)
     if framework.recompute_if_needed is not None:
@@ -97,7 +97,7 @@ def _require_precision(name: str, where: str) -> None:
 
 def _require_strategy(decisions: Mapping[str, bool | int | str], where: str) -> None:
     for name, value in decisions.items():
-        require_one_of(name, DECISIONS, below(where, name))
+        require_one_of(name, DECISIONS, entry_path(where, name))
         decision_value(name, value, f"{where}.{name}")
 
 
@@ -129,6 +129,6 @@ def require_features(cluster: Cluster, decisions: Mapping[str, int | tuple[int, 
         values = given if isinstance(given, tuple) else (given,)
         if all(lacks(framework, name, value) for value in values):
             text = decision_text(name, values[0])
-            having = catalog.with_feature(name, feature_of(name, values[0]))
+            having = catalog.releases_with_feature(name, feature_of(name, values[0]))
             hint = f"These have it: {', '.join(having)} (cluster.framework). {ALL_THE_SAME}" if having else ALL_THE_SAME
             raise SpecError(f"{where}.{name}", f"{framework.name} has no {name} '{text}'.", hint)

@@ -18,12 +18,12 @@ from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.candidate_list import read_candidate_list
 from planner.jobs.cluster import GIB_BYTES
-from planner.jobs.completion import ALWAYS_SAID, completed, is_whole
+from planner.jobs.completion import ALWAYS_SAID, complete_strategy, is_whole
 from planner.jobs.document import parse
 from planner.jobs.entries import Job, SearchSection
 from planner.jobs.line.reading import read_words
 from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_given
-from planner.jobs.values import counted, decision_value, require_entry, require_one_of
+from planner.jobs.values import decision_value, parse_count, require_entry, require_one_of
 from planner.uncertainty.retries import usual_headroom_bytes
 
 MAX_ALLOWED_VALUES = 10_000
@@ -177,7 +177,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
             )
 
     def complete(given: StrategyFile) -> Strategy:
-        return completed(facts, given.over(StrategyFile(decisions=pin)), section.max_devices)
+        return complete_strategy(facts, given.over(StrategyFile(decisions=pin)), section.max_devices)
 
     headroom, usual = section.memory_headroom_gib, usual_headroom_bytes(facts.cluster, facts.model)
     return SearchLimits(
@@ -237,7 +237,7 @@ def _read_pinned_strategy(pinned: StrategyFile, section: SearchSection, facts: F
         missing = ", ".join(name for name in ALWAYS_SAID if name not in pinned.decisions)
         problem = f"is pinned with stages of its own, which only a whole strategy can have; {missing} are not given."
         raise SpecError(f"{PIN}.{LAYOUT}", problem, "planner estimate and explain complete such a strategy.")
-    return completed(facts, pinned, section.max_devices)
+    return complete_strategy(facts, pinned, section.max_devices)
 
 
 def _list_of(strategy: Strategy | None) -> CandidateList | None:
@@ -342,7 +342,7 @@ def _bound(names: tuple[str, ...], relation: str, right: str, where: str) -> Bou
 
 
 def _number(given: object, where: str) -> int:
-    value = counted(given, where)
+    value = parse_count(given, where)
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(whole, bool) or not isinstance(whole, int) or not 0 <= whole <= MAX_NUMBER:
         raise SpecError(where, f"expected a whole number from 0 to {MAX_NUMBER} on the right, got {shown(given)}.")

@@ -15,7 +15,7 @@ from costmodel.errors import SpecError, did_you_mean, together
 from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
-from costmodel.lowering.framework.settings import trained_model
+from costmodel.lowering.framework.settings import limit_mtp_layers
 from costmodel.models import config_json, description, hub, huggingface
 from costmodel.validation import build, shown
 from planner.jobs.document import similar_files
@@ -126,7 +126,7 @@ def apply_changes(model: Model, changes: Changes) -> Model:
         model = replace(model, layers=tuple(_set_kv_heads(layer, count) for layer in model.layers))
     changed = {name: getattr(changes, name) for name in ("tied_embeddings", "learned_positions")}
     model = replace(model, **{name: value for name, value in changed.items() if value is not None})
-    return trained_model(model, Settings(mtp_layers=changes.mtp_layers))
+    return limit_mtp_layers(model, Settings(mtp_layers=changes.mtp_layers))
 
 
 def _set_kv_heads(layer: Layer, count: int) -> Layer:
@@ -161,7 +161,7 @@ def config_path(name: str, folder: Path) -> Path | None:
     if name and exists(path):
         return path / "config.json" if path.is_dir() else path
     if hub.is_hub_name(name):
-        cached = hub.cached_config(name)
+        cached = hub.find_cached_config(name)
         if cached is None and name not in catalog.hub_names():
             raise _not_cached(name)
         return cached

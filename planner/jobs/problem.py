@@ -20,7 +20,7 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, RecoveryLevel, Reliability
 from costmodel.facts.workload import Precision, Workload
-from costmodel.lowering.framework.settings import stored_precision, trained_model
+from costmodel.lowering.framework.settings import limit_mtp_layers, storage_precision
 from costmodel.models.parameters import mtp_parameters, parameters
 from costmodel.tables import Facts
 from costmodel.validation import build, require_type, shown
@@ -50,7 +50,7 @@ from planner.jobs.line.reading import read_strategy, split_words
 from planner.jobs.model import read
 from planner.jobs.setting_choices import CHOOSABLE, Value, combine_settings, split
 from planner.jobs.strategy_file import StrategyFile
-from planner.jobs.written.places import placed
+from planner.jobs.written.places import add_places
 
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"
@@ -177,11 +177,11 @@ class Problem:
             alternatives=(),
         )
 
-    def with_limits(self, **changes: Any) -> Problem:
+    def change_limits(self, **changes: Any) -> Problem:
         """Return the job with changed limits of its search, by the names of :class:`SearchLimits`."""
         return replace(self, search=replace(self.search, **changes))
 
-    def with_cluster(self, **changes: Any) -> Problem:
+    def change_cluster(self, **changes: Any) -> Problem:
         """Return the job on a changed cluster, by the names of :class:`costmodel.facts.cluster.Cluster`."""
         others = tuple(replace(one, facts=_change_cluster(one.facts, changes)) for one in self.alternatives)
         return replace(self, facts=_change_cluster(self.facts, changes), alternatives=others)
@@ -238,7 +238,7 @@ def load(
         return found
     except SpecError as error:
         others = _other_mistakes(document.entries, document.folder)
-        raise placed([*document.mistakes, error, *others], document.places) from None
+        raise add_places([*document.mistakes, error, *others], document.places) from None
 
 
 def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[Path, ...]) -> Problem:
@@ -341,7 +341,7 @@ def _alternative(
     """Build the facts of a job with additional settings."""
     whole = replace(machine, settings=replace(machine.settings, **dict[str, Any](settings)))
     cluster = whole.cluster()
-    model = trained_model(machine.model, cluster.settings)
+    model = limit_mtp_layers(machine.model, cluster.settings)
     workload = _workload(job.training, cluster)
     _require_peak(workload.precision, cluster.device)
     facts = Facts(model=model, cluster=cluster, workload=workload)
@@ -387,7 +387,7 @@ def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
     given = default if entry is None else entry
     if isinstance(given, str):
         require_known(PRECISION, given, catalog.precisions())
-        return stored_precision(catalog.precision(given), cluster.settings)
+        return storage_precision(catalog.precision(given), cluster.settings)
     own = {name: value for name, value in given.items() if name != "base"}
     if "base" not in given:
         return build(Precision, {"name": "inline", **own}, PRECISION)
@@ -397,7 +397,7 @@ def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
     require_known(f"{PRECISION}.base", base, catalog.precisions())
     changed = build(Precision, {**asdict(catalog.precision(base)), "name": f"{base}, changed", **own}, PRECISION)
     said = {name: getattr(changed, name) for name in own if name != "name"}
-    return replace(stored_precision(changed, cluster.settings), **said)
+    return replace(storage_precision(changed, cluster.settings), **said)
 
 
 def _require_peak(precision: Precision, device: Device) -> None:
@@ -433,7 +433,7 @@ def _reliability(section: ReliabilitySection, recovery: tuple[RecoveryLevel, ...
         "max_write_fraction": section.max_write_fraction,
         "checkpoint": _checkpoint(section, facts),
     }
-    return formulas.on_cluster(facts.cluster, build(Reliability, entries, "reliability"))
+    return formulas.scale_reliability(facts.cluster, build(Reliability, entries, "reliability"))
 
 
 def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:

@@ -168,7 +168,7 @@ def _spell(word: str) -> str:
     own = _words(recipes())
     if word in own:
         return word
-    found = catalog.known_name(word)
+    found = catalog.find_unique_device(word)
     if found is not None and found.device in own:
         return found.device
     if (model := catalog.hub_names().get(word)) in own:

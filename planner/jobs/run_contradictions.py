@@ -115,7 +115,7 @@ PAIRS: tuple[Pair, ...] = (
 def _processors(cell: Callable[[str], Any]) -> Iterator[Pair]:
     """Yield communication SMs against the processors of a device in the catalog."""
     name = cell("cluster.device")
-    most = catalog.device(name).num_processors if isinstance(name, str) and catalog.known_name(name) else None
+    most = catalog.device(name).num_processors if isinstance(name, str) and catalog.find_unique_device(name) else None
     if most is not None:
         why = f"it has {most} processors"
         yield "settings.communication_sms", "cluster.device", lambda sms, _: isinstance(sms, int) and sms > most, why

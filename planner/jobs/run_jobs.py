@@ -16,7 +16,7 @@ from costmodel.step.layouts import strategy_cost
 from costmodel.strategy import Recompute, Strategy
 from costmodel.tables import Facts
 from planner.jobs.cluster import CATALOG, Fitted, device_path
-from planner.jobs.completion import completed
+from planner.jobs.completion import complete_strategy
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, load
 from planner.jobs.run_table import Run
@@ -63,7 +63,7 @@ class References:
     problems: dict[str, Problem] = field(default_factory=dict)
     clusters: dict[int, Facts] = field(default_factory=dict)
 
-    def with_fitted(self, fitted: Fitted) -> References:
+    def refit(self, fitted: Fitted) -> References:
         """Return these references with other constants: jobs are kept, clusters are built again."""
         return replace(self, fitted=fitted, clusters={})
 
@@ -141,7 +141,9 @@ def _cluster(run: Run, known: References) -> dict[str, Any]:
     """Return the row's cluster; an unknown device is replaced by the given one."""
     entries = run.entries["cluster"]
     name = entries.get("device")
-    is_unknown = isinstance(name, str) and catalog.known_name(name) is None and device_path(name, known.folder) is None
+    is_unknown = (
+        isinstance(name, str) and catalog.find_unique_device(name) is None and device_path(name, known.folder) is None
+    )
     return {**entries, "device": known.device} if known.device and is_unknown else entries
 
 
@@ -184,12 +186,12 @@ def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
     given = read_given(run.entries.get("strategy", {}))
     facts = problem.facts
     require_features(facts.cluster, given.decisions, "strategy")
-    strategy = completed(facts, given)
+    strategy = complete_strategy(facts, given)
     needed = facts.cluster.framework.recompute_if_needed if facts.cluster.framework else None
     if needed is None or facts.model.has_experts or unreported_peak_bytes(run, facts, strategy) is None:
         return strategy, False
     recompute = decision_value("recompute", needed, "recompute_if_needed")
-    return completed(
+    return complete_strategy(
         facts, StrategyFile(decisions={**given.decisions, "recompute": recompute}, layout=given.layout)
     ), True
 

@@ -20,10 +20,10 @@ from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS
 from costmodel.validation import shown
-from planner.jobs.document import nested, similar_files
+from planner.jobs.document import nest_entries, similar_files
 from planner.jobs.entries import Job, kinds
 from planner.jobs.run_contradictions import require_no_contradiction
-from planner.jobs.values import counted
+from planner.jobs.values import parse_count
 
 REQUIRED = ("id", "model", "cluster.device", "cluster.num_devices")
 """Columns without which a row cannot be predicted."""
@@ -198,7 +198,7 @@ def read_rows(reader: csv.DictReader[str], where: str) -> Iterator[Run | Rejecte
     """Yield the rows of an open table; errors as in :func:`read`."""
     if not reader.fieldnames:
         raise SpecError(where, "is empty; its first line must name the columns.")
-    if any(_broken_byte(name) is not None for name in reader.fieldnames):
+    if any(_find_broken_byte(name) is not None for name in reader.fieldnames):
         raise SpecError(where, "cannot be read as CSV: its first line is not UTF-8.")
     _require_columns(reader.fieldnames, where)
     seen: set[str] = set()
@@ -267,13 +267,13 @@ def _require_whole(cells: Mapping[str, str]) -> None:
         problem = "has fewer cells than the header" if None in cells.values() else "has more cells than the header"
         raise SpecError("row", f"{problem}.")
     for column, cell in cells.items():
-        if (byte := _broken_byte(cell)) is not None:
+        if (byte := _find_broken_byte(cell)) is not None:
             raise SpecError(column, f"is not UTF-8: it has the byte 0x{byte:02x}.")
     if not cells["id"].strip():
         raise SpecError("id", "is empty.")
 
 
-def _broken_byte(cell: str) -> int | None:
+def _find_broken_byte(cell: str) -> int | None:
     """Return the first byte of a cell that is not UTF-8."""
     try:
         cell.encode("utf-8")
@@ -354,7 +354,7 @@ def _entries(cells: Mapping[str, str]) -> dict[str, Any]:
     """Return the cells of a job's keys, nested as in a job file."""
     model = cells["model"].strip()
     said = {column: cell.strip() for column, cell in cells.items() if is_job_key(column) and column != "model"}
-    entries = nested({column: plain(cell, column) for column, cell in said.items() if cell})
+    entries = nest_entries({column: plain(cell, column) for column, cell in said.items() if cell})
     entries["model"] = {"base": model, **entries["model"]} if entries.get("model") else model
     return entries
 
@@ -379,7 +379,7 @@ def plain(cell: str, column: str) -> Any:
     number = _number_or_none(cell)
     if number is None or not (cell[0].isdigit() or cell[0] in "+-."):
         kind = kinds().get(column, COUNT if column.startswith("strategy.") else None)
-        return counted(cell, column, kind) if kind else cell
+        return parse_count(cell, column, kind) if kind else cell
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
@@ -432,7 +432,7 @@ def positive_or_none(cells: Mapping[str, str], column: str) -> float | None:
     cell = cells.get(column, "").strip()
     if not cell:
         return None
-    given = counted(cell, column, UNITS[column]) if column in UNITS else cell
+    given = parse_count(cell, column, UNITS[column]) if column in UNITS else cell
     try:
         number = float(str(given))
     except ValueError:

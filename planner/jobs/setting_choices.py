@@ -160,7 +160,7 @@ def _refuse(framework: Framework, name: str, value: Value, where: str) -> None:
     raise SpecError(where, problem, f"{others} {ALL_THE_SAME}".strip())
 
 
-def with_effect(
+def keep_effective(
     settings: Mapping[str, Value], *, optimizer_offload: bool, activation_offload: bool
 ) -> dict[str, Value]:
     """Return the settings that matter to a strategy: those of offload only if something is offloaded."""

@@ -165,7 +165,7 @@ def _read_sum(text: str, where: str) -> tuple[int, ...]:
     return tuple(count for count, times in pairs for _ in range(times))
 
 
-def given_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model: Model) -> Strategy:
+def apply_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model: Model) -> Strategy:
     """
     Return a strategy with its given layout in canonical form.
 

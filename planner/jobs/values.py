@@ -37,7 +37,7 @@ def decision_value(name: str, value: object, where: str) -> int:
     if where.startswith("search.pin.") and isinstance(value, str) and SEVERAL.fullmatch(value):
         problem = f"expected one whole number, got {shown(value)}."
         raise SpecError(where, problem, f"Write search.allow.{name}=[{value}] to allow several.")
-    given = counted(value, where)
+    given = parse_count(value, where)
     whole = int(given) if isinstance(given, float) and given.is_integer() else given
     if isinstance(whole, bool) or not isinstance(whole, int):
         raise SpecError(where, f"expected a whole number, got {shown(value)}.")
@@ -46,11 +46,11 @@ def decision_value(name: str, value: object, where: str) -> int:
     return whole
 
 
-def counted(value: object, where: str, kind: Kind = COUNT) -> object:
+def parse_count(value: object, where: str, kind: Kind = COUNT) -> object:
     """
     Read text with a unit as a number; return other values unchanged.
 
-    >>> counted("1k", "search.pin.mbs"), counted("full", "search.pin.recompute"), counted(8, "search.pin.tp")
+    >>> parse_count("1k", "search.pin.mbs"), parse_count("full", "search.pin.recompute"), parse_count(8, "search.pin.tp")
     (1000, 'full', 8)
     """
     try:
@@ -84,10 +84,10 @@ def require_one_of(name: str, known: Iterable[str], where: str, what: str = "no 
 def require_entry(name: str, known: Iterable[str], where: str, what: str = "decision") -> None:
     """Refuse an unknown entry of the mapping at a path."""
     if name not in (names := tuple(known)):
-        raise SpecError(below(where, name), f"no such {what}.", did_you_mean(name, names))
+        raise SpecError(entry_path(where, name), f"no such {what}.", did_you_mean(name, names))
 
 
-def below(where: str, name: str) -> str:
+def entry_path(where: str, name: str) -> str:
     """Return the path of an entry; long or strange names are shortened."""
     return f"{where}.{shown(name)[1:-1]}"
 

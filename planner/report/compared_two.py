@@ -10,7 +10,7 @@ from planner.report.conflicts import forbidden_rules_sections
 from planner.report.gain import gain_section, verdict
 from planner.report.published import doubt_rows
 from planner.report.results import FIGURES, figure, figure_text
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 from planner.report.strategies import strategies_section
 from planner.report.wording import NOTHING, gib, money, part_label, seconds
 
@@ -49,7 +49,7 @@ def two_sections(whole: ComparisonRecord) -> Iterator[Section]:
     yield memory_section(whole.apart.memory, NAMES, swapped=True)
     for name, each in zip(NAMES, whole.apart.sides, strict=True):
         if each.notes:
-            yield Section(title=f"Notes on the {name}", rows=numbered(each.notes))
+            yield Section(title=f"Notes on the {name}", rows=number_rows(each.notes))
 
 
 def _side_text(side: SideRecord) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
-from planner.report.section import Section, group_rows, numbered
+from planner.report.section import Section, group_rows, number_rows
 from planner.report.strategies import strategies_section
 from planner.report.wording import count, gib
 from planner.uncertainty.evidence.rules import LIFTED as LIFTED_EVIDENCE
@@ -37,13 +37,13 @@ TARGET = "search.target"
 def forbidden_rules_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
     """Build the section on the rules that forbid a given strategy."""
     if rules:
-        yield Section(title="Forbidden: this strategy breaks these rules", rows=numbered(rules), notes=notes)
+        yield Section(title="Forbidden: this strategy breaks these rules", rows=number_rows(rules), notes=notes)
 
 
 def preference_sections(preferences: Sequence[str]) -> Iterator[Section]:
     """Build the section on the preferences of the search that a given strategy does not keep."""
     if preferences:
-        yield Section(title=LEFT_OUT, rows=numbered(preferences), notes=lift_notes(preferences))
+        yield Section(title=LEFT_OUT, rows=number_rows(preferences), notes=lift_notes(preferences))
 
 
 LEFT_OUT = "Not forbidden, but the search leaves such strategies out"
@@ -98,7 +98,7 @@ def conflict_sections(setting: SettingRecord, conflict: ConflictRecord) -> Itera
 def _exclusive(exclusive: list[list[str]]) -> Section:
     """Build the section on sets of rules that exclude each other: one numbered list, or several."""
     if len(exclusive) == 1:
-        return Section(title=TOGETHER, rows=numbered(exclusive[0]))
+        return Section(title=TOGETHER, rows=number_rows(exclusive[0]))
     rows = [row for number, rules in enumerate(exclusive, start=1) for row in group_rows(f"set {number}", rules)]
     return Section(title=f"{TOGETHER}, in {len(exclusive)} ways", rows=tuple(rows))
 

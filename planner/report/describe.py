@@ -188,10 +188,10 @@ def describe_catalog(entry: str | None, words: Sequence[str] = ()) -> Plain:
             return described(entry)
     if entry in catalog.framework_names():
         return asdict(catalog.framework(entry))
-    if (found := catalog.known_name(entry)) is not None:
+    if (found := catalog.find_unique_device(entry)) is not None:
         return asdict(catalog.device(entry)) | ({"note": found.note} if found.note else {})
     if catalog.means_several(entry):
-        catalog.named(entry, "catalog")
+        catalog.find_device(entry, "catalog")
     known = [*LISTS, *(known for names, _, _ in LISTS.values() for known in names()), *catalog.framework_names()]
     raise SpecError("catalog", f"{shown(entry)} is not in it.", did_you_mean(entry, known))
 

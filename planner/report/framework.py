@@ -54,7 +54,7 @@ def framework_text(problem: Problem) -> str:
 
 def _constants_of(device: Device) -> str:
     """Return the architecture that a device's constants are fitted to."""
-    relative = catalog.fitted_as(device)
+    relative = catalog.calibration_of_fit(device)
     return "that architecture" if relative in ("", device.architecture) else relative
 
 

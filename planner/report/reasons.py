@@ -12,7 +12,7 @@ from planner.jobs.strategy_file import LAYOUT
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
 from planner.report.published import doubt_rows
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 from planner.report.setting import setting_section
 from planner.report.strategies import ORIGIN, strategies_section
 from planner.report.wording import NOTHING, gib, part_label, seconds
@@ -33,7 +33,7 @@ def explanation_sections(whole: ExplanationRecord) -> Iterator[Section]:
     yield _question(whole)
     if whole.opposed_entries:
         title = "Entries of the job that forbid it; what follows ignores them"
-        yield Section(title=title, rows=numbered(whole.opposed_entries))
+        yield Section(title=title, rows=number_rows(whole.opposed_entries))
     yield from forbidden_rules_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     if whole.asked:
@@ -189,7 +189,7 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
     if explanation.idle:
         yield Section(
             title="Constraints that do not bind: without any one of them nothing is faster",
-            rows=numbered(explanation.idle),
+            rows=number_rows(explanation.idle),
         )
 
 

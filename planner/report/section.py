@@ -37,6 +37,6 @@ def group_rows(name: str, texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(("" if number else name, text) for number, text in enumerate(texts))
 
 
-def numbered(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def number_rows(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return texts as rows of facts, numbered from 1."""
     return tuple((str(number), text) for number, text in enumerate(texts, start=1))

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES, ENUMS, OVERLAPS, default_microbatch_group
-from planner.jobs.setting_choices import OFFLOAD_OF, value_text, with_effect
+from planner.jobs.setting_choices import OFFLOAD_OF, keep_effective, value_text
 from planner.report.section import Section
 from planner.report.wording import NOTHING
 
@@ -134,7 +134,7 @@ def settings_sections(plans: Sequence[NumberedPlanRecord]) -> Iterator[Section]:
 def _setting_cells(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator[str]:
     strategy = plan.strategy
     of_ranks = strategy.layout.activation_offload if strategy.layout else []
-    own = with_effect(
+    own = keep_effective(
         plan.settings,
         optimizer_offload=strategy.optimizer_offload,
         activation_offload=strategy.activation_offload or any(of_ranks),

@@ -22,7 +22,7 @@ from constraints.limits import Bound
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
-from planner.jobs.setting_choices import Value, text_of, with_effect
+from planner.jobs.setting_choices import Value, keep_effective, text_of
 from planner.search.branch_and_bound import (
     GROUP_DECISIONS,
     SHORTEST_SECONDS,
@@ -185,11 +185,11 @@ def _narrow(problem: Problem, earlier: Sequence[Problem]) -> Problem:
         return problem
     # A bound, not a pin: what the job itself names needs no evidence.
     offloads = Bound(names=("optimizer_offload",), relation=">=", number=1)
-    return problem.with_limits(limits=(*limits.limits, offloads))
+    return problem.change_limits(limits=(*limits.limits, offloads))
 
 
 def _drop_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
-    return with_effect(settings, optimizer_offload=False, activation_offload=True)
+    return keep_effective(settings, optimizer_offload=False, activation_offload=True)
 
 
 # --- the searches ------------------------------------------------------------------------------------------

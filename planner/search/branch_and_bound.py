@@ -33,12 +33,12 @@ from constraints.encoding import (
     Candidates,
     Capacity,
     Encoding,
+    concatenate_candidates,
     encode,
-    joined,
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.events import log_event
 from costmodel.pipelines.stages import settle_layout
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
@@ -446,7 +446,10 @@ class Search:
                 self.leave(int(self.bounds.min()))
                 return None
             found.append(self.cost_table.smallest(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows))))
-        candidates, rows = joined([some for some, _ in found]), np.concatenate([row for _, row in found])
+        candidates, rows = (
+            concatenate_candidates([some for some, _ in found]),
+            np.concatenate([row for _, row in found]),
+        )
         encoding = self.encode(candidates)
         status, solver = self.solve(encoding.model, one_of_many=True)
         if status == cp_model.UNKNOWN:
@@ -540,7 +543,7 @@ class Search:
         facts, rules = self.space.facts, self.space.rules
         again = layout_cost(facts, found.strategy) if found.layout else self.formulas.cost(facts, decisions)
         asked = rules_for(self.problem, rules, found.strategy)
-        broken = violated(facts, decisions | self.resources(again), rules=asked)
+        broken = find_violations(facts, decisions | self.resources(again), rules=asked)
         assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
         seconds = float(again.step_seconds)
         assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)

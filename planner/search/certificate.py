@@ -208,7 +208,7 @@ def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, f
     return replace(asked, verdict=Verdict.REFUTED, better=strategy_of(values))
 
 
-def written_model(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) -> JointModel | None:
+def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) -> JointModel | None:
     """
     Build the model for other solvers: all values of the job's decisions, and steps up to the answer's.
 

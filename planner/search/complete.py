@@ -17,17 +17,17 @@ from costmodel.errors import SpecError, alternatives
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.completion import completed, is_whole
+from planner.jobs.completion import complete_strategy, is_whole
 from planner.jobs.framework import require_features
 from planner.jobs.limits import StageChoice
 from planner.jobs.line.model import require_parts
 from planner.jobs.line.reading import read_strategy
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import value_text
-from planner.jobs.strategy_file import AS_DEALT, StrategyFile, given_layout
+from planner.jobs.strategy_file import AS_DEALT, StrategyFile, apply_layout
 from planner.search.clock import Clock
 from planner.search.published import add_published
-from planner.search.runnable import fitted, with_runnable_stages
+from planner.search.runnable import find_runnable, limit_to_runnable_stages
 
 if TYPE_CHECKING:
     from planner.search.alternatives import JointOutcome
@@ -144,22 +144,22 @@ def question_of(problem: Problem, given: StrategyFile) -> tuple[Problem, tuple[s
     allows = {name: values for name, values in limits.allow.items() if name in asked and asked[name] not in values}
     opposed = limit_rules(pin=pins, allow=allows, forbid=())
     left = {name: values for name, values in limits.allow.items() if name not in allows}
-    question = problem.with_limits(pin={**limits.pin, **asked}, allow=left)
+    question = problem.change_limits(pin={**limits.pin, **asked}, allow=left)
     if given.layout is not None:
-        question = question.with_limits(pin={**question.search.pin, **_stage_degrees(given)}, stages=StageChoice.EVEN)
+        question = question.change_limits(pin={**question.search.pin, **_stage_degrees(given)}, stages=StageChoice.EVEN)
     return question, tuple(sentence(rule) for rule in opposed)
 
 
 def set_stages(strategy: Strategy, given: StrategyFile, facts: Facts) -> Strategy:
     """Return a strategy with the given stages, if any are."""
-    return strategy if given.layout is None else given_layout(given.layout, strategy, facts.model)
+    return strategy if given.layout is None else apply_layout(given.layout, strategy, facts.model)
 
 
 def fastest_of(problem: Problem) -> tuple[JointOutcome, FewerDevices | None]:
     """Search the best strategies of a job, enough of them for its plans, as :func:`search_numbers` does."""
     from planner.search.idle_devices import search_numbers
 
-    problem = with_runnable_stages(problem)
+    problem = limit_to_runnable_stages(problem)
     uneven = problem.search.stages != StageChoice.EVEN
     wanted = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
     return search_numbers(replace(problem, top=wanted))
@@ -180,7 +180,7 @@ def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
     for limits in RELAXED:
         if joint.ranked:
             break
-        relaxed = question.with_limits(**limits)
+        relaxed = question.change_limits(**limits)
         if relaxed.search != question.search:
             question, by = relaxed, CompletedBy.BOLD
             joint, _ = fastest_of(question)
@@ -191,13 +191,13 @@ def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
         advice = recommend(question, (job, strategy, seconds), joint.of_each, joint.ranked, clock)
         job, strategy = advice.problem, advice.strategy
     own = next((one for one in problem.each if one.settings == job.settings), problem)
-    whole = fitted(own, set_stages(strategy, given, own.facts), given.names)
+    whole = find_runnable(own, set_stages(strategy, given, own.facts), given.names)
     return Completed(problem=own, strategy=whole, names=given.names, by=by)
 
 
 def _follow_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:
-    strategy = completed(problem.facts, given, problem.search.max_devices)
-    whole = fitted(problem, strategy, given.names)
+    strategy = complete_strategy(problem.facts, given, problem.search.max_devices)
+    whole = find_runnable(problem, strategy, given.names)
     return Completed(problem=problem, strategy=whole, names=given.names, by=by)
 
 

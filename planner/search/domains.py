@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.limits import limited, pinned
+from constraints.limits import list_limits, list_pins
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import hybridep_runs_since_ampere, recomputable_modules
 from costmodel.facts.cluster import Cluster
@@ -57,7 +57,7 @@ FEATURES = DECISIONS[len(ROW_DECISIONS) :]
 
 def row_domains(problem: Problem) -> Columns:
     """Return the values of each degree: the job's own, or else all useful ones. ``dp`` follows from the others."""
-    chosen = chosen_values(problem)
+    chosen = job_choices(problem)
     domains = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem))
     united = {name: _unite(values, _candidate_values(problem, name)) for name, values in domains.items()}
     columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
@@ -120,7 +120,7 @@ def default_domains(
 
 def feature_values(problem: Problem) -> Columns:
     """Return the values of each feature: the job's own, or else all."""
-    chosen = chosen_values(problem)
+    chosen = job_choices(problem)
     usual = default_features(problem.facts)
     if problem.search.needs_evidence:
         usual |= proven_features(problem.facts, usual)
@@ -245,10 +245,10 @@ def default_graphs(model: Model) -> CudaGraphs:
     return CudaGraphs.of(*(name for name in graph_modules(model) if name not in left_out))
 
 
-def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+def job_choices(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Return the job's own values of each decision that it limits."""
     search = problem.search
-    own = limited(pin=search.pin, allow=search.allow, limits=search.limits)
+    own = list_limits(pin=search.pin, allow=search.allow, limits=search.limits)
     given = [name for name in DECISIONS if search.candidates and search.candidates.gives(name)]
     listed = {name: _candidate_values(problem, name) for name in given}
     return {n: tuple(v for v in own.get(n, listed.get(n, ())) if v in listed.get(n, (v,))) for n in own | listed}
@@ -257,7 +257,7 @@ def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
 def job_values(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Return every value that an entry of the job names, also where another entry excludes it."""
     search = problem.search
-    own = pinned(pin=search.pin, allow=search.allow, limits=search.limits)
+    own = list_pins(pin=search.pin, allow=search.allow, limits=search.limits)
     return {name: _unite(own.get(name, ()), _candidate_values(problem, name)) for name in DECISIONS}
 
 

@@ -102,7 +102,7 @@ def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clo
         fewest = max(least, most // 2 + 1)
         part = limit_nodes(problem, fewest, most)
         left = max(clock.seconds_left, SHORTEST_SECONDS)
-        found = search_each(part.with_limits(faster_than_seconds=slowest, time_limit_seconds=left), formulas, rivals)
+        found = search_each(part.change_limits(faster_than_seconds=slowest, time_limit_seconds=left), formulas, rivals)
         each = tuple(_faster(one, limit, part) for one in found.of_each)
         most_nodes = known.most_nodes or most
         known = replace(known, parts=(*known.parts, *each), fewest_nodes=fewest, most_nodes=most_nodes)

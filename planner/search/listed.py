@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from constraints.rule import Rule, sentence
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.step.layouts import strategy_cost, strategy_seconds
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
@@ -108,7 +108,7 @@ def _reasons(problem: Problem, row: Mapping[str, int], rules: Iterable[Rule]) ->
         rest, remainder = divmod(problem.facts.cluster.num_devices, values["tp"] * values["cp"] * values["pp"])
         values |= {"dp": rest} if rest and not remainder else {}
     decided = [rule for rule in rules if needs(rule) <= values.keys()]
-    return tuple(dict.fromkeys(sentence(rule) for rule in violated(problem.facts, values, rules=decided)))
+    return tuple(dict.fromkeys(sentence(rule) for rule in find_violations(problem.facts, values, rules=decided)))
 
 
 # --- whole strategies --------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def find_broken_rules(problem: Problem, rules: Rules, strategy: Strategy, resour
     """Return the sentences of the rules that forbid a whole strategy of a list."""
     later = () if resources else (*rules.memory, *rules.timed)
     asked = [rule for rule in rules_for(problem, rules, strategy) if rule not in later]
-    broken = [sentence(rule) for rule in violated(problem.facts, strategy.decisions() | resources, rules=asked)]
+    broken = [sentence(rule) for rule in find_violations(problem.facts, strategy.decisions() | resources, rules=asked)]
     is_even = problem.search.stages != StageChoice.EVEN or strategy.layout is None
     return tuple(dict.fromkeys([*broken, *([] if is_even else [EVEN_STAGES])]))
 

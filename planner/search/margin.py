@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from constraints.encoding import most_seconds, seconds_to_floor_ticks, seconds_to_ticks
-from constraints.joint import CostTables, JointModel, joint_model, narrowed
+from constraints.joint import CostTables, JointModel, joint_model, narrow_domains
 from costmodel.strategy import DECISIONS, OVERLAPS
 from planner.jobs.problem import Problem
 from planner.search.candidates import (
@@ -190,7 +190,9 @@ def _whatever_the_rules(costs: CostTable, rows: Ints) -> tuple[CostTable, Ints]:
     space = costs.space
     degrees = {name: np.unique(values) for name, values in space.degrees(rows).items()}
     rules = (*space.rules.rows, *space.rules.mixed)
-    left = narrowed(space.facts, rules, degrees | {name: np.unique(values) for name, values in space.features.items()})
+    left = narrow_domains(
+        space.facts, rules, degrees | {name: np.unique(values) for name, values in space.features.items()}
+    )
     kept = np.logical_and.reduce([np.isin(space.rows[name][rows], left[name]) for name in degrees])
     features = {name: values[np.isin(values, left[name])] for name, values in space.features.items()}
     shape = tuple(len(values) for values in features.values())

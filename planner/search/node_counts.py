@@ -54,7 +54,7 @@ def smaller_nodes(problem: Problem) -> int:
 def limit_nodes(problem: Problem, fewest: int, most: int) -> Problem:
     """Return the job on a number of whole nodes between two."""
     node = problem.facts.cluster.device.devices_per_node
-    return problem.with_limits(num_nodes=range(fewest, most + 1), max_devices=most * node)
+    return problem.change_limits(num_nodes=range(fewest, most + 1), max_devices=most * node)
 
 
 def least_nodes(problem: Problem, seconds: float) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from constraints.rule import Rule
 from constraints.rules.topology import virtual_stages_hold_equally_much
-from constraints.verdict import violated, violated_by_ranks
+from constraints.verdict import find_violations, violated_by_ranks
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy
 from planner.jobs.limits import StageChoice
@@ -53,7 +53,7 @@ def add_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, 
     return [published, *found]
 
 
-def by_hand(strategy: Strategy, rule: Rule) -> bool:
+def is_set_by_layout(strategy: Strategy, rule: Rule) -> bool:
     """Tell whether a rule is about even stages and the strategy's layout sets its stages: the rule is then skipped."""
     return rule is virtual_stages_hold_equally_much and strategy.layout is not None
 
@@ -70,7 +70,7 @@ def find_published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]
             if strategy.layout is not None and job.search.stages == StageChoice.EVEN and job.search.asks_stages:
                 continue
             rules = problem_rules(own)
-            needed = [one for one in (*rules.rows, *rules.mixed) if not by_hand(strategy, one)]
+            needed = [one for one in (*rules.rows, *rules.mixed) if not is_set_by_layout(strategy, one)]
             if violated_by_ranks(own.facts, strategy, rules=needed):
                 continue
             found = estimate(own.facts, strategy)
@@ -81,5 +81,5 @@ def find_published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]
                 "step_seconds": found.step_seconds,
                 "bubble_seconds": sum(part.exposed_seconds for part in found.breakdown if part.name == "bubble"),
             }
-            if not violated(own.facts, strategy.decisions() | resources, rules=(*rules.memory, *rules.timed)):
+            if not find_violations(own.facts, strategy.decisions() | resources, rules=(*rules.memory, *rules.timed)):
                 yield own, strategy, found.step_seconds

@@ -87,14 +87,14 @@ def recipes_for(problem: Problem) -> tuple[PublishedLayout, ...]:
         Job with one value of each setting.
     """
     known = _references(problem)
-    return tuple(found for one in ordered_recipes(problem) for found in _layouts(one, problem, known))
+    return tuple(found for one in sort_recipes(problem) for found in _layouts(one, problem, known))
 
 
 def nearest_layouts(problem: Problem) -> tuple[PublishedLayout, ...]:
     """Return the layouts of the release and number of devices nearest to a job; empty where none is for it."""
     known, nearest = _references(problem), list[PublishedLayout]()
     first: tuple[float, ...] = ()
-    for one in ordered_recipes(problem):
+    for one in sort_recipes(problem):
         if nearest and _distance(one, problem)[:4] != first:
             break
         nearest += _layouts(one, problem, known)
@@ -108,17 +108,17 @@ def recipe_candidates(problem: Problem) -> list[Strategy]:
     return list(dict.fromkeys(found))
 
 
-def refused_recipes(problem: Problem) -> Iterator[tuple[Recipe, str]]:
+def list_refused_recipes(problem: Problem) -> Iterator[tuple[Recipe, str]]:
     """Yield each recipe of a job's model, device and precision that does not fit it, with the reason."""
     known = _references(problem)
-    for one in ordered_recipes(problem):
+    for one in sort_recipes(problem):
         try:
             fit_recipe(one, problem, known)
         except PlanningError as error:
             yield one, str(error)
 
 
-def ordered_recipes(problem: Problem) -> list[Recipe]:
+def sort_recipes(problem: Problem) -> list[Recipe]:
     """Return the recipes of a job's model, device and precision, nearest first; none unless it runs Megatron Core."""
     facts = problem.facts
     line = release_of(release_name(facts.cluster))

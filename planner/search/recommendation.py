@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from constraints.cp_sat import cp_model
 from constraints.encoding import MIB_BYTES, TICK_SECONDS, seconds_to_ticks
 from constraints.rule import every
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.step.estimate import estimate
 from costmodel.strategy import DECISIONS, Recompute, Sharding, Strategy
 from costmodel.tables import tabulate
@@ -34,7 +34,7 @@ from planner.search.published import find_published
 from planner.search.rules import problem_rules
 from planner.search.solver import new_solver
 from planner.search.space import build_space, strategy_of
-from planner.uncertainty.evidence.counts import measured_ground
+from planner.uncertainty.evidence.counts import read_counts
 from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
 from planner.uncertainty.evidence.kinds import architecture_of
 from planner.uncertainty.evidence.rules import evidence_rules
@@ -102,7 +102,7 @@ def _is_unproven(problem: Problem, decisions: Mapping[str, Any]) -> Any:
 
 def _num_unmeasured(problem: Problem, decisions: Mapping[str, Any]) -> Any:
     """Number of degrees above 1 that too few measured runs of the job's model family have, with any software."""
-    known, kind = measured_ground(), architecture_of(problem.facts.model)
+    known, kind = read_counts(), architecture_of(problem.facts.model)
     rare = [name for name in ("tp", "cp", "pp", "ep") if known.reaching(name, 2, kind) < FEWEST_RUNS]
     return sum((np.greater(decisions[name], 1) for name in rare), start=np.zeros(np.shape(decisions["tp"])))
 
@@ -307,7 +307,7 @@ def recommend(
     is_complete = True
     for one in same_nodes:
         # Without bold features other search bounds hold, so that more plain strategies are tried.
-        plain = [one.searched.with_limits(is_bold=False)] if problem.search.is_bold else []
+        plain = [one.searched.change_limits(is_bold=False)] if problem.search.is_bold else []
         for job in (one.searched, *plain):
             first, is_all = _find_first(one, job, (fastest.ticks, _ticks(limit)), clock)
             found += [first] if first else []
@@ -392,7 +392,7 @@ def _tabulate(one: AlternativeOutcome, job: Problem, cut: int, clock: Clock) -> 
     """Tabulate the strategies of a job up to a cut; the space of a search is used again if it holds them all."""
     if job is one.searched and job.search.faster_than_seconds is None:
         return tabulate_margin(job, one.outcome.space, one.outcome.row_bounds, cut, clock, most=MOST_COMPARED)
-    job = job.with_limits(faster_than_seconds=cut * TICK_SECONDS)
+    job = job.change_limits(faster_than_seconds=cut * TICK_SECONDS)
     space = build_space(job)
     bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
     return tabulate_margin(job, space, bounds, cut, clock, most=MOST_COMPARED)
@@ -440,7 +440,9 @@ def _prefer(margin: Margin, strategies: Mapping[str, Ints], equal: Ints) -> int:
     order = equal[np.lexsort([strategies[name][equal] for name in names])]
     rules, facts = (*margin.space.rules.rows, *margin.space.rules.mixed), margin.space.facts
     decisions = ({name: strategies[name][at].item() for name in DECISIONS} for at in order)
-    allowed = (at for at, one in zip(order.tolist(), decisions, strict=True) if not violated(facts, one, rules=rules))
+    allowed = (
+        at for at, one in zip(order.tolist(), decisions, strict=True) if not find_violations(facts, one, rules=rules)
+    )
     chosen: int = next(allowed)
     return chosen
 

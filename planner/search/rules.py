@@ -33,7 +33,7 @@ from costmodel.strategy import (
 from costmodel.tables import signature
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
-from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers
+from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, default_dispatchers, job_choices
 from planner.uncertainty.evidence.features import MEGATRON, line_of
 from planner.uncertainty.evidence.rules import evidence_rules
 
@@ -164,7 +164,7 @@ def problem_rules(problem: Problem) -> Rules:
     search = problem.search
     limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
     candidate_list = candidate_list_rules(search.candidates, GROWTH) if search.candidates else ()
-    lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
+    lifted = {*job_choices(problem), *(search.candidates.names if search.candidates else ())}
     lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
     lifted |= {"cuda_graphs"} if search.needs_evidence else set()
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
@@ -194,7 +194,7 @@ def _evidence_rules(problem: Problem) -> tuple[Rule, ...]:
     """Make rules of evidence: enough measured runs; none where the job says otherwise or lists strategies."""
     if not problem.search.needs_evidence:
         return ()
-    return evidence_rules(problem.facts, chosen_values(problem))
+    return evidence_rules(problem.facts, job_choices(problem))
 
 
 def framework_rules(search: SearchLimits, cluster: Cluster) -> tuple[Rule, ...]:

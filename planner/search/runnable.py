@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from constraints import MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, Rule, sentence
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.errors import SpecError, alternatives
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
@@ -28,7 +28,7 @@ from costmodel.strategy import (
 from costmodel.tables import Facts
 from planner.frameworks import TARGETS, export
 from planner.frameworks.planned import Plan
-from planner.frameworks.target import Answers, Choice, refusals, refused_text
+from planner.frameworks.target import Answers, Choice, list_refusals, refusals
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load, require_problem
 from planner.jobs.strategy_file import LAYOUT
@@ -66,7 +66,7 @@ def answers_of(target: str) -> Answers:
     return answers
 
 
-def as_plan(facts: Facts, strategy: Strategy) -> Plan:
+def wrap_as_plan(facts: Facts, strategy: Strategy) -> Plan:
     """Wrap a strategy for a job so that the answers of targets take it as a plan."""
     return cast(Plan, Unplanned(facts, strategy))
 
@@ -112,14 +112,14 @@ def _require_facts(facts: Facts, answers: Answers) -> None:
 
     Settings are refused where the plainest strategy and one with EP overlap are both refused for them.
     """
-    alone = as_plan(facts, plainest())
+    alone = wrap_as_plan(facts, plainest())
     try:
         answers.require_job(alone)
     except SpecError as error:
         problem = f"{error.problem} So no plan of the job can be exported to {answers.target}."
         raise SpecError(error.where, problem, error.hint) from None
     overlapped = replace(plainest(), ep=2, ep_overlap=True) if facts.model.has_experts else plainest()
-    others = refusals(as_plan(facts, overlapped), answers)
+    others = refusals(wrap_as_plan(facts, overlapped), answers)
     for name, reason in refusals(alone, answers).items():
         section, _, setting = name.rpartition(".")
         if section and name in others:
@@ -133,7 +133,7 @@ def _require_facts(facts: Facts, answers: Answers) -> None:
 def _require_rules(facts: Facts, target: str) -> None:
     """Refuse a job that breaks a rule of its target on facts alone, so that every strategy would break it."""
     rules = [rule for rule in TARGET_RULES[target] if not needs(rule)]
-    for rule in violated(facts, plainest().decisions(), rules=rules):
+    for rule in find_violations(facts, plainest().decisions(), rules=rules):
         framework = facts.cluster.unknown_release or (facts.cluster.framework.name if facts.cluster.framework else "")
         raise SpecError("search.target", f"is {target} ({framework}), which cannot run the job: {sentence(rule)}")
 
@@ -157,12 +157,12 @@ def _require_limits(problem: Problem, answers: Answers) -> None:
     _require_values(problem, answers, pinned | allowed)
     if search.stages == StageChoice.FREE:
         strategy = replace(plainest(), pp=2, layout=UNLIKE)
-        refused = refusals(as_plan(problem.facts, strategy), answers)
+        refused = refusals(wrap_as_plan(problem.facts, strategy), answers)
         if "layout" in refused:
             raise SpecError("search.stages", f"is free, which {answers.target} cannot run: {refused['layout']}")
 
 
-def with_runnable_stages(problem: Problem) -> Problem:
+def limit_to_runnable_stages(problem: Problem) -> Problem:
     """Limit the search to even stages where the job's target has no uneven ones."""
     target, num_layers = problem.search.target, problem.facts.model.num_layers
     if target is None or num_layers < 2 or problem.search.stages != StageChoice.LAYERS:
@@ -171,8 +171,8 @@ def with_runnable_stages(problem: Problem) -> Problem:
     layout = StageLayout(
         layers=(1, num_layers - 1), recompute=contents, full_layers=(0, 0), activation_offload=(False, False)
     )
-    refused = refusals(as_plan(problem.facts, replace(plainest(), pp=2, layout=layout)), answers_of(target))
-    return problem.with_limits(stages=StageChoice.EVEN) if "layout" in refused else problem
+    refused = refusals(wrap_as_plan(problem.facts, replace(plainest(), pp=2, layout=layout)), answers_of(target))
+    return problem.change_limits(stages=StageChoice.EVEN) if "layout" in refused else problem
 
 
 def require_decisions(problem: Problem, decisions: Mapping[str, int]) -> None:
@@ -188,7 +188,9 @@ def _require_values(problem: Problem, answers: Answers, given: Mapping[str, tupl
     for where, (name, values) in given.items():
         if framework is not None and all(lacks(framework, name, value) for value in values):
             texts = alternatives([decision_text(name, value) for value in values])
-            reason = refusals(as_plan(problem.facts, _replace_decision(plainest(), name, values[0])), answers).get(name)
+            reason = refusals(wrap_as_plan(problem.facts, _replace_decision(plainest(), name, values[0])), answers).get(
+                name
+            )
             because = f"{answers.target} cannot run: {reason}" if reason else f"{framework.name} does not have."
             others = [value for value in _values(problem)[name] if not lacks(framework, name, value)]
             nearest = min(others, key=lambda value: abs(value - values[0]), default=None)
@@ -216,7 +218,7 @@ def _could_run(problem: Problem, target: str) -> bool:
 # --- a strategy --------------------------------------------------------------------------------------------
 
 
-def fitted(problem: Problem, strategy: Strategy, given: Collection[str]) -> Strategy:
+def find_runnable(problem: Problem, strategy: Strategy, given: Collection[str]) -> Strategy:
     """
     Return the nearest strategy that the job's target can run; given decisions stay.
 
@@ -245,11 +247,11 @@ def fitted(problem: Problem, strategy: Strategy, given: Collection[str]) -> Stra
 
 
 def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
-    answers, plan = answers_of(target), as_plan(problem.facts, strategy)
+    answers, plan = answers_of(target), wrap_as_plan(problem.facts, strategy)
     refused = refusals(plan, answers)
-    text = refused_text(plan, refused)
+    text = list_refusals(plan, refused)
     if not refused:
-        broken = violated(problem.facts, strategy.decisions(), rules=TARGET_RULES[target])
+        broken = find_violations(problem.facts, strategy.decisions(), rules=TARGET_RULES[target])
         text = "".join(f"\n  - {sentence(rule)}" for rule in broken)
     asked = PHYSICS_RULES if not _find_broken(problem.facts, strategy, PHYSICS_RULES) else ()
     nearest = _nearest(problem, strategy, target, (*DECISIONS, LAYOUT), physics=asked)
@@ -273,14 +275,14 @@ class _Complaints:
 
 def _complaints(facts: Facts, strategy: Strategy, target: str, physics: Iterable[Rule] = ()) -> _Complaints:
     """Collect a target's refusals of a strategy, and the rules of the target and of physics that it breaks."""
-    refused = refusals(as_plan(facts, strategy), answers_of(target))
+    refused = refusals(wrap_as_plan(facts, strategy), answers_of(target))
     broken = _find_broken(facts, strategy, (*TARGET_RULES[target], *physics))
     named = frozenset(name for name in refused if "." not in name)  # settings stay as they are
     return _Complaints(len(refused) + len(broken), named, frozenset().union(*map(needs, broken)))
 
 
 def _find_broken(facts: Facts, strategy: Strategy, rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    return violated(facts, strategy.decisions(), rules=[rule for rule in rules if rule not in MEMORY_RULES])
+    return find_violations(facts, strategy.decisions(), rules=[rule for rule in rules if rule not in MEMORY_RULES])
 
 
 def _nearest(

@@ -32,9 +32,9 @@ from planner.jobs.problem import Problem
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
-    chosen_values,
     feature_values,
     free_replicas,
+    job_choices,
     row_domains,
 )
 from planner.search.node_counts import fast_enough
@@ -318,7 +318,7 @@ def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
 
 def _raw_size(problem: Problem, domains: Mapping[str, NDArray[Any]], features: Columns) -> int:
     """Count combinations before any rule; ``dp`` follows from the others, as does ``group`` unless the job gives it."""
-    counted = [values for name, values in domains.items() if name != "group" or name in chosen_values(problem)]
+    counted = [values for name, values in domains.items() if name != "group" or name in job_choices(problem)]
     return prod(len(values) for values in (*counted, *features.values()))
 
 

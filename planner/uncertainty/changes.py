@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass as validated
 from costmodel.facts.fields import STRICT
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.stored import stored
+from planner.uncertainty.evidence.stored import read_stored
 from planner.uncertainty.evidence.traits import MATTERS_ABOVE, value_of
 from planner.uncertainty.intervals import Interval, release_name
 
@@ -236,7 +236,7 @@ class ChangeErrors:
 @cache
 def change_errors() -> ChangeErrors:
     """Return the project's errors of ratios."""
-    return stored(ChangeErrors, TABLE, "planner.uncertainty")
+    return read_stored(ChangeErrors, TABLE, "planner.uncertainty")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

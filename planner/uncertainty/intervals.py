@@ -17,7 +17,7 @@ from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Experts, Model
 from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.evidence.kinds import CHANGED, architecture_of
-from planner.uncertainty.evidence.stored import stored
+from planner.uncertainty.evidence.stored import read_stored
 
 TABLE = "intervals.yaml"
 
@@ -136,7 +136,7 @@ class Intervals:
 @cache
 def intervals() -> Intervals:
     """Return the project's errors."""
-    return stored(Intervals, TABLE, "planner.uncertainty")
+    return read_stored(Intervals, TABLE, "planner.uncertainty")
 
 
 def kind_of(model: Model, cluster: Cluster, *, unseen: Unseen = Unseen.NOTHING) -> Kind:

@@ -120,7 +120,7 @@ def decisions_of(strategy: Strategy) -> dict[str, str]:
 
 
 @cache
-def measured_runs() -> Mapping[Job, tuple[MeasuredRun, ...]]:
+def read_measured_runs() -> Mapping[Job, tuple[MeasuredRun, ...]]:
     """Read the project's measured pretraining runs by their job."""
     found: dict[Job, list[MeasuredRun]] = {}
     text = (files("planner.uncertainty") / RUNS_TABLE).read_text(encoding="utf-8")
@@ -157,7 +157,7 @@ def nearest_run(facts: Facts, strategy: Strategy) -> Match | None:
     decisions, release = decisions_of(strategy), release_name(facts.cluster)
     matches = [
         Match(run=run, unlike=_unlike(run, decisions, release))
-        for run in measured_runs().get(job_of(facts), ())
+        for run in read_measured_runs().get(job_of(facts), ())
         if _is_same_model(run, facts) and all(run.decisions.get(name) == decisions.get(name) for name in DEGREES)
     ]
     return min(matches, key=lambda match: len(match.unlike), default=None)

@@ -11,12 +11,12 @@ from costmodel.facts.cluster import Cluster
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.groups import dense_data_group, layer_group, pipeline_group
-from costmodel.network.sampled_fabric import members_and_nodes, sampled_collectives
+from costmodel.network.sampled_fabric import learn_collectives, members_and_nodes
 from costmodel.step.estimate import Part
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.timing.sampled_source import SampledSource, backward_passes, forward_passes
-from costmodel.timing.source import sampled_source
+from costmodel.timing.source import build_sampled_source
 from costmodel.timing.work import Operator
 
 ROOFLINE_DEVIATION = 0.25
@@ -72,7 +72,7 @@ USUAL_BYTES = 2.0**26
 """Bytes of a message at which the deviation of collectives' samples is taken."""
 
 
-def timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[Part]) -> tuple[TimedOperator, ...]:
+def list_timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[Part]) -> tuple[TimedOperator, ...]:
     """
     Return operators and collectives of a strategy on a sampled device, the most uncertain first; () on others.
 
@@ -88,7 +88,7 @@ def timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[Part])
     device = facts.cluster.device
     if device.constants.times != "sampled":
         return ()
-    source = sampled_source(device, facts.workload.precision.compute, cuda_graphs=strategy.cuda_graphs)
+    source = build_sampled_source(device, facts.workload.precision.compute, cuda_graphs=strategy.cuda_graphs)
     passes: dict[str, list[_Pass]] = defaultdict(list)
     origins: dict[str, Operator] = {}
     for operator, count in strategy_operators(facts, strategy):
@@ -97,7 +97,9 @@ def timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[Part])
     total = sum(one.seconds for of_name in passes.values() for one in of_name)
     groups = list(_groups(facts.cluster, strategy, breakdown))
     alone = 1.0 - sum(one.share for one in groups)
-    operators = [_timed(name, of_name, total / alone, source, origins[name]) for name, of_name in passes.items()]
+    operators = [
+        _combine_passes(name, of_name, total / alone, source, origins[name]) for name, of_name in passes.items()
+    ]
     found = [*operators, *groups]
     return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.doubt))
 
@@ -111,7 +113,7 @@ def _groups(cluster: Cluster, strategy: Strategy, breakdown: Sequence[Part]) -> 
         "dp": dense_data_group(**sizes),
         "pp": pipeline_group(**sizes, pp=strategy.pp),
     }
-    times = sampled_collectives(cluster)
+    times = learn_collectives(cluster)
     step = sum(one.exposed_seconds for one in breakdown)
     for part in breakdown:
         if part.name not in COMMUNICATION or part.exposed_seconds <= 0:
@@ -184,7 +186,9 @@ def _times(one: tuple[float, float, bool], count: int) -> _Pass:
     return _Pass(seconds=count * seconds, relative_deviation=deviation, is_outside=is_outside)
 
 
-def _timed(name: str, passes: list[_Pass], total: float, source: SampledSource, operator: Operator) -> TimedOperator:
+def _combine_passes(
+    name: str, passes: list[_Pass], total: float, source: SampledSource, operator: Operator
+) -> TimedOperator:
     """Combine all passes of an operator: their errors are equal, and add up."""
     seconds = sum(one.seconds for one in passes)
     doubt = sum(one.seconds * one.relative_deviation for one in passes)

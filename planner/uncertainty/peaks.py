@@ -17,7 +17,7 @@ from costmodel.memory.allocator import held_share
 from costmodel.memory.rank import seen_bytes
 from costmodel.strategy import Strategy
 from planner.uncertainty.evidence.kinds import ANY, stack_of
-from planner.uncertainty.evidence.stored import stored
+from planner.uncertainty.evidence.stored import read_stored
 
 TABLE = "peaks.yaml"
 
@@ -103,7 +103,7 @@ class Laws:
 @cache
 def laws() -> Mapping[str, Law]:
     """Return the project's laws, by stack."""
-    return {law.stack: law for law in stored(Laws, TABLE, "planner.uncertainty").laws}
+    return {law.stack: law for law in read_stored(Laws, TABLE, "planner.uncertainty").laws}
 
 
 def law_of(cluster: Cluster) -> Law:
@@ -175,7 +175,7 @@ def interval_of(law: Law) -> tuple[float, float]:
     return low, high
 
 
-def reserved_interval(cluster: Cluster, strategy: Strategy, *, device_bytes: float) -> tuple[float, float]:
+def allocator_interval(cluster: Cluster, strategy: Strategy, *, device_bytes: float) -> tuple[float, float]:
     """
     Return the bytes between which a peak of reserved memory lies: the interval of tensors and of memory beyond them.
 
@@ -236,7 +236,7 @@ class Use:
     is_silent: bool = False
 
 
-def fitted_laws(uses: Sequence[Use]) -> list[Law]:
+def fit_laws(uses: Sequence[Use]) -> list[Law]:
     """
     Fit the likeliest laws of every stack and of all, where the other stacks' rows count as ``OWN_ROWS``.
 
@@ -252,7 +252,7 @@ def fitted_laws(uses: Sequence[Use]) -> list[Law]:
     return [_law(stack, uses, scores) for stack in stacks]
 
 
-def left_out_laws(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda use: use.group) -> list[Law]:
+def fit_laws_without_groups(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda use: use.group) -> list[Law]:
     """
     Fit the law of every run's stack to the runs of other groups, in the order of the runs.
 
@@ -274,9 +274,9 @@ def left_out_laws(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda u
     return [found[number] for number in range(len(uses))]
 
 
-def left_out_chances(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda use: use.group) -> list[float]:
-    """Return every run's chance to fit by laws of the runs of other groups (:func:`left_out_laws`), in their order."""
-    pairs = zip(left_out_laws(uses, key), uses, strict=True)
+def chances_without_groups(uses: Sequence[Use], key: Callable[[Use], Hashable] = lambda use: use.group) -> list[float]:
+    """Return every run's chance to fit by laws of the runs of other groups (:func:`fit_laws_without_groups`), in their order."""
+    pairs = zip(fit_laws_without_groups(uses, key), uses, strict=True)
     return [law.share_below(-use.log_use) for law, use in pairs]
 
 

@@ -16,7 +16,7 @@ from costmodel.tables import Facts
 from planner.uncertainty.evidence.features import num_bits
 from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.evidence.kinds import architecture_of
-from planner.uncertainty.evidence.stored import stored_rows
+from planner.uncertainty.evidence.stored import read_stored_rows
 from planner.uncertainty.intervals import Interval, release_name, step_interval
 from planner.uncertainty.operators import TimedOperator, operators_deviation
 
@@ -151,7 +151,7 @@ class BestRun:
 @cache
 def records() -> tuple[RunRecord, ...]:
     """Return the project's records."""
-    return tuple(_record(row) for row in stored_rows(TABLE, "planner.uncertainty"))
+    return tuple(_record(row) for row in read_stored_rows(TABLE, "planner.uncertainty"))
 
 
 def _record(row: Mapping[str, str]) -> RunRecord:
@@ -200,7 +200,7 @@ def best_run(facts: Facts, *, tokens_per_second_per_device: float) -> BestRun | 
     else:
         comparable = record.mfu * facts.cluster.device.peak_flops[facts.workload.precision.compute] / flops
     work, devices = facts.workload, facts.cluster.num_devices
-    since = _costed_month(facts.cluster) - MONTHS
+    since = _month_of_release(facts.cluster) - MONTHS
     return BestRun(
         record=record,
         comparable_rate=comparable,
@@ -248,7 +248,7 @@ def _records_of_device(name: str) -> tuple[RunRecord, ...]:
     return tuple(one for one in records() if one.device == name)
 
 
-def _costed_month(cluster: Cluster) -> float:
+def _month_of_release(cluster: Cluster) -> float:
     """Return months from 2000 to the costed release; without software all records are recent."""
     release = release_of(release_name(cluster))
     framework = cluster.framework

@@ -19,8 +19,8 @@ from planner.jobs.line.words import is_line, is_word
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
 from planner.results import EstimateReport, PlanReport
-from planner.verbs.compare import Comparison, Side, planned, side_of, with_plan
-from planner.verbs.plan import estimate, judged
+from planner.verbs.compare import Comparison, Side, compare_with_plan, plan_for_comparison, side_of
+from planner.verbs.plan import estimate, judge_strategy
 from planner.verbs.saved_plan import MAX_BYTES, read_plan
 
 ENDINGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".txt")
@@ -60,23 +60,23 @@ class AnyJob:
     def report(self) -> EstimateReport | PlanReport:
         """Estimate the strategy, or plan the job where no strategy is given."""
         if self.strategy is not None:
-            return judged(self.problem, self.strategy)
+            return judge_strategy(self.problem, self.strategy)
         given = self.problem.given
         if self.decisions or not given.is_empty:
             return estimate(self.problem, self.decisions)
-        return planned(self.problem)
+        return plan_for_comparison(self.problem)
 
     def side(self) -> Side:
         """Return the job as a side of a comparison; errors as in :func:`planner.verbs.compare.side_of`."""
         return side_of(self.report(), self.name, self.notes)
 
-    def with_plan(self) -> Comparison:
+    def compare_with_plan(self) -> Comparison:
         """Compare the strategy with the recommended plan."""
         given = self.report()
         if not isinstance(given, EstimateReport):
             hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
             raise SpecError(self.name, "has no strategy to compare the recommended plan with.", hint)
-        return with_plan(self.problem, given)
+        return compare_with_plan(self.problem, given)
 
 
 def is_job(word: str) -> bool:

@@ -25,10 +25,10 @@ from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
-    chosen_values,
     default_domains,
     default_microbatch_groups,
     feature_values,
+    job_choices,
     most_tp,
     row_domains,
 )
@@ -93,7 +93,7 @@ def _smallest_of(
 ) -> Strategy | None:
     """Return a strategy that fits on the smallest (or ``largest``) possible size of a range; None without one."""
     clock.require()
-    problem = problem.with_cluster(num_devices=sizes[1])
+    problem = problem.change_cluster(num_devices=sizes[1])
     space = _space(problem, rules, *sizes)
     num_devices = np.prod([space.rows[name] for name in ("tp", "cp", "pp", "dp")], axis=0)
     hopeful = _hopeful(problem, space, memory, clock)
@@ -172,7 +172,7 @@ def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
     domains = row_domains(problem)
     others = {name: domains[name] for name in ("mbs", "vpp")}
     left = {name: _filter_values(problem.facts, rules, name, values, others) for name, values in free.items()}
-    return domains | left | ({} if "group" in chosen_values(problem) else default_microbatch_groups(left["pp"]))
+    return domains | left | ({} if "group" in job_choices(problem) else default_microbatch_groups(left["pp"]))
 
 
 def _filter_values(

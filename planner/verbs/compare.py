@@ -14,7 +14,7 @@ from planner.jobs.strategy_file import StrategyFile
 from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
 from planner.verbs.explain import Difference, differences
 from planner.verbs.gain import Gain, gain_interval, gain_of
-from planner.verbs.plan import estimate, judged, plan
+from planner.verbs.plan import estimate, judge_strategy, plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,15 +182,15 @@ def compare(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     if not decisions and given.is_empty:
         hint = "Give the job a 'strategy', or decisions such as TP8 PP4."
         raise SpecError("strategy", "is required: there is nothing to compare the recommended plan with.", hint)
-    return with_plan(problem, estimate(problem, decisions or {}))
+    return compare_with_plan(problem, estimate(problem, decisions or {}))
 
 
-def with_plan(problem: Problem, given: EstimateReport) -> Comparison:
+def compare_with_plan(problem: Problem, given: EstimateReport) -> Comparison:
     """Compare a strategy that was costed already with its job's recommended plan."""
-    return Comparison(given=given, report=planned(problem))
+    return Comparison(given=given, report=plan_for_comparison(problem))
 
 
-def planned(problem: Problem) -> PlanReport:
+def plan_for_comparison(problem: Problem) -> PlanReport:
     """Plan a job as ``planner plan`` does; strategies are compared with its first plan."""
     return plan(replace(problem, top=1), certified=False)
 
@@ -225,7 +225,7 @@ def side_of(report: PlanReport | EstimateReport, name: str, notes: tuple[str, ..
     return Side(
         name=name,
         what=what,
-        report=judged(report.plans[0].problem, report.plans[0].strategy),
+        report=judge_strategy(report.plans[0].problem, report.plans[0].strategy),
         notes=notes,
         exit_code=code,
     )

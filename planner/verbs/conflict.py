@@ -54,7 +54,7 @@ def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_le
     if not space.rules.timed:
         return explain(problem, space.keep_largest_sets(), formulas.memory, seconds_left=enough)
     longest = max(seconds_left, SHORTEST_SECONDS)
-    roomy = replace(problem, top=1).with_limits(max_bubble_fraction=None, time_limit_seconds=longest)
+    roomy = replace(problem, top=1).change_limits(max_bubble_fraction=None, time_limit_seconds=longest)
     without = search_or_explain(roomy, formulas)
     if not without.strategies:
         no_time = Conflict(exclusive=(), repairs=(), release=(), is_cut=True)
@@ -99,7 +99,7 @@ def explain_failure(problem: Problem, joint: JointOutcome, clock: Clock) -> Join
     nearest = min(known, key=lambda number: (gaps[number].size, number), default=0)  # type: ignore[union-attr]
     chosen = of_each[nearest]
     longest = max(clock.seconds_left, SHORTEST_SECONDS)
-    alone = search_or_explain(chosen.problem.with_limits(time_limit_seconds=longest))
+    alone = search_or_explain(chosen.problem.change_limits(time_limit_seconds=longest))
     return JointOutcome(
         outcome=replace(alone, effort=joint.outcome.effort),
         problem=chosen.problem,

@@ -122,7 +122,7 @@ def plan_for_sizes(
     if problem.objective != "step_time":
         raise SpecError("objective", "plans for several sizes are compared by their step.", "Set objective: step_time.")
     sizes = _sizes(problem, num_nodes, num_devices)
-    problem = _enlarge(problem, sizes[-1]).with_limits(simplest=False)
+    problem = _enlarge(problem, sizes[-1]).change_limits(simplest=False)
     answers: list[SizedPlan] = []
     report: PlanReport | None = None
     num_searches = 0
@@ -154,14 +154,14 @@ def _sizes(problem: Problem, num_nodes: Iterable[int] | None, num_devices: Itera
 
 def _enlarge(problem: Problem, num_devices: int) -> Problem:
     """Return the job on so many devices."""
-    return replace(problem.with_cluster(num_devices=num_devices), top=1)
+    return replace(problem.change_cluster(num_devices=num_devices), top=1)
 
 
 def _limit_devices(problem: Problem, num_devices: int) -> Problem:
     """Return the job with at most so many devices, or with its own limit."""
     given = problem.search.max_devices
     most = num_devices if given is None else min(given, num_devices)
-    return problem.with_limits(max_devices=most)
+    return problem.change_limits(max_devices=most)
 
 
 def _holds(report: PlanReport, num_devices: int) -> bool:

@@ -31,7 +31,7 @@ from planner.search.domains import divisors
 from planner.search.rules import SEARCH_BOUNDS, problem_rules
 from planner.search.runnable import require_decisions
 from planner.search.space import Space, build_space, strategy_of
-from planner.verbs.plan import estimate, judged, plan
+from planner.verbs.plan import estimate, judge_strategy, plan
 
 ENDLESS_BYTES = 1e18
 """Memory that no strategy fills."""
@@ -247,7 +247,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     asked = read_asked(problem, decisions or {})
     require_decisions(problem, asked.decisions)
     simplest = problem.search.simplest
-    problem = replace(choose_settings(problem, asked), top=1).with_limits(simplest=False)
+    problem = replace(choose_settings(problem, asked), top=1).change_limits(simplest=False)
     report = plan(problem, certified=False)
     if asked.is_empty:
         return explain_plan(report, clock)
@@ -256,11 +256,11 @@ def explain(problem: Problem, decisions: Mapping[str, object] | str | StrategyFi
     explanation = Explanation(report=report, asked=asked.decisions, opposed=opposed, is_staged=asked.layout is not None)
     if is_whole(given):
         return _add_estimate(explanation, estimate(question, given), given)
-    found = plan(_limit_time(question_of(problem, given)[0], clock).with_limits(simplest=simplest), certified=False)
+    found = plan(_limit_time(question_of(problem, given)[0], clock).change_limits(simplest=simplest), certified=False)
     if not found.plans or given.layout is None:
         return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
     own = next(one for one in question.each if one.settings == found.chosen.settings)
-    return _add_estimate(explanation, judged(own, set_stages(found.plans[0].strategy, given, own.facts)), given)
+    return _add_estimate(explanation, judge_strategy(own, set_stages(found.plans[0].strategy, given, own.facts)), given)
 
 
 def _add_estimate(explanation: Explanation, whole: EstimateReport, given: StrategyFile) -> Explanation:
@@ -272,7 +272,7 @@ def _add_estimate(explanation: Explanation, whole: EstimateReport, given: Strate
 
 def _limit_time(problem: Problem, clock: Clock) -> Problem:
     """Return the problem with one plan to report and the time left."""
-    return replace(problem, top=1).with_limits(time_limit_seconds=max(clock.seconds_left, 1e-3))
+    return replace(problem, top=1).change_limits(time_limit_seconds=max(clock.seconds_left, 1e-3))
 
 
 # --- what holds a plan back --------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def _even_out_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome
     problem = report.chosen
     if problem.search.stages == StageChoice.EVEN and not report.alternatives:
         return problem, report.outcome
-    even = replace(problem, top=1).with_limits(stages=StageChoice.EVEN)
+    even = replace(problem, top=1).change_limits(stages=StageChoice.EVEN)
     outcome = search(_limit_time(even, clock))
     return (even, outcome) if outcome.strategies else (problem, report.outcome)
 
@@ -342,28 +342,28 @@ def _binding(kind: Kind, what: str, outcome: Outcome, seconds: float) -> Binding
 def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
     """Yield each constraint that a user can change, and the problem without it."""
     limits, rules = problem.search, problem_rules(problem)
-    yield Kind.MEMORY, "device memory", on_device(problem, memory_bytes=ENDLESS_BYTES)
-    yield Kind.HOST_MEMORY, "host memory", on_device(problem, host_memory_bytes=ENDLESS_BYTES)
+    yield Kind.MEMORY, "device memory", move_to_device(problem, memory_bytes=ENDLESS_BYTES)
+    yield Kind.HOST_MEMORY, "host memory", move_to_device(problem, host_memory_bytes=ENDLESS_BYTES)
     if limits.memory_headroom_bytes:
-        yield Kind.HEADROOM, "search.memory_headroom_gib", problem.with_limits(memory_headroom_bytes=0.0)
+        yield Kind.HEADROOM, "search.memory_headroom_gib", problem.change_limits(memory_headroom_bytes=0.0)
     for what, released in release_limits(problem).items():
         yield Kind.ENTRY, what, released
     if limits.framework_rules:
         what = "search.framework_rules" if limits.target is None else "search.target"
-        yield Kind.FRAMEWORKS, what, problem.with_limits(framework_rules=False)
+        yield Kind.FRAMEWORKS, what, problem.change_limits(framework_rules=False)
     if limits.preferences:
-        yield Kind.PREFERENCES, "search.preferences", problem.with_limits(preferences=False)
+        yield Kind.PREFERENCES, "search.preferences", problem.change_limits(preferences=False)
     if limits.needs_evidence:
-        yield Kind.EVIDENCE, "search.evidence", problem.with_limits(is_bold=True)
+        yield Kind.EVIDENCE, "search.evidence", problem.change_limits(is_bold=True)
     for name, bound in SEARCH_BOUNDS.items():
         if bound in rules.bounds:
             allow = {**limits.allow, name: _every_value(problem, name)}
-            yield Kind.SEARCH_BOUND, sentence(bound), problem.with_limits(allow=allow)
+            yield Kind.SEARCH_BOUND, sentence(bound), problem.change_limits(allow=allow)
 
 
-def on_device(problem: Problem, **changes: Any) -> Problem:
+def move_to_device(problem: Problem, **changes: Any) -> Problem:
     """Return the job on a changed device, by the names of :class:`costmodel.facts.device.EquippedDevice`."""
-    return problem.with_cluster(device=replace(problem.facts.cluster.device, **changes))
+    return problem.change_cluster(device=replace(problem.facts.cluster.device, **changes))
 
 
 def _every_value(problem: Problem, name: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from planner.uncertainty.evidence.features import unproven_of
 from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.intervals import COVERAGE, widens
 from planner.uncertainty.measured import Match, nearest_run
-from planner.verbs.plan import judged
+from planner.verbs.plan import judge_strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,8 +184,8 @@ def _loss_without(given: Plan, best: Plan, parts: Sequence[UnprovenPart], fracti
 def _seconds_with(best: Plan, strategy: Strategy) -> float | None:
     """Return the step with some decisions changed; None where rules forbid it or it cannot be costed."""
     try:
-        found = judged(best.problem, strategy)
-        broken = {*found.broken_rules} - {*judged(best.problem, best.strategy).broken_rules}
+        found = judge_strategy(best.problem, strategy)
+        broken = {*found.broken_rules} - {*judge_strategy(best.problem, best.strategy).broken_rules}
     except SpecError:
         return None
     return None if broken else found.plan.step_seconds

@@ -108,7 +108,7 @@ def promising_sizes(global_batch_size: int, num_devices: int) -> list[int]:
 def _change_batch(problem: Problem, size: int, clock: Clock) -> Problem:
     """Return the job with so many sequences per step, on all devices, with the time left."""
     workload = replace(problem.facts.workload, global_batch_size=size)
-    everything = problem.with_limits(
+    everything = problem.change_limits(
         idle_devices=False,
         max_devices=None,
         num_nodes=None,

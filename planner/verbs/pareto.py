@@ -16,7 +16,7 @@ from planner.search.branch_and_bound import search
 from planner.search.candidates import memory_only
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.space import build_space
-from planner.verbs.explain import on_device
+from planner.verbs.explain import move_to_device
 from planner.verbs.memory_gap import closest
 
 MEBIBYTE_BYTES = 2**20
@@ -150,7 +150,7 @@ def _coarse_first(number: int) -> Sequence[int]:
 
 def _search_point(problem: Problem, amount: float, clock: Clock) -> list[Point]:
     limited = _limit_memory(problem, amount)
-    outcome = search(limited.with_limits(time_limit_seconds=clock.seconds_left / 2))
+    outcome = search(limited.change_limits(time_limit_seconds=clock.seconds_left / 2))
     if not outcome.strategies:
         return []
     found = detail.estimate(problem.facts, outcome.strategies[0])
@@ -159,5 +159,7 @@ def _search_point(problem: Problem, amount: float, clock: Clock) -> list[Point]:
 
 def _limit_memory(problem: Problem, nbytes: float) -> Problem:
     """Return the problem on GPUs with so much usable memory, with one strategy with even stages to find."""
-    limited = on_device(problem, memory_bytes=nbytes).with_limits(memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
+    limited = move_to_device(problem, memory_bytes=nbytes).change_limits(
+        memory_headroom_bytes=0.0, stages=StageChoice.EVEN
+    )
     return replace(limited, top=1)

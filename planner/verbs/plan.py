@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from constraints import Rule, sentence
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.errors import SpecError
 from costmodel.events import log_event
 from costmodel.facts.cluster import Cluster
@@ -19,7 +19,7 @@ from costmodel.models.flops import (
     tokens_per_second_per_device,
     utilization_fraction,
 )
-from costmodel.reliability import on_cluster
+from costmodel.reliability import scale_reliability
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from costmodel.strategy import DECISIONS, Strategy
@@ -36,10 +36,10 @@ from planner.search.listed import check_list
 from planner.search.node_counts import allow_idle_nodes, says_how_many
 from planner.search.published import add_published
 from planner.search.rules import problem_rules
-from planner.search.runnable import require_runnable, with_runnable_stages
-from planner.uncertainty.evidence.ground import ground_of
+from planner.search.runnable import limit_to_runnable_stages, require_runnable
+from planner.uncertainty.evidence.ground import list_gaps
 from planner.uncertainty.intervals import noise_fraction
-from planner.uncertainty.operators import timed_operators
+from planner.uncertainty.operators import list_timed_operators
 from planner.uncertainty.records import interval_and_record
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     from planner.search.recommendation import recommend
 
     require_runnable(problem)
-    problem = with_runnable_stages(problem)
+    problem = limit_to_runnable_stages(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     log_event(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
     joint, fewer = fastest_of(problem)
@@ -166,7 +166,7 @@ def estimate(
         members of enums. Missing decisions come from the job's ``strategy``, then from its ``search.pin``. The search
         chooses the rest (:mod:`planner.search.complete`).
     searched
-        True where a search may choose; else the rest follows :func:`planner.jobs.completion.completed`.
+        True where a search may choose; else the rest follows :func:`planner.jobs.completion.complete_strategy`.
 
     Raises
     ------
@@ -176,11 +176,11 @@ def estimate(
     """
     require_runnable(problem)
     found = complete(problem, read_asked(problem, decisions), searched=searched)
-    given = [judged(one.problem, one.strategy, one.names, one.by) for one in found]
+    given = [judge_strategy(one.problem, one.strategy, one.names, one.by) for one in found]
     return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
 
 
-def judged(
+def judge_strategy(
     problem: Problem,
     strategy: Strategy,
     given: Collection[str] = DECISIONS,
@@ -228,7 +228,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
     used = replace(facts, cluster=_choose_cluster(problem, strategy))
-    reliability = on_cluster(used.cluster, problem.reliability)
+    reliability = scale_reliability(used.cluster, problem.reliability)
     needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
     again = recomputed_flops_per_token(
         facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
@@ -242,7 +242,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         for flops in (needed, needed + again)
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
-    operators, gaps = timed_operators(used, strategy, estimated.breakdown), ground_of(used, strategy)
+    operators, gaps = list_timed_operators(used, strategy, estimated.breakdown), list_gaps(used, strategy)
     interval, record = interval_and_record(used, step_seconds=estimated.step_seconds, operators=operators, gaps=gaps)
     return Plan(
         problem=problem,
@@ -301,9 +301,9 @@ def _find_broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...
         "step_seconds": estimated.step_seconds,
         "bubble_seconds": sum(part.exposed_seconds for part in estimated.breakdown if part.name == "bubble"),
     }
-    return violated(problem.facts, estimated.strategy.decisions() | resources, rules=asked)
+    return find_violations(problem.facts, estimated.strategy.decisions() | resources, rules=asked)
 
 
 def _find_broken_preferences(problem: Problem, strategy: Strategy) -> tuple[Rule, ...]:
     """Return preferences for which the job's search would leave a strategy out."""
-    return violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).preferences)
+    return find_violations(problem.facts, strategy.decisions(), rules=problem_rules(problem).preferences)

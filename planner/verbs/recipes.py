@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from constraints import sentence
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.errors import SpecError
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.jobs.recipes import LISTED, recipe
 from planner.results import EstimateReport
-from planner.search.published import by_hand, published_headroom_bytes
+from planner.search.published import is_set_by_layout, published_headroom_bytes
 from planner.search.recipes import (
     PublishedLayout,
     fit_recipe,
+    list_refused_recipes,
     nearest_layouts,
-    ordered_recipes,
     recipes_for,
-    refused_recipes,
+    sort_recipes,
 )
 from planner.search.rules import problem_rules
-from planner.verbs.compare import Comparison, planned
-from planner.verbs.plan import judged
+from planner.verbs.compare import Comparison, plan_for_comparison
+from planner.verbs.plan import judge_strategy
 
 OPTION = "--recipe"
 
@@ -74,7 +74,7 @@ def judge_recipes(problem: Problem) -> tuple[JudgedLayout, ...]:
 
 def judge_layout(layout: PublishedLayout) -> JudgedLayout:
     """Cost one published layout."""
-    return JudgedLayout(layout=layout, report=judged(layout.problem, layout.strategy))
+    return JudgedLayout(layout=layout, report=judge_strategy(layout.problem, layout.strategy))
 
 
 def nearest_recipe(problem: Problem) -> JudgedLayout | None:
@@ -93,13 +93,13 @@ def nearest_recipe(problem: Problem) -> JudgedLayout | None:
 def reasons_outside(report: EstimateReport) -> Iterator[str]:
     """Yield broken rules and preferences of a costed strategy, broken bounds of the search, and untried stages."""
     problem, strategy = report.problem, report.plan.strategy
-    dealt = {sentence(rule) for rule in problem_rules(problem).preferences if by_hand(strategy, rule)}
+    dealt = {sentence(rule) for rule in problem_rules(problem).preferences if is_set_by_layout(strategy, rule)}
     yield from report.broken_rules
     yield from (one for one in report.broken_preferences if one not in dealt)
     headroom = published_headroom_bytes(problem)
     if not problem.search.asks_headroom and report.plan.headroom_bytes < headroom:
         yield f"The search leaves {headroom / 2**30:.1f} GiB free (search.memory_headroom_gib)."
-    bounds = violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)
+    bounds = find_violations(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)
     yield from (sentence(rule) for rule in bounds)
     if strategy.layout is not None and problem.search.stages == StageChoice.EVEN and problem.search.asks_stages:
         yield "search.stages: stages are even."
@@ -123,18 +123,18 @@ def compare_recipe(problem: Problem, name: str = "") -> Comparison:
     """
     if name:
         job = problem.each[0]
-        one = recipe(name, ordered_recipes(job))
+        one = recipe(name, sort_recipes(job))
         found = judge_layout(replace(fit_recipe(one, job), release=one.releases[-1]))
     else:
         found = nearest_recipe(problem) or _refuse(problem.each[0])
     layout = found.layout
     said = "; ".join((f"{layout.title} {layout.recipe.id}", *layout.notes))
-    return Comparison(given=found.report, report=planned(problem), given_name=said)
+    return Comparison(given=found.report, report=plan_for_comparison(problem), given_name=said)
 
 
 def _refuse(problem: Problem) -> NoReturn:
     """Raise the error that no layout is published for a job, or that even the nearest one does not fit it."""
-    for _, reason in refused_recipes(problem):
+    for _, reason in list_refused_recipes(problem):
         raise SpecError(OPTION, f"no published layout fits the job. The nearest: {reason}", LISTED)
     facts = problem.facts
     job = f"{facts.model.name} on {facts.cluster.device.name} in {facts.workload.precision.name}"

@@ -25,7 +25,7 @@ from constraints.conflict import (
     hitting_sets,
     necessary,
     smallest_sets,
-    sorted_by_text,
+    sort_by_text,
 )
 from constraints.limits import unless
 from constraints.rule import Rule, sentence
@@ -151,7 +151,7 @@ def _memory_of(problem: Problem, nearest: MemoryGap | None) -> dict[str, Any]:
 
 
 def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(sentence(rule) for rule in sorted_by_text(rules)))
+    return tuple(dict.fromkeys(sentence(rule) for rule in sort_by_text(rules)))
 
 
 # --- repairs -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import require_type, shown
-from planner.jobs.completion import completed
+from planner.jobs.completion import complete_strategy
 from planner.jobs.document import read_text
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import read_given
@@ -89,7 +89,7 @@ def read_plan(path: str | os.PathLike[str], number: int = 1) -> SavedPlan:
             raise ValueError(f"the step time is {shown(chosen['step_time_seconds'])}")
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise SpecError(str(path), f"is no complete report: {error}.", HINT) from None
-    strategy = completed(problem.facts, given)
+    strategy = complete_strategy(problem.facts, given)
     return SavedPlan(problem=problem, plan=evaluate(problem, strategy), step_seconds=step_seconds)
 
 

@@ -34,7 +34,7 @@ from benchmarks.accuracy.left_out.held_out import (
 )
 from benchmarks.accuracy.left_out.intervals import LeftOutError, band, coverages, difference_errors, left_out_errors
 from benchmarks.accuracy.page import PAGE, PLOTS, generated
-from planner.measure.calibrate.cases import Predictor, measured_logarithms
+from planner.measure.calibrate.cases import Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.fit import fit, priors_of
 from planner.uncertainty.intervals import Error, Kind, Unseen
@@ -107,18 +107,20 @@ def test_what_is_left_out_has_no_say(tmp_path):
     ]
     chosen = tuple(one for one in constants() if one.name == "matmul_efficiency.bf16 of hopper")
     predictor, priors = Predictor(cases=timed, constants=chosen, known=known()), priors_of(chosen)
-    whole = fit(predictor.logarithms, predictor.jacobian, measured_logarithms(timed), weights=np.ones(4), priors=priors)
+    whole = fit(
+        predictor.logarithms, predictor.jacobian, log_measured_seconds(timed), weights=np.ones(4), priors=priors
+    )
     apart = np.array([False, False, False, True])
 
     def logs(unseen):
         weigh = lambda cases: np.ones(len(cases))  # noqa: E731
-        return fitted_without(timed, whole, measured_logarithms(timed), weigh, priors, unseen=unseen)
+        return fitted_without(timed, whole, log_measured_seconds(timed), weigh, priors, unseen=unseen)
 
     assert logs(apart)[0] > logs(~apart)[0]
     folds = Folds(left_out={"apart": apart}, unseen={"apart": apart})
     seconds = left_out_seconds(predictor, whole, lambda cases: np.ones(len(cases)), priors, folds=folds)
     assert np.isnan(seconds[:3]).all()
-    assert seconds[3] == pytest.approx(np.exp(predictor.estimated(logs(apart), apart))[0])
+    assert seconds[3] == pytest.approx(np.exp(predictor.estimate_logarithms(logs(apart), apart))[0])
 
 
 # --- the file and the figures -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.plans.memory import LEAST_CAUGHT, MOST_WRONG_SHARE, below_half, document, uses_of
-from planner.uncertainty.peaks import fitted_laws, laws, left_out_chances
+from planner.uncertainty.peaks import chances_without_groups, fit_laws, laws
 from tests.builders_runs import project_predictions
 
 pytestmark = pytest.mark.slow  # all measured runs are predicted
@@ -19,7 +19,7 @@ def uses():
 
 def test_what_ran_out_of_memory_is_expected_to(uses):
     """Of 13 at least 10 get a chance below one half, of what ran at most 2 %."""
-    chances = left_out_chances(uses)
+    chances = chances_without_groups(uses)
 
     assert below_half(uses, chances, has_run=False) >= LEAST_CAUGHT
     assert below_half(uses, chances, has_run=True) <= MOST_WRONG_SHARE * sum(use.has_run for use in uses)
@@ -27,7 +27,7 @@ def test_what_ran_out_of_memory_is_expected_to(uses):
 
 def test_the_shipped_laws_are_those_of_the_shipped_runs(uses):
     """The planner's file is what the benchmark writes."""
-    fitted = fitted_laws(uses)
+    fitted = fit_laws(uses)
 
     assert {law.stack: law for law in fitted} == dict(laws())
     assert f"stack: {fitted[0].stack}" in document(fitted)

@@ -9,7 +9,7 @@ from benchmarks.accuracy.tables import read_table
 from benchmarks.effects.intervals import PairError, coverages, fitted_errors, inside, left_out_hits
 from benchmarks.plans.measured import FILE, measured, text_of
 from planner.uncertainty.changes import Change, change_errors
-from planner.uncertainty.measured import measured_runs
+from planner.uncertainty.measured import read_measured_runs
 
 
 def drawn(size, factor=1.0, changes=(Change.DEGREES,), groups=200, seed=0):
@@ -79,7 +79,7 @@ def test_the_shipped_law_covers_what_it_says():
 def test_the_table_of_runs_is_that_of_the_measured_rows():
     """Every step is the row's own; below 200 kB, and as this version predicts them."""
     rows = {one.id: one for one in read_table()[0]}
-    shipped = [run for runs in measured_runs().values() for run in runs]
+    shipped = [run for runs in read_measured_runs().values() for run in runs]
     lines = FILE.read_text(encoding="utf-8").splitlines()
 
     assert FILE.stat().st_size < 200_000

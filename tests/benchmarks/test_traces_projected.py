@@ -51,7 +51,7 @@ class TestPairs:
         timed, known = table
         one = {case.run.id: case for case in timed}
         small, large = one["dgxc-24.11.1-0019"], one["dgxc-24.11.1-0022"]
-        theirs = known.with_fitted(read_constants()["NVIDIA dgxc"])
+        theirs = known.refit(read_constants()["NVIDIA dgxc"])
 
         found = _anchor(small, large, theirs)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from constraints.limits import Bound, limit_rules, limited
+from constraints.limits import Bound, limit_rules, list_limits
 from constraints.rule import family, sentence
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.strategy import Recompute, Sharding
 from tests.builders_problem import a_problem
 
@@ -19,7 +19,7 @@ def test_a_pin_allows_its_value_only():
     (rule,) = limit_rules(pin={"tp": 8}, allow={}, forbid=())
 
     assert [bool(holds) for holds in rule(tp=np.array([4, 8]))] == [False, True]
-    assert violated(FACTS, {"tp": 4}, rules=[rule]) == (rule,)
+    assert find_violations(FACTS, {"tp": 4}, rules=[rule]) == (rule,)
     assert sentence(rule) == "search.pin: tp is 8."
     assert family(rule) == "limits"
 
@@ -48,8 +48,8 @@ def test_forbid_refuses_the_combination_and_nothing_else():
 
 def test_a_pinned_decision_keeps_its_pin_alone():
     """Pin and allow of one decision leave what both contain."""
-    assert limited(pin={"tp": 4}, allow={"tp": (2, 4), "cp": (1, 2)}) == {"tp": (4,), "cp": (1, 2)}
-    assert limited(pin={"tp": 8}, allow={"tp": (2, 4)}) == {"tp": ()}
+    assert list_limits(pin={"tp": 4}, allow={"tp": (2, 4), "cp": (1, 2)}) == {"tp": (4,), "cp": (1, 2)}
+    assert list_limits(pin={"tp": 8}, allow={"tp": (2, 4)}) == {"tp": ()}
 
 
 KEPT = [
@@ -86,8 +86,8 @@ def test_micro_batches_are_bounded_like_a_decision():
         pin={}, allow={}, forbid=(), limits=[Bound(names=("num_microbatches",), relation=">=", number=4)]
     )
 
-    assert not violated(FACTS, {"dp": 4, "mbs": 1}, rules=[rule])
-    assert violated(FACTS, {"dp": 4, "mbs": 2}, rules=[rule]) == (rule,)
+    assert not find_violations(FACTS, {"dp": 4, "mbs": 1}, rules=[rule])
+    assert find_violations(FACTS, {"dp": 4, "mbs": 2}, rules=[rule]) == (rule,)
 
 
 def test_a_forbidden_combination_may_hold_bounds():
@@ -107,5 +107,5 @@ def test_an_equality_leaves_one_value_as_a_pin_does():
     """Beside an allow that excludes it, none."""
     bounds = [Bound(names=("tp",), relation="==", number=8), Bound(names=("pp",), relation=">=", number=4)]
 
-    assert limited(pin={}, allow={"tp": (4, 8)}, limits=bounds) == {"tp": (8,)}
-    assert limited(pin={}, allow={"tp": (2, 4)}, limits=bounds) == {"tp": ()}
+    assert list_limits(pin={}, allow={"tp": (4, 8)}, limits=bounds) == {"tp": (8,)}
+    assert list_limits(pin={}, allow={"tp": (2, 4)}, limits=bounds) == {"tp": ()}

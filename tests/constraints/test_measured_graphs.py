@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from constraints.rules import features, frameworks
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
@@ -81,9 +81,9 @@ def test_what_ran_is_allowed():
             "ep_overlap": "ep" in row["overlaps"].replace(";", " ").replace(",", " ").split(),
         }
         given = facts(
-            a_model_like(row["model"]), cluster=Cluster(device=catalog.equipped_device(row["gpu"]), num_devices=64)
+            a_model_like(row["model"]), cluster=Cluster(device=catalog.equip_device(row["gpu"]), num_devices=64)
         )
 
-        assert not violated(given, a_strategy(**decisions).decisions(), rules=RULES), (row["id"], row["model"])
+        assert not find_violations(given, a_strategy(**decisions).decisions(), rules=RULES), (row["id"], row["model"])
         checked += 1
     assert checked > 100

@@ -18,7 +18,7 @@ import pytest
 from constraints import MEMORY_RULES, RULES
 from constraints.rule import Rule
 from constraints.rules import divisibility, experts, features, frameworks, microbatches, topology
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.facts.model import Attention, Experts, Layer, Mlp, Model
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts
@@ -159,7 +159,7 @@ def one_domain(case: Case, num_devices: int) -> Facts:
 def refusals(case: Case, num_devices: int) -> tuple[Rule, ...]:
     """Our rules that the case breaks; the parser does not look at memory."""
     rules = [rule for rule in RULES if rule not in MEMORY_RULES]
-    return violated(one_domain(case, num_devices), a_strategy(**case.strategy).decisions(), rules=rules)
+    return find_violations(one_domain(case, num_devices), a_strategy(**case.strategy).decisions(), rules=rules)
 
 
 @pytest.mark.parametrize("name", CASES)

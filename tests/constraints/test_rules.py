@@ -27,7 +27,7 @@ from constraints import (
     topology,
 )
 from constraints.rule import Rule
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.facts.calibration import MeasuredRate
 from costmodel.facts.cluster import Cluster
 from costmodel.strategy import (
@@ -508,14 +508,14 @@ def test_a_good_strategy_breaks_no_rule():
     """64 devices as tp 4, pp 2, dp 8 with all that Megatron wants."""
     strategy = a_strategy(tp=4, pp=2, dp=8, vpp=2, sequence_parallel=True, pp_overlap=True)
 
-    assert violated(facts(DENSE), strategy.decisions() | NO_BYTES) == ()
+    assert find_violations(facts(DENSE), strategy.decisions() | NO_BYTES) == ()
 
 
 def test_verdict_names_the_broken_rules():
     """63 ranks of 64, and overlap of communication that 1 rank does not have."""
     strategy = a_strategy(dp=63, tp_overlap=True)
 
-    broken = violated(facts(DENSE), strategy.decisions(), rules=(*FRAMEWORK_RULES, *features_and_degrees()))
+    broken = find_violations(facts(DENSE), strategy.decisions(), rules=(*FRAMEWORK_RULES, *features_and_degrees()))
 
     assert broken == (
         frameworks.tp_overlap_needs_sequence_parallelism,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from costmodel import catalog
-from costmodel.catalog.aliases import _ambiguous, hint, known_name, named, plain_name, spellings
+from costmodel.catalog.aliases import _ambiguous, find_device, find_unique_device, hint, plain_name, spellings
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
 from tests.cases import in_one_case
@@ -47,7 +47,7 @@ ALIASES = read("aliases.yaml")
 )
 def test_names_mean_devices(name, device):
     """What nvidia-smi, rocm-smi, hl-smi, people and clouds call them."""
-    found = known_name(name)
+    found = find_unique_device(name)
 
     assert (found.device if found else None) == device
 
@@ -83,7 +83,7 @@ def test_devices_of_the_measured_runs_are_found():
     names = {row["gpu"] for path in COLLECTED.glob("*.csv") for row in csv.DictReader(path.open()) if row.get("gpu")}
 
     assert names
-    assert [name for name in names if known_name(name) is None and not name.startswith("mofa")] == []
+    assert [name for name in names if find_unique_device(name) is None and not name.startswith("mofa")] == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_devices_of_the_measured_runs_are_found():
 def test_what_means_several_or_none_is_refused(name, message):
     """With the devices that it may mean: of the same maker, nearest in number."""
     with pytest.raises(SpecError) as raised:
-        named(name, "cluster.device")
+        find_device(name, "cluster.device")
 
     assert str(raised.value) == f"cluster.device: {message}"
 
@@ -114,7 +114,7 @@ def test_what_means_several_or_none_is_refused(name, message):
 def test_names_of_nothing_list_all_devices(name):
     """Nothing near: the reader sees what there is."""
     with pytest.raises(SpecError, match="is not in the catalog"):
-        named(name)
+        find_device(name)
 
     assert hint(name).startswith("Known: ")
 
@@ -130,7 +130,7 @@ def test_no_hint_crosses_makers():
 
 def test_the_common_device_is_taken_and_said():
     """'h100' is the SXM board, which clusters have; the note names the others."""
-    found = named("H100")
+    found = find_device("H100")
 
     assert found.device == "h100-80gb-sxm"
     assert found.note.startswith("'h100' is taken for h100-80gb-sxm, the common one; there are also h100-80gb-pcie")

@@ -211,7 +211,7 @@ def test_device_is_named_as_its_file(name):
 @in_one_case("name", SOLD)
 def test_device_can_time_every_dtype_it_has(name):
     """A peak without an efficiency would only be noticed by the job that asks for it."""
-    device = catalog.equipped_device(name)
+    device = catalog.equip_device(name)
 
     assert all(operator_times(device, dtype) for dtype in device.peak_flops)
     assert set(device.constants.matmul_efficiency) >= set(device.peak_flops)
@@ -313,7 +313,7 @@ def test_every_recipe_has_a_source(name):
 
 def test_mofa_cpu_optimizer():
     """MoFa: 3.49e-10 s per parameter for two 2-byte transfers, the update and the passes over all parameters."""
-    device = catalog.equipped_device("mofa-b")
+    device = catalog.equip_device("mofa-b")
 
     transfers = 2 / device.device_to_host_bandwidth + 2 / device.host_to_device_bandwidth
     passes = device.constants.parameter_pass_bytes / device.achieved_memory_bandwidth

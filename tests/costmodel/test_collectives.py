@@ -296,8 +296,8 @@ def test_measured_collective_goes_first_where_it_matches():
 def test_scale_up_domain_of_72():
     """In an NVL72 rack 64 ranks talk by NVLink alone, in an 8-device node they do not."""
     case = {"nbytes": 64 * 2**20, "ranks": 64, "stride": 1}
-    rack = all_to_all(Cluster(device=catalog.equipped_device("gb200"), num_devices=64), **case)
-    nodes = all_to_all(Cluster(device=catalog.equipped_device("b200"), num_devices=64), **case)
+    rack = all_to_all(Cluster(device=catalog.equip_device("gb200"), num_devices=64), **case)
+    nodes = all_to_all(Cluster(device=catalog.equip_device("b200"), num_devices=64), **case)
 
     assert nodes > 10 * rack
 
@@ -311,7 +311,7 @@ def measurements() -> list[dict[str, str]]:
 @pytest.mark.parametrize("row", measurements(), ids=lambda row: "-".join(list(row.values())[:5]))
 def test_catalog_agrees_with_nccl(row):
     """Published nccl-tests of 16 MiB and more are met within 15 %."""
-    cluster = Cluster(device=catalog.equipped_device(row["device"]), num_devices=64)
+    cluster = Cluster(device=catalog.equip_device(row["device"]), num_devices=64)
     case = {"nbytes": float(row["nbytes"]), "ranks": int(row["ranks"]), "stride": 1}
 
     assert COLLECTIVES[row["kind"]](cluster, **case) == pytest.approx(float(row["seconds"]), rel=0.15)
@@ -337,7 +337,7 @@ def test_catalog_agrees_with_the_median_of_an_a100_node():
     """All sizes from 16 MiB to 16 GiB: the median of measured over computed is 1 within 10 %."""
     nbytes = 2.0**20 * np.array([*A100_NODE_MILLISECONDS])
     seconds = np.array([*A100_NODE_MILLISECONDS.values()]) / 1e3
-    cluster = Cluster(device=catalog.equipped_device("a100-80gb-sxm"), num_devices=8)
+    cluster = Cluster(device=catalog.equip_device("a100-80gb-sxm"), num_devices=8)
 
     computed = all_reduce(cluster, nbytes=nbytes, ranks=8, stride=1)
 
@@ -356,7 +356,7 @@ LAYER_PARAMETERS = 16384 * (16384 + 2 * 2048) + 16384**2 + 3 * 16384 * 53248
 )
 def test_mofa_data_parallel_times(layers_per_rank, ranks, seconds):
     """Tables 6 and 9: 1.75 s plain, 0.63, 0.24 and 0.29 s overlapped, of which 0.303 of the plain time is left."""
-    cluster = Cluster(device=catalog.equipped_device("mofa-b"), num_devices=8192)
+    cluster = Cluster(device=catalog.equip_device("mofa-b"), num_devices=8192)
     case = {"nbytes": 2 * layers_per_rank * LAYER_PARAMETERS / 8, "ranks": ranks, "stride": 8}
 
     plain = reduce_scatter(cluster, **case) + all_gather(cluster, **case)
@@ -370,7 +370,7 @@ def test_mofa_data_parallel_times(layers_per_rank, ranks, seconds):
 )
 def test_mofa_tensor_parallel_times(tp, mbs, slots_times_layers, seconds):
     """Table 6: 8 collectives per layer; the last row is printed overlapped, a quarter of it."""
-    cluster = Cluster(device=catalog.equipped_device("mofa-b"), num_devices=64)
+    cluster = Cluster(device=catalog.equip_device("mofa-b"), num_devices=64)
     gathered = Communication(group="tp", kind="all_gather", nbytes=mbs * 8192 * 16384 * 2, forward=4, backward=4)
 
     layer = 8 * communication_seconds(cluster, gathered, ranks=tp, stride=1)
@@ -381,7 +381,7 @@ def test_mofa_tensor_parallel_times(tp, mbs, slots_times_layers, seconds):
 @pytest.mark.parametrize(("ep", "seconds"), [(8, 2.30), (16, 2.55), (32, 2.84), (64, 3.15), (128, 3.50), (256, 3.89)])
 def test_mofa_expert_parallel_times(ep, seconds):
     """Table 8: warm-up and cool-down together pass the 59 MoE layers once, with 4 all-to-alls each."""
-    cluster = Cluster(device=catalog.equipped_device("mofa-b-deepseek"), num_devices=1024)
+    cluster = Cluster(device=catalog.equip_device("mofa-b-deepseek"), num_devices=1024)
     dispatched = Communication(group="ep", kind="all_to_all", nbytes=2 * 4096 * 8 * 7168 * 2, forward=2, backward=2)
 
     assert 4 * 59 * communication_seconds(cluster, dispatched, ranks=ep, stride=1) == pytest.approx(seconds, abs=0.005)

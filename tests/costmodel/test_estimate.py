@@ -10,7 +10,7 @@ import pytest
 from costmodel.facts.model import Model
 from costmodel.pipelines.orders import stages_of_rank
 from costmodel.pipelines.stages import every_stage
-from costmodel.step.estimate import PARTS, Estimate, Part, RankEstimate, estimate, rank_breakdowns, simulated_step
+from costmodel.step.estimate import PARTS, Estimate, Part, RankEstimate, estimate, rank_breakdowns, simulate_step
 from costmodel.step.layer import layer_parts
 from costmodel.step.rank_time import all_passes, rank_seconds, stage_passes
 from costmodel.step.step import cost
@@ -75,7 +75,7 @@ def test_every_rank_takes_the_same_step(model: Model):
         assert len(ranks) == strategy.pp
         assert [sum(rank.values()) for rank in ranks] == pytest.approx([one.step_seconds] * strategy.pp, rel=1e-12)
         assert ranks[slowest]["compute"] == pytest.approx(parts_of(one)["compute"], rel=1e-12)
-        played = simulated_step(given, strategy, most_passes=20_000)
+        played = simulate_step(given, strategy, most_passes=20_000)
         if played is not None:
             num_played += 1
             beside = sum(seconds for name, seconds in played.other_seconds.items() if name in ("ep", "host", "pp"))

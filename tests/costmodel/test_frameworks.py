@@ -15,8 +15,8 @@ from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
 from costmodel.facts.features import feature_of, has_values, lacks
 from costmodel.facts.framework import Behaviour, Framework, Kernels, MemoryModel, Settings
-from costmodel.lowering.framework.settings import equipped, stored_precision, trained_model
-from costmodel.lowering.framework.stage_dealing import dealt_stages
+from costmodel.lowering.framework.settings import apply_framework, limit_mtp_layers, storage_precision
+from costmodel.lowering.framework.stage_dealing import framework_stages
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, CudaGraphs, Recompute, Schedule
 from tests.builders import a_latent_model, a_model
 from tests.builders_cluster import GB, a_device
@@ -38,7 +38,7 @@ def a_framework(**changes: Any) -> Framework:
 
 def equipped_with(framework: Framework, settings: Settings | None = None, **others: Any):
     """What an H100 achieves with it."""
-    return equipped(H100, framework, settings, **others)
+    return apply_framework(H100, framework, settings, **others)
 
 
 # --- composition -------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_a_factor_may_be_of_one_architecture():
     framework = a_framework(factors={"attention_efficiency@hopper": 0.5, "attention_efficiency": 0.5})
     a100 = catalog.device("a100-80gb-sxm")
 
-    ampere = equipped(a100, framework).constants.attention_efficiency
+    ampere = apply_framework(a100, framework).constants.attention_efficiency
 
     assert equipped_with(framework).constants.attention_efficiency == 0.25 * CONSTANTS.attention_efficiency
     assert ampere == 0.5 * a100.calibration.constants.attention_efficiency
@@ -116,7 +116,7 @@ def test_networks_achieve_a_share_of_their_nominal_bandwidth():
     """0.8 of 400 GB/s by the level's name; a level that the calibration does not know reaches all of its 50 GB/s."""
     known = a_device()
     constants = replace(known.calibration.constants, link_efficiency={"nvlink": 0.8})
-    device = equipped(
+    device = apply_framework(
         replace(H100, networks=known.networks, calibration=replace(H100.calibration, constants=constants)),
         a_framework(),
     )
@@ -129,7 +129,7 @@ def test_a_power_limit_moves_the_sustained_clock():
     constants = replace(CONSTANTS, throttled_clock=1.1)
     device = replace(H100, power_clock=0.9, calibration=replace(H100.calibration, constants=constants))
 
-    assert equipped(device, a_framework()).constants.throttled_clock == pytest.approx(0.99)
+    assert apply_framework(device, a_framework()).constants.throttled_clock == pytest.approx(0.99)
 
 
 # --- settings ----------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_layers_of_multi_token_prediction(given, trained):
     """As many as are trained, each like the model's own."""
     model = a_latent_model(mtp_layers=1)
 
-    found = trained_model(model, Settings(mtp_layers=given))
+    found = limit_mtp_layers(model, Settings(mtp_layers=given))
 
     assert found.mtp_layers == model.mtp_layers * trained
     assert found.layers == model.layers
@@ -245,7 +245,7 @@ def test_layers_of_multi_token_prediction_are_like_the_last_where_a_model_has_no
     """Two more of a model without."""
     model = a_model()
 
-    assert trained_model(model, Settings(mtp_layers=2)).mtp_layers == (model.layers[-1],) * 2
+    assert limit_mtp_layers(model, Settings(mtp_layers=2)).mtp_layers == (model.layers[-1],) * 2
 
 
 # --- bytes -------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_layers_of_multi_token_prediction_are_like_the_last_where_a_model_has_no
 
 def bytes_of(precision: str, **settings: Any) -> dict[str, float]:
     """Bytes per parameter of a recipe with settings."""
-    known = stored_precision(catalog.precision(precision), Settings(**settings))
+    known = storage_precision(catalog.precision(precision), Settings(**settings))
     names = ("weight_bytes", "copy_bytes", "gradient_bytes", "optimizer_bytes", "parameter_gather_bytes")
     return {name.removesuffix("_bytes"): getattr(known, name) for name in names}
 
@@ -274,7 +274,7 @@ def test_weights_without_an_8_bit_copy_stay():
     """Once a recipe of the job's own in FP8, which kept no copies of weights, ended in a traceback."""
     own = replace(catalog.precision("fp8"), copy_bytes=0.0, transposed_bytes=0.0)
 
-    assert stored_precision(own, Settings(fp8_param_gather=True)) == own
+    assert storage_precision(own, Settings(fp8_param_gather=True)) == own
 
 
 def test_weights_in_fp32_are_their_own_masters():
@@ -379,7 +379,7 @@ def test_every_device_runs_what_it_gets(name):
     framework = catalog.framework(catalog.default_framework(device))
 
     assert catalog.runs_on(framework, device.architecture) != (device.architecture in WITHOUT_SOFTWARE)
-    assert catalog.equipped_device(name) == equipped(device, framework)
+    assert catalog.equip_device(name) == apply_framework(device, framework)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_every_framework_says_what_it_is_in_few_numbers(name):
     assert len(framework.factors) <= MOST_NUMBERS
     for device in map(catalog.device, catalog.devices()):
         if device.architecture and catalog.runs_on(framework, device.architecture):
-            assert equipped(device, framework).constants.attention_efficiency <= 1
+            assert apply_framework(device, framework).constants.attention_efficiency <= 1
 
 
 @in_one_case("name", catalog.frameworks())
@@ -505,11 +505,11 @@ def test_sets_of_modules_may_be_listed_one_by_one():
 
 def test_who_has_a_feature():
     """HybridEP came with Megatron-Bridge; the sail-sg forks alone slice vocabularies."""
-    hybrid = catalog.with_feature("token_dispatcher", "hybridep")
+    hybrid = catalog.releases_with_feature("token_dispatcher", "hybridep")
 
     assert "megatron-bridge-26.04" in hybrid
     assert not {"torchtitan-0.1", "nemo-25.07", "megatron-lm-2022"} & set(hybrid)
-    assert set(catalog.with_feature("vocabulary", "vocab_1")) >= {"vocabulary-parallelism-2024", "v-half-2024"}
+    assert set(catalog.releases_with_feature("vocabulary", "vocab_1")) >= {"vocabulary-parallelism-2024", "v-half-2024"}
 
 
 # --- stages ------------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ def test_layers_are_dealt_as_frameworks_deal_them(stages, layers, expected):
     DeepSpeed counts 1 + 61 + 3 modules, of which eight stages take 8 each and the last takes 9: less 1 in front and 3
     behind.
     """
-    assert dealt_stages(a_framework(stages=stages), layers, 8) == expected
+    assert framework_stages(a_framework(stages=stages), layers, 8) == expected
 
 
 def test_weights_in_bf16_have_no_masters():

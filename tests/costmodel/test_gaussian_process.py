@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodel.timing.gaussian_process import BLOCK, projected, spread_out
+from costmodel.timing.gaussian_process import BLOCK, fit_sparse_process, spread_out
 
 LENGTHS = np.array([0.7, 2.0, 5.0])
 
@@ -20,7 +20,7 @@ def samples():
 @pytest.fixture(scope="module")
 def process(samples):
     """What is learned of them with every sample as a support point."""
-    return projected(*samples, lengths=LENGTHS, variance=0.8, noise=0.01, num_points=len(samples[0]))
+    return fit_sparse_process(*samples, lengths=LENGTHS, variance=0.8, noise=0.01, num_points=len(samples[0]))
 
 
 class TestProjected:
@@ -38,7 +38,7 @@ class TestProjected:
         np.testing.assert_allclose(process.deviation(unseen), deviation, rtol=2e-3)
 
     def test_fewer_support_points_say_nearly_the_same(self, samples, process):
-        fewer = projected(*samples, lengths=LENGTHS, variance=0.8, noise=0.01, num_points=60)
+        fewer = fit_sparse_process(*samples, lengths=LENGTHS, variance=0.8, noise=0.01, num_points=60)
 
         assert fewer.points.shape == (60, 3)
         apart = np.abs(fewer.mean(samples[0]) - process.mean(samples[0]))
@@ -52,7 +52,9 @@ class TestProjected:
         assert np.max(process.deviation(samples[0])) < 0.2
 
     def test_far_from_all_samples_a_given_value_holds(self, samples):
-        about_nought = projected(*samples, lengths=LENGTHS, variance=0.8, noise=0.01, num_points=60, offset=0.0)
+        about_nought = fit_sparse_process(
+            *samples, lengths=LENGTHS, variance=0.8, noise=0.01, num_points=60, offset=0.0
+        )
 
         assert about_nought.mean(np.full((1, 3), 1000.0)) == pytest.approx(0.0, abs=1e-6)
         assert np.mean(np.abs(about_nought.mean(samples[0]) - samples[1])) < 0.1

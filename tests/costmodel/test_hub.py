@@ -6,7 +6,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.models.hub import cache_folder, cached_config, is_hub_name
+from costmodel.models.hub import cache_folder, find_cached_config, is_hub_name
 
 NAME = "some-lab/Some-Model-7B"
 
@@ -25,7 +25,7 @@ def cached(folder, *revisions, main=None, name=NAME):
 
 def test_main_is_read(tmp_path):
     """Whatever else the cache has."""
-    found = cached_config(NAME, cached(tmp_path, "abc", "def", main="abc"))
+    found = find_cached_config(NAME, cached(tmp_path, "abc", "def", main="abc"))
 
     assert found is not None
     assert found.parent.name == "abc"
@@ -33,25 +33,25 @@ def test_main_is_read(tmp_path):
 
 def test_the_only_revision_is_read(tmp_path):
     """Somebody downloaded one by its commit."""
-    assert cached_config(NAME, cached(tmp_path, "def")).parent.name == "def"
+    assert find_cached_config(NAME, cached(tmp_path, "def")).parent.name == "def"
 
 
 def test_several_revisions_are_ambiguous(tmp_path):
     """The user says which."""
     with pytest.raises(SpecError, match=r"in 2 revisions, none of which is 'main'\. Give the path of one"):
-        cached_config(NAME, cached(tmp_path, "abc", "def"))
+        find_cached_config(NAME, cached(tmp_path, "abc", "def"))
 
 
 @pytest.mark.parametrize("main", ["../../../elsewhere", "zzz", "\xe9"])
 def test_what_a_reference_names_stays_in_the_cache(tmp_path, main):
     """A revision that is not there, or no revision at all."""
-    assert cached_config(NAME, cached(tmp_path, "abc", main=main)).parent.name == "abc"
+    assert find_cached_config(NAME, cached(tmp_path, "abc", main=main)).parent.name == "abc"
 
 
 def test_nothing_is_cached(tmp_path):
     """An empty cache, and none."""
-    assert cached_config(NAME, {"HF_HUB_CACHE": str(tmp_path)}) is None
-    assert cached_config(NAME, {"HF_HOME": str(tmp_path / "nowhere")}) is None
+    assert find_cached_config(NAME, {"HF_HUB_CACHE": str(tmp_path)}) is None
+    assert find_cached_config(NAME, {"HF_HOME": str(tmp_path / "nowhere")}) is None
 
 
 @pytest.mark.parametrize(

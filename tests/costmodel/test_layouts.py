@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.pipelines.stages import in_flight_imbalance, layers_per_chunk
+from costmodel.pipelines.stages import activation_imbalance, layers_per_chunk
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import balance_of, even_chunks, full_by_chunk, last_rank_chunks, layout_cost, least_memory
 from costmodel.step.step import cost
@@ -89,7 +89,7 @@ def test_unequal_chunks_hold_what_they_hold_when_most_is_alive(sizes, most):
     """Two ranks: rank 0 holds four of its first chunk and one of its second, or three and two: 2 * 4 + 1, 3 + 2 * 2."""
     average = 5 * sum(sizes) / 2
 
-    assert in_flight_imbalance(sizes, rank=0, pp=2) * average == pytest.approx(max(most, average))
+    assert activation_imbalance(sizes, rank=0, pp=2) * average == pytest.approx(max(most, average))
 
 
 def test_chunks_are_even():

@@ -13,7 +13,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import MeasuredRate
 from costmodel.strategy import CudaGraphs
-from costmodel.timing.measured import measured
+from costmodel.timing.measured import has_measured_rate
 from costmodel.timing.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.timing.source import operator_times, slowest_of
 from costmodel.timing.work import AttentionSize, Operator
@@ -150,7 +150,7 @@ def test_measured_matmuls_show_half_of_their_writes(device: str, before: float, 
         np.array([float(row[name]) for row in rows]) for name in ("m", "n", "k", "accumulates", "tflops_per_second")
     )
     taken = 2 * m * n * k / rate / 1e12
-    facts = catalog.equipped_device(device)
+    facts = catalog.equip_device(device)
     laws = np.stack([2 * m * n * k / facts.peak_flops["bf16"], (2 + 6 * adds) * m * n / facts.memory_bandwidth])
 
     def fitted(columns: slice) -> tuple[np.ndarray, float]:
@@ -299,7 +299,9 @@ def test_measured_rate_is_found_by_shape():
     operator = an_operator(rows=np.array([4096, 2048, 1024]))
 
     np.testing.assert_allclose(a_source("measured").forward_seconds(operator), [5e-3, 10e-3, np.nan])
-    np.testing.assert_array_equal(measured(a_source("measured").device.constants, operator), [True, True, False])
+    np.testing.assert_array_equal(
+        has_measured_rate(a_source("measured").device.constants, operator), [True, True, False]
+    )
 
 
 def test_measured_rate_of_a_name_goes_before_its_kind():
@@ -325,7 +327,7 @@ def test_elementwise_operators_are_inside_the_measured_rates():
 
 def test_rooflines_know_every_shape():
     """Only tables have holes."""
-    assert measured(catalog.equipped_device("h100-80gb-sxm").constants, an_operator(rows=3))
+    assert has_measured_rate(catalog.equip_device("h100-80gb-sxm").constants, an_operator(rows=3))
 
 
 @pytest.mark.parametrize(("tp", "mbs", "expected"), [(8, 2, 0.11727), (8, 1, 0.07154), (4, 2, 0.2121), (4, 1, 0.12623)])
@@ -335,7 +337,7 @@ def test_mofa_seconds_per_layer(tp, mbs, expected):
     flops = (2 * tokens * h * (h + 2 * h_kv) + 4 * tokens * 8192 * h + 2 * tokens * h * h + 6 * tokens * h * g) / tp
     layer = an_operator(flops=flops, backward_flops=2 * flops, rows=tokens, shards=tp)
 
-    source = operator_times(catalog.equipped_device("mofa-b"), "bf16")
+    source = operator_times(catalog.equip_device("mofa-b"), "bf16")
 
     assert sum(seconds(source, layer)) == pytest.approx(expected, rel=1e-6)
 
@@ -357,7 +359,7 @@ def test_mofa_deepseek_computation(ep, pp, microbatches, vpp, expected):
     dense = 2 * tokens * (projections + 4096 * 128 * 320 + h * 256)
     routed = 2 * tokens * 8 * 3 * h * 2048
     head = 2 * tokens * h * 129280
-    source = operator_times(catalog.equipped_device("mofa-b-deepseek"), "bf16")
+    source = operator_times(catalog.equip_device("mofa-b-deepseek"), "bf16")
     shape = {"rows": tokens, "shards": 1, "groups": 256 // ep}
 
     layer = sum(seconds(source, an_operator(flops=dense, backward_flops=2 * dense, **shape)))
@@ -435,7 +437,7 @@ def test_source_names_itself(times, expected):
 def test_theoretical_roofline_is_a_lower_bound():
     """Nothing runs faster than the datasheet, whatever the profile says."""
     operator = an_operator(bytes=1e9, backward_bytes=1e9)
-    device = catalog.equipped_device("h100-80gb-sxm")
+    device = catalog.equip_device("h100-80gb-sxm")
     peak = operator_times(replace(device, **achieved(device, times="roofline")), "bf16")
 
     assert seconds(peak, operator) < seconds(operator_times(device, "bf16"), operator)
@@ -452,7 +454,7 @@ def test_operator_has_a_default_for_every_shape_fact():
 def test_narrow_heads_wait_for_their_exponentials(head_dim, share):
     """FlashAttention-3 on H100, figure 5: about 500, 650 and 750 TFLOP/s for widths of 64, 128 and 256."""
     usual, other = (
-        operator_times(catalog.equipped_device("h100-80gb-sxm"), "bf16").forward_seconds(
+        operator_times(catalog.equip_device("h100-80gb-sxm"), "bf16").forward_seconds(
             an_operator("attention", kernels=0, head_dim=width)
         )
         for width in (128, head_dim)
@@ -463,7 +465,7 @@ def test_narrow_heads_wait_for_their_exponentials(head_dim, share):
 
 def test_attention_in_several_kernels_has_no_exponentials_in_its_matmuls():
     """Without a size the rate is that of usual heads at as many keys as there are rows."""
-    source = operator_times(catalog.equipped_device("h100-80gb-sxm"), "bf16")
+    source = operator_times(catalog.equip_device("h100-80gb-sxm"), "bf16")
 
     assert source.forward_seconds(an_operator("attention")) == source.forward_seconds(
         an_operator("attention", keys=4096, head_dim=128)

@@ -70,7 +70,7 @@ def test_broadcasts_of_internevo(ranks, more):
     InternEvo's train_performance.md: 4.44 against 4.15 s, 4.59 against 4.17, 5.11 against 4.18, 5.73 against 4.27, 7.21
     against 4.52; 7.3e9 parameters of 2 bytes, 32 layers of 9 tensors, 3 others.
     """
-    device = catalog.equipped_device("a100-80gb-sxm")
+    device = catalog.equip_device("a100-80gb-sxm")
     networks = (device.networks[0], *(replace(one, bandwidth=0.95 * 6.25 * GB) for one in device.networks[1:]))
     cluster = Cluster(device=replace(device, networks=networks), num_devices=ranks)
 

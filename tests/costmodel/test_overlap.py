@@ -9,9 +9,9 @@ from costmodel.facts.device import Slowdowns
 from costmodel.step.overlap import (
     exposed_cp_seconds,
     exposed_dp_seconds,
-    exposed_dp_seconds_measured,
     exposed_overlapped_seconds,
     exposed_tp_seconds,
+    measured_law_exposed_dp_seconds,
 )
 
 ALONE = Slowdowns(slowdown_communication=1.0, slowdown_compute=1.0, processors_taken=0.0)
@@ -153,8 +153,8 @@ def test_measured_data_parallelism():
     """0.303 * 10 + max(0, 1.64 * 10 - 0.216 * 4 * 2) = 3.03 + 14.672; with a long stage the first term alone."""
     law = {"unhidden": 0.303, "slowdown": 1.64, "window": 0.216}
 
-    assert exposed_dp_seconds_measured(10.0, 2.0, pp=4, **law) == pytest.approx(17.702)
-    assert exposed_dp_seconds_measured(10.0, 200.0, pp=4, **law) == pytest.approx(3.03)
+    assert measured_law_exposed_dp_seconds(10.0, 2.0, pp=4, **law) == pytest.approx(17.702)
+    assert measured_law_exposed_dp_seconds(10.0, 200.0, pp=4, **law) == pytest.approx(3.03)
 
 
 def test_faster_communication_is_never_exposed_longer():

@@ -157,7 +157,7 @@ def saving(num_devices: int, **how: Any) -> Reliability:
     """What checkpoints of 896 GB, 14 GB for each of 64 devices, cost on some devices of 32 GB/s to the host."""
     given = Reliability(failures_per_node_day=0.01, mttr_seconds=60, checkpoint_seconds=0)
     whole = replace(given, checkpoint=Checkpoint(nbytes=64 * 14 * GB, **how))
-    return reliability.on_cluster(a_cluster(num_devices), whole)
+    return reliability.scale_reliability(a_cluster(num_devices), whole)
 
 
 def test_checkpoint_waits_for_disk_only_when_synchronous():

@@ -8,7 +8,7 @@ from costmodel.facts.samples import Fabric
 from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.timing.gaussian_process import projected
+from costmodel.timing.gaussian_process import fit_sparse_process
 from costmodel.validation import build
 from tests.cases import in_one_case
 
@@ -132,7 +132,7 @@ class TestSampledCollectives:
     def times(self, *, error=0.2, **parameters):
         """Times of one node that all take longer than the law says."""
         calls = calls_of("all_gather", nbytes=2.0 ** np.arange(12, 28), ranks=8, nodes=1)
-        process = projected(
+        process = fit_sparse_process(
             calls.features,
             np.full(len(calls), error),
             lengths=np.ones(calls.features.shape[1]),

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodel.timing.gaussian_process import projected
+from costmodel.timing.gaussian_process import fit_sparse_process
 from costmodel.timing.sampled import Rates, SampledTimes
 from costmodel.timing.sampled_shapes import TILES, Shapes, matmul_shapes, streaming_shapes
 
@@ -51,7 +51,7 @@ class TestSampledTimes:
     def test_far_from_samples_times_are_a_multiple_of_the_roofline_and_said_to_be_outside(self):
         widths = np.linspace(4, 12, 60)
         near = streaming_shapes(np.full(60, 1024.0), 2.0**widths, bytes_per_element=4.0)
-        process = projected(
+        process = fit_sparse_process(
             near.features, np.full(60, np.log(1.2)), lengths=np.ones(2), variance=0.1, noise=1e-4, num_points=60
         )
         times = SampledTimes(

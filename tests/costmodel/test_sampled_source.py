@@ -9,15 +9,15 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.step.optimizer import device_update_seconds
-from costmodel.timing.sampled_shapes import sampled_shapes
+from costmodel.timing.sampled_shapes import shapes_of_samples
 from costmodel.timing.sampled_source import (
     SampledSource,
     backward_passes,
-    sampled_passes,
-    sampled_size,
-    sampled_update,
+    load_learned_times,
+    load_update_times,
+    size_of_operator,
 )
-from costmodel.timing.source import operator_times, sampled_source
+from costmodel.timing.source import build_sampled_source, operator_times
 from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Operator
 from tests.builders_cluster import a_device, achieved
 from tests.builders_samples import a_sampled, a_sampled_operator
@@ -52,7 +52,7 @@ def a_sampled_device(*operators, **changes):
 
 def a_source(*operators) -> SampledSource:
     """What times the operators of that device."""
-    return sampled_source(a_sampled_device(*operators), "bf16")
+    return build_sampled_source(a_sampled_device(*operators), "bf16")
 
 
 class TestTimes:
@@ -96,7 +96,7 @@ class TestTimes:
         np.testing.assert_allclose(many, single, rtol=1e-12)
 
     def test_a_shape_is_computed_once(self):
-        known = sampled_passes(a_sampled(*PASSES), 100).get("matmul", "forward", "bf16")
+        known = load_learned_times(a_sampled(*PASSES), 100).get("matmul", "forward", "bf16")
         before, sizes = len(known._once.known), {"m": np.full(1000, 777.0), "n": 64.0, "k": 64.0}
         first = known.seconds(sizes)
         assert len(known._once.known) == before + 1
@@ -130,15 +130,15 @@ class TestSizes:
             sequences=1, queries=64, keys=64, heads=8, kv_heads=2, qk_head_dim=16, v_head_dim=16, causal=True
         )
         whole = Operator(name="core_attention", kind="attention", size=size, dtype="bf16")
-        assert sampled_size(whole).kernel == "attention"
-        assert sampled_size(replace(whole, size=replace(size, is_window=True))) is None
+        assert size_of_operator(whole).kernel == "attention"
+        assert size_of_operator(replace(whole, size=replace(size, is_window=True))) is None
 
     def test_what_has_no_size_is_no_sample(self):
-        assert sampled_size(Operator(name="rotary", kind="copy")) is None
+        assert size_of_operator(Operator(name="rotary", kind="copy")) is None
 
     def test_a_wgrad_sums_over_rows(self):
         forward, dgrad, wgrad = (
-            sampled_shapes("matmul", name, {"m": 64, "n": 32, "k": 16}, element_bytes=2, num_processors=4)
+            shapes_of_samples("matmul", name, {"m": 64, "n": 32, "k": 16}, element_bytes=2, num_processors=4)
             for name in ("forward", "dgrad", "wgrad")
         )
         assert forward.flops == dgrad.flops == wgrad.flops == 2 * 64 * 32 * 16
@@ -146,7 +146,7 @@ class TestSizes:
         np.testing.assert_allclose(np.exp2(dgrad.features[0, :3]), [64, 16, 32])
 
     def test_rows_of_grouped_matmuls_are_dealt_to_their_groups(self):
-        grouped = sampled_shapes(
+        grouped = shapes_of_samples(
             "grouped_matmul", "forward", {"batch": 8, "m": 1024, "n": 32, "k": 16}, element_bytes=2, num_processors=4
         )
         assert grouped.flops == 2 * 1024 * 32 * 16
@@ -154,7 +154,7 @@ class TestSizes:
 
     def test_one_group_has_as_many_features_as_several(self):
         one, several = (
-            sampled_shapes(
+            shapes_of_samples(
                 "grouped_matmul", "forward", {"batch": n, "m": 64, "n": 32, "k": 16}, element_bytes=2, num_processors=4
             )
             for n in (1, 2)
@@ -166,7 +166,7 @@ class TestSizes:
             "sequences": 1, "queries": 64, "keys": 64, "heads": 8, "kv_heads": 2, "qk_head_dim": 16, "v_head_dim": 16,
         }  # fmt: skip
         full, causal = (
-            sampled_shapes("attention", "forward", sizes | {"causal": c}, element_bytes=2, num_processors=4)
+            shapes_of_samples("attention", "forward", sizes | {"causal": c}, element_bytes=2, num_processors=4)
             for c in (0.0, 1.0)
         )
         assert full.flops == 2 * 8 * 64 * 64 * 32
@@ -175,7 +175,7 @@ class TestSizes:
     def test_gradients_of_an_embedding_are_as_large_as_its_vocabulary(self):
         sizes = {"rows": 16, "width": 8, "n": 1000}
         forward, backward = (
-            sampled_shapes("embedding", name, sizes, element_bytes=2, num_processors=4)
+            shapes_of_samples("embedding", name, sizes, element_bytes=2, num_processors=4)
             for name in ("forward", "backward")
         )
         assert forward.nbytes == 2 * 2 * 16 * 8
@@ -193,5 +193,5 @@ class TestUpdate:
 
     def test_other_times_know_no_sampled_update(self):
         device = a_sampled_device(self.LAW, times="modified_roofline", optimizer_bytes_per_parameter=14.0)
-        assert sampled_update(device) is None
+        assert load_update_times(device) is None
         assert device_update_seconds(device, local_parameters=1e8) == pytest.approx(14e8 / 1.5e12)

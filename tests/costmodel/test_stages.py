@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.models.flops import head_layers
-from costmodel.pipelines.stages import every_stage, layers_per_chunk, redistributed_layers, stages
+from costmodel.pipelines.stages import every_stage, layers_per_chunk, layers_with_lighter_last_stage, stages
 from costmodel.strategy import Schedule, Vocabulary
 from tests.builders import a_model, a_moe_model
 
@@ -133,8 +133,8 @@ def test_layers_make_room_for_the_head():
 
     Two of the others then have three. With a head of 0.6 nothing is gained by moving one: 2 + 1 is more than 2.6.
     """
-    assert redistributed_layers(32, num_stages=16, head_layers=2.4) == (*(2,) * 13, 3, 3, 0)
-    assert redistributed_layers(32, num_stages=16, head_layers=0.6) == (2,) * 16
+    assert layers_with_lighter_last_stage(32, num_stages=16, head_layers=2.4) == (*(2,) * 13, 3, 3, 0)
+    assert layers_with_lighter_last_stage(32, num_stages=16, head_layers=0.6) == (2,) * 16
 
 
 def test_the_head_is_worth_its_matmul():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from planner.measure.traces.breakdown import breakdowns
+from planner.measure.traces.breakdown import break_down
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.building.background import background_edges
 from planner.measure.traces.building.one_rank import rank_graph
@@ -21,7 +21,7 @@ from planner.measure.traces.events import Blocks, Category, Device, Trace
 from planner.measure.traces.graph import Dependency, Waiting
 from planner.measure.traces.intervals import length, union
 from planner.measure.traces.iterations import Iteration
-from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.replay import replay, take_recorded_times
 from tests.builders_traces import COMPUTE, TRACKS, a_step, events_of
 
 MS = 1_000_000
@@ -163,11 +163,11 @@ class TestProcessors:
 
     def test_two_kernels_that_fill_the_device_follow_each_other(self):
         """Ten blocks each on ten processors: the second one begins 10 us before the first one ends."""
-        assert Streams(two_streams(blocks=10)).contended == [(0, 1, -10_000)]
+        assert Streams(two_streams(blocks=10)).late_kernels == [(0, 1, -10_000)]
 
     def test_two_small_kernels_do_not(self):
         """Five blocks each fit beside each other: nothing is known of why the second one is late."""
-        assert Streams(two_streams(blocks=5)).contended == []
+        assert Streams(two_streams(blocks=5)).late_kernels == []
 
 
 class TestStep:
@@ -178,13 +178,13 @@ class TestStep:
         graph = execution_graph([a_step()])
         times = replay(graph)
 
-        assert times.iteration == measured(graph).iteration == 400_000
+        assert times.iteration == take_recorded_times(graph).iteration == 400_000
         assert (graph.tasks.waiting == Waiting.DEVICE).sum() == 1
 
     def test_the_breakdown_is_the_iteration(self):
         """Kernels from 20 to 120 and 150 to 350, an all-reduce from 50 to 250: 170 both, 30 and 130 alone."""
         graph = execution_graph([a_step()])
-        found = breakdowns(graph, measured(graph))[0]
+        found = break_down(graph, take_recorded_times(graph))[0]
 
         assert found.total == 400_000
         assert (found.communication, found.overlapped, found.computation) == (30_000, 170_000, 130_000)
@@ -220,7 +220,7 @@ class TestStep:
         times = replay(graph)
 
         assert len(graph.tasks) == 20
-        assert times.iteration == measured(graph).iteration == 20 * 13_000 - 3_000
+        assert times.iteration == take_recorded_times(graph).iteration == 20 * 13_000 - 3_000
         assert critical_path(graph, times)[-1].end == times.iteration
         assert any("pauses of streams are kept" in doubt for doubt in graph.doubts)
 

@@ -13,7 +13,7 @@ from planner.measure.traces.circles import break_circles
 from planner.measure.traces.critical_path import critical_path
 from planner.measure.traces.events import UNKNOWN, Category, Track
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
-from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.replay import replay, take_recorded_times
 from planner.measure.traces.verdict import difference, is_usable, wrong_waits
 from tests.builders_operators import AUTOGRAD, COMPUTE, GPU, SENDING, Recording, a_message
 
@@ -126,7 +126,7 @@ class TestWithoutCircles:
         graph = execution_graph(traces)
 
         assert any("of a collective for its other ranks" in doubt for doubt in graph.doubts)
-        assert replay(graph).iteration == measured(graph).iteration == 1000
+        assert replay(graph).iteration == take_recorded_times(graph).iteration == 1000
 
     def test_random_graphs_end(self):
         """Of 200 graphs with waits between any tasks each replays, and its critical path ends with its iteration."""
@@ -196,13 +196,13 @@ class TestVerdict:
         """500 ns are replayed: of 520 that is -3.8 %, of 1000 -50 %."""
         graph = self.late(pause)
 
-        assert is_usable(measured(graph), replay(graph)) == usable
+        assert is_usable(take_recorded_times(graph), replay(graph)) == usable
 
     def test_what_is_too_short_lacks_a_wait(self):
         """The last kernel begins 500 ns before it was recorded, behind the third one."""
         graph = self.late(500)
 
-        (found,) = wrong_waits(graph, measured(graph), replay(graph))
+        (found,) = wrong_waits(graph, take_recorded_times(graph), replay(graph))
 
         assert (found.name, found.awaited, found.reason, found.nanoseconds) == ("gemm 3", "gemm 2", "order", -500)
         assert found.track == COMPUTE
@@ -223,7 +223,7 @@ class TestVerdict:
         )
         graph = replace(graph, edges=Edges.join([graph.edges, wrong]))
 
-        (found,) = wrong_waits(graph, measured(graph), replay(graph))
+        (found,) = wrong_waits(graph, take_recorded_times(graph), replay(graph))
 
         assert (found.name, found.awaited, found.reason, found.nanoseconds) == ("send", "gemm", "event", 450)
 
@@ -242,7 +242,7 @@ class TestVerdict:
         graph = execution_graph([made.trace()])
         times = replay(graph)
 
-        (found,) = wrong_waits(graph, measured(graph), times)
+        (found,) = wrong_waits(graph, take_recorded_times(graph), times)
 
         assert times.iteration == 9010
         assert critical_path(graph, times)[-1].end == 9010
@@ -257,7 +257,7 @@ class TestVerdict:
             made.kernel(f"gemm {number}", start, 100, call=10 + number, number=number)
         graph = execution_graph([made.trace()])
 
-        (found,) = wrong_waits(graph, measured(graph), replay(graph))
+        (found,) = wrong_waits(graph, take_recorded_times(graph), replay(graph))
 
         assert (found.name, found.nanoseconds) == ("gemm 5", -500)
 
@@ -265,7 +265,7 @@ class TestVerdict:
         """It is as long as the recording."""
         graph = self.late(0)
 
-        assert wrong_waits(graph, measured(graph), replay(graph)) == ()
+        assert wrong_waits(graph, take_recorded_times(graph), replay(graph)) == ()
 
     def test_of_nothing_everything_is_too_long(self):
         """A recording of no time."""

@@ -11,7 +11,7 @@ from planner.measure.traces.change import faster
 from planner.measure.traces.critical_path import critical_path, path_parts
 from planner.measure.traces.events import Category, Message, Track, Wait
 from planner.measure.traces.graph import Waiting
-from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.replay import replay, take_recorded_times
 from tests.builders_operators import COMPUTE, GPU, SENDING, Recording
 
 COPIES = Track("stream", "0", "21")
@@ -45,7 +45,7 @@ def wait_of(made: Recording, name: str):
 def off(made: Recording) -> float:
     """Nanoseconds by which the replay is longer than the recording."""
     graph = execution_graph([made.trace()])
-    return replay(graph).iteration - measured(graph).iteration
+    return replay(graph).iteration - take_recorded_times(graph).iteration
 
 
 class TestStreams:
@@ -164,7 +164,7 @@ class TestCudaGraphs:
         for start in (100, 400, 900):
             made.add(Category.KERNEL, "gemm", start, 100, on=COMPUTE, correlation=1)
 
-        assert measured(execution_graph([made.trace()])).iteration == 1000
+        assert take_recorded_times(execution_graph([made.trace()])).iteration == 1000
         assert off(made) == 0
 
     def test_pauses_of_other_kernels_are_not(self):

@@ -7,11 +7,11 @@ import pytest
 from planner.measure.sample.samples import OPERATORS, SIZE_COLUMNS
 from planner.measure.traces.events import Category, Operands
 from planner.measure.traces.iterations import iterations
-from planner.measure.traces.operators import TracedOperators, traced_operators
+from planner.measure.traces.operators import TracedOperators, find_operators
 from planner.measure.traces.operators.device import late_launches, slowdown_beside_communication
 from planner.measure.traces.operators.matching import LONG_LIST
 from planner.measure.traces.operators.messages import find_messages
-from planner.measure.traces.operators.names import known_names
+from planner.measure.traces.operators.names import read_operator_names
 from planner.measure.traces.operators.shares import shares
 from tests.builders_operators import AUTOGRAD, GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
@@ -31,7 +31,7 @@ class TestNames:
 
     def test_operators_and_sizes_are_those_of_the_table_of_samples(self) -> None:
         """A row of the table can be made of each pattern."""
-        for pattern in known_names().patterns:
+        for pattern in read_operator_names().patterns:
             kind = OPERATORS[pattern.operator]
             assert set(kind.needs) - {"causal"} == set(pattern.sizes)
             assert set(pattern.sizes) <= set(SIZE_COLUMNS)
@@ -43,7 +43,9 @@ class TestNames:
     )
     def test_attention_is_causal_without_a_mask(self, sizes: tuple[tuple[int, ...], ...], causal: int) -> None:
         """As many queries as keys and no mask: a decoder."""
-        (pattern,) = (one for one in known_names().patterns if "aten::scaled_dot_product_attention" in one.sequence[0])
+        (pattern,) = (
+            one for one in read_operator_names().patterns if "aten::scaled_dot_product_attention" in one.sequence[0]
+        )
         found = pattern.sizes_of(Operands(sizes, ("float",) * len(sizes)))
         assert found is not None
         assert found["causal"] == causal
@@ -51,7 +53,7 @@ class TestNames:
 
     def test_heads_are_what_the_angles_are_repeated_along(self) -> None:
         """Tokens by heads by width, times tokens by one by width; in either order."""
-        patterns = [one for one in known_names().patterns if one.operator == "rotary"]
+        patterns = [one for one in read_operator_names().patterns if one.operator == "rotary"]
         for sizes in (((9, 4, 8), (9, 1, 8)), ((1, 4, 9, 8), (1, 1, 9, 8)), ((1, 9, 4, 8), (9, 1, 8))):
             found = patterns[-1].sizes_of(Operands(sizes, ("float", "float")))
             assert found == {"rows": 9, "heads": 4, "qk_head_dim": 8}
@@ -62,7 +64,7 @@ class TestThreads:
 
     def test_passes_of_a_linear_with_their_times(self) -> None:
         """Forward by its own duration, the gradients by the sizes of the products in its node."""
-        found = traced_operators(a_linear_step().trace())
+        found = find_operators(a_linear_step().trace())
         assert times(found) == {
             ("matmul", "forward"): [20],
             ("matmul", "wgrad"): [25],
@@ -74,7 +76,7 @@ class TestThreads:
 
     def test_all_of_the_computation_is_operators_or_others(self) -> None:
         """The node's own 3 ns are neither gradient."""
-        found = traced_operators(a_linear_step().trace())
+        found = find_operators(a_linear_step().trace())
         known = sum(one.nanoseconds for one in found.operators)
         assert found.nanoseconds == 20 + 43 + 10
         assert known + sum(one.nanoseconds for one in found.others) == found.nanoseconds
@@ -90,7 +92,7 @@ class TestThreads:
         made.operator("aten::mul", 11, 4, (8, 16), (8, 16), sequence=4)
         for start, number, name in ((20, 4, "Mul"), (30, 2, "Silu"), (40, 1, "Split")):
             made.operator(f"{NODE}{name}Backward0", start, 7, sequence=number, forward_thread=1)
-        found = traced_operators(made.trace())
+        found = find_operators(made.trace())
         assert times(found) == {("swiglu", "forward"): [12], ("swiglu", "backward"): [21]}
         assert found.operators[0].sizes == {"rows": 8, "width": 16}
 
@@ -102,7 +104,7 @@ class TestThreads:
         made.operator(f"{NODE}BmmBackward0", 30, 40, sequence=1, forward_thread=0)
         made.operator("BmmBackward0", 31, 38, sequence=1, forward_thread=0)
         made.operator("aten::bmm", 32, 25, (8, 64, 64), (8, 64, 32))
-        assert times(traced_operators(made.trace())) == {
+        assert times(find_operators(made.trace())) == {
             ("attention", "forward"): [20],
             ("attention", "backward"): [40],
         }
@@ -114,7 +116,7 @@ class TestThreads:
         made.operator("aten::gelu", 0, 5, (8, 16), sequence=1)
         made.operator(f"{NODE}GeluBackward0", 10, 20, sequence=1, forward_thread=1)
         made.operator("aten::gelu", 12, 6, (8, 16), sequence=2)
-        found = traced_operators(made.trace())
+        found = find_operators(made.trace())
         assert times(found) == {("gelu", "forward"): [5, 6], ("gelu", "backward"): [14]}
 
     def test_gradients_that_autograd_adds_up_are_residuals(self) -> None:
@@ -125,7 +127,7 @@ class TestThreads:
         made.operator("aten::gelu", 5, 5, (8, 16), sequence=2)
         made.operator(f"{NODE}GeluBackward0", 10, 20, sequence=2, forward_thread=1)
         made.operator("aten::add_", 24, 4, (8, 16), (8, 16))
-        found = traced_operators(made.trace())
+        found = find_operators(made.trace())
         assert times(found) == {
             ("residual", "forward"): [3, 4],
             ("gelu", "forward"): [5],
@@ -141,7 +143,7 @@ class TestThreads:
         made.operator("aten::softmax", 11, 2, (8, 8), sequence=7, on=AUTOGRAD)
         for start, number in ((20, 8), (30, 7)):
             made.operator(f"{NODE}GeluBackward0", start, 6, sequence=number, forward_thread=1, on=AUTOGRAD)
-        backward = [one.sizes["width"] for one in traced_operators(made.trace()).operators if one.of_pass == "backward"]
+        backward = [one.sizes["width"] for one in find_operators(made.trace()).operators if one.of_pass == "backward"]
         assert sorted(backward) == [16, 32]
 
     def test_without_shapes_the_reason_says_how_to_record_them(self) -> None:
@@ -149,7 +151,7 @@ class TestThreads:
         made = Recording()
         made.step(0, 100)
         made.operator("aten::mm", 0, 5)
-        (other,) = traced_operators(made.trace()).others
+        (other,) = find_operators(made.trace()).others
         assert "record_shapes=True" in other.reason
         assert (other.name, other.count, other.nanoseconds) == ("aten::mm", 1, 5)
 
@@ -174,7 +176,7 @@ class TestThreads:
             empty = Operands(((),) * 4, ("TensorList",) * 4)
             made.operator("aten::_fused_adamw_", start, 10, operands=empty)
             made.kernel("multi_tensor", start + 5, 10, call=start + 1, number=start)
-        found = traced_operators(made.trace(), parameters=parameters)
+        found = find_operators(made.trace(), parameters=parameters)
         assert [one.sizes["n"] for one in found.operators] == elements
         assert [one.nanoseconds for one in found.operators] == [20] * len(elements)
         assert [one.reason for one in found.others] == [LONG_LIST] * (1 - len(elements))
@@ -183,7 +185,7 @@ class TestThreads:
         """What the profiler recorded before its first step."""
         made = a_linear_step(at=1000)
         made.operator("aten::linear", 0, 500, (8, 4), (16, 4))
-        assert times(traced_operators(made.trace()))["matmul", "forward"] == [20]
+        assert times(find_operators(made.trace()))["matmul", "forward"] == [20]
 
 
 class TestDevices:
@@ -197,7 +199,7 @@ class TestDevices:
         made.kernel("gemm", 20, 30, call=2, number=1)
         made.kernel("splitKreduce", 50, 5, call=4, number=2)
         made.kernel("something", 60, 7, call=15, number=3)
-        found = traced_operators(made.trace())
+        found = find_operators(made.trace())
         assert times(found) == {("matmul", "forward"): [35]}
         assert [(one.name, one.nanoseconds) for one in found.others] == [("something", 7)]
         assert found.nanoseconds == 42
@@ -221,7 +223,7 @@ class TestDevices:
         made.operator(f"{NODE}_LinearBackward", 60, 30, sequence=1, forward_thread=1)
         made.kernel("nvjet_tst_a", 70, 31, call=62, number=3)
         made.kernel("nvjet_tst_b", 101, 32, call=65, number=4)
-        found = traced_operators(made.trace())
+        found = find_operators(made.trace())
         assert times(found) == {("matmul", "forward"): [30], ("matmul", "dgrad"): [31], ("matmul", "wgrad"): [32]}
         assert all(one.sizes == LINEAR for one in found.operators)
         assert sum(one.nanoseconds for one in found.others) == 3
@@ -232,7 +234,7 @@ class TestDevices:
         made.step(0, 200)
         made.operator("_Linear", 0, 10, (16, 4), (8, 4), sequence=1)
         made.kernel("sm90_xmma_gemm_e4m3bf16_e4m3f32", 20, 30, call=2, number=2)
-        found = traced_operators(made.trace())
+        found = find_operators(made.trace())
         assert not [one for one in found.operators if one.nanoseconds]
         assert [one.nanoseconds for one in found.others] == [30]
         assert "8-bit" in found.others[0].reason
@@ -242,7 +244,7 @@ class TestDevices:
         made = Recording(devices=(GPU,))
         made.step(0, 100)
         made.kernel("ncclDevKernel_AllReduce", 10, 20, message=a_message("all_reduce", elements=8, ranks=(0, 1)))
-        assert traced_operators(made.trace()).nanoseconds == 0
+        assert find_operators(made.trace()).nanoseconds == 0
 
     def test_slowdown_of_kernels_of_the_same_work(self) -> None:
         """Alone 10 ns, beside communication 12; the other kind is not steady, and does not count."""

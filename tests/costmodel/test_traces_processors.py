@@ -13,14 +13,14 @@ from planner.measure.traces.critical_path import BETWEEN_CALLS, LAUNCH_OR_GAP, c
 from planner.measure.traces.events import UNKNOWN, Blocks, Device, Track
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks
 from planner.measure.traces.processors import processor_use
-from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.replay import replay, take_recorded_times
 from tests.builders_traces import a_step
 
 
 def use_of(trace, num_parts=4):
     """Of the measured step."""
     graph = execution_graph([trace])
-    return processor_use(graph, measured(graph), 0, window=(0, 400_000), num_parts=num_parts)
+    return processor_use(graph, take_recorded_times(graph), 0, window=(0, 400_000), num_parts=num_parts)
 
 
 class TestProcessors:
@@ -73,7 +73,7 @@ class TestComparisons:
         """100 + 200 + 200 us on streams, although the step takes 400."""
         graph = execution_graph([a_step()])
 
-        assert sums_of_tasks(graph, measured(graph)) == {0: 500_000}
+        assert sums_of_tasks(graph, take_recorded_times(graph)) == {0: 500_000}
 
     def test_without_events_streams_do_not_wait(self):
         """One of 20 ns waits for another of 10, 5 later: 35 ns together, 20 if it does not wait."""

@@ -13,7 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Message, Operands, Track, Wait
 from planner.measure.traces.reading import read_recordings, read_trace, runs_of
-from planner.measure.traces.reading.communication import known
+from planner.measure.traces.reading.communication import find_communication
 from tests.builders_kineto import SENT, a_step, distributed, event, kernel, launch, operator, write_file
 
 
@@ -230,7 +230,7 @@ class TestCommunication:
         ],
     )
     def test_names(self, name, expected):
-        assert known(name, of="kernels") == expected
+        assert find_communication(name, of="kernels") == expected
 
 
 class TestBesideTheEvents:

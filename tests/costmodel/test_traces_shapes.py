@@ -14,7 +14,7 @@ from costmodel.timing.sampled_source import SampledPasses
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import Category, Operands
 from planner.measure.traces.graph import ExecutionGraph
-from planner.measure.traces.shapes import Retimed, Rule, Sizes, message_factors, retimed, sizes_of
+from planner.measure.traces.shapes import Retimed, Rule, Sizes, message_factors, retime_tasks, sizes_of
 from planner.measure.traces.shapes.explaining import Explanations
 from planner.measure.traces.shapes.laws import machine, overhead_of
 from planner.measure.traces.shapes.work import Work, shape_of, work
@@ -240,7 +240,7 @@ class TestThreads:
     def test_the_same_sizes_take_the_same_time(self, after: Sizes) -> None:
         """Exactly."""
         graph = a_graph(a_thread())
-        found = retimed(graph, SIZES, after)
+        found = retime_tasks(graph, SIZES, after)
         assert found.duration.tolist() == graph.tasks.duration.tolist()
         assert set(found.how.tolist()) == {Rule.KEPT}
         assert found.doubts == ()
@@ -248,7 +248,7 @@ class TestThreads:
     def test_longer_sequences(self) -> None:
         """2 ns of each are overhead: 2 + 2 * 1000, and 2 + 2 * 50; views, weights, and what only calls others stay."""
         graph = a_graph(a_thread())
-        found = by_name(graph, retimed(graph, SIZES, LONGER))
+        found = by_name(graph, retime_tasks(graph, SIZES, LONGER))
         assert found["aten::linear"] == [(1010 + 1000, Rule.SCALED)]
         assert found["aten::add"] == [(102, Rule.SCALED)]
         assert found["aten::view"] == [(2, Rule.KEPT)]
@@ -257,7 +257,7 @@ class TestThreads:
     def test_a_wider_feed_forward(self) -> None:
         """The matmul and the accumulated gradient double, activations of hidden size stay."""
         graph = a_graph(a_thread())
-        found = by_name(graph, retimed(graph, SIZES, WIDER))
+        found = by_name(graph, retime_tasks(graph, SIZES, WIDER))
         assert found["aten::linear"] == [(2010, Rule.SCALED)]
         assert found["aten::add_"] == [(102, Rule.SCALED)]
         assert found["aten::add"] == [(52, Rule.KEPT)]
@@ -266,13 +266,13 @@ class TestThreads:
         """Ten is nothing of this job."""
         graph = a_graph(a_thread())
         other = {"widths": {"hidden size": HIDDEN}}
-        doubts = retimed(graph, some_sizes(**other), some_sizes(sequence_length=8, **other)).doubts
+        doubts = retime_tasks(graph, some_sizes(**other), some_sizes(sequence_length=8, **other)).doubts
         assert len(doubts) == 1
         assert "the job does not have: these sizes are kept (aten::mm of 8x10x6" in doubts[0]
 
     def test_far_larger_ones_are_doubted(self) -> None:
         """Eight times the FLOPs of any that was recorded."""
-        doubts = retimed(a_graph(a_thread()), SIZES, some_sizes(sequence_length=8 * SEQUENCE)).doubts
+        doubts = retime_tasks(a_graph(a_thread()), SIZES, some_sizes(sequence_length=8 * SEQUENCE)).doubts
         assert any("more than 4 times" in doubt for doubt in doubts)
 
 
@@ -282,7 +282,7 @@ class TestDevices:
     def test_longer_sequences(self) -> None:
         """Matmuls double but for 2 ns, one of them by the sizes of its forward pass; the host's calls stay."""
         graph = a_graph(a_device())
-        found = by_name(graph, retimed(graph, SIZES, LONGER))
+        found = by_name(graph, retime_tasks(graph, SIZES, LONGER))
         assert found["some_gemm"] == [(2002, Rule.SCALED), (4002, Rule.SCALED)]
         assert found["multi_tensor_apply_kernel"] == [(102, Rule.PARAMETERS)]
         assert found["cudaLaunchKernel"] == [(1, Rule.KEPT)] * 5
@@ -290,12 +290,14 @@ class TestDevices:
     def test_an_update_goes_with_the_parameters(self) -> None:
         """Twice as many: 2 + 2 * 100."""
         graph = a_graph(a_device())
-        assert by_name(graph, retimed(graph, SIZES, WIDER))["multi_tensor_apply_kernel"] == [(202, Rule.PARAMETERS)]
+        assert by_name(graph, retime_tasks(graph, SIZES, WIDER))["multi_tensor_apply_kernel"] == [
+            (202, Rule.PARAMETERS)
+        ]
 
     def test_samples_say_the_ratio(self) -> None:
         """Where the machine takes three times as long for twice the rows, so does the kernel."""
         graph = a_graph(a_device())
-        found = retimed(graph, SIZES, LONGER, samples=cast("SampledPasses", Sampled()))
+        found = retime_tasks(graph, SIZES, LONGER, samples=cast("SampledPasses", Sampled()))
         assert by_name(graph, found)["some_gemm"] == [(3006, Rule.SAMPLED), (6006, Rule.SAMPLED)]
 
     def test_a_long_norm_is_no_overhead_of_matmuls(self) -> None:
@@ -307,7 +309,7 @@ class TestDevices:
         made.operator("aten::native_layer_norm", 40, 20, (TOKENS, HIDDEN))
         made.kernel("norm", 1_100_000, 33_000, call=45, number=2)
 
-        found = by_name(a_graph(made), retimed(a_graph(made), SIZES, LONGER))
+        found = by_name(a_graph(made), retime_tasks(a_graph(made), SIZES, LONGER))
 
         assert found["some_gemm"] == [(5_000 + 2 * 995_000, Rule.SCALED)]
         assert found["norm"] == [(5_000 + 2 * 28_000, Rule.SCALED)]
@@ -318,7 +320,7 @@ class TestDevices:
         made.step(0, 9000)
         made.operator("aten::mm", 10, 20)
         made.kernel("some_gemm", 50, 1000, call=20, number=1)
-        found = retimed(a_graph(made), SIZES, LONGER)
+        found = retime_tasks(a_graph(made), SIZES, LONGER)
         assert found.duration.max() == 1000
         assert "100% of the time are kernels without an operator" in found.doubts[0]
 

@@ -9,7 +9,7 @@ from planner.measure.traces.events import UNKNOWN, Category, Trace, Track
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.structure import Parts, Phase, Role, parts
 from planner.measure.traces.structure.names import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
-from planner.measure.traces.structure.passes import in_order
+from planner.measure.traces.structure.passes import number_by_order
 from planner.measure.traces.structure.repeats import kinds, repetitions
 from tests.builders_operators import Recording
 
@@ -430,7 +430,7 @@ class TestDevices:
         forward, backward = [1] * 2, [2] * 2
         phase = np.array([*forward, *forward, *backward, *forward, *backward, *backward])
 
-        assert in_order(phase, np.array([7, 8] * 6)).tolist() == [0, 0, 1, 1, 0, 0, 2, 2, 1, 1, 2, 2]
+        assert number_by_order(phase, np.array([7, 8] * 6)).tolist() == [0, 0, 1, 1, 0, 0, 2, 2, 1, 1, 2, 2]
 
 
 class TestRepetitions:

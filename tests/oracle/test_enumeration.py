@@ -25,7 +25,7 @@ from constraints.candidate_list import CandidateList
 from constraints.limits import Bound
 from constraints.rule import Rule
 from constraints.rules.topology import degrees_multiply_to_the_devices
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
 from planner.jobs.limits import SearchLimits
@@ -117,7 +117,7 @@ def satisfied(problem: Problem, strategy: dict[str, Any], rules: list[Rule], ans
     for rule in rules:
         key = (rule, *(strategy[name] for name in sorted(named(rule))))
         if key not in answers:
-            answers[key] = not violated(problem.facts, strategy, rules=[rule])
+            answers[key] = not find_violations(problem.facts, strategy, rules=[rule])
         if not answers[key]:
             return False
     return True
@@ -207,7 +207,7 @@ def expected_seconds(problem: Problem, candidate_list: Rows, costs: Cost | None)
         }
         allowed_bubble = (problem.search.max_bubble_fraction or 1.0) * costs.step_seconds[index]
         idles = np.broadcast_to(costs.bubble_seconds, costs.step_seconds.shape)[index]
-        if not violated(problem.facts, memory, rules=MEMORY_RULES) and idles <= allowed_bubble:
+        if not find_violations(problem.facts, memory, rules=MEMORY_RULES) and idles <= allowed_bubble:
             names = DECISIONS if problem.variants == "all" else GROUP_DECISIONS
             group = tuple(strategy[name] for name in names)
             best[group] = min(float(costs.step_seconds[index]), best.get(group, np.inf))

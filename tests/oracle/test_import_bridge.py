@@ -134,7 +134,7 @@ def plain(config: Recorded) -> dict[str, str]:
             if isinstance(value, Recorded) and value.recorded_name.startswith("torch."):
                 found[f"{section}.{name}"] = value.recorded_name
             elif not isinstance(value, Recorded):
-                found[f"{section}.{name}"] = library.written(value)
+                found[f"{section}.{name}"] = library.write_override(value)
     return found
 
 

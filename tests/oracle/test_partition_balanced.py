@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from costmodel.lowering.framework.stage_dealing import balanced_bounds
+from costmodel.lowering.framework.stage_dealing import balance_stages
 
 utils = pytest.importorskip("deepspeed.runtime.utils")
 
@@ -19,4 +19,4 @@ def test_modules_are_dealt_as_deepspeed_deals_them():
         weights = [chance.randint(0, most) for _ in range(chance.randint(1, 40))]
         stages = chance.randint(1, 9)
 
-        assert list(balanced_bounds(weights, stages)) == [int(one) for one in utils.partition_balanced(weights, stages)]
+        assert list(balance_stages(weights, stages)) == [int(one) for one in utils.partition_balanced(weights, stages)]

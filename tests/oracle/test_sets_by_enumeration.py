@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from constraints import MEMORY_RULES
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.step.step import cost
 from costmodel.strategy import DECISIONS, FLAGS, Recompute
 from planner.jobs.problem import Problem
@@ -53,7 +53,9 @@ def a_job(name: str, share: float) -> tuple[Problem, float, Recompute]:
     silicon = replace(problem.facts.cluster.device, memory_bytes=float(room))
     facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=silicon))
     fits = [
-        not violated(facts, {"device_bytes": one, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}, rules=MEMORY_RULES)
+        not find_violations(
+            facts, {"device_bytes": one, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}, rules=MEMORY_RULES
+        )
         for one in device
     ]
     best = np.where(fits, seconds, np.inf).argmin()

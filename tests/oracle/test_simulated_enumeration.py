@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from constraints import MEMORY_RULES
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.step.estimate import estimate, simulated_seconds
 from costmodel.step.rank_time import fill_seconds, stage_passes
 from costmodel.step.step import cost
@@ -88,7 +88,7 @@ def fitting(problem: Problem, listed: list[dict[str, Any]]) -> Iterator[dict[str
             "host_bytes": costs.host_bytes[index],
             "memory_headroom_bytes": problem.search.memory_headroom_bytes,
         }
-        if not violated(problem.facts, memory, rules=MEMORY_RULES):
+        if not find_violations(problem.facts, memory, rules=MEMORY_RULES):
             yield decisions
 
 

@@ -21,7 +21,7 @@ from ortools.sat.python import cp_model
 
 from constraints.dealings import options_of_dealings
 from constraints.stages import Chunks, Pipeline, StageOptions, encode_stages, objective
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.facts.model import Model
 from costmodel.models.flops import head_layers
 from costmodel.models.layer_pattern import LayerPattern, shortest_pattern
@@ -361,7 +361,7 @@ def alike(problem: Problem) -> Iterator[Strategy]:
         degrees = {name: values[index] for name, values in rows.items()}
         for features in product(*(values.tolist() for values in space.features.values())):
             decisions = degrees | dict(zip(space.features, features, strict=True))
-            if violated(problem.facts, decisions, rules=space.rules.mixed):
+            if find_violations(problem.facts, decisions, rules=space.rules.mixed):
                 continue
             yield strategy_of(decisions)
 

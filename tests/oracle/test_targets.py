@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.targets.jobs import Answer, became, random_jobs
 from constraints import TARGET_RULES, sentence
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.strategy import CudaGraphs, Strategy
@@ -20,7 +20,7 @@ from planner import load
 from planner.frameworks import TARGETS
 from planner.frameworks.target import refusals
 from planner.jobs.problem import Problem
-from planner.search.runnable import answers_of, as_plan, require_runnable
+from planner.search.runnable import answers_of, require_runnable, wrap_as_plan
 from tests.builders_plan import RULES, VALUES, idle
 
 MODELS = ("llama3-8b", "gemma-2-27b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")
@@ -114,7 +114,7 @@ def strategies(target: str, count: int) -> Iterator[tuple[Problem, Strategy]]:
         drawn["dp"] = 16 // (drawn["tp"] * drawn["cp"] * drawn["pp"])
         has_experts = any(isinstance(kind.feed_forward, Experts) for kind in job.facts.model.kinds)
         strategy = Strategy(**drawn | idle(drawn, has_experts=has_experts)) if drawn["dp"] else None
-        if strategy and not violated(job.facts, strategy.decisions(), rules=RULES):
+        if strategy and not find_violations(job.facts, strategy.decisions(), rules=RULES):
             count -= 1
             yield job, strategy
 
@@ -125,8 +125,8 @@ def test_rules_of_a_target_say_what_its_exporter_says(target):
     """On random strategies both accept the same: one of the two alone would be a refusal after the search, or none."""
     accepted = 0
     for job, strategy in strategies(target, STRATEGIES):
-        refused = refusals(as_plan(job.facts, strategy), answers_of(target))
-        broken = violated(job.facts, strategy.decisions(), rules=TARGET_RULES[target])
+        refused = refusals(wrap_as_plan(job.facts, strategy), answers_of(target))
+        broken = find_violations(job.facts, strategy.decisions(), rules=TARGET_RULES[target])
 
         assert bool(refused) == bool(broken), (
             f"{job.facts.model.name} {job.facts.cluster.settings} {strategy}: {refused}, {list(map(sentence, broken))}"
@@ -141,11 +141,13 @@ def test_megatron_refuses_nothing_that_the_rules_allow(target):
     """Its exporter asks the rules themselves: what is refused by name beside them must be a rule, too."""
     accepted = 0
     for job, strategy in strategies(target, STRATEGIES):
-        if violated(job.facts, strategy.decisions(), rules=TARGET_RULES[target]):
+        if find_violations(job.facts, strategy.decisions(), rules=TARGET_RULES[target]):
             continue
         accepted += 1
 
-        assert refusals(as_plan(job.facts, strategy), answers_of(target)) == {}, f"{job.facts.model.name} {strategy}"
+        assert refusals(wrap_as_plan(job.facts, strategy), answers_of(target)) == {}, (
+            f"{job.facts.model.name} {strategy}"
+        )
     assert accepted >= LEAST_ACCEPTED
 
 

@@ -17,7 +17,7 @@ from planner.measure.traces.change import (
     Replicas,
     add_tensor_parallel,
     faster,
-    rebuilt,
+    rebuild_graph,
     remove_launches,
     remove_overlap,
     remove_tasks,
@@ -26,7 +26,7 @@ from planner.measure.traces.change import (
 )
 from planner.measure.traces.events import Message
 from planner.measure.traces.graph import ExecutionGraph, Kind
-from planner.measure.traces.replay import measured, replay
+from planner.measure.traces.replay import replay, take_recorded_times
 from planner.measure.traces.structure import Phase, Role, parts
 
 DURATIONS = SteadyDurations(seed=4, calls=CALLS)
@@ -42,7 +42,7 @@ def changed(one: Made, to: Layout) -> ExecutionGraph:
     """The graph of traces in another layout."""
     graph = execution_graph(one.traces)
     found = [parts(trace) for trace in one.traces]
-    return rebuilt(graph, found, layout_of(one), to, network=DURATIONS)
+    return rebuild_graph(graph, found, layout_of(one), to, network=DURATIONS)
 
 
 class TestLayouts:
@@ -70,7 +70,7 @@ class TestLayouts:
 
         found = replay(changed(made(**before), layout_of(wanted)))
 
-        assert found.iteration == measured(execution_graph(wanted.traces)).iteration
+        assert found.iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
 
     def test_twice_the_layers_take_as_much_longer_as_those_between(self):
         """Six layers between become fourteen: each task of theirs more than twice, none of the ends."""
@@ -102,7 +102,7 @@ class TestTensorParallel:
 
         split = tensor_parallel_tasks(graph, found, tp=2, elements=self.ELEMENTS)
 
-        wanted = measured(execution_graph(made(**layout).traces))
+        wanted = take_recorded_times(execution_graph(made(**layout).traces))
         assert replay(remove_tasks(graph, split)).iteration == wanted.iteration
 
     def test_with_them_it_is_the_step_of_two(self):
@@ -116,7 +116,7 @@ class TestTensorParallel:
             graph, found, wanted, lambda each: DURATIONS.nanoseconds(each, purpose="dp", ranks=2)
         )
 
-        assert replay(changed).iteration == measured(execution_graph(made(tp=2).traces[:1])).iteration
+        assert replay(changed).iteration == take_recorded_times(execution_graph(made(tp=2).traces[:1])).iteration
 
     def test_added_ones_are_copied_with_their_layers(self):
         """Twice the layers have twice as many."""
@@ -125,7 +125,7 @@ class TestTensorParallel:
         message = Message(operation="all_reduce", elements_in=8, elements_out=8, num_ranks=2)
         changed = add_tensor_parallel(graph, found, {(Phase.FORWARD, Role.LAYER): [message]}, lambda _: 1000)
 
-        twice = rebuilt(changed, found, layout_of(one), Layout(num_layers=16, num_microbatches=4), network=None)
+        twice = rebuild_graph(changed, found, layout_of(one), Layout(num_layers=16, num_microbatches=4), network=None)
 
         assert (changed.tasks.kind == Kind.COMMUNICATION).sum() == 8 * 4
         assert (twice.tasks.kind == Kind.COMMUNICATION).sum() == 16 * 4
@@ -157,7 +157,7 @@ class TestRefusals:
         wrong = Layout(num_layers=8, num_microbatches=5)
 
         with pytest.raises(SpecError, match="4 forward passes"):
-            rebuilt(graph, found, wrong, wrong, network=DURATIONS)
+            rebuild_graph(graph, found, wrong, wrong, network=DURATIONS)
 
     def test_a_stage_without_a_trace(self):
         """The second one of two is missing."""
@@ -165,7 +165,7 @@ class TestRefusals:
         graph, found = execution_graph(one.traces[:1]), [parts(one.traces[0])]
 
         with pytest.raises(SpecError, match="stages of a pipeline of 2"):
-            rebuilt(graph, found, layout_of(one), layout_of(one), network=DURATIONS)
+            rebuild_graph(graph, found, layout_of(one), layout_of(one), network=DURATIONS)
 
     def test_more_stages_than_layers(self):
         """Eight layers on sixteen stages."""
@@ -242,7 +242,7 @@ class TestRunsThatGoOn:
     def test_another_layout(self, before, after):
         """The third of four steps; the last stage begins it long before the first one does."""
         one, wanted = made(**before, num_steps=4), made(**after, num_steps=4)
-        truth = measured(execution_graph(wanted.traces)).iteration
+        truth = take_recorded_times(execution_graph(wanted.traces)).iteration
 
         found = changed(one, layout_of(wanted))
 
@@ -258,7 +258,7 @@ class TestRunsThatGoOn:
 
         found = faster(execution_graph(one.traces), "matmul", 4)
 
-        assert steady(found)[1].iteration == measured(execution_graph(wanted.traces)).iteration
+        assert steady(found)[1].iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
 
     def test_a_run_without_changes_is_steady(self):
         """Its replay is that of the recorded step, with the same begins."""
@@ -267,13 +267,13 @@ class TestRunsThatGoOn:
         found, times = steady(graph)
 
         assert found.begins == graph.begins
-        assert times.iteration == measured(graph).iteration
+        assert times.iteration == take_recorded_times(graph).iteration
 
     def test_events_of_which_the_last_one_counts(self):
         """An optimizer that waits for eight reductions waits for the last one: there is no lag behind the others."""
         graph = execution_graph(made(dp=2, overlap_gradients=False).traces)
 
-        assert replay(graph).iteration == measured(graph).iteration
+        assert replay(graph).iteration == take_recorded_times(graph).iteration
 
 
 BARE = {"annotations": False, "num_steps": 3, "duration": Alike()}
@@ -292,7 +292,7 @@ class TestWithoutAnnotations:
 
         found = changed(made(pp=pp, **BARE), layout_of(wanted))
 
-        assert replay(found).iteration == measured(graph).iteration
+        assert replay(found).iteration == take_recorded_times(graph).iteration
         assert _names(found) == _names(graph)
 
     @pytest.mark.sampled(1)
@@ -305,7 +305,7 @@ class TestWithoutAnnotations:
 
         found = changed(made(dp=2, overlap_gradients=False, **BARE), layout_of(wanted))
 
-        assert replay(found).iteration == measured(execution_graph(wanted.traces)).iteration
+        assert replay(found).iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
         assert _names(found)["multi_tensor_apply_kernel_adam"] == wanted.recipe.num_layers
 
 
@@ -325,7 +325,7 @@ class TestReplicas:
 
         found = changed(one if described else _said_less(one, description=""), layout_of(wanted))
 
-        assert replay(found).iteration == measured(execution_graph(wanted.traces)).iteration
+        assert replay(found).iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
 
     @pytest.mark.slow
     def test_a_split_of_layers_is_none_of_replicas(self):
@@ -334,7 +334,7 @@ class TestReplicas:
 
         found = changed(_said_less(made(tp=2, dp=2, **BARE), description=""), layout_of(wanted))
 
-        assert replay(found).iteration == measured(execution_graph(wanted.traces)).iteration
+        assert replay(found).iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
 
     def test_messages_of_which_nobody_knows_the_size(self):
         """They take what they took, and that is said."""
@@ -343,7 +343,7 @@ class TestReplicas:
 
         found = changed(one, replace(layout_of(one), dp=64))
 
-        assert replay(found).iteration == measured(graph).iteration
+        assert replay(found).iteration == take_recorded_times(graph).iteration
         assert "Sizes of data-parallel communication were not recorded" in " ".join(found.doubts)
 
     @pytest.mark.slow

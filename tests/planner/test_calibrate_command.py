@@ -73,7 +73,7 @@ def runs_of(
     known = references(None)
     dtypes = catalog.calibration("hopper").constants.matmul_efficiency
     changed = {"hopper": {f"matmul_efficiency.{dtype}": efficiency for dtype in dtypes}}
-    other = known.with_fitted(Fitted(constants=changed))
+    other = known.refit(Fitted(constants=changed))
     made = [one for one in cases(rows_of(folder, *plain), known) if isinstance(one, Case)]
     timed = [{**of, "step_seconds": f"{seconds_of(one, other):.6g}"} for of, one in zip(plain, made, strict=True)]
     return a_file(folder, *timed, *({**timed[0], **of} for of in more))

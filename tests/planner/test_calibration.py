@@ -14,22 +14,22 @@ from benchmarks.accuracy.profile_text import with_numbers
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner.jobs.run_jobs import References
-from planner.measure.calibrate.advice import narrowed_by
+from planner.measure.calibrate.advice import narrow_covariance
 from planner.measure.calibrate.cases import folds_of, group_of, source_weights
 from planner.measure.calibrate.constants import (
     MOST_PER_FRAMEWORK,
     CalibrationEntry,
     FrameworkEntry,
     Table,
+    calibration_fields,
     constants,
     prior_factors,
     read,
+    replace_constants,
     table,
-    with_values,
-    written_fields,
 )
 from planner.measure.calibrate.fit import REACH, Priors, covariance, fit
-from planner.measure.calibrate.processes import over_processes
+from planner.measure.calibrate.processes import share_work
 from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.intervals import (
     COVERAGE,
@@ -101,7 +101,7 @@ def test_an_absurd_row_pulls_the_weaker_the_farther_it_is_off():
 
 def test_a_run_narrows_what_it_depends_on():
     """A constant known to 50 % and a run of it measured to 5 %: precisions add up; the other constant stays."""
-    narrowed = narrowed_by(np.array([1.0, 0.0]), np.diag([0.5**2, 0.1**2]), 0.05)
+    narrowed = narrow_covariance(np.array([1.0, 0.0]), np.diag([0.5**2, 0.1**2]), 0.05)
 
     assert narrowed[0, 0] == pytest.approx(1 / (1 / 0.5**2 + 1 / 0.05**2))
     assert narrowed[1, 1] == pytest.approx(0.01)
@@ -126,7 +126,7 @@ def test_every_constant_is_physical_and_in_the_catalog(constant):
     if constant.framework:
         assert catalog.framework(constant.framework).kernels_of in (None, constant.framework)
     else:
-        assert written_fields(constant)
+        assert calibration_fields(constant)
 
 
 def test_tables_name_entries_of_the_catalog():
@@ -156,8 +156,8 @@ def test_a_constant_is_written_where_its_calibration_has_it():
     """Volta knows no BF16; Hopper has both, which share one constant."""
     by_name = {one.name: one for one in constants()}
 
-    assert written_fields(by_name["matmul_efficiency.bf16 of volta"]) == ("matmul_efficiency.fp16",)
-    assert written_fields(by_name["matmul_efficiency.bf16 of hopper"]) == (
+    assert calibration_fields(by_name["matmul_efficiency.bf16 of volta"]) == ("matmul_efficiency.fp16",)
+    assert calibration_fields(by_name["matmul_efficiency.bf16 of hopper"]) == (
         "matmul_efficiency.bf16",
         "matmul_efficiency.fp16",
     )
@@ -169,8 +169,8 @@ def test_values_of_constants_reach_the_references():
     chosen = {one.name: one for one in constants(frameworks=True)}
     matmul, factor = chosen["matmul_efficiency.bf16 of hopper"], chosen["matmul_efficiency@hopper under nemo-24.07"]
 
-    first = with_values(References(), [matmul], [0.5])
-    both = with_values(first, [factor], [0.9])
+    first = replace_constants(References(), [matmul], [0.5])
+    both = replace_constants(first, [factor], [0.9])
 
     assert first.fitted.constants == {"hopper": {"matmul_efficiency.bf16": 0.5, "matmul_efficiency.fp16": 0.5}}
     assert first.fitted.factors is None  # The catalog's.
@@ -236,9 +236,9 @@ def test_a_source_weighs_as_the_root_of_its_rows():
 
 def test_work_is_shared_in_order_and_errors_come_back():
     """Two processes, five pieces; an error in one of them is raised where the results are awaited."""
-    assert over_processes(lambda index: index**2, 5, 2) == [0, 1, 4, 9, 16]
+    assert share_work(lambda index: index**2, 5, 2) == [0, 1, 4, 9, 16]
     with pytest.raises(ZeroDivisionError):
-        over_processes(lambda index: 1 // index, 2, 2)
+        share_work(lambda index: 1 // index, 2, 2)
 
 
 # --- files -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from planner.jobs.run_jobs import references
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.discrepancy import PUBLISHED, distances
-from planner.measure.calibrate.first import greedy, joint_covariance, measure_first, measured
+from planner.measure.calibrate.first import greedy, joint_covariance, measure_first, measure_run
 from planner.measure.calibrate.learning import comparable, learning_curve, models_of
 from planner.measure.runs.predictions import Case, cases
 from tests.builders_runs import DEEPSEEK_V3, rows_of
@@ -40,7 +40,7 @@ def test_the_run_that_most_others_share_is_first():
 
 def test_a_measured_run_is_known_up_to_its_noise():
     """Precisions add up."""
-    after = measured(np.array([[0.1**2]]), 0)
+    after = measure_run(np.array([[0.1**2]]), 0)
 
     assert after[0, 0] == pytest.approx(1 / (1 / 0.1**2 + 1 / PUBLISHED.repeat**2))
 

@@ -13,7 +13,7 @@ from ortools.sat.python import cp_model
 
 from constraints.encoding import TICK_SECONDS, seconds_to_ticks
 from constraints.rules import experts, features, frameworks, memory, microbatches, topology
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel.step import step
 from planner import load, plan, render
 from planner.cli import main
@@ -21,7 +21,7 @@ from planner.search import branch_and_bound, candidates, margin, space
 from planner.search import certificate as module
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status, search
 from planner.search.candidates import Formulas, fits
-from planner.search.certificate import Verdict, certify, written_model
+from planner.search.certificate import Verdict, build_model_for_export, certify
 from planner.search.clock import Clock
 from planner.search.space import build_space, strategy_of
 from planner.verbs.conflict import search_or_explain
@@ -213,7 +213,7 @@ def broken_by(problem, strategy, cost):
         "host_bytes": cost.host_bytes,
         "memory_headroom_bytes": problem.search.memory_headroom_bytes,
     }
-    return [rule.__name__ for rule in violated(problem.facts, strategy.decisions() | resources, rules=rules)]
+    return [rule.__name__ for rule in find_violations(problem.facts, strategy.decisions() | resources, rules=rules)]
 
 
 # --- what cannot be asked ------------------------------------------------------------------------------------
@@ -406,6 +406,6 @@ def test_of_an_uneven_answer_the_written_model_is_infeasible():
     problem = a_job("llama3-8b", "h100-80gb-sxm", 8, 64, 8192, stages="free", pin={"pp": 4})
     outcome = search_or_explain(problem)
 
-    made = written_model(problem, outcome)
+    made = build_model_for_export(problem, outcome)
 
     assert cp_model.CpSolver().solve(made.model) == cp_model.INFEASIBLE

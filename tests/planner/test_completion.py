@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
-from planner.jobs.completion import completed
+from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import StrategyFile, read_given
 from tests.builders import a_model, a_moe_model
@@ -22,7 +22,7 @@ def facts_of(framework=None, **entries):
 
 def strategy_of(known, /, *, max_devices=None, **decisions):
     """The whole strategy of some decisions, as a job file spells them."""
-    return completed(known, read_given(decisions), max_devices)
+    return complete_strategy(known, read_given(decisions), max_devices)
 
 
 def switched_on(strategy):
@@ -232,6 +232,6 @@ def test_what_no_formula_covers_is_refused(decisions, message):
     """Rules forbid it, too, but there would be nothing to report beside them."""
     known = facts(a_model(), cluster=a_cluster(8))
     with pytest.raises(SpecError) as caught:
-        completed(known, StrategyFile(decisions=decisions))
+        complete_strategy(known, StrategyFile(decisions=decisions))
 
     assert message in str(caught.value)

@@ -13,8 +13,8 @@ from costmodel.strategy import CudaGraphs, Sharding, TokenDispatcher
 from planner.jobs.problem import load
 from planner.report import render
 from planner.search.space import build_space, strategy_of
-from planner.uncertainty.evidence.counts import Counts, measured_ground
-from planner.uncertainty.evidence.features import FEWEST_RUNS, counted_features, evidence_for, line_of, unproven_of
+from planner.uncertainty.evidence.counts import Counts, read_counts
+from planner.uncertainty.evidence.features import FEWEST_RUNS, evidence_for, feature_entries, line_of, unproven_of
 from planner.verbs.plan import estimate, plan
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job
@@ -73,7 +73,7 @@ def test_runs_are_counted_by_feature_and_pair():
     split = a_strategy(tp=2, dp=4, sharding=Sharding.WEIGHTS, sequence_parallel=True)
 
     runs = ((hopper, flat), (hopper, split), (ampere, flat))
-    counts = Counts.of(entry for run in runs for entry in counted_features(*run))
+    counts = Counts.of(entry for run in runs for entry in feature_entries(*run))
 
     dense = "megatron hopper dense"
     assert counts.values("feature", dense) == {"sharding=weights": 2, "sharding=weights with tp": 1}
@@ -148,14 +148,14 @@ def test_virtual_stages_stay_within_what_ran():
     """As many as three runs reach."""
     problem = load(a_job(model="llama3-70b", cluster__device="gb300", training__global_batch_size=256))
     most = evidence_for(problem.facts.model, problem.facts.cluster, problem.facts.workload).most_vpp
-    bold = problem.with_limits(is_bold=True)
+    bold = problem.change_limits(is_bold=True)
 
     assert max(build_space(problem).rows["vpp"]) <= most < max(build_space(bold).rows["vpp"])
 
 
 def test_every_entry_of_the_table_is_of_runs():
     """No feature has more runs than there are."""
-    counts = measured_ground()
+    counts = read_counts()
     shown = [(among, runs) for (name, among), runs in counts.by_value.items() if name == "feature"]
 
     assert len(shown) > 30
@@ -180,7 +180,7 @@ def test_experts_are_divided_as_in_runs():
     problem = load(a_job(model="qwen3-30b-a3b", training__global_batch_size=256))
     few = load(a_job(model="qwen3-30b-a3b", cluster__num_devices=4, training__global_batch_size=256))
 
-    jobs = (problem, problem.with_limits(is_bold=True), few)
+    jobs = (problem, problem.change_limits(is_bold=True), few)
     searched, bold, least = (set(build_space(one).rows["ep"]) for one in jobs)
 
     assert {2, 4} & bold
@@ -195,7 +195,7 @@ def test_experts_are_divided_no_wider_than_in_runs():
 
     searched = set(build_space(problem).rows["ep"])
 
-    assert max(searched) == 64 < max(build_space(problem.with_limits(is_bold=True)).rows["ep"])
+    assert max(searched) == 64 < max(build_space(problem.change_limits(is_bold=True)).rows["ep"])
 
 
 def test_context_parallel_ranks_have_as_many_tokens_as_in_runs():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.step.estimate import Estimate, estimate
-from costmodel.step.layouts import dealt_passes, layout_cost, layout_passes
+from costmodel.step.layouts import layout_cost, layout_passes, passes_by_layer_counts
 from planner import load
 from planner.search.branch_and_bound import search
 from planner.search.stages.exchanges import descend, move_layers, write_out_layout
@@ -84,7 +84,7 @@ def test_dealings_are_timed_as_layouts_of_their_own(outcome):
     [best] = outcome.strategies
     dealings = move_layers(np.array(best.layout.layers))[::17]
 
-    together = dealt_passes(problem.facts, best, dealings)
+    together = passes_by_layer_counts(problem.facts, best, dealings)
 
     for index, sizes in enumerate(dealings.tolist()):
         alone = layout_passes(problem.facts, with_layers(best, tuple(sizes)))

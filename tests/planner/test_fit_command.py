@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.timing.sampled_source import sampled_passes
+from costmodel.timing.sampled_source import load_learned_times
 from planner import estimate, load, plan, render
 from planner.cli import main
 from planner.jobs.cluster import device_text
-from planner.measure.fit.device import fitted_device
-from planner.measure.fit.operators import sampled_operators
+from planner.measure.fit.device import fit_device
+from planner.measure.fit.operators import learn_operators
 from planner.measure.sample.samples import Point, Sample, Sizes
 from planner.measure.sample.table import SamplesFile
-from planner.uncertainty.operators import operators_deviation, timed_operators
+from planner.uncertainty.operators import list_timed_operators, operators_deviation
 from tests.builders_samples import (
     A_MACHINE,
     BYTES_PER_SECOND,
@@ -93,24 +93,24 @@ class TestDevice:
         assert entry["sources"]["disk_write_bandwidth"].startswith("assumption")
 
     def test_shapes_between_the_samples_take_what_they_would(self, samples: list[Sample]):
-        operators, unlearned = sampled_operators(samples, num_processors=100)
+        operators, unlearned = learn_operators(samples, num_processors=100)
         assert not unlearned
         law = next(one for one in operators if (one.operator, one.of_pass) == ("matmul", "wgrad"))
-        known = sampled_passes(a_file_of(operators), 100).get("matmul", "wgrad", "bf16")
+        known = load_learned_times(a_file_of(operators), 100).get("matmul", "wgrad", "bf16")
         assert law.num_samples == 12
         sizes = Sizes(m=4096, n=3072, k=3072)
         true = true_seconds(Point(operator="matmul", pass_="wgrad", dtype="bf16", sizes=sizes))
         assert known.seconds({"m": 4096, "n": 3072, "k": 3072}) == pytest.approx(true, rel=0.1)
 
     def test_facts_of_the_catalog_fill_what_is_missing(self, samples: list[Sample]):
-        entry = fitted_device(samples, name="mine", facts={"base": "h100-80gb-sxm"}).entry
+        entry = fit_device(samples, name="mine", facts={"base": "h100-80gb-sxm"}).entry
         assert entry["networks"][0]["name"]
         assert entry["architecture"] == "hopper"
         assert entry["memory_bandwidth"] == pytest.approx(3.35e12)
         assert entry["calibration"]["base"] == "hopper"
 
     def test_a_device_file_survives_being_written(self, samples: list[Sample]):
-        entry = fitted_device(samples, name="mine", facts=FACTS).entry
+        entry = fit_device(samples, name="mine", facts=FACTS).entry
         text = device_text(entry)
         assert yaml.safe_load(text) == entry
         assert "rows: |" in text, "tables are lines, not one long text"
@@ -140,7 +140,7 @@ class TestPlans:
     def test_what_is_less_sure_widens_the_interval(self, device_file: Path):
         problem = load(a_job(str(device_file), top=1, strategy={"tp": 4, "mbs": 1}))
         given = estimate(problem, {"tp": 4, "mbs": 1}).plan
-        operators = timed_operators(problem.facts, given.strategy, given.estimate.breakdown)
+        operators = list_timed_operators(problem.facts, given.strategy, given.estimate.breakdown)
         links = next(one for one in operators if one.name == "tp communication")
         assert (links.origin, links.is_sampled) == ("networks of my-cluster", False)
         assert links.share == pytest.approx(
@@ -158,11 +158,11 @@ class TestPlans:
 class TestRefusals:
     def test_what_samples_do_not_say_is_asked_for(self, samples: list[Sample]):
         with pytest.raises(SpecError, match="the samples of 'Accelerator X' lack networks"):
-            fitted_device(samples, name="mine")
+            fit_device(samples, name="mine")
 
     def test_facts_of_another_device_are_noticed(self, samples: list[Sample]):
         with pytest.raises(SpecError, match="but the fastest sampled matmul reaches"):
-            fitted_device(samples, name="mine", facts={**FACTS, "peak_flops": {"bf16": 1e14}})
+            fit_device(samples, name="mine", facts={**FACTS, "peak_flops": {"bf16": 1e14}})
 
     @pytest.mark.parametrize(
         ("facts", "problem"),
@@ -181,7 +181,7 @@ class TestRefusals:
         self, samples: list[Sample], facts: dict[str, Any], problem: str
     ):
         with pytest.raises(SpecError, match=problem):
-            fitted_device(samples, name="mine", facts={**FACTS, **facts})
+            fit_device(samples, name="mine", facts={**FACTS, **facts})
 
     def test_a_plan_beyond_the_sampled_networks_is_refused(self, device_file: Path):
         with pytest.raises(SpecError, match="nobody sampled what is beyond"):
@@ -210,11 +210,11 @@ class TestRefusals:
 
     def test_facts_that_are_none_are_named(self, samples: list[Sample]):
         with pytest.raises(SpecError, match="memory_byte: no such entry"):
-            fitted_device(samples, name="mine", facts={**FACTS, "memory_byte": 1e9})
+            fit_device(samples, name="mine", facts={**FACTS, "memory_byte": 1e9})
 
     def test_samples_without_matmuls_make_no_device(self):
         with pytest.raises(SpecError, match="have 0 different forward matmuls"):
-            fitted_device(samples_of(row_points("rms_norm")), name="mine", facts=FACTS)
+            fit_device(samples_of(row_points("rms_norm")), name="mine", facts=FACTS)
 
     def test_garbage_is_not_learned(self, samples: list[Sample]):
         random = np.random.default_rng(1)
@@ -223,7 +223,7 @@ class TestRefusals:
             for one in samples
             if one.point.operator == "rms_norm"
         ]
-        operators, unlearned = sampled_operators(noisy, num_processors=100)
+        operators, unlearned = learn_operators(noisy, num_processors=100)
         assert operators == ()
         assert all("contradict each other" in one.reason for one in unlearned)
 

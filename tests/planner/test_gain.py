@@ -21,7 +21,7 @@ from planner.uncertainty.intervals import Interval
 from planner.verbs import gain as of_gain
 from planner.verbs.compare import side_of
 from planner.verbs.gain import gain_of
-from planner.verbs.plan import judged
+from planner.verbs.plan import judge_strategy
 
 JOB = {
     "model": "llama3-70b",
@@ -194,7 +194,7 @@ def test_an_unproven_feature_is_worth_what_the_plan_loses_without_it(monkeypatch
     monkeypatch.setattr(of_gain, "unproven_of", graphs_unproven)
     given = estimated(**{**NVIDIA, "recompute": "full"})
     best = estimated(**NVIDIA, cuda_graphs="full_iteration")
-    without = judged(best.problem, replace(best.strategy, cuda_graphs=CudaGraphs.NONE)).plan
+    without = judge_strategy(best.problem, replace(best.strategy, cuda_graphs=CudaGraphs.NONE)).plan
 
     gain = gain_of(given, best)
 

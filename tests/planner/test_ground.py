@@ -11,8 +11,8 @@ import pytest
 from benchmarks.plans.features import count_runs
 from costmodel.strategy import Recompute
 from planner import load, render
-from planner.uncertainty.evidence.counts import Counts, measured_ground
-from planner.uncertainty.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps, ground_of
+from planner.uncertainty.evidence.counts import Counts, read_counts
+from planner.uncertainty.evidence.ground import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps_to_runs, list_gaps
 from planner.uncertainty.evidence.traits import traits_of
 from planner.uncertainty.intervals import ANY, Unseen, intervals
 from tests.builders_estimate import estimate_by_recipes as estimate
@@ -37,7 +37,7 @@ def count(*runs) -> Counts:
 
 def told(run, *grounds) -> dict[str, Gap]:
     """The gaps of a run to runs that are measured ten times each, by dimension."""
-    return {gap.dimension: gap for gap in gaps(run, count(*grounds * 10))}
+    return {gap.dimension: gap for gap in gaps_to_runs(run, count(*grounds * 10))}
 
 
 GAPS = {
@@ -88,16 +88,16 @@ def test_each_thing_that_no_run_has_is_a_sentence(overrides, decisions, sentence
     """On a ground of one run, measured ten times; a run that is that one has no gap."""
     plain = a_run()
 
-    found = gaps(a_run(*overrides, **decisions), count(*[plain] * 10))
+    found = gaps_to_runs(a_run(*overrides, **decisions), count(*[plain] * 10))
 
     assert sentence in [gap.sentence for gap in found]
-    assert gaps(plain, count(*[plain] * 10)) == []
+    assert gaps_to_runs(plain, count(*[plain] * 10)) == []
 
 
 def test_what_few_runs_have_says_how_many():
     """Once, twice; of three it is measured."""
     usual, odd = a_run(), a_run(tp=8)
-    found = [gaps(odd, count(*[usual] * 10, *[odd] * number)) for number in range(4)]
+    found = [gaps_to_runs(odd, count(*[usual] * 10, *[odd] * number)) for number in range(4)]
 
     sentences = [[gap.sentence for gap in each if gap.dimension == "tp"] for each in found]
 
@@ -115,18 +115,18 @@ def test_a_feature_that_its_stack_has_may_be_new_on_a_generation_of_devices():
     elsewhere, here = a_run("cluster.device=b200", optimizer_offload=True), a_run()
 
     ground = count(*[elsewhere, here] * 60)
-    found = {gap.dimension: gap.sentence for gap in gaps(a_run(optimizer_offload=True), ground)}
-    few = {gap.dimension for gap in gaps(a_run(optimizer_offload=True), count(*[elsewhere] * 60, *[here] * 10))}
+    found = {gap.dimension: gap.sentence for gap in gaps_to_runs(a_run(optimizer_offload=True), ground)}
+    few = {gap.dimension for gap in gaps_to_runs(a_run(optimizer_offload=True), count(*[elsewhere] * 60, *[here] * 10))}
 
     assert found["optimizer_offload"] == "no measured run on hopper offloads the optimizer"
-    assert "optimizer_offload" not in {gap.dimension for gap in gaps(elsewhere, ground)}
+    assert "optimizer_offload" not in {gap.dimension for gap in gaps_to_runs(elsewhere, ground)}
     assert "optimizer_offload" not in few  # ten runs are too few to tell
 
 
 def test_between_two_measured_degrees_nothing_is_extrapolated():
     """Runs with more of it vouch for less; where they are few, that is what is said."""
     usual, more = a_run(), a_run(tp=8)
-    found = [gaps(a_run(tp=4), count(*[usual] * 10, *[more] * number)) for number in (3, 2)]
+    found = [gaps_to_runs(a_run(tp=4), count(*[usual] * 10, *[more] * number)) for number in (3, 2)]
 
     assert [[gap.sentence for gap in each] for each in found] == [
         [],
@@ -147,7 +147,7 @@ def test_gaps_that_no_run_fills_come_first_in_the_order_of_what_they_change():
     odd = a_run("cluster.device=h200", "cluster.framework=nemo-25.04", tp=8)
     ground = count(*[a_run()] * 10, a_run(tp=8))
 
-    found = [(gap.runs, gap.dimension) for gap in gaps(odd, ground)]
+    found = [(gap.runs, gap.dimension) for gap in gaps_to_runs(odd, ground)]
 
     assert found[0][1] == "device"
     assert found == sorted(found, key=lambda one: (one[0] > 0, ORDER.index(one[1])))
@@ -173,7 +173,7 @@ def test_launches_that_the_measured_ones_bound_are_a_gap():
     def found(more: dict, **decisions) -> list[Gap]:
         cluster = {**job["cluster"], **({"device": slow["cluster.device"]} if more else {})}
         report = estimate(load({**job, "cluster": cluster}), {**own, **decisions})
-        every = ground_of(report.problem.facts, report.plans[0].strategy)
+        every = list_gaps(report.problem.facts, report.plans[0].strategy)
         return [gap for gap in every if gap.dimension == "launches"]
 
     bound = found(slow)
@@ -192,12 +192,12 @@ def test_launches_that_the_measured_ones_bound_are_a_gap():
 @pytest.mark.slow
 def test_the_table_counts_the_rows():
     """``python -m benchmarks.plans.features --write`` writes the table of the rows of today."""
-    assert measured_ground().tallies == count_runs().tallies
+    assert read_counts().tallies == count_runs().tallies
 
 
 def test_no_gap_contradicts_the_basis_of_an_interval():
     """Kinds whose errors make an interval of their own have at least as many runs on the ground."""
-    ground = measured_ground()
+    ground = read_counts()
     for spread in intervals().steps:
         if ANY not in (spread.kind.device, spread.kind.model) and spread.kind.unseen is Unseen.NOTHING:
             assert ground.runs("kind", spread.kind.model, spread.kind.device) >= spread.rows
@@ -220,7 +220,7 @@ def test_a_report_says_what_is_extrapolated():
     assert "h200 was measured once" in sentences
     for text in texts:
         assert f"Extrapolated: {'; '.join(sentences[:MOST_TOLD])}" in text.replace("&#x27;", "'")
-    assert sentences == [gap.sentence for gap in ground_of(report.problem.facts, report.plans[0].strategy)]
+    assert sentences == [gap.sentence for gap in list_gaps(report.problem.facts, report.plans[0].strategy)]
 
 
 def test_a_job_like_hundreds_of_runs_is_not_extrapolated():

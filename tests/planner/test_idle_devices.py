@@ -199,7 +199,7 @@ def test_a_given_strategy_on_whole_nodes_is_allowed_and_counted():
     job, decisions = load(a_job()), {"tp": 8, "dp": 8}
 
     report = estimate(job, decisions)
-    forbidden = estimate(job.with_limits(idle_devices=False), decisions)
+    forbidden = estimate(job.change_limits(idle_devices=False), decisions)
 
     assert report.broken_rules == ()
     assert report.plan.cluster.num_devices == 64
@@ -249,7 +249,7 @@ def test_what_is_left_out_of_fewer_devices_is_slower():
     problem = limit_nodes(load(a_job(num_nodes=13, batch=100)), 1, 12)
     best = search(problem)
 
-    narrowed = problem.with_limits(faster_than_seconds=best.step_seconds[0] * 1.001)
+    narrowed = problem.change_limits(faster_than_seconds=best.step_seconds[0] * 1.001)
 
     assert search(narrowed).step_seconds[0] == best.step_seconds[0]
     assert build_space(narrowed).num_rows < build_space(problem).num_rows
@@ -268,7 +268,7 @@ def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
     """Where time is left for them and not for fewer, the answer is not said to be the best of all numbers."""
 
     def cut(problem, *others):
-        late = problem.with_limits(time_limit_seconds=1e-9) if problem.search.num_nodes else problem
+        late = problem.change_limits(time_limit_seconds=1e-9) if problem.search.num_nodes else problem
         return search_each(late, *others)
 
     monkeypatch.setattr("planner.search.idle_devices.search_each", cut)

@@ -18,7 +18,7 @@ from planner.frameworks.megatron.settings import PRECISIONS, SETTINGS
 from planner.frameworks.megatron.stages import layout_text, read_layout
 from planner.frameworks.megatron.strategy import DECISION_OPTIONS
 from planner.frameworks.target import EVERY_SETTING, effective_settings
-from planner.jobs.completion import completed
+from planner.jobs.completion import complete_strategy
 from planner.verbs.plan import evaluate
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import hybrid_plans, megatron_plans
@@ -54,7 +54,7 @@ def imported(plan, release=None):
     cluster = [f"cluster.device={plan.cluster.device.name}", f"cluster.num_devices={plan.cluster.num_devices}"]
     cluster += [f"cluster.framework={plan.cluster.framework.name}"]
     problem = load(from_megatron_lm(variables + exported.files["megatron-args.txt"], cluster).document)
-    return evaluate(problem, completed(problem.facts, problem.given))
+    return evaluate(problem, complete_strategy(problem.facts, problem.given))
 
 
 def assert_same(back, plan):

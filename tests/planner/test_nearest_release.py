@@ -7,7 +7,7 @@ import json
 import pytest
 
 from costmodel import catalog
-from costmodel.catalog.releases import known_release, nearest_release, release_of
+from costmodel.catalog.releases import find_release_spelling, nearest_release, release_of
 from costmodel.errors import SpecError
 from planner import estimate, export, load, plan, render
 from planner.jobs.run_table import RejectedRow
@@ -52,7 +52,7 @@ NEAREST = {
 @pytest.mark.parametrize(("asked", "nearest"), NEAREST.items())
 def test_the_nearest_release_is_the_newest_that_is_not_newer(asked, nearest):
     """Else the oldest; years are compared with years only, and a branch is newer than all."""
-    assert known_release(asked, KNOWN) is None
+    assert find_release_spelling(asked, KNOWN) is None
     assert nearest_release(asked, KNOWN) == nearest
 
 
@@ -69,7 +69,7 @@ def test_the_nearest_release_is_the_newest_that_is_not_newer(asked, nearest):
 )
 def test_versions_are_known_as_people_write_them(written, name):
     """Zeros, capitals, separators and a v make no other release."""
-    assert known_release(written, KNOWN) == name
+    assert find_release_spelling(written, KNOWN) == name
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_every_name_of_the_catalog_is_its_own():
     names = catalog.framework_names()
     numbered = [made for made in map(release_of, names) if made]
 
-    assert all(known_release(name, names) == name and not catalog.unknown_release(name) for name in names)
+    assert all(find_release_spelling(name, names) == name and not catalog.unknown_release(name) for name in names)
     assert len(set(numbered)) == len(numbered)
 
 

@@ -13,7 +13,7 @@ from planner import cli
 from planner.jobs.document import Document, parse, read_document
 from planner.jobs.entries import Job, kinds
 from planner.jobs.problem import load
-from planner.jobs.written.commented import commented, rebased
+from planner.jobs.written.commented import rebase_paths, write_commented
 from planner.jobs.written.one_line import cluster_entries, one_line
 
 NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
@@ -237,7 +237,7 @@ def test_a_commented_file_is_the_same_job(tmp_path):
     document = one_line("llama3-70b", "64x8xh100-80gb-sxm", NUMBERS)
     problem = load(document, overrides)
     path = tmp_path / "job.yaml"
-    path.write_text(commented(document.entries, "A title: with, signs #1"))
+    path.write_text(write_commented(document.entries, "A title: with, signs #1"))
     again = load(path)
 
     assert (again.facts, again.search, again.top) == (problem.facts, problem.search, problem.top)
@@ -248,7 +248,7 @@ def test_a_commented_file_is_the_same_job(tmp_path):
 
 def test_what_is_commented_out_holds_without_it(tmp_path):
     """With every comment sign before an entry taken away the job is the same."""
-    text = commented(one_line("llama3-70b", "512xh100-80gb-sxm", NUMBERS).entries, "All entries")
+    text = write_commented(one_line("llama3-70b", "512xh100-80gb-sxm", NUMBERS).entries, "All entries")
     entry = [line.replace("# ", "", 1) if is_entry(line) else line for line in text.splitlines()]
     path = tmp_path / "job.yaml"
     path.write_text("\n".join(entry))
@@ -271,14 +271,14 @@ def test_any_text_survives(value):
     """What YAML would read otherwise is quoted."""
     job = {**JOB, "model": value, "search": {"pin": {value: value}, "limits": [value]}}
 
-    assert parse(commented(job, "Texts"), "job.yaml") == job
+    assert parse(write_commented(job, "Texts"), "job.yaml") == job
 
 
 def test_paths_follow_the_file(config, monkeypatch):
     """They are relative to the file that names them, those of the line to the working directory."""
     monkeypatch.chdir(config.parent)
     job = {"model": "config.json", "cluster": {"device": "h200"}, "search": {"candidates": "none.csv"}}
-    moved = rebased(job, Path("..") / "jobs")
+    moved = rebase_paths(job, Path("..") / "jobs")
 
     assert moved == {**job, "model": "../tiny/config.json"}
 
@@ -342,7 +342,7 @@ def test_words_may_come_in_any_order(words, capsys):
 
 def test_standard_input(monkeypatch, capsys, tmp_path):
     """A job file is read from it, and its mistakes have lines and columns, too."""
-    text = commented(one_line("llama3-8b", "8xh100-80gb-sxm", NUMBERS).entries, "From a pipe")
+    text = write_commented(one_line("llama3-8b", "8xh100-80gb-sxm", NUMBERS).entries, "From a pipe")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
     assert cli.main(["estimate", "-", "tp=2", "pp=1"]) == 0
     assert "llama3-8b on 8 x h100-80gb-sxm" in capsys.readouterr().out
@@ -387,7 +387,7 @@ def test_a_job_may_be_json(tmp_path, capsys):
 def test_wrong_words(words, message, config, monkeypatch, capsys):
     """Exit code 2, one message."""
     monkeypatch.chdir(config.parent.parent)
-    Path("job.yaml").write_text(commented(JOB, "A job"))
+    Path("job.yaml").write_text(write_commented(JOB, "A job"))
 
     assert cli.main(["plan", *words]) == 2
     assert message in capsys.readouterr().err
@@ -396,7 +396,7 @@ def test_wrong_words(words, message, config, monkeypatch, capsys):
 def test_options_change_a_job_file(tmp_path, monkeypatch, capsys):
     """As the entries that they stand for."""
     path = tmp_path / "job.yaml"
-    path.write_text(commented({**JOB, "model": "llama3-8b"}, "A job"))
+    path.write_text(write_commented({**JOB, "model": "llama3-8b"}, "A job"))
 
     assert cli.main(["estimate", str(path), "tp=2", "pp=1", "--batch", "2k", "--sequence", "4k", "--full"]) == 0
     assert "2,000 x 4,096" in capsys.readouterr().out
@@ -475,7 +475,7 @@ def test_a_missing_entry_has_the_place_of_its_section(tmp_path):
 def test_numbers_keep_their_spelling(tmp_path):
     """Where a rule computes with what was written otherwise."""
     path = tmp_path / "job.yaml"
-    path.write_text(commented(JOB, "A job").replace("15000000000000.0", "1e5"))
+    path.write_text(write_commented(JOB, "A job").replace("15000000000000.0", "1e5"))
     with pytest.raises(SpecError, match=r"is 100000, less than one step of .* \(written 1e5\)\. Write the tokens"):
         load(path)
 
@@ -528,7 +528,7 @@ def test_units_in_csv_files(tmp_path):
     from planner.batch.jobs import JobSet
 
     job, rows, listed = tmp_path / "job.yaml", tmp_path / "rows.csv", tmp_path / "list.csv"
-    job.write_text(commented(JOB, "A job"))
+    job.write_text(write_commented(JOB, "A job"))
     rows.write_text('name,training.sequence_length,training.tokens\nlong,128k,2T\nwrong,"1,000",2T\n')
     listed.write_text("tp,mbs\n8,1k\n")
     long, wrong = JobSet([job], rows=rows)

@@ -18,7 +18,7 @@ from planner.jobs.run_table import read
 from planner.measure.fit.device import change_device
 from planner.measure.runs.predictions import predictions
 from planner.report.describe import catalog_text, describe_catalog
-from planner.uncertainty.evidence.counts import measured_ground
+from planner.uncertainty.evidence.counts import read_counts
 from planner.uncertainty.intervals import step_interval
 
 JOB = {
@@ -30,7 +30,7 @@ MEASURED_WITH_OTHERS = ("a100-40gb-pcie", "a100-80gb-pcie", "a800-80gb-sxm", "h8
 UNMEASURED = [
     name
     for name in catalog.devices()
-    if not measured_ground().runs("device", name) and name not in MEASURED_WITH_OTHERS and not name.startswith("mofa")
+    if not read_counts().runs("device", name) and name not in MEASURED_WITH_OTHERS and not name.startswith("mofa")
 ]
 FOREIGN = [name for name in UNMEASURED if catalog.device(name).silicon.maker != "NVIDIA"]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.reliability import on_cluster
-from costmodel.step.estimate import simulated_step
+from costmodel.reliability import scale_reliability
+from costmodel.step.estimate import simulate_step
 from planner.cli import main
 from planner.frameworks import LAUNCHERS, export
 from planner.frameworks.launch import launched
@@ -474,7 +474,7 @@ def test_a_played_step_is_the_estimate_s(decisions):
     problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
     one = estimate(problem, decisions).plan
 
-    simulated = simulated_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
+    simulated = simulate_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
 
     assert simulated.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
     exposed = {part.name: part.exposed_seconds for part in one.estimate.breakdown}
@@ -486,7 +486,7 @@ def test_a_played_step_is_the_estimate_s(decisions):
 def test_pieces_are_the_simulator_s_passes(decisions):
     """Each pass once, inside its block; of a block that holds one direction the pieces fill it without a gap."""
     problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
-    simulated = simulated_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
+    simulated = simulate_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
     passes = {one[:4]: one for one in simulated.timeline.passes}
 
     made = list(pieces(simulated))
@@ -504,7 +504,7 @@ def test_packed_time_lines_hold_the_passes(report, page):
     """Starts, kinds, stages and micro-batches as the simulator has them, to a millionth of the step; it ends there."""
     best = report.plans[0]
     packed = data_of(page)["timelines"]["1"]
-    simulated = simulated_step(report.problem.facts, best.strategy, most_passes=MOST_PASSES)
+    simulated = simulate_step(report.problem.facts, best.strategy, most_passes=MOST_PASSES)
     made = list(pieces(simulated))
     code, start = column(packed["code"]).astype(np.int64), column(packed["start"]) * packed["tick"]
     stage, microbatch = np.divmod(code // 16, packed["microbatches"])
@@ -550,7 +550,7 @@ def test_the_chosen_interval_is_best(report):
     curve = schedules_around(
         best.cluster,
         report.problem.facts.workload,
-        on_cluster(best.cluster, report.problem.reliability),
+        scale_reliability(best.cluster, report.problem.reliability),
         step_seconds=best.step_seconds,
         best=best.schedule,
     )

@@ -16,14 +16,14 @@ from planner.uncertainty.peaks import (
     STARTS,
     Law,
     Use,
-    fitted_laws,
+    allocator_interval,
+    chances_without_groups,
+    fit_laws,
+    fit_laws_without_groups,
     interval_of,
     law_of,
     laws,
-    left_out_chances,
-    left_out_laws,
     peak_interval,
-    reserved_interval,
 )
 from planner.uncertainty.retries import usual_headroom_bytes
 from planner.verbs.plan import plan
@@ -60,7 +60,7 @@ def tried(stack, count, mean, deviation, seed=1):
 
 def found(uses, stack):
     """The law of one stack."""
-    (law,) = (one for one in fitted_laws(uses) if one.stack == stack)
+    (law,) = (one for one in fit_laws(uses) if one.stack == stack)
     return law
 
 
@@ -108,7 +108,7 @@ def test_a_run_is_not_judged_by_its_own_group():
     odd = [Use(stack="a", group="odd", log_peak=None, log_use=0.06, has_run=True)] * 40
     usual = measured("a", 60, 0.0, 0.01)
 
-    chances = left_out_chances([*usual, *odd])
+    chances = chances_without_groups([*usual, *odd])
 
     assert max(chances[60:]) < 0.5
     assert found([*usual, *odd], "a").share_below(-0.06) > max(chances[60:])
@@ -124,7 +124,7 @@ def test_a_job_gets_the_default_unless_it_says_otherwise():
     assert default.search.memory_headroom_bytes == usual_headroom_bytes(default.facts.cluster, default.facts.model)
     assert (none.search.memory_headroom_bytes, own.search.memory_headroom_bytes) == (0, 3 * 2**30)
     assert estimate(problem, {"tp": 8}).broken_rules == ()
-    asked = problem.with_limits(memory_headroom_bytes=2e9, asks_headroom=True)
+    asked = problem.change_limits(memory_headroom_bytes=2e9, asks_headroom=True)
     assert len(estimate(asked, {"tp": 8}).broken_rules) == 1
 
 
@@ -171,7 +171,7 @@ def test_left_out_by_source():
     own = [replace(one, source="own") for one in measured("a", 40, 0.08, 0.01)]
     others = [replace(one, source="other", group=("other", n)) for n, one in enumerate(measured("a", 40, 0.0, 0.01))]
 
-    of_own, *_ = left_out_laws([*own, *others], key=lambda use: use.source)
+    of_own, *_ = fit_laws_without_groups([*own, *others], key=lambda use: use.source)
 
     assert of_own.mean == pytest.approx(0.0, abs=0.006)
 
@@ -193,7 +193,7 @@ def test_intervals_of_a_peak():
     peak = found_plan.estimate.device_bytes
 
     low, high = peak_interval(cluster, device_bytes=peak)
-    reserved = reserved_interval(cluster, found_plan.strategy, device_bytes=peak)
+    reserved = allocator_interval(cluster, found_plan.strategy, device_bytes=peak)
 
     assert low < peak * math.exp(law_of(cluster).mean) < high
     assert reserved[0] < (peak - cluster.device.runtime_bytes) * math.exp(law_of(cluster).mean) < reserved[1]

@@ -15,7 +15,7 @@ from costmodel.facts.model import Experts
 from costmodel.models.flops import recomputed_flops_per_token
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, Recompute, Sharding
 from planner.jobs.checkpoints import schedule_checkpoints
-from planner.jobs.completion import completed
+from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import StrategyFile
 from planner.report import FORMATS, render
@@ -179,7 +179,7 @@ def test_standstill_is_told():
 def test_defaults_of_an_estimate():
     """The devices that are left go to dp; the rest is as Megatron-Bridge's recipes have it, where it has work to do."""
     given = StrategyFile(decisions={"tp": 2, "recompute": Recompute.FULL})
-    strategy = completed(a_problem().facts, given)
+    strategy = complete_strategy(a_problem().facts, given)
 
     assert (strategy.tp, strategy.dp, strategy.sequence_parallel) == (2, 4, True)
     assert (strategy.sharding, strategy.recompute) == (Sharding.OPTIMIZER, Recompute.FULL)
@@ -190,7 +190,7 @@ def test_defaults_of_an_estimate():
 
 def test_nothing_is_sharded_without_replicas():
     """All devices are in one tensor-parallel group."""
-    strategy = completed(a_problem().facts, StrategyFile(decisions={"tp": 8}))
+    strategy = complete_strategy(a_problem().facts, StrategyFile(decisions={"tp": 8}))
 
     assert (strategy.dp, strategy.sharding) == (1, Sharding.NONE)
 

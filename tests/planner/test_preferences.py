@@ -142,7 +142,7 @@ def test_unequal_chunks_cost_what_a_layout_of_them_costs():
 def test_a_search_keeps_them_by_default():
     """No strategy of the space breaks one; without them some do, and every other strategy is still there."""
     problem = load(a_job(search__framework_rules=False))
-    kept, free = build_space(problem), build_space(problem.with_limits(preferences=False))
+    kept, free = build_space(problem), build_space(problem.change_limits(preferences=False))
 
     assert int(kept.rows["tp"].max()) == 8
     assert int(free.rows["tp"].max()) > 8
@@ -154,7 +154,7 @@ def test_a_search_keeps_them_by_default():
 def test_without_them_the_search_is_at_least_as_fast():
     """The wider space holds the narrower one."""
     problem = a_problem(a_model(num_layers=6), num_devices=8)
-    free = problem.with_limits(preferences=False)
+    free = problem.change_limits(preferences=False)
 
     fastest, anything = (search_or_explain(one).step_seconds[0] for one in (problem, free))
 
@@ -183,7 +183,7 @@ def test_nothing_fits_for_a_preference():
     assert (sentence(WIDE),) in conflict.repairs
     text = text_of(report)
     assert f"search.preferences false, which drops: {sentence(WIDE)}" in text
-    assert plan(problem.with_limits(preferences=False)).plans
+    assert plan(problem.change_limits(preferences=False)).plans
 
 
 def test_preferences_and_rules_of_frameworks_may_have_to_go_together():
@@ -194,7 +194,7 @@ def test_preferences_and_rules_of_frameworks_may_have_to_go_together():
     text = text_of(plan(problem))
 
     assert "search.framework_rules and search.preferences both false, which drops:" in text
-    assert plan(problem.with_limits(preferences=False, framework_rules=False)).plans
+    assert plan(problem.change_limits(preferences=False, framework_rules=False)).plans
 
 
 def test_an_explanation_says_what_they_cost():

@@ -8,7 +8,7 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import CONSTANTS, calls_of, law_seconds
-from planner.measure.fit.communication import collective_samples, curve_medians, learned_collectives
+from planner.measure.fit.communication import collective_samples, curve_medians, learn_collectives
 from planner.measure.fit.estimation import Measured
 from planner.measure.sample.samples import Machine, Point, Sample, Sizes, Timing
 
@@ -54,7 +54,7 @@ def errors(times, samples):
 
 class TestLearnedCollectives:
     def test_constants_are_found_within_the_noise(self):
-        found = learned_collectives(measured(), DATASHEET).estimates
+        found = learn_collectives(measured(), DATASHEET).estimates
 
         for name, tolerance in (
             ("bandwidth", 0.04),
@@ -66,7 +66,7 @@ class TestLearnedCollectives:
             assert found.deviation(name) < 0.3
 
     def test_constants_that_no_sample_knows_stay_at_the_datasheet(self):
-        found = learned_collectives(measured(layouts=((2, 1), (4, 1), (8, 1))), DATASHEET).estimates
+        found = learn_collectives(measured(layouts=((2, 1), (4, 1), (8, 1))), DATASHEET).estimates
 
         assert found.values["network_bandwidth"] == pytest.approx(0.8 * 25 * GB)
         assert found.deviation("network_bandwidth") == pytest.approx(0.7)
@@ -74,7 +74,7 @@ class TestLearnedCollectives:
     def test_a_number_of_ranks_that_was_left_out_is_predicted_and_in_its_interval(self):
         samples = measured()
         out = (samples.calls.ranks == 8) & (samples.calls.nodes == 1)
-        times = learned_collectives(samples[~out], DATASHEET)
+        times = learn_collectives(samples[~out], DATASHEET)
         low, high = times.interval("all_reduce", nbytes=samples.calls.nbytes[out], ranks=8, nodes=1)
         inside = (low < samples.seconds[out]) & (samples.seconds[out] < high)
 
@@ -85,7 +85,7 @@ class TestLearnedCollectives:
     def test_an_unknown_fabric_of_slow_loopback_is_learned_as_well(self):
         layouts = ((2, 1), (4, 1))
         samples = measured(layouts=layouts, slower=100.0)
-        times = learned_collectives(samples, Fabric())
+        times = learn_collectives(samples, Fabric())
 
         assert np.median(errors(times, measured(layouts=layouts, slower=100.0, seed=1))) < 0.04
         assert times.estimates.values["bandwidth"] == pytest.approx(2.6 * GB, rel=0.1)
@@ -93,7 +93,7 @@ class TestLearnedCollectives:
 
     @pytest.mark.slow
     def test_a_fabric_whose_times_are_twice_as_long_gets_times_twice_as_long(self):
-        once, twice = (learned_collectives(measured(slower=slower), Fabric()) for slower in (1.0, 2.0))
+        once, twice = (learn_collectives(measured(slower=slower), Fabric()) for slower in (1.0, 2.0))
         calls = measured().calls
 
         np.testing.assert_allclose(twice.seconds_of(calls), 2 * once.seconds_of(calls), rtol=0.05)
@@ -101,7 +101,7 @@ class TestLearnedCollectives:
     @pytest.mark.parametrize("kind", ["send", "all_to_all"])
     def test_one_kind_on_one_layout_is_enough_for_itself(self, kind):
         samples = measured((kind,), ((2, 1),))
-        times = learned_collectives(samples, Fabric())
+        times = learn_collectives(samples, Fabric())
 
         assert np.median(errors(times, measured((kind,), ((2, 1),), seed=1))) < 0.05
         assert times.is_outside("all_reduce", nbytes=2.0**20, ranks=2, nodes=1)
@@ -110,9 +110,9 @@ class TestLearnedCollectives:
     def test_five_samples_are_enough_and_four_are_not(self):
         few = measured(("all_reduce",), ((2, 1),), sizes=2.0 ** np.array([14, 18, 22, 26, 30]))
 
-        assert np.median(errors(learned_collectives(few, DATASHEET), few)) < 0.1
+        assert np.median(errors(learn_collectives(few, DATASHEET), few)) < 0.1
         with pytest.raises(SpecError, match=r"4 of a fabric are too few. At least 5"):
-            learned_collectives(few[np.arange(4)], DATASHEET)
+            learn_collectives(few[np.arange(4)], DATASHEET)
 
     def test_a_bump_of_the_curves_is_learned_where_the_law_has_none(self):
         def bent(samples):
@@ -120,7 +120,7 @@ class TestLearnedCollectives:
             return dataclasses.replace(samples, seconds=samples.seconds * np.exp(bump))
 
         sizes = 2.0 ** np.arange(10, 30.1, 1)
-        times = learned_collectives(bent(measured(sizes=sizes)), DATASHEET)
+        times = learn_collectives(bent(measured(sizes=sizes)), DATASHEET)
         unseen = bent(measured(sizes=sizes * 2**0.5, seed=1))
         by_law = np.abs(times.law(unseen.calls) / unseen.seconds - 1)
 
@@ -132,7 +132,7 @@ class TestLearnedCollectives:
     def test_cold_starts_move_nothing_much(self):
         samples = measured()
         cold = samples.seconds * np.where(samples.calls.nbytes == 2.0**10, 20.0, 1.0)
-        times = learned_collectives(dataclasses.replace(samples, seconds=cold), DATASHEET)
+        times = learn_collectives(dataclasses.replace(samples, seconds=cold), DATASHEET)
 
         large = samples[samples.calls.nbytes > 2.0**20]
         assert np.median(errors(times, large)) < 0.04
@@ -141,7 +141,7 @@ class TestLearnedCollectives:
         samples = measured()
 
         with pytest.raises(SpecError, match="not positive numbers"):
-            learned_collectives(dataclasses.replace(samples, seconds=samples.seconds * np.nan), DATASHEET)
+            learn_collectives(dataclasses.replace(samples, seconds=samples.seconds * np.nan), DATASHEET)
 
 
 class TestSamples:

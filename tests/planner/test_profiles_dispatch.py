@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.network.sampled_dispatch import Exchanges, constant_names, seconds_per_byte, visited_places
-from planner.measure.fit.dispatch import learned_dispatch
+from costmodel.network.sampled_dispatch import Exchanges, constant_names, num_visited_places, seconds_per_byte
+from planner.measure.fit.dispatch import learn_dispatch
 from planner.measure.fit.estimation import Measured
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
@@ -79,7 +79,7 @@ class TestLaw:
         draw = np.random.default_rng(0).integers(0, 4, (20000, 8))
         seen = np.mean([len(set(row)) for row in draw.tolist()])
 
-        assert visited_places(np.array([4.0]), np.array([8.0]))[0] == pytest.approx(seen, rel=0.01)
+        assert num_visited_places(np.array([4.0]), np.array([8.0]))[0] == pytest.approx(seen, rel=0.01)
 
     def test_with_many_processors_a_network_passes_what_is_for_other_nodes(self):
         found = seconds_per_byte(TRUE, exchanges(np.array([64]), 10**6, leaves=True))
@@ -104,7 +104,7 @@ class TestLearnedDispatch:
     def test_ranks_that_were_left_out_are_predicted_and_in_their_interval(self):
         samples = measured()
         out = samples.calls.ranks == 32
-        times = learned_dispatch(samples[~out])
+        times = learn_dispatch(samples[~out])
         unseen = samples[out]
         seconds = times.seconds(unseen.calls, 1.0)
         low, high = times.interval(unseen.calls, 1.0)
@@ -114,7 +114,7 @@ class TestLearnedDispatch:
         np.testing.assert_allclose(times.seconds(unseen.calls, 1e6), 1e6 * seconds)
 
     def test_efficiencies_of_links_are_found(self):
-        values = learned_dispatch(measured()).estimates.values
+        values = learn_dispatch(measured()).estimates.values
 
         assert values["network_efficiency"] == pytest.approx(0.9, rel=0.1)
         assert values["link_efficiency"] == pytest.approx(0.7, rel=0.15)
@@ -123,14 +123,14 @@ class TestLearnedDispatch:
         samples = measured()
         calls = samples[samples.calls.includes_call]
 
-        assert learned_dispatch(samples).with_calls == {"ours"}
-        times = learned_dispatch(calls)
+        assert learn_dispatch(samples).with_calls == {"ours"}
+        times = learn_dispatch(calls)
         attach_kernel = dataclasses.replace(calls.calls, includes_call=np.zeros(len(calls), dtype=bool))
         assert times.with_calls == frozenset()
         np.testing.assert_allclose(times.law(attach_kernel), times.law(calls.calls))
 
     def test_a_library_of_which_no_sample_is_known_is_refused(self):
-        times = learned_dispatch(measured())
+        times = learn_dispatch(measured())
 
         with pytest.raises(SpecError, match=r"'our' was not sampled\. Did you mean 'ours'"):
             times.seconds(exchanges(np.array([8]), 8, leaves=False, name="our"), 1.0)
@@ -139,6 +139,6 @@ class TestLearnedDispatch:
         samples = measured()
 
         with pytest.raises(SpecError, match=r"4 of token exchanges are too few"):
-            learned_dispatch(samples[np.arange(4)])
+            learn_dispatch(samples[np.arange(4)])
         with pytest.raises(SpecError, match="not positive numbers"):
-            learned_dispatch(dataclasses.replace(samples, seconds=-samples.seconds))
+            learn_dispatch(dataclasses.replace(samples, seconds=-samples.seconds))

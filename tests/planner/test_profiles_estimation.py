@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from costmodel.timing.gaussian_process import matern
-from planner.measure.fit.estimation import Known, estimated, likeliest_smoothness
+from planner.measure.fit.estimation import Known, estimate_constants, likeliest_smoothness
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
 
@@ -16,26 +16,28 @@ def constant(constants):
 
 class TestEstimated:
     def test_a_constant_lies_between_what_is_known_and_what_is_measured(self):
-        found = estimated(constant, np.exp([0.01, 0.01, 0.01]), {"seconds": Known(value=1.0, width=0.1)}, related=1.0)
+        found = estimate_constants(
+            constant, np.exp([0.01, 0.01, 0.01]), {"seconds": Known(value=1.0, width=0.1)}, related=1.0
+        )
 
         # three samples of precision 1 / 0.1^2 beside one of what is known
         assert found.logarithms[0] == pytest.approx(3 / 4 * 0.01, rel=0.01)
         assert found.deviation("seconds") == pytest.approx(0.1 / 2)
 
     def test_a_sample_far_off_says_little(self):
-        found = estimated(constant, np.exp([0.0, 0.0, 3.0]), {"seconds": Known(value=1.0, width=1.0)})
+        found = estimate_constants(constant, np.exp([0.0, 0.0, 3.0]), {"seconds": Known(value=1.0, width=1.0)})
 
         assert abs(found.logarithms[0]) < 0.02
 
     def test_weights_say_whom_to_believe(self):
         measured, known = np.exp([0.0, 0.0, 0.05]), {"seconds": Known(value=1.0, width=1.0)}
-        last = estimated(constant, measured, known, weights=np.array([0.01, 0.01, 1.0])).logarithms[0]
+        last = estimate_constants(constant, measured, known, weights=np.array([0.01, 0.01, 1.0])).logarithms[0]
 
         assert last == pytest.approx(0.05, abs=0.005)
 
     def test_what_samples_say_nothing_of_stays_as_it_was(self):
         known = {"seconds": Known(value=1.0, width=1.0), "other": Known(value=7.0, width=0.3)}
-        found = estimated(constant, np.exp([0.1, 0.1, 0.1]), known)
+        found = estimate_constants(constant, np.exp([0.1, 0.1, 0.1]), known)
 
         assert found.values["other"] == pytest.approx(7.0)
         assert found.deviation("other") == pytest.approx(0.3)
@@ -46,7 +48,7 @@ class TestEstimated:
 
         known = {name: Known(value=1.0, width=1.0) for name in ("one", "other")}
 
-        assert slower(estimated(slower, np.full(5, 2.0), known).values)[0] == pytest.approx(2.0, rel=0.02)
+        assert slower(estimate_constants(slower, np.full(5, 2.0), known).values)[0] == pytest.approx(2.0, rel=0.02)
 
 
 class TestSmoothness:

@@ -11,10 +11,10 @@ import pytest
 from costmodel import catalog
 from costmodel.facts.samples import Fabric, Samples
 from costmodel.network.collectives import collective_seconds
-from costmodel.network.sampled_fabric import sampled_collectives, sampled_seconds
+from costmodel.network.sampled_fabric import learn_collectives, sampled_seconds
 from planner.measure.fit.communication import FEWEST
-from planner.measure.fit.device import fitted_device
-from planner.measure.fit.fabric import sampled_fabric, unlearned_collectives
+from planner.measure.fit.device import fit_device
+from planner.measure.fit.fabric import learn_fabric, report_unlearned_collectives
 from planner.measure.sample.samples import Point, Sample, Sizes
 from tests.builders_cluster import a_cluster, achieved
 from tests.builders_samples import (
@@ -41,7 +41,7 @@ def samples() -> list[Sample]:
 @pytest.fixture(scope="module")
 def learned(samples: list[Sample]) -> Any:
     """What a file says of them, and the same to be asked."""
-    return sampled_fabric(samples, Fabric())
+    return learn_fabric(samples, Fabric())
 
 
 def a_sampled_cluster(fabric: Any, **changes: Any) -> Any:
@@ -64,7 +64,7 @@ def a_sampled_cluster(fabric: Any, **changes: Any) -> Any:
 class TestStored:
     def test_a_file_says_what_was_learned(self, learned: Any):
         stored, times = learned
-        again = sampled_collectives(a_sampled_cluster(stored))
+        again = learn_collectives(a_sampled_cluster(stored))
         for kind, ranks, nodes in KIND_GROUPS:
             for nbytes in (2e4, 3e6, 2e8):
                 case = {"nbytes": nbytes, "ranks": ranks, "nodes": nodes}
@@ -83,13 +83,13 @@ class TestStored:
 
     def test_few_collectives_are_not_learned_silently(self, samples: list[Sample]):
         few = samples[: FEWEST - 1]
-        assert sampled_fabric(few, Fabric()) == (None, None)
-        assert [one.name for one in unlearned_collectives(few)] == ["collectives"]
-        assert unlearned_collectives(()) == ()
+        assert learn_fabric(few, Fabric()) == (None, None)
+        assert [one.name for one in report_unlearned_collectives(few)] == ["collectives"]
+        assert report_unlearned_collectives(()) == ()
 
     def test_networks_of_the_file_are_those_of_the_machine(self, samples: list[Sample]):
         more = [*samples, *samples_of([*matmul_points(rows=(256, 4096), widths=(1024, 8192)), COPY])]
-        entry = fitted_device(more, name="mine").entry
+        entry = fit_device(more, name="mine").entry
         node, network = entry["networks"]
         assert (node["num_peers"], network["num_peers"]) == (4, 1048576)
         assert node["bandwidth"] == pytest.approx(LINK_BANDWIDTH, rel=0.15)
@@ -129,7 +129,7 @@ class TestClusters:
 
     def test_what_nobody_sampled_is_computed(self, samples: list[Sample]):
         """Of a table that never left a node the device's networks say what passes between nodes."""
-        alone, _ = sampled_fabric([one for one in samples if one.point.sizes.nodes == 1], Fabric())
+        alone, _ = learn_fabric([one for one in samples if one.point.sizes.nodes == 1], Fabric())
         cluster = a_sampled_cluster(alone)
         computed = replace(cluster, device=replace(cluster.device, **achieved(cluster.device, times="roofline")))
         case = {"nbytes": 1e8, "stride": 1}
@@ -140,4 +140,4 @@ class TestClusters:
 
     def test_other_times_do_not_ask_samples(self, learned: Any):
         cluster = a_sampled_cluster(learned[0], times="modified_roofline")
-        assert sampled_collectives(cluster) is None
+        assert learn_collectives(cluster) is None

@@ -7,7 +7,7 @@ from costmodel.errors import SpecError
 from costmodel.timing.sampled import Rates
 from costmodel.timing.sampled_shapes import matmul_shapes, streaming_shapes
 from planner.measure.fit.estimation import widening
-from planner.measure.fit.learning import dealt, estimated_rates, hold_out, learned, unadapted
+from planner.measure.fit.learning import deal_families, fit_rates, hold_out, learn_operator, replace_rates
 
 pytest.importorskip("sklearn", reason="learning needs scikit-learn")
 
@@ -32,7 +32,7 @@ class TestLearned:
     def test_rates_of_a_pure_roofline_are_found(self):
         draw = np.random.default_rng(0)
         shapes = matmul_shapes(*2 ** draw.uniform(3, 13, (3, 300)), num_processors=100)
-        found = estimated_rates(shapes, DEVICE.seconds(shapes))
+        found = fit_rates(shapes, DEVICE.seconds(shapes))
 
         assert found.flops_per_second == pytest.approx(2e14, rel=0.01)
         assert found.bytes_per_second == pytest.approx(1.5e12, rel=0.01)
@@ -40,7 +40,7 @@ class TestLearned:
 
     def test_what_only_moves_bytes_has_no_rate_of_computing(self):
         shapes = streaming_shapes(2.0 ** np.arange(10), np.full(10, 4096.0), bytes_per_element=4.0)
-        found = estimated_rates(shapes, DEVICE.seconds(shapes))
+        found = fit_rates(shapes, DEVICE.seconds(shapes))
 
         assert np.isinf(found.flops_per_second)
         assert found.bytes_per_second == pytest.approx(1.5e12, rel=0.02)
@@ -49,8 +49,10 @@ class TestLearned:
     @pytest.mark.slow
     def test_families_that_were_left_out_are_predicted_far_better_than_by_rates(self):
         shapes, seconds, families = measured(DEVICE, 800, seed=1)
-        out = dealt(families, 5) == 0
-        times = learned(shapes[~out], seconds[~out], [one for one, left in zip(families, out, strict=True) if not left])
+        out = deal_families(families, 5) == 0
+        times = learn_operator(
+            shapes[~out], seconds[~out], [one for one, left in zip(families, out, strict=True) if not left]
+        )
         errors = np.abs(times.seconds(shapes[out]) / seconds[out] - 1)
         by_rates = np.abs(times.rates.seconds(shapes[out]) / seconds[out] - 1)
         low, high = times.interval(shapes[out])
@@ -61,11 +63,11 @@ class TestLearned:
 
     @pytest.mark.slow
     def test_few_samples_move_another_devices_times(self):
-        base = learned(*measured(DEVICE, 800, seed=1))
+        base = learn_operator(*measured(DEVICE, 800, seed=1))
         few = measured(OTHER, 60, seed=1, slower=0.4)
         shapes, seconds, _ = measured(OTHER, 500, seed=1, slower=0.4)
-        moved = np.median(np.abs(learned(*few, base=base).seconds(shapes) / seconds - 1))
-        by_rates = np.median(np.abs(unadapted(base, *few[:2]).seconds(shapes) / seconds - 1))
+        moved = np.median(np.abs(learn_operator(*few, base=base).seconds(shapes) / seconds - 1))
+        by_rates = np.median(np.abs(replace_rates(base, *few[:2]).seconds(shapes) / seconds - 1))
 
         assert moved < 0.03
         assert moved < by_rates
@@ -74,8 +76,8 @@ class TestLearned:
     def test_intervals_widen_where_families_differ_more_than_their_samples(self):
         shapes, seconds, families = measured(DEVICE, 300, seed=2, noise=0.001)
         shifts = np.random.default_rng(0).normal(size=12)[np.asarray(families)]
-        alike = learned(shapes, seconds, families)
-        unlike = learned(shapes, seconds * np.exp(0.2 * shifts), families)
+        alike = learn_operator(shapes, seconds, families)
+        unlike = learn_operator(shapes, seconds * np.exp(0.2 * shifts), families)
 
         assert np.median(unlike.relative_deviation(shapes)) > 2 * np.median(alike.relative_deviation(shapes))
 
@@ -92,10 +94,10 @@ class TestLearned:
     def test_a_base_that_misleads_is_left_aside(self):
         shapes, seconds, families = measured(DEVICE, 400, seed=1)
         wild = seconds * np.exp(0.5 * np.sin(5 * shapes.features[:, 0] + 7 * shapes.features[:, 2]))
-        base = learned(shapes, wild, families)
+        base = learn_operator(shapes, wild, families)
         few = measured(OTHER, 60, seed=5)
 
-        assert len(learned(*few, base=base).processes) == 1
+        assert len(learn_operator(*few, base=base).processes) == 1
 
     def test_nine_of_ten_scores_lie_within_the_widened_deviation(self):
         scores = np.arange(1.0, 100.0)
@@ -105,7 +107,7 @@ class TestLearned:
 
     def test_folds_keep_families_whole(self):
         families = [f"family {number % 13}" for number in range(200)]
-        folds = dealt(families, 5)
+        folds = deal_families(families, 5)
 
         assert set(folds) == set(range(5))
         for family in set(families):
@@ -115,11 +117,11 @@ class TestLearned:
         shapes, seconds, families = measured(DEVICE, 2, seed=4)
 
         with pytest.raises(SpecError, match=r"2 of one kind of operator are too few. At least 3"):
-            learned(shapes, seconds, families)
+            learn_operator(shapes, seconds, families)
 
     def test_few_samples_stay_near_their_roofline(self):
         shapes, seconds, families = measured(DEVICE, 5, seed=4)
 
-        times = learned(shapes, seconds, families)
+        times = learn_operator(shapes, seconds, families)
 
         assert np.median(np.abs(times.seconds(shapes) / seconds - 1)) < 0.1

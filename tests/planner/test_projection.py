@@ -23,7 +23,7 @@ from planner.measure.project.comparison import covered_fraction, differences
 from planner.measure.project.measured_device import road
 from planner.measure.project.memory import Peaks
 from planner.measure.project.posterior import simulated_seconds
-from planner.measure.project.projected import ProjectedPart, project, project_plan, projected_interval
+from planner.measure.project.projected import ProjectedPart, project, project_interval, project_plan
 from planner.measure.project.small_runs import small_runs
 from planner.measure.project.wording import projection_text
 from planner.measure.runs.predictions import GIB, Case
@@ -293,7 +293,7 @@ class TestInterval:
         parts = [part_of("compute", 8.0, 1.0), part_of("bubble", 2.0, 0.0)]
         of_model = Interval(low_seconds=9.0, high_seconds=12.0, basis="runs")
 
-        found = projected_interval(parts, 0.02, of_model, 10.0)
+        found = project_interval(parts, 0.02, of_model, 10.0)
 
         reach = math.exp(1.2816 * 0.02)
         assert found.low_seconds == pytest.approx(8 / reach + 1.8)
@@ -304,7 +304,7 @@ class TestInterval:
         """The model's 3 % and the runs' 4 % together are 5 %, in logarithms."""
         of_model = Interval(low_seconds=math.exp(-0.03), high_seconds=math.exp(0.03), basis="runs")
 
-        found = projected_interval([part_of("compute", 1.0, 0.0)], 0.04 / 1.2816, of_model, 1.0)
+        found = project_interval([part_of("compute", 1.0, 0.0)], 0.04 / 1.2816, of_model, 1.0)
 
         assert math.log(found.low_seconds) == pytest.approx(-0.05)
         assert math.log(found.high_seconds) == pytest.approx(0.05)
@@ -356,7 +356,7 @@ class TestInterval:
             truth = simulated_seconds(way.facts(job, values), strategy)
             measured, truth = (one * math.exp(0.02 * random.standard_normal()) for one in (measured, truth))
             found = project(job, {}, [replace(case, run=replace(case.run, step_seconds=measured))])
-            noise = projected_interval(found.parts, 0.02, found.report.plan.interval, found.step_seconds)
+            noise = project_interval(found.parts, 0.02, found.report.plan.interval, found.step_seconds)
             inside += found.interval.low_seconds <= truth <= found.interval.high_seconds
             by_noise += noise.low_seconds <= truth <= noise.high_seconds
 
@@ -620,7 +620,7 @@ class TestCommands:
         projected = project(job, {}, small_runs([path], job))
         found = anchor(job, small_runs([path], job))
 
-        planned, share = project_plan(found, job, estimate(found.applied(job), {}).plan)
+        planned, share = project_plan(found, job, estimate(found.apply_to(job), {}).plan)
 
         assert planned.interval == projected.interval
         assert share.measured_fraction == projected.measured_fraction

@@ -14,7 +14,7 @@ from costmodel.strategy import Sharding
 from planner import compare_recipe, estimate, judge_recipes, load, plan, recipe_candidates, recipes_for, render
 from planner.cli import main
 from planner.jobs.recipes import Recipe, recipe, recipes, select_recipes
-from planner.search.recipes import fit_recipe, nearest_layouts, refused_recipes
+from planner.search.recipes import fit_recipe, list_refused_recipes, nearest_layouts
 from planner.verbs.recipes import nearest_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +129,7 @@ def test_devices_that_no_dp_reaches_are_refused():
     given = job(48)
 
     assert recipes_for(given) == ()
-    assert "tp x cp x pp = 32 does not divide 48 GPUs" in dict(refused_recipes(given))[recipe(ID)]
+    assert "tp x cp x pp = 32 does not divide 48 GPUs" in dict(list_refused_recipes(given))[recipe(ID)]
 
 
 ID = "llama3-70b-64xh100-bf16-26.06.01"
@@ -150,7 +150,7 @@ def test_sequences_too_long_are_refused():
     given = job(sequence=131072)
 
     assert recipes_for(given) == ()
-    assert "is for sequences of 8,192 tokens" in dict(refused_recipes(given))[recipe(ID)]
+    assert "is for sequences of 8,192 tokens" in dict(list_refused_recipes(given))[recipe(ID)]
 
 
 @pytest.mark.parametrize(

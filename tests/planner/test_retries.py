@@ -137,7 +137,7 @@ def test_a_full_device_is_said_to_be_slow():
     problem = load(a_job())
     peak = estimate(problem, {"tp": 8}).plan.estimate.device_bytes
     device = replace(problem.facts.cluster.device, memory_bytes=peak * 1.01)
-    report = estimate(problem.with_cluster(device=device), {"tp": 8})
+    report = estimate(problem.change_cluster(device=device), {"tp": 8})
 
     record = json.loads(render(report, "json"))
     text = " ".join(render(report, "table").split())

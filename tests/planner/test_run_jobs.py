@@ -15,15 +15,15 @@ from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenD
 from planner import load
 from planner.jobs.completion import strategy_entries
 from planner.jobs.run_jobs import job_of, references
-from planner.measure.calibrate.constants import with_values
+from planner.measure.calibrate.constants import replace_constants
 from planner.measure.runs.predictions import (
     Case,
     Prediction,
     RejectedRow,
     cases,
+    find_unreported_recompute,
     predict,
     predictions,
-    unreported_recompute,
 )
 from tests.builders_runs import (
     DEEPSEEK_V3,
@@ -202,9 +202,9 @@ def test_what_a_silent_row_must_have_recomputed(tmp_path):
 
     assert (silent.strategy.recompute, other.strategy.recompute) == (Recompute.FULL, Recompute.NONE)
     assert (silent.is_inferred, other.is_inferred) == (True, False)
-    assert unreported_recompute(silent) is not None
-    assert unreported_recompute(other) is not None
-    assert (stated.strategy.recompute, unreported_recompute(stated)) == (Recompute.NONE, None)
+    assert find_unreported_recompute(silent) is not None
+    assert find_unreported_recompute(other) is not None
+    assert (stated.strategy.recompute, find_unreported_recompute(stated)) == (Recompute.NONE, None)
 
 
 # --- the facts ---------------------------------------------------------------------------------------------
@@ -493,7 +493,7 @@ def test_other_constants_move_predictions_and_nothing_else(tmp_path):
 
     one, ours = a_case(tmp_path), known()
     (matmul,) = [c for c in constants() if c.calibration == "hopper" and c.fields[0] == "matmul_efficiency.bf16"]
-    halved = with_values(ours, [matmul], [catalog.calibration("hopper").constants.matmul_efficiency["bf16"] / 2])
+    halved = replace_constants(ours, [matmul], [catalog.calibration("hopper").constants.matmul_efficiency["bf16"] / 2])
 
     before, slower, after = (predict(one, references) for references in (ours, halved, ours))
 

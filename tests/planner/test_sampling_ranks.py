@@ -390,11 +390,11 @@ class Library:
     """Collectives that remember how they were called."""
 
     def __init__(self, called: list[tuple[str, list[int]]]) -> None:
-        self._called = called
+        self._call_expression = called
 
     def __getattr__(self, name: str):
         def call(*given: object, **_: object) -> None:
-            self._called.append((name, [one.nbytes for one in given if hasattr(one, "nbytes")]))
+            self._call_expression.append((name, [one.nbytes for one in given if hasattr(one, "nbytes")]))
 
         return call
 

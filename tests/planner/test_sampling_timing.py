@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock, Limits, NotCoveredError, timed
+from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock, Limits, NotCoveredError, measure_call
 
 
 class FakeClock:
@@ -38,7 +38,7 @@ class FakeClock:
 
 def test_the_median_is_not_moved_by_an_outlier():
     """Of 1, 1, 1, 1 and 50 ms it is 1 ms, and the quartiles are the same."""
-    timing = timed([lambda: None], FakeClock([1e-3, 1e-3, 1e-3, 50e-3, 1e-3]), Limits(seconds=10))
+    timing = measure_call([lambda: None], FakeClock([1e-3, 1e-3, 1e-3, 50e-3, 1e-3]), Limits(seconds=10))
 
     assert timing.seconds == 1e-3
     assert timing.spread == 0
@@ -48,7 +48,7 @@ def test_spread_is_half_the_interquartile_range():
     """The quartiles of 8, 9, 10, 11 and 12 ms are 9 and 11 ms: 1 of 10 ms."""
     clock = FakeClock([99, 10e-3, 8e-3, 9e-3, 11e-3, 12e-3])  # the first one warms up
 
-    timing = timed([lambda: None], clock, Limits(seconds=1, enough_repeats=5, most_repeats=5))
+    timing = measure_call([lambda: None], clock, Limits(seconds=1, enough_repeats=5, most_repeats=5))
 
     assert (timing.seconds, timing.repeats) == (10e-3, 5)
     assert timing.spread == pytest.approx(0.1)
@@ -56,7 +56,7 @@ def test_spread_is_half_the_interquartile_range():
 
 def test_a_quiet_device_needs_few_repeats():
     """With no spread at all the error is none after those that are enough."""
-    assert timed([lambda: None], FakeClock([1e-3]), Limits(seconds=10, enough_repeats=10)).repeats <= 20
+    assert measure_call([lambda: None], FakeClock([1e-3]), Limits(seconds=10, enough_repeats=10)).repeats <= 20
 
 
 def test_a_noisy_one_is_repeated_until_the_median_is_known():
@@ -67,14 +67,14 @@ def test_a_noisy_one_is_repeated_until_the_median_is_known():
     """
     noisy = [8e-3, 9e-3, 10e-3, 11e-3, 12e-3]
 
-    timing = timed([lambda: None], FakeClock(noisy), Limits(seconds=60, most_repeats=2000))
+    timing = measure_call([lambda: None], FakeClock(noisy), Limits(seconds=60, most_repeats=2000))
 
     assert 300 <= timing.repeats <= 400
 
 
 def test_time_for_one_point_ends():
     """Noise that never ends is cut off by the time of the point: 0.1 s of some 10 ms."""
-    timing = timed([lambda: None], FakeClock([5e-3, 15e-3]), Limits(seconds=0.1))
+    timing = measure_call([lambda: None], FakeClock([5e-3, 15e-3]), Limits(seconds=0.1))
 
     assert 3 <= timing.repeats <= 12
 
@@ -83,7 +83,7 @@ def test_slow_calls_are_repeated_three_times():
     """A call of 2 s is beyond its time at once, but one number is no median."""
     clock = FakeClock([2.0])
 
-    assert timed([lambda: None], clock, Limits(seconds=0.5)).repeats == 3
+    assert measure_call([lambda: None], clock, Limits(seconds=0.5)).repeats == 3
     assert clock.time == 8.0  # one more warms up
 
 
@@ -91,7 +91,7 @@ def test_short_calls_are_timed_together():
     """A window of 200 us has 20 calls of 10 us."""
     clock = FakeClock([10e-6])
 
-    assert timed([lambda: None], clock, Limits(seconds=0.01)).seconds == pytest.approx(10e-6)
+    assert measure_call([lambda: None], clock, Limits(seconds=0.01)).seconds == pytest.approx(10e-6)
     assert clock.sizes[-1] == 20
 
 
@@ -102,7 +102,7 @@ def test_inputs_are_taken_in_turn():
     def counted(index: int) -> None:
         counts[index] += 1
 
-    timed([lambda index=index: counted(index) for index in range(3)], FakeClock([1e-3]), Limits(seconds=0.1))
+    measure_call([lambda index=index: counted(index) for index in range(3)], FakeClock([1e-3]), Limits(seconds=0.1))
 
     assert min(counts) > 0
     assert max(counts) - min(counts) <= 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from costmodel.errors import SpecError
 from costmodel.facts.reliability import Checkpoint, Reliability
 from costmodel.facts.workload import Workload
-from costmodel.reliability import on_cluster
+from costmodel.reliability import scale_reliability
 from planner.jobs.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_every
 from tests.builders_cluster import a_cluster, a_workload
 
@@ -150,7 +150,7 @@ def test_storage_that_no_schedule_keeps_up_with_is_refused_with_the_least_that_d
 
     def scheduled(bandwidth: float) -> CheckpointSchedule:
         faster = replace(given, checkpoint=replace(saved, storage_bandwidth=bandwidth))
-        return schedule_checkpoints(cluster, training, on_cluster(cluster, faster), step_seconds=2)
+        return schedule_checkpoints(cluster, training, scale_reliability(cluster, faster), step_seconds=2)
 
     with pytest.raises(SpecError, match=r"storage_bandwidth.*no schedule keeps up.*takes storage 1000 s") as refused:
         scheduled(1e9)
@@ -170,4 +170,4 @@ def test_seconds_that_no_schedule_keeps_up_with_are_named():
     )
 
     with pytest.raises(SpecError, match=r"reliability\.checkpoint_seconds: no schedule keeps up"):
-        schedule_checkpoints(cluster, a_training(100_000), on_cluster(cluster, given), step_seconds=2)
+        schedule_checkpoints(cluster, a_training(100_000), scale_reliability(cluster, given), step_seconds=2)

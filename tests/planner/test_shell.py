@@ -13,7 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.script import follow
-from planner.frameworks.shell.text import known_part, unknown_names, written
+from planner.frameworks.shell.text import known_part, unknown_names, write_unknowns
 
 BASH = shutil.which("bash")
 
@@ -112,7 +112,7 @@ def test_what_is_not_set_stands_by_its_name():
 
     words = script.commands[0].words
 
-    assert [written(word) for word in words] == ["run", "--nodes", "$NODES", "--x", "$(nproc)", "$Bc"]
+    assert [write_unknowns(word) for word in words] == ["run", "--nodes", "$NODES", "--x", "$(nproc)", "$Bc"]
     assert unknown_names(words[2]) == ["NODES"]
     assert known_part(words[5]) == "c"
     assert script.variables.uses["B"] == [2, 3]
@@ -124,7 +124,7 @@ def test_what_is_not_known_stays_one_name_in_a_shell_inside():
 
     words = next(command.words for command in script.commands if command.words[0] == "run")
 
-    assert [written(word) for word in words] == ["run", "`pwd`/x", '$(cat "a b" | head)', "$C"]
+    assert [write_unknowns(word) for word in words] == ["run", "`pwd`/x", '$(cat "a b" | head)', "$C"]
     assert unknown_names(words[2]) == ['$(cat "a b" | head)']
 
 
@@ -236,7 +236,7 @@ def test_what_a_loop_without_a_known_count_changes_is_not_known(loop):
     """It stands by its name, with the line of the loop; what is given beside the script counts behind it."""
     script = follow(f"TP=2; PP=1\n{loop}\nrun $TP $PP")
 
-    assert [written(word) for word in script.commands[-1].words] == ["run", "$TP", "1"]
+    assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "$TP", "1"]
     assert script.variables.uses["TP"] == [2]
     assert follow(f"TP=2\n{loop}\nrun $TP", {"TP": "8"}).commands[-1].words == ("run", "8")
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner.search.domains import (
@@ -45,7 +45,7 @@ def test_every_row_satisfies_every_rule_of_rows():
     space = build_space(problem)
 
     for values in rows_of(space):
-        assert not violated(problem.facts, dict(zip(ROW_DECISIONS, values, strict=True)), rules=space.rules.rows)
+        assert not find_violations(problem.facts, dict(zip(ROW_DECISIONS, values, strict=True)), rules=space.rules.rows)
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_size_counts_the_strategies_that_the_rules_allow():
         counted = 0
         for features in product(*(column.tolist() for column in space.features.values())):
             strategy = dict(zip(DECISIONS, (*rows[row], *features), strict=True))
-            counted += not violated(problem.facts, strategy, rules=space.rules.mixed)
+            counted += not find_violations(problem.facts, strategy, rules=space.rules.mixed)
         assert of_row[row] == counted
 
     assert space.size == sum(of_row)

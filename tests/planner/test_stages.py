@@ -131,7 +131,7 @@ def test_uneven_stages_recompute_what_the_best_even_ones_do():
     problem = replace(problem, search=replace(problem.search, stages=StageChoice.LAYERS))
     device = replace(problem.facts.cluster.device, memory_bytes=1.3e9)
 
-    outcome = search(problem.with_cluster(device=device))
+    outcome = search(problem.change_cluster(device=device))
 
     (strategy,) = outcome.strategies
     assert strategy.layout is not None

@@ -12,7 +12,7 @@ from costmodel.errors import SpecError
 from planner import cli, estimate, explain, export, load, plan, render
 from planner.frameworks import TARGETS
 from planner.frameworks.target import refusals
-from planner.search.runnable import answers_of, as_plan, require_runnable, targets_of
+from planner.search.runnable import answers_of, require_runnable, targets_of, wrap_as_plan
 from tests.planner.test_job import JOBS
 
 JOB = {
@@ -216,7 +216,7 @@ def test_what_answers_ask_of_a_plan_needs_no_costs(target):
     problem = a_job(target)
     whole = estimate(problem, {})
 
-    alone = as_plan(problem.facts, whole.plan.strategy)
+    alone = wrap_as_plan(problem.facts, whole.plan.strategy)
 
     assert refusals(alone, answers_of(target)) == refusals(whole.plan, answers_of(target)) == {}
     assert answers_of(target).require_job(alone) == answers_of(target).require_job(whole.plan)

@@ -15,7 +15,7 @@ from costmodel.errors import SpecError
 from costmodel.step.data_parallel import update_seconds
 from costmodel.step.estimate import stages_of
 from costmodel.strategy import Strategy
-from costmodel.timing.sampled_source import sampled_size
+from costmodel.timing.sampled_source import size_of_operator
 from costmodel.timing.source import operator_times
 from costmodel.timing.work import KernelSize
 from planner.cli import main
@@ -193,7 +193,7 @@ def a_stage(plan: Plan, stage: int, layers: int) -> Trace:
         there = stage == (0 if operator.name == "embedding" else plan.strategy.pp - 1) if is_end else layers
         seconds = float(times.forward_seconds(operator)) + float(times.backward_seconds(operator))
         for _ in range(int(there)):
-            size = sampled_size(operator)
+            size = size_of_operator(operator)
             assert size is not None
             for name, sizes in called_as(size):
                 made.operator(name, start, 90, *sizes, sequence=start)

@@ -15,14 +15,14 @@ from planner.jobs.problem import load
 from planner.measure.sample.samples import TRACED, Point, Sizes
 from planner.measure.sample.table import read_samples
 from planner.measure.traces.events import Category, Device, Operands, Trace
-from planner.measure.traces.report.device_file import host_times, traced_constants, traced_device
+from planner.measure.traces.report.device_file import fit_device_file, host_times, measure_constants
 from planner.measure.traces.report.extraction import (
     DIVIDED,
     LEFT_OUT,
     LOWER_BOUND,
     ONLY_BESIDE,
     SEVERAL,
-    extracted,
+    extract_samples,
     machine_of,
     missing_operators,
 )
@@ -71,7 +71,7 @@ class TestSamples:
         traces = [a_linear_step().trace(), a_linear_step().trace(), a_linear_step().trace()]
         duration = traces[2].events.duration
         duration[duration == 20] = 22
-        (found,) = (one for one in extracted(traces).samples if one.point == LINEAR)
+        (found,) = (one for one in extract_samples(traces).samples if one.point == LINEAR)
         assert found.timing.seconds == pytest.approx(20e-9)
         assert found.timing.repeats == 3
         assert found.timing.spread == pytest.approx(1 / 2 / 20)
@@ -79,7 +79,7 @@ class TestSamples:
 
     def test_the_share_that_became_samples(self) -> None:
         """All but 3 of 73 ns."""
-        assert extracted([a_linear_step().trace()]).known_fraction == pytest.approx(70 / 73)
+        assert extract_samples([a_linear_step().trace()]).known_fraction == pytest.approx(70 / 73)
 
     def test_slowdown_beside_communication_is_not_in_the_samples(self) -> None:
         """10 ns alone, 12 beside an all-reduce; another size ran beside it alone, 24 ns that would have been 20."""
@@ -91,7 +91,7 @@ class TestSamples:
         for number, (start, duration, columns) in enumerate(times):
             made.operator("aten::linear", 10 * number, 8, (8, 4), (columns, 4))
             made.kernel("gemm", start, duration, call=10 * number + 2, number=number, blocks=a_grid(columns))
-        found = extracted([made.trace()])
+        found = extract_samples([made.trace()])
         seconds = {one.point.sizes.n: one.timing.seconds for one in found.samples if one.point.operator == "matmul"}
         assert seconds == {16: pytest.approx(10e-9), 32: pytest.approx(20e-9)}
         assert found.slowdown is not None
@@ -105,7 +105,7 @@ class TestSamples:
         made.step(0, 100)
         made.add(Category.COPY, "Memcpy HtoD (Pinned -> Device)", 5, 10, on=SENDING, nbytes=1000)
         made.add(Category.COPY, "Memcpy HtoD (Pageable -> Device)", 20, 10, on=SENDING, nbytes=2000)
-        (found,) = extracted([made.trace()]).samples
+        (found,) = extract_samples([made.trace()]).samples
         assert (found.point.operator, found.point.sizes.nbytes) == ("host_to_device", 1000)
         assert (found.machine.device, found.machine.num_processors) == ("GPU X", 100)
 
@@ -119,10 +119,10 @@ class TestSamples:
                 message = a_message("all_reduce", elements=1000, ranks=(0, 1))
                 made.kernel("nccl", 10 + 100 * number, duration, message=message)
             traces.append(made.trace())
-        (both,) = extracted(traces).samples
+        (both,) = extract_samples(traces).samples
         assert (both.point.operator, both.point.sizes.ranks, both.point.sizes.nodes) == ("all_reduce", 2, 1)
         assert both.timing.seconds == pytest.approx(statistics.median((12e-9, 40e-9)))
-        alone = extracted(traces[:1])
+        alone = extract_samples(traces[:1])
         assert alone.samples[0].timing.seconds == pytest.approx(30e-9)
         assert LOWER_BOUND.format(number=1) in alone.doubts
 
@@ -145,7 +145,7 @@ class TestSamples:
                 "strategy": {"tp": 2, "pp": 2, "dp": 2, "sharding": "optimizer"},
             }
         )
-        (found,) = extracted([made.trace()], problem).samples
+        (found,) = extract_samples([made.trace()], problem).samples
         matrices = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096
         assert found.point.sizes.n == ((16 * matrices + 128256 * 4096) / 2 + num_norms * 4096) / 2
 
@@ -161,7 +161,7 @@ class TestSamples:
                 "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9},
             }
         )
-        missing = missing_operators(problem, extracted([made.trace()]))
+        missing = missing_operators(problem, extract_samples([made.trace()]))
         assert "expert_up forward" not in missing
         assert {"expert_up dgrad", "expert_down forward", "output_projection forward"} <= set(missing)
 
@@ -182,8 +182,8 @@ class TestDeviceFile:
     def test_times_of_the_trace_come_back(self) -> None:
         """Operators take what they took; the thread's time between them is shared among them."""
         trace = a_model_step()
-        found = extracted([trace])
-        fitted, constants = traced_device([trace], found, name="mine", facts=FACTS)
+        found = extract_samples([trace])
+        fitted, constants = fit_device_file([trace], found, name="mine", facts=FACTS)
         assert fitted.entry["calibration"]["samples"]["origin"] == "trace"
         assert fitted.entry["calibration"]["times"] == "sampled"
         assert [one.name for one in constants] == ["step_seconds"]
@@ -197,7 +197,7 @@ class TestDeviceFile:
     def test_the_time_of_the_host_is_in_no_rate_of_the_device(self) -> None:
         """An activation that reaches half of the bandwidth, with as much time of the thread before as behind it."""
         trace = a_model_step(between=10**6, gelu=2 * 2 * 1024 * 1024 * 1000 // 5000)
-        fitted, _ = traced_device([trace], extracted([trace]), name="mine", facts=FACTS)
+        fitted, _ = fit_device_file([trace], extract_samples([trace]), name="mine", facts=FACTS)
         assert fitted.entry["calibration"]["memory_efficiency"] == pytest.approx(0.5, rel=0.05)
         assert fitted.entry["calibration"]["kernel_gap_seconds"] < 1e-4
 
@@ -208,8 +208,8 @@ class TestDeviceFile:
         for number, (n, k) in enumerate(SHAPES):
             trace.operator("aten::linear", 10**6 * number, 2 * 1024 * n * k // 1000, (1024, k), (n, k))
         trace.operator("aten::gelu", 9 * 10**6, 5000, (64, 64))
-        found = extracted([trace.trace()])
-        fitted, _ = traced_device([trace.trace()], found, name="mine", facts=FACTS)
+        found = extract_samples([trace.trace()])
+        fitted, _ = fit_device_file([trace.trace()], found, name="mine", facts=FACTS)
         (gelu,) = (one for one in fitted.operators if one.operator == "gelu")
         assert gelu.num_samples == 1
         assert not [one for one in fitted.unlearned if one.name.startswith("gelu")]
@@ -222,8 +222,8 @@ class TestDeviceFile:
         for number, start in enumerate((0, 20, 40, 210, 240)):
             duration = 12 if start > 200 else 10
             made.kernel("norm", start, duration, call=start - 1 if start else 0, number=number + 1, blocks=a_grid(4))
-        slowdown = extracted([made.trace()]).slowdown
-        found = {one.name: one.value for one in traced_constants([made.trace()], slowdown, ())}
+        slowdown = extract_samples([made.trace()]).slowdown
+        found = {one.name: one.value for one in measure_constants([made.trace()], slowdown, ())}
         assert found["overlap_slowdown_compute"] == pytest.approx(1.2)
         assert found["launch_overhead_seconds"] == pytest.approx(statistics.median((20, 170, 30)) * 1e-9)
 

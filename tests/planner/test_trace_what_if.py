@@ -15,7 +15,7 @@ from costmodel.errors import SpecError
 from planner.cli import main
 from planner.measure.traces.events import Category, Message
 from planner.measure.traces.report.what_if import Change, what_if
-from planner.measure.traces.report.what_if_jobs import changed_jobs
+from planner.measure.traces.report.what_if_jobs import read_changed_jobs
 from planner.measure.traces.report.what_if_network import PlannedNetwork
 from planner.measure.traces.report.what_if_text import what_if_text
 from planner.measure.traces.structure import Phase, parts
@@ -160,7 +160,7 @@ class TestTensorParallel:
 
         planned = PlannedNetwork(*job_of(tmp_path / "job.yaml", ["tp=2", "sequence_parallel=false"]))
         one = Message(operation="all_reduce", elements_in=1024 * 2048, elements_out=1024 * 2048, dtype="BFloat16")
-        sums = found["after"]["0"]["communication"] / planned.of_tensor_parallel(one)
+        sums = found["after"]["0"]["communication"] / planned.tensor_parallel_nanoseconds(one)
         assert sums == pytest.approx((2 * 4 * 2 + 2) * 4, rel=1e-4)
 
     def test_four_ranks_take_what_the_network_says_of_four(self, split_trace, tmp_path, capsys):
@@ -169,7 +169,7 @@ class TestTensorParallel:
         found = answer(capsys, split_trace, "--job", job, "tp=4")
 
         one = Message(operation="all_reduce", elements_in=1024 * 2048, elements_out=1024 * 2048, dtype="BFloat16")
-        two, four = (PlannedNetwork(*job_of(job, given)).of_tensor_parallel(one) for given in ([], ["tp=4"]))
+        two, four = (PlannedNetwork(*job_of(job, given)).tensor_parallel_nanoseconds(one) for given in ([], ["tp=4"]))
         ratio = found["after"]["0"]["communication"] / found["before"]["0"]["communication"]
         assert ratio == pytest.approx(four / two, rel=1e-4)
         assert any("network model" in doubt for doubt in found["doubts"])
@@ -177,7 +177,7 @@ class TestTensorParallel:
 
 def job_of(path, assignments):
     """Facts and strategy of a job with some decisions."""
-    plan = changed_jobs(path, assignments)[1].plan
+    plan = read_changed_jobs(path, assignments)[1].plan
     return plan.facts, plan.strategy
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.catalog import releases
-from planner.measure.calibrate.cases import Predictor, folds_of, measured_logarithms
+from planner.measure.calibrate.cases import Predictor, folds_of, log_measured_seconds
 from planner.measure.calibrate.fit import Fit, Priors, fit
 from planner.measure.calibrate.left_out import Weights
 from planner.measure.runs.predictions import Case
@@ -152,11 +152,11 @@ def left_out_seconds(
     folds
         What each fit leaves out.
     """
-    measured = measured_logarithms(predictor.cases)
+    measured = log_measured_seconds(predictor.cases)
     seconds = np.full(len(measured), np.nan)
     for name, rows in folds.left_out.items():
         logs = fitted_without(predictor.cases, whole, measured, weigh, priors, unseen=folds.unseen[name])
-        seconds[rows] = np.exp(predictor.estimated(logs, rows))
+        seconds[rows] = np.exp(predictor.estimate_logarithms(logs, rows))
     return seconds
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from benchmarks.traces.synthetic.drawn import with_other_durations
 from benchmarks.traces.synthetic.making import Made, make
 from benchmarks.traces.synthetic.truth import Place
-from planner.measure.traces.breakdown import breakdowns
+from planner.measure.traces.breakdown import break_down
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers
 from planner.measure.traces.graph import Dependency, ExecutionGraph
@@ -69,7 +69,7 @@ def differences(made: Made, step: int = 0, *, other: Made | None = None) -> Diff
     start, end = _spans(graph, rows, truth, step)
     ranks = range(made.recipe.world_size)
     true = {rank: truth.truth.iterations[rank, step] for rank in ranks}
-    parts = breakdowns(graph, times)
+    parts = break_down(graph, times)
     return Differences(
         missing=_num_tasks(made, step) - int((rows != UNKNOWN).sum()),
         edges=_num_wrong_edges(made, graph),

@@ -68,7 +68,7 @@ OF_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap", "host_
 """Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` with equal names."""
 
 
-def equipped(
+def apply_framework(
     device: Device, framework: Framework, settings: Settings | None = None, model: Model | None = None
 ) -> EquippedDevice:
     """
@@ -187,7 +187,7 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     return Behaviour(**{name: replace(getattr(behaviour, name), **changed) for name, changed in changes.items()})
 
 
-def with_loss(device: EquippedDevice, loss: Loss) -> EquippedDevice:
+def replace_loss(device: EquippedDevice, loss: Loss) -> EquippedDevice:
     """Return a device whose framework computes the loss in another way."""
     return replace(device, behaviour=_behaviour(device.behaviour, Settings(loss=loss), None))
 
@@ -200,7 +200,7 @@ def loss_of(memory_model: MemoryModel) -> Loss:
 # --- bytes of the recipe, and the model that is trained ----------------------------------------------------
 
 
-def stored_precision(precision: Precision, settings: Settings) -> Precision:
+def storage_precision(precision: Precision, settings: Settings) -> Precision:
     """
     Return a recipe with the bytes that a framework with its settings stores and sends.
 
@@ -234,7 +234,7 @@ def _narrow_weights(precision: Precision) -> Precision:
     )
 
 
-def trained_model(model: Model, settings: Settings) -> Model:
+def limit_mtp_layers(model: Model, settings: Settings) -> Model:
     """Return a model with as many layers of multi-token prediction as are trained."""
     if settings.mtp_layers is None or settings.mtp_layers == len(model.mtp_layers):
         return model

@@ -14,20 +14,20 @@ Slots of embedding and head if layers do not divide evenly (Megatron-LM: ``accou
 """
 
 
-def dealt_stages(framework: Framework, num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+def framework_stages(framework: Framework, num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     """
     Number of layers of each stage as a framework assigns them; None: as the planner does.
 
     Derivation: the framework's ``stages`` names the rule. ``filled``: each stage but the last has L / p layers, rounded
-    up, the last one the rest, unless p divides L or L + 2 (:func:`filled_stages`). ``modules``: equally many modules
+    up, the last one the rest, unless p divides L or L + 2 (:func:`recipe_stages`). ``modules``: equally many modules
     per stage, embedding and head among them (:func:`module_stages`). Otherwise None, and
     :func:`costmodel.pipelines.stages.layers_per_chunk` assigns the layers.
     """
-    deal = {"filled": filled_stages, "modules": module_stages}.get(framework.stages)
+    deal = {"filled": recipe_stages, "modules": module_stages}.get(framework.stages)
     return deal(num_layers, num_stages) if deal else None
 
 
-def filled_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+def recipe_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     """
     Number of layers of each stage in Megatron-Bridge's recipes, if Megatron-LM cannot split them evenly.
 
@@ -38,7 +38,7 @@ def filled_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     ----------
     Megatron-Bridge, ``recipes/deepseek/deepseek_v3.py``, ``set_deepseek_v3_pipeline_model_parallel_layout``.
 
-    >>> filled_stages(61, 8), filled_stages(126, 16)
+    >>> recipe_stages(61, 8), recipe_stages(126, 16)
     ((8, 8, 8, 8, 8, 8, 8, 5), None)
     """
     if num_layers % num_stages == 0 or (num_layers + SLOTS_AT_ENDS) % num_stages == 0:
@@ -78,7 +78,7 @@ def module_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     return tuple(sizes) if min(sizes) >= 0 else None
 
 
-def balanced_bounds(weights: Sequence[int], num_stages: int) -> tuple[int, ...]:
+def balance_stages(weights: Sequence[int], num_stages: int) -> tuple[int, ...]:
     """
     First module of each stage, and the end, if the heaviest and the lightest stage differ least.
 
@@ -94,7 +94,7 @@ def balanced_bounds(weights: Sequence[int], num_stages: int) -> tuple[int, ...]:
     DeepSpeed since 0.12 at the latest, ``runtime/utils.py``, ``partition_balanced``: of equal cuts the last one. Before
     it filled one stage after the other up to the least bottleneck (:data:`MODULES_AT_ENDS`).
 
-    >>> balanced_bounds([0, 1, 1, 1, 1, 1, 0], 2)
+    >>> balance_stages([0, 1, 1, 1, 1, 1, 0], 2)
     (0, 4, 7)
     """
     count = len(weights)

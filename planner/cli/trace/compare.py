@@ -41,10 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
         from planner.jobs.problem import load
         from planner.measure.traces.reading import read_traces
         from planner.measure.traces.report.comparison.compare import compare_with_traces
-        from planner.measure.traces.report.comparison.text import compared_json, compared_text
+        from planner.measure.traces.report.comparison.text import write_comparison_json, write_comparison_text
 
         found = compare_with_traces(load(arguments.job), read_traces(arguments.traces))
     screen = screen_of(arguments.output)
-    text = compared_json(found) if arguments.format == "json" else compared_text(found, screen)
+    text = write_comparison_json(found) if arguments.format == "json" else write_comparison_text(found, screen)
     write(text, arguments.output)
     return 0

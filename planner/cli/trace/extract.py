@@ -50,16 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
         from planner.jobs.problem import load
         from planner.measure.traces.reading import read_recordings
         from planner.measure.traces.report.device_file import host_times
-        from planner.measure.traces.report.extraction import extracted, missing_operators, write_samples
-        from planner.measure.traces.report.wording import extracted_text
+        from planner.measure.traces.report.extraction import extract_samples, missing_operators, write_samples
+        from planner.measure.traces.report.wording import write_extraction_text
 
         traces = read_recordings(arguments.traces)
         problem = load(arguments.job) if arguments.job else None
-        found = extracted(traces, problem)
+        found = extract_samples(traces, problem)
         hosts = host_times(traces, found.by_trace)
         missing = missing_operators(problem, found) if problem else None
     write_samples(found, arguments.output)
-    write(extracted_text(found, str(arguments.output), hosts=hosts, missing=missing), None)
+    write(write_extraction_text(found, str(arguments.output), hosts=hosts, missing=missing), None)
     if arguments.device_file:
         write(f"\n{_device(arguments, traces, found)}", None)
     return 0 if 2 * found.known_fraction > 1 else EXIT_MOSTLY_UNKNOWN
@@ -70,10 +70,10 @@ def _device(arguments: argparse.Namespace, traces: Any, found: Any) -> str:
     with progress("learning from the samples"):
         from planner.cli.fit import read_facts
         from planner.jobs.cluster import device_text
-        from planner.measure.traces.report.device_file import traced_device
+        from planner.measure.traces.report.device_file import fit_device_file
         from planner.measure.traces.report.wording import device_report
 
         facts = read_facts(arguments.facts) if arguments.facts else None
-        fitted, constants = traced_device(traces, found, name=arguments.device_file.stem, facts=facts)
+        fitted, constants = fit_device_file(traces, found, name=arguments.device_file.stem, facts=facts)
     write(device_text(fitted.entry), arguments.device_file)
     return device_report(fitted, constants, str(arguments.device_file))

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Change, replay, print."""
     from planner.measure.traces.report.what_if import Change, read_changes, require_job, what_if
-    from planner.measure.traces.report.what_if_jobs import changed_jobs
+    from planner.measure.traces.report.what_if_jobs import read_changed_jobs
     from planner.measure.traces.report.what_if_text import what_if_json, what_if_text
 
     files = [word for word in arguments.traces if "=" not in word or os.path.exists(word)]
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_output(arguments.output, paths)
     traces = traces_of(paths)
     with progress(f"replaying {files_text(paths)}"):
-        jobs = changed_jobs(arguments.job, others) if arguments.job else None
+        jobs = read_changed_jobs(arguments.job, others) if arguments.job else None
         found = what_if(traces, change, jobs, iteration=iteration, anyway=arguments.anyway)
     text = what_if_json(found) if arguments.format == "json" else what_if_text(found, screen_of(arguments.output))
     write(text, arguments.output)

@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.deepspeed import deepspeed_job
 from planner.frameworks.imports.documents import read_yaml
-from planner.frameworks.imports.finish import degree, finished, newest, prepared, release_assumed
+from planner.frameworks.imports.finish import complete_job, degree, newest, prepare_job, release_assumed
 from planner.frameworks.imports.tools.keys import meaning_of
 from planner.frameworks.imports.tools.references import flatten
 from planner.frameworks.imports.trainer import Trainer
@@ -52,15 +52,15 @@ def accelerate_job(
     SpecError
         If a feature has no costs here, the degrees do not fit the devices, or a required value is missing.
     """
-    kind, notes = str(config.get("distributed_type", "NO")), [*notes, *_passed_over(config)]
+    kind, notes = str(config.get("distributed_type", "NO")), [*notes, *_ignored_notes(config)]
     if kind == "DEEPSPEED":
-        return deepspeed_job(_as_deepspeed(config), trainer, overrides, notes)
+        return deepspeed_job(_translate_to_deepspeed(config), trainer, overrides, notes)
     if kind not in ("FSDP", "MULTI_GPU", "MEGATRON_LM"):
         problem = f"expected FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU, got {shown(kind)}."
         raise SpecError("distributed_type", problem)
     if kind == "MEGATRON_LM":
         return _megatron_job(config, trainer, overrides, notes)
-    document = prepared({**trainer.document(), "cluster": {"framework": newest("accelerate-")}}, overrides)
+    document = prepare_job({**trainer.document(), "cluster": {"framework": newest("accelerate-")}}, overrides)
     fsdp = _section(config, "fsdp_config") if kind == "FSDP" else {}
     if _is_true(fsdp.get("fsdp_offload_params", False)):
         raise SpecError("fsdp_config.fsdp_offload_params", "keeps weights in host memory, which has no costs here.")
@@ -98,7 +98,7 @@ def accelerate_job(
         more.append("Whole replicas (DDP), which the catalog's Accelerate with FSDP2 has not: its rules are left out.")
     more += release_assumed(document["cluster"]["framework"], overrides)
     more += _recomputation_assumed(fsdp, trainer, overrides)
-    return finished(document, [*notes, *more])
+    return complete_job(document, [*notes, *more])
 
 
 def _megatron_job(
@@ -106,7 +106,7 @@ def _megatron_job(
 ) -> Imported:
     """Import Megatron-LM launched by Accelerate (MegatronLMPlugin in accelerate/utils/dataclasses.py)."""
     given = {name.removeprefix("megatron_lm_"): one for name, one in _section(config, "megatron_lm_config").items()}
-    document = prepared({**trainer.document(), "cluster": {"framework": newest("megatron-lm-")}}, overrides)
+    document = prepare_job({**trainer.document(), "cluster": {"framework": newest("megatron-lm-")}}, overrides)
     tp, pp = (degree(given.get(f"{name}_degree", 1), f"megatron_lm_{name}_degree") for name in ("tp", "pp"))
     devices = int(document["cluster"]["num_devices"])
     if devices % (tp * pp):
@@ -130,7 +130,7 @@ def _megatron_job(
     document["strategy"] = {**strategy, **({} if mbs is None else {"mbs": mbs}), **document["strategy"]}
     document["training"].setdefault("precision", _precision(config, trainer))
     release = release_assumed(document["cluster"]["framework"], overrides)
-    return finished(document, [*notes, *release])
+    return complete_job(document, [*notes, *release])
 
 
 SECTIONS = {
@@ -147,11 +147,11 @@ SECTIONS = {
 TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
 
 
-def with_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def apply_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """
     Override a configuration by the options of ``accelerate launch``.
 
-    >>> with_launch_options({}, ["--use_fsdp", "--fsdp_sharding_strategy=1", "--mixed_precision", "bf16"])
+    >>> apply_launch_options({}, ["--use_fsdp", "--fsdp_sharding_strategy=1", "--mixed_precision", "bf16"])
     {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_sharding_strategy': 1}, 'mixed_precision': 'bf16'}
     """
     whole: dict[str, Any] = dict(config)
@@ -170,11 +170,11 @@ def with_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict
     return whole
 
 
-def of_trainer(text: str) -> dict[str, Any]:
+def read_trainer_fsdp(text: str) -> dict[str, Any]:
     """
     Return the configuration that ``--fsdp`` of Hugging Face's Trainer means.
 
-    >>> of_trainer("hybrid_shard auto_wrap")
+    >>> read_trainer_fsdp("hybrid_shard auto_wrap")
     {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_sharding_strategy': 'HYBRID_SHARD'}}
 
     Raises
@@ -271,7 +271,7 @@ def _precision(config: Mapping[str, Any], trainer: Trainer) -> str:
     return half
 
 
-def _as_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
+def _translate_to_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the keys of ``deepspeed_config`` to DeepSpeed's own."""
     given = _section(config, "deepspeed_config")
     if "deepspeed_config_file" in given:
@@ -290,5 +290,5 @@ def _as_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _passed_over(config: Mapping[str, Any]) -> list[str]:
+def _ignored_notes(config: Mapping[str, Any]) -> list[str]:
     return meaning_of("accelerate", flatten(config)).notes

@@ -16,11 +16,11 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_rows
-from planner.frameworks.imports.forks.words import DEEPSPEED, in_megatron_words, model_entries
+from planner.frameworks.imports.forks.words import DEEPSPEED, model_entries, translate_to_megatron
 from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, by_option, options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
-from planner.frameworks.shell.text import known_part, unknown, unknown_names, written
+from planner.frameworks.shell.text import known_part, unknown, unknown_names, write_unknowns
 from planner.frameworks.shell.variables import Variables
 
 OTHERS = Path(__file__).parent / "others.csv"
@@ -140,7 +140,7 @@ def megatron_job(
         _add_length(found)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
     try:
-        imported = _with_release(found, entries, environment)
+        imported = _import_on_release(found, entries, environment)
     except SpecError as error:
         if not found.strangers or "missing" not in error.problem:
             raise
@@ -152,7 +152,7 @@ def megatron_job(
 def model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
     """Yield the words of ``MODEL_ARGS``; variables may have values of any type, and switch an option on or off."""
     for name, value in arguments.items():
-        filled = _expanded(value, given) if isinstance(value, str) else value
+        filled = _expand_variables(value, given) if isinstance(value, str) else value
         if filled is not None and str(filled).lower() not in ("false", "null"):
             yield from (str(name), *_values(filled))
 
@@ -168,7 +168,7 @@ def _values(value: object) -> list[str]:
     return (inner[1].replace(",", " ") if inner else text).split()
 
 
-def _expanded(word: str, given: Mapping[str, str]) -> str:
+def _expand_variables(word: str, given: Mapping[str, str]) -> str:
     return re.sub(r"\$\{?(\w+)\}?", lambda found: given.get(found[1], unknown(found[1])), word)
 
 
@@ -207,7 +207,7 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     raise SpecError(WHERE, problem, " ".join(filter(None, (hint if settable else "", rest))))
 
 
-def without_own(words: Sequence[str], kind: str, variables: Variables) -> tuple[str, ...]:
+def drop_empty_words(words: Sequence[str], kind: str, variables: Variables) -> tuple[str, ...]:
     """
     Drop words that consist of variables that the script sets in other branches only; they are empty here.
 
@@ -295,7 +295,7 @@ def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Unders
     return found
 
 
-def _with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
+def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
     """Import a command line; its vocabulary is the tokenizer's, else that of a like model of the catalog."""
     entries = {entry.partition("=")[0] for entry in overrides}
     said = {**_tokenizer(environment), **found.said}
@@ -411,7 +411,7 @@ DATED = re.compile(r"Megatron-LM-(2\d)([01]\d)\d\d\b")
 """Pai-Megatron-Patch's copies of Megatron-LM, by the day."""
 
 
-def _with_release(found: Understood, entries: Mapping[str, str], environment: Mapping[str, str]) -> Imported:
+def _import_on_release(found: Understood, entries: Mapping[str, str], environment: Mapping[str, str]) -> Imported:
     """On the release that only older options mean, where it runs on the device and takes what they say."""
     words = [f"{key}={value}" for key, value in entries.items()]
     is_said = not {"cluster", "cluster.framework"}.isdisjoint(entries)
@@ -419,10 +419,10 @@ def _with_release(found: Understood, entries: Mapping[str, str], environment: Ma
     for name in names:
         if release_for(entries.get("cluster.device"), None, (name,)) is not None:
             with suppress(SpecError):
-                imported = _with_vocabulary(found, [*words, f"cluster.framework={name}"], environment)
+                imported = _import_with_vocabulary(found, [*words, f"cluster.framework={name}"], environment)
                 note = f"{option} is of older releases: {name} is assumed; cluster.framework=NAME says another one."
                 return Imported(document=imported.document, notes=(note, *imported.notes))
-    return _with_vocabulary(found, words, environment)
+    return _import_with_vocabulary(found, words, environment)
 
 
 def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -458,14 +458,14 @@ def understand(words: Iterable[str]) -> Understood:
         If an option belongs to a model that is not imported, or may be misspelled.
     """
     found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, list[str]]]()
-    for name, values in in_megatron_words(list(by_option(words))):
-        found.said |= {name: [written(value) for value in values]}
+    for name, values in translate_to_megatron(list(by_option(words))):
+        found.said |= {name: [write_unknowns(value) for value in values]}
         if not name:
             found.notes += values
             continue
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
-            meant.append((name, _filled(other["why"], values)))
+            meant.append((name, _fill_words(other["why"], values)))
             found.notes += (
                 [f"{name} {other['value']}: {note}.".replace(" :", ":")] if (note := other.get("note")) else []
             )
@@ -479,7 +479,7 @@ def understand(words: Iterable[str]) -> Understood:
                 )
         else:
             refuse_misspelled(name)
-            found.strangers.append(written(name))
+            found.strangers.append(write_unknowns(name))
     for name, replaced in meant:
         for replacement, more in by_option(replaced):
             _merge(found, name, replacement, more)
@@ -491,7 +491,7 @@ def understand(words: Iterable[str]) -> Understood:
     return found
 
 
-def _filled(text: str, values: list[str]) -> list[str]:
+def _fill_words(text: str, values: list[str]) -> list[str]:
     """Return the words of a row, with the values of its option in place of ``{}``."""
     whole = [values if word == "{}" else [word.replace("{}", " ".join(values))] for word in text.split()]
     return [word for words in whole for word in words]
@@ -509,8 +509,8 @@ def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> No
 
 
 def _take(found: Understood, option: Option, values: list[str]) -> None:
-    values = _trimmed(option, values)
-    found.said[option.name] = [written(value) for value in values]
+    values = _trim_values(option, values)
+    found.said[option.name] = [write_unknowns(value) for value in values]
     is_read = option.in_import == "read"
     names = [name for value in values for name in unknown_names(value)]
     if names and option.name in LENGTHS:
@@ -527,7 +527,7 @@ def _take(found: Understood, option: Option, values: list[str]) -> None:
     found.values[option.name] = values
 
 
-def _trimmed(option: Option, values: list[str]) -> list[str]:
+def _trim_values(option: Option, values: list[str]) -> list[str]:
     """Drop blank values, and unknown ones at the end beyond the number that the option needs."""
     words = [value for value in values if value.strip()]
     most = {"0": 0, "": 1}.get(option.nargs)
@@ -568,7 +568,9 @@ def refuse_misspelled(name: str) -> None:
     near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
     near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
     if near:
-        raise SpecError(f"{WHERE}.{written(name)[:80]}", "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
+        raise SpecError(
+            f"{WHERE}.{write_unknowns(name)[:80]}", "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?"
+        )
 
 
 @cache

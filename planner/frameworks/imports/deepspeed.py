@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_json
-from planner.frameworks.imports.finish import degree, finished, newest, prepared, release_assumed
+from planner.frameworks.imports.finish import complete_job, degree, newest, prepare_job, release_assumed
 from planner.frameworks.imports.tools.keys import meaning_of
 from planner.frameworks.imports.tools.references import flatten
 from planner.frameworks.imports.trainer import Trainer
@@ -85,7 +85,7 @@ def deepspeed_job(
     zero = _section(config, "zero_optimization")
     _refuse(config, zero)
     passed_over = meaning_of("deepspeed", flatten(config)).notes
-    document = prepared({**trainer.document(), "cluster": {"framework": newest("deepspeed-")}}, overrides)
+    document = prepare_job({**trainer.document(), "cluster": {"framework": newest("deepspeed-")}}, overrides)
     stage = zero.get("stage", 0)
     if stage not in range(len(SHARDING)) or isinstance(stage, bool):
         raise SpecError("zero_optimization.stage", f"expected 0, 1, 2 or 3, got {shown(stage)}.")
@@ -122,7 +122,9 @@ def deepspeed_job(
         document["training"]["tokens"] = trainer.steps * batch * trainer.sequence_length
     said = any(entry.partition("=")[0] == "strategy.recompute" for entry in overrides)
     release = release_assumed(document["cluster"]["framework"], overrides)
-    return finished(document, [*notes, *release, *([] if said else _assumed(config, trainer)), *passed_over])
+    return complete_job(
+        document, [*notes, *release, *([] if said else _recomputation_note(config, trainer)), *passed_over]
+    )
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -144,7 +146,7 @@ def _refuse(config: Mapping[str, Any], zero: Mapping[str, Any]) -> None:
         raise SpecError("sequence_parallel_size", "splits heads by an all-to-all (Ulysses), which is not read.")
 
 
-def _given(config: Mapping[str, Any], name: str) -> int | None:
+def _read_number(config: Mapping[str, Any], name: str) -> int | None:
     value = config.get(name)
     return None if value in (None, "auto") else degree(value, name)
 
@@ -159,9 +161,9 @@ def _batches(
     ----------
     DeepSpeed 0.19.8, deepspeed/runtime/config.py, _set_batch_related_parameters.
     """
-    batch = document["training"].get("global_batch_size", _given(config, "train_batch_size"))
-    mbs = document["strategy"].get("mbs", _given(config, "train_micro_batch_size_per_gpu") or trainer.micro_batch)
-    steps = _given(config, "gradient_accumulation_steps") or trainer.accumulation
+    batch = document["training"].get("global_batch_size", _read_number(config, "train_batch_size"))
+    mbs = document["strategy"].get("mbs", _read_number(config, "train_micro_batch_size_per_gpu") or trainer.micro_batch)
+    steps = _read_number(config, "gradient_accumulation_steps") or trainer.accumulation
     if batch is not None and mbs is not None and steps is not None and batch != mbs * steps * dp:
         problem = f"is {batch}, but {mbs} sequences x {steps} micro-batches x {dp} replicas are {mbs * steps * dp}."
         raise SpecError("train_batch_size", problem)
@@ -198,7 +200,7 @@ def _recomputes(config: Mapping[str, Any], trainer: Trainer) -> bool:
     return bool(_section(config, "activation_checkpointing").get("number_checkpoints"))
 
 
-def _assumed(config: Mapping[str, Any], trainer: Trainer) -> list[str]:
+def _recomputation_note(config: Mapping[str, Any], trainer: Trainer) -> list[str]:
     """
     Return a note that recomputation is assumed: the code of the model decides it, not the section of the JSON.
 

@@ -64,22 +64,22 @@ def read_tagged(text: str, source: str) -> Any:
         As :func:`read_yaml`.
     """
     try:
-        return _written_out(yaml.compose(text, Loader=yaml.SafeLoader), source, [0], 0)
+        return _write_out(yaml.compose(text, Loader=yaml.SafeLoader), source, [0], 0)
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecError(source, f"is not YAML: {str(error).splitlines()[0][:120]}.") from None
 
 
-def _written_out(node: yaml.Node | None, source: str, seen: list[int], level: int) -> Any:
+def _write_out(node: yaml.Node | None, source: str, seen: list[int], level: int) -> Any:
     """Convert a node to plain data, with anchors expanded."""
     seen[0] += 1
     if seen[0] > MOST_NODES or level > MOST_LEVELS:
         raise SpecError(source, "is larger than any configuration once its anchors are written out.")
     if isinstance(node, yaml.SequenceNode):
-        return [_written_out(item, source, seen, level + 1) for item in node.value]
+        return [_write_out(item, source, seen, level + 1) for item in node.value]
     if isinstance(node, yaml.MappingNode):
         whole: dict[str, Any] = {}
         for key, value in node.value:
-            inner = _written_out(value, source, seen, level + 1)
+            inner = _write_out(value, source, seen, level + 1)
             if key.tag.endswith(":merge"):
                 for part in reversed(inner if isinstance(inner, list) else [inner]):
                     whole = {**(part if isinstance(part, dict) else {}), **whole}

@@ -15,10 +15,10 @@ from planner.frameworks.imports.arguments import ASSUMED_STEPS
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
-from planner.jobs.completion import completed, strategy_entries
+from planner.jobs.completion import complete_strategy, strategy_entries
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import given_layout, read_given
+from planner.jobs.strategy_file import apply_layout, read_given
 
 NEEDED = {
     "model": "llama3-8b",
@@ -29,7 +29,7 @@ NEEDED = {
 """Entries of a job that a configuration may lack, with example values."""
 
 
-def prepared(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def prepare_job(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """
     Apply the command's entries to a job, whose strategy may be incomplete.
 
@@ -55,7 +55,9 @@ An entry has an effect ``when`` all of these exceed one: degrees, ranks with the
 """
 
 
-def assumed(document: Mapping[str, Any], said: Collection[str], *, has_experts: bool, whose: str) -> Iterator[str]:
+def assumption_notes(
+    document: Mapping[str, Any], said: Collection[str], *, has_experts: bool, whose: str
+) -> Iterator[str]:
     """
     Yield a note with the decisions and settings of a job that neither file nor command sets, with their values.
 
@@ -105,7 +107,7 @@ def devices_contradicted(stated: object, overrides: Sequence[str]) -> Iterator[s
         yield f"The configuration says {stated} devices; the command's count, cluster.num_devices={said}."
 
 
-def finished(
+def complete_job(
     document: dict[str, Any],
     notes: Sequence[str],
     *,
@@ -147,14 +149,14 @@ def finished(
     facts = load(document).facts
     if not facts.model.has_experts:
         given.pop("etp", None)
-    strategy = completed(facts, read_given(given))
+    strategy = complete_strategy(facts, read_given(given))
     if strategy.num_devices != facts.cluster.num_devices:
         raise SpecError(
             "strategy",
             f"tp * cp * pp * dp = {strategy.num_devices}, cluster.num_devices is {facts.cluster.num_devices}.",
         )
     if full_every is not None:
-        strategy = _with_full_layers(strategy, facts.model, full_every)
+        strategy = _add_full_layers(strategy, facts.model, full_every)
     whole = {**document, "strategy": strategy_entries(facts, strategy)}
     order = ("model", "cluster", "training", "settings", "strategy")
     whole = {name: whole[name] for name in (*order, *whole) if whole[name] != {}}
@@ -164,16 +166,16 @@ def finished(
     features = framework.features if framework else {}
     single = [f"strategy.{name}" for name, values in features.items() if len(values) == 1]
     has_experts = facts.model.has_experts
-    remarks += assumed(whole, {*known, *single}, has_experts=has_experts, whose=whose)
+    remarks += assumption_notes(whole, {*known, *single}, has_experts=has_experts, whose=whose)
     remarks += uneven_stages(strategy, facts.model)
     return Imported(document=whole, notes=tuple(remarks))
 
 
-def _with_full_layers(strategy: Strategy, model: Model, interval: int) -> Strategy:
+def _add_full_layers(strategy: Strategy, model: Model, interval: int) -> Strategy:
     """Recompute every n-th layer of a rank in full."""
     layers = stage_layers(strategy, model)
     full = tuple(sum(layers[rank :: strategy.pp]) // interval for rank in range(strategy.pp))
-    return given_layout({"layers": layers, "full_layers": full}, strategy, model)
+    return apply_layout({"layers": layers, "full_layers": full}, strategy, model)
 
 
 def newest(prefix: str) -> str:

@@ -11,14 +11,20 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
-from planner.frameworks.imports.accelerate import TYPES, accelerate_job, devices_of, of_trainer, with_launch_options
+from planner.frameworks.imports.accelerate import (
+    TYPES,
+    accelerate_job,
+    apply_launch_options,
+    devices_of,
+    read_trainer_fsdp,
+)
 from planner.frameworks.imports.arguments import (
+    drop_empty_words,
     megatron_job,
     model_words,
     refuse_open,
     require_known,
     understand,
-    without_own,
 )
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, nested_job
@@ -29,20 +35,20 @@ from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.printed.checkpoints import text_of_checkpoint
 from planner.frameworks.imports.printed.container import container_job, is_container
-from planner.frameworks.imports.printed.jobs import arguments_job, printed_job, titan_job
+from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, titan_job
 from planner.frameworks.imports.printed.names import is_arguments
-from planner.frameworks.imports.published.modelzoo import chosen_launch, zoo_job
-from planner.frameworks.imports.published.performance import published, recipe_job
+from planner.frameworks.imports.published.modelzoo import choose_launch, zoo_job
+from planner.frameworks.imports.published.performance import find_published, recipe_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.tools.files import File
 from planner.frameworks.imports.tools.recognition import READERS, refuse_other_program, refuse_other_tool, tool_of
-from planner.frameworks.imports.torchtitan import preset_devices, read_torchtitan, torchtitan_job, with_options
-from planner.frameworks.imports.torchtitan_python import installed_config, is_torchtitan, read_python
+from planner.frameworks.imports.torchtitan import apply_options, preset_devices, read_torchtitan, torchtitan_job
+from planner.frameworks.imports.torchtitan_python import is_torchtitan, read_installed, read_python
 from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import by_option, options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.text import known_part, unknown, written
+from planner.frameworks.shell.text import known_part, unknown, write_unknowns
 from planner.jobs.document import read_text
 
 MODES = {
@@ -80,24 +86,24 @@ def import_job(
     text = _text_of_log(place) if is_log else read_text(place)
     match place.suffix.lower():
         case ".toml":
-            return _from_toml(text, str(place), overrides)
+            return _import_toml(text, str(place), overrides)
         case ".json":
-            return _from_json(read_json(text, str(place)), place, overrides)
+            return _import_json(read_json(text, str(place)), place, overrides)
         case ".yaml" | ".yml":
-            return _from_yaml(_read(text, place), place, overrides, variables)
+            return _import_yaml(_read(text, place), place, overrides, variables)
         case ".py" if is_torchtitan(text):
             return torchtitan_job(read_python(text, str(place)), overrides)
         case ".py":
             refuse_other_program(text, str(place))
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
-    printed = printed_job(text, str(place), overrides, variables.get("run", ""))
+    printed = import_printed(text, str(place), overrides, variables.get("run", ""))
     if printed is not None:
         return printed
     if is_log:
         problem = "prints no configuration that is known here: arguments of Megatron-LM, a ConfigContainer, or JSON."
         raise SpecError(str(place), problem, "Give the log from its first line on, of the rank that prints them.")
     try:
-        return _from_script(text, place.parent, overrides, variables)
+        return _import_script(text, place.parent, overrides, variables)
     except SpecError as error:
         if type(error) is not SpecError or not LOG_SAYS.search(f"{error.problem} {error.hint}"):
             raise
@@ -184,7 +190,7 @@ def read_variables(assignments: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
+def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     if not isinstance(content, Mapping):
         raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
     tool = None if _is_job(content) else tool_of(content)
@@ -194,7 +200,7 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
         refuse_other_tool(content, str(path))
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
-        imported = _from_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
+        imported = _import_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
     if is_arguments(content):
@@ -202,8 +208,8 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     if is_container(content):
         return container_job(content, overrides, str(path))
     if "distributed_type" in content:
-        with_devices = _with_devices(_configured(content), overrides)[0]
-        return _from_accelerate(content, Trainer(), path.parent, with_devices)
+        with_devices = _add_devices(_devices_of_configuration(content), overrides)[0]
+        return _import_accelerate(content, Trainer(), path.parent, with_devices)
     if tool is not None:
         return READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
@@ -215,7 +221,7 @@ def _from_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mappin
     raise SpecError(str(path), f"has the entries {names}; expected {kinds}.")
 
 
-def _from_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
+def _import_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
     """Import JSON: the configuration that torchtitan saves, arguments of Megatron-LM, or DeepSpeed's."""
     if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
         refuse_entries(content, str(path))
@@ -227,7 +233,7 @@ def _from_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
     return deepspeed_job(config, Trainer(), overrides)
 
 
-def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
+def _import_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
     """Import torchtitan's TOML; the number of devices may come from a comment in it."""
     config = read_torchtitan(text, source)
     refuse_entries(config, source)
@@ -240,7 +246,7 @@ def _from_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
 # --- Megatron-LM's own lists of arguments ------------------------------------------------------------------
 
 
-def _from_model_arguments(
+def _import_model_arguments(
     arguments: Mapping[str, Any], environment: object, overrides: Sequence[str], given: Mapping[str, str]
 ) -> Imported:
     """Import ``MODEL_ARGS`` of Megatron-LM's functional tests, with variables as in a shell."""
@@ -254,13 +260,13 @@ def _from_model_arguments(
 # --- scripts -----------------------------------------------------------------------------------------------
 
 
-def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
+def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     listed = override_list(text)
     if listed:
         refuse_options(listed)
         return bridge_job(fields_of(listed), "", overrides, given)
     script = follow(text, {**slurm_variables(text), **given}, lambda name: _other_script(name, folder))
-    filled = chosen_launch(script.commands, given.get("launch", ""))
+    filled = choose_launch(script.commands, given.get("launch", ""))
     if filled is not None:
         return zoo_job(filled, folder, overrides, given)
     launch = find_launch(script, text) or _loose(script)
@@ -268,18 +274,18 @@ def _from_script(text: str, folder: Path, overrides: Sequence[str], given: Mappi
     _refuse_decisive(script, launch, text, folder, given)
     _refuse_machine(script, launch, text, folder, given)
     zero, more = _zero_words(launch, script, folder)
-    launch = replace(launch, words=(*without_own(launch.words, launch.kind, script.variables), *zero))
-    notes = [*launch.notes, *more, *_asked(script), *script.notes, *_unused(given, script)]
+    launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
+    notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_unused_notes(given, script)]
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
-        return _from_configuration(launch, folder, overrides, notes)
+        return _import_configuration(launch, folder, overrides, notes)
     if launch.kind == "bridge":
-        return _from_bridge(launch, folder, overrides, notes)
+        return _import_bridge(launch, folder, overrides, notes)
     if "--yaml-cfg" in launch.words:
-        return _from_yaml_file(launch, folder, overrides, notes, option_value(launch.words, ("--yaml-cfg",)))
+        return _import_yaml_file(launch, folder, overrides, notes, option_value(launch.words, ("--yaml-cfg",)))
     needed = require_known(launch.words, script.variables.uses).least_devices()
     alone = launch.devices.source == LONE and needed > 1
-    with_devices, more = _with_devices(Devices() if alone else launch.devices, overrides)
+    with_devices, more = _add_devices(Devices() if alone else launch.devices, overrides)
     try:
         imported = megatron_job(launch.words, with_devices, launch.environment, uses=script.variables.uses)
     except SpecError as error:
@@ -300,28 +306,30 @@ def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str
     name = next((given[one][0] for one in ("--deepspeed_config", "--deepspeed-config") if given.get(one)), None)
     if launch.kind != "megatron" or name is None:
         return (), []
-    text = script.files.get(name) or _beside(name, folder, may_lack=True)
+    text = script.files.get(name) or _read_beside(name, folder, may_lack=True)
     offloaded = {what for what, device in OFFLOAD.findall(text) if device != "none"}
     if offloaded - {"optimizer"}:
-        raise SpecError(WHERE, f"offloads weights by {shown(written(name))}, which is not costed under Megatron-LM.")
+        raise SpecError(
+            WHERE, f"offloads weights by {shown(write_unknowns(name))}, which is not costed under Megatron-LM."
+        )
     words = ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"] if offloaded else []
-    key = f"zero_optimization.offload_optimizer of {shown(written(name))}"
+    key = f"zero_optimization.offload_optimizer of {shown(write_unknowns(name))}"
     notes = [f"{key}: costed as --optimizer-cpu-offload, whose update is the host's."] if offloaded else []
     if found := ZERO_STAGE.search(text):
         return (*words, "--zero-stage", found[1]), notes
-    assumed = f"{shown(written(name))} is not read: ZeRO stage 0 is assumed; strategy.sharding says another one."
+    assumed = f"{shown(write_unknowns(name))} is not read: ZeRO stage 0 is assumed; strategy.sharding says another one."
     return tuple(words), notes if "--zero-stage" in given else [*notes, f"DeepSpeed's configuration {assumed}"]
 
 
-def _from_yaml_file(
+def _import_yaml_file(
     launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str], name: str, recipe: str = ""
 ) -> Imported:
     """Import a nested configuration; with a recipe of Megatron-Bridge, overrides of the command apply, too."""
-    content = read_yaml(_beside(name, folder), name)
+    content = read_yaml(_read_beside(name, folder), name)
     if not isinstance(content, Mapping):
         raise SpecError(name, f"expected a mapping, got {shown(content)}.")
     refuse_entries(content, name)
-    devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
+    devices, more = _add_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
     imported = nested_job(content, name, recipe, devices, fields_of(launch.words) if recipe else None)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
 
@@ -335,7 +343,7 @@ def _other_script(name: str, folder: Path) -> str | None:
     return None
 
 
-def _unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
+def _unused_notes(given: Mapping[str, str], script: Script) -> Iterable[str]:
     """Yield a note for each given variable that the script does not have, which may be a typing error."""
     for name in given:
         if name not in script.variables.seen and not (name.isdecimal() and "@" in script.variables.seen):
@@ -343,7 +351,7 @@ def _unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
             yield f"--set {name}: the script neither reads nor sets such a variable. {hint}".strip()
 
 
-def _from_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
+def _import_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
     """Import a recipe of Megatron-Bridge: one of its performance scripts, or any other with overrides."""
     fields = fields_of(launch.words)
     names = {name: values for name, values in by_option(launch.words) if values}
@@ -351,53 +359,53 @@ def _from_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: 
     recipe = said[0] if said else Path(launch.program).stem
     file = next((names[name][0] for name in ("--config-file", "--config_file") if name in names), None)
     if file is not None:
-        return _from_yaml_file(launch, folder, overrides, notes, file, recipe.removeprefix("pretrain_"))
-    if not fields and (published(recipe) or (not said and recipe_named(recipe) is None)):
+        return _import_yaml_file(launch, folder, overrides, notes, file, recipe.removeprefix("pretrain_"))
+    if not fields and (find_published(recipe) or (not said and recipe_named(recipe) is None)):
         return recipe_job(launch.words, overrides, launch.environment, notes, recipe)
-    devices, more = _with_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
+    devices, more = _add_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
     imported = bridge_job(fields, recipe.removeprefix("pretrain_"), devices, launch.environment)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
 
 
-def _from_configuration(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
+def _import_configuration(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
     """Import a launch whose configuration is in a file, which is searched beside the script."""
     if launch.kind == "torchtitan" and (given := dict(by_option(launch.words))).keys() >= {"--module", "--config"}:
-        config = installed_config(*(" ".join(given[name]).strip() for name in ("--module", "--config")))
-        with_devices, more = _with_devices(launch.devices, overrides)
-        return torchtitan_job(with_options(config, launch.words), with_devices, [*notes, *more])
+        config = read_installed(*(" ".join(given[name]).strip() for name in ("--module", "--config")))
+        with_devices, more = _add_devices(launch.devices, overrides)
+        return torchtitan_job(apply_options(config, launch.words), with_devices, [*notes, *more])
     if launch.kind == "torchtitan":
         name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
-        text = _beside(name, folder, may_lack="model" in {entry.partition("=")[0] for entry in overrides})
-        config = with_options(read_torchtitan(text, name), launch.words)
+        text = _read_beside(name, folder, may_lack="model" in {entry.partition("=")[0] for entry in overrides})
+        config = apply_options(read_torchtitan(text, name), launch.words)
         if not text:
             _refuse_open_recomputation(config, overrides)
         with_presets = list(overrides) if launch.devices.number is not None else _presets(text, overrides)
-        with_devices, more = _with_devices(launch.devices, with_presets)
+        with_devices, more = _add_devices(launch.devices, with_presets)
         return torchtitan_job(config, with_devices, [*notes, *more])
     trainer = trainer_of(launch.words)
     if launch.kind == "deepspeed":
         name = option_value(launch.words, ("--deepspeed_config", "--deepspeed"))
-        with_devices, more = _with_devices(launch.devices, overrides)
-        return deepspeed_job(read_deepspeed(_beside(name, folder), name), trainer, with_devices, [*notes, *more])
+        with_devices, more = _add_devices(launch.devices, overrides)
+        return deepspeed_job(read_deepspeed(_read_beside(name, folder), name), trainer, with_devices, [*notes, *more])
     settings: Any = {}
     fsdp = dict(by_option(launch.words)).get("--fsdp")
     if fsdp is not None and not any(map(FILE.match, launch.before)):
-        settings = of_trainer(" ".join(fsdp))
+        settings = read_trainer_fsdp(" ".join(fsdp))
     elif not any(word.removeprefix("--") in TYPES for word in launch.before) or any(map(FILE.match, launch.before)):
         name = option_value(launch.before, ("--config_file", "--config-file"))
-        settings = read_yaml(_beside(name, folder), name)
+        settings = read_yaml(_read_beside(name, folder), name)
         if not isinstance(settings, dict):
             raise SpecError(name, f"expected a mapping, got {shown(settings)}.")
-    settings = with_launch_options(settings, launch.before)
-    devices = launch.devices if launch.devices.number is not None else _configured(settings)
-    with_devices, more = _with_devices(devices, overrides)
-    return _from_accelerate(settings, trainer, folder, with_devices, [*notes, *more])
+    settings = apply_launch_options(settings, launch.before)
+    devices = launch.devices if launch.devices.number is not None else _devices_of_configuration(settings)
+    with_devices, more = _add_devices(devices, overrides)
+    return _import_accelerate(settings, trainer, folder, with_devices, [*notes, *more])
 
 
 FILE = re.compile(r"--config[_-]file\b")
 
 
-def _from_accelerate(
+def _import_accelerate(
     config: Mapping[str, Any], trainer: Trainer, folder: Path, overrides: Sequence[str], notes: Sequence[str] = ()
 ) -> Imported:
     """Import Accelerate's configuration; a DeepSpeed configuration that it names is searched beside it."""
@@ -406,7 +414,7 @@ def _from_accelerate(
     if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
         half = config.get("mixed_precision")
         filled = trainer if half not in ("bf16", "fp16") or trainer.half else replace(trainer, half=half)
-        return deepspeed_job(read_deepspeed(_beside(name, folder), name), filled, overrides, notes)
+        return deepspeed_job(read_deepspeed(_read_beside(name, folder), name), filled, overrides, notes)
     return accelerate_job(config, trainer, overrides, notes)
 
 
@@ -436,21 +444,21 @@ def option_value(words: Sequence[str], names: Sequence[str]) -> str:
     raise SpecError(WHERE, f"has no {' or '.join(names)} that names a configuration.")
 
 
-def _beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
+def _read_beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
     """
     Read a file that a script names, at its path or beside the script.
 
     A file that ``may_lack`` is empty where it is not found.
     """
     hint = "." if may_lack is None else ", or add model=NAME: the framework's defaults count for what it says."
-    for path in (folder / written(name), folder / Path(written(name)).name):
+    for path in (folder / write_unknowns(name), folder / Path(write_unknowns(name)).name):
         if os.path.isfile(path):
             return read_text(path)
     if may_lack:
         return ""
     raise SpecError(
         WHERE,
-        f"names the configuration {shown(Path(written(name)).name)}, which is not beside it.",
+        f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not beside it.",
         "Put it there" + hint,
     )
 
@@ -484,7 +492,7 @@ def _variables_with_options(script: Script) -> list[str]:
     return [word for words in kept for word in words]
 
 
-def _configured(config: Mapping[str, Any]) -> Devices:
+def _devices_of_configuration(config: Mapping[str, Any]) -> Devices:
     number = devices_of(config)
     return Devices(number, "num_processes") if number else Devices()
 
@@ -496,7 +504,7 @@ def _presets(text: str, overrides: Sequence[str]) -> list[str]:
     return list(overrides) if devices is None or said else [f"{name}={devices}", *overrides]
 
 
-def _with_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+def _add_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Add the number of devices of the launcher, unless the command sets another one."""
     name = "cluster.num_devices"
     if any(entry.partition("=")[0] in (name, "cluster") for entry in overrides):
@@ -522,7 +530,7 @@ MOST_DECISIONS = 20
 def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
     """Refuse a script with missing arguments that decide an option by a comparison."""
     decisive, readings = list[str](), 0
-    plain, around = _decided(launch), {**slurm_variables(text), **given}
+    plain, around = _decisive_options(launch), {**slurm_variables(text), **given}
     for name, texts in script.variables.compared.items():
         for value in (*sorted(texts), "*"):
             readings += 1
@@ -531,7 +539,7 @@ def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, gi
                 found = find_launch(other, text)
             except SpecError:
                 continue
-            if readings > MOST_READINGS or (found is not None and _decided(found) != plain):
+            if readings > MOST_READINGS or (found is not None and _decisive_options(found) != plain):
                 decisive.append(name)
                 break
     if decisive:
@@ -545,7 +553,7 @@ def _refuse_machine(script: Script, launch: Launch, text: str, folder: Path, giv
     """Refuse a script where a file, an exit status or an output of the machine decides an option that is read."""
     if launch.kind != "megatron":  # other launches name their layout in a file or a recipe
         return
-    around, plain = {**slurm_variables(text), **given}, _decided(launch)
+    around, plain = {**slurm_variables(text), **given}, _decisive_options(launch)
     for line, (condition, hint) in list(script.variables.decisions.items())[:MOST_DECISIONS]:
         if f"line_{line}" in given:
             continue
@@ -554,13 +562,13 @@ def _refuse_machine(script: Script, launch: Launch, text: str, folder: Path, giv
             found = find_launch(other, text)
         except SpecError:
             continue
-        if found is not None and _decided(found) != plain:
+        if found is not None and _decisive_options(found) != plain:
             where = f"{WHERE}, line {line}"
-            problem = f"the machine decides by {shown(written(condition))} which options the training gets."
+            problem = f"the machine decides by {shown(write_unknowns(condition))} which options the training gets."
             raise SpecError(where, problem, f"Say it: {hint}.")
 
 
-def _decided(launch: Launch) -> Any:
+def _decisive_options(launch: Launch) -> Any:
     """Return the options of a launch that an import reads."""
     if launch.kind != "megatron":
         return launch.words
@@ -569,7 +577,7 @@ def _decided(launch: Launch) -> Any:
     return values, found.missing, found.strangers
 
 
-def _asked(script: Script) -> Iterable[str]:
+def _question_notes(script: Script) -> Iterable[str]:
     """Yield a note on unset variables in conditions, which are taken as empty; refuse required ones."""
     asked = script.variables.asked
     missing = {name: lines for name, lines in script.variables.uses.items() if name in script.variables.required}
@@ -580,6 +588,6 @@ def _asked(script: Script) -> Iterable[str]:
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
     if asked:
         names = ", ".join(
-            f"{written(unknown(name))} (line {', '.join(map(str, lines))})" for name, lines in asked.items()
+            f"{write_unknowns(unknown(name))} (line {', '.join(map(str, lines))})" for name, lines in asked.items()
         )
         yield f"Taken as empty, as conditions of the script ask for them: {names}."

@@ -15,7 +15,7 @@ from planner.frameworks.imports.bridge.overrides import is_override
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.refused import refuse_options, refuse_program
 from planner.frameworks.shell.script import WHERE, Command, Script
-from planner.frameworks.shell.text import known_part, unknown_names, written
+from planner.frameworks.shell.text import known_part, unknown_names, write_unknowns
 
 PROGRAMS = Path(__file__).parent / "programs.csv"
 """
@@ -130,11 +130,11 @@ def _launches(command: Command, text: str) -> Iterator[Launch]:
     if place is None:
         if Path(command.words[0]).name in TOOLS:
             for word in command.words[:MOST_SUBCOMMANDS]:
-                refuse_program(written(word), f"{WHERE}, line {command.line}")
+                refuse_program(write_unknowns(word), f"{WHERE}, line {command.line}")
             refuse_options(command.words)
         return
     words, before = command.words[place + 1 :], command.words[:place]
-    program = written(command.words[place])
+    program = write_unknowns(command.words[place])
     kind, notes = _kind(program, words, before, command.line)
     if kind:
         yield Launch(kind, program, words, before, _devices(before, text), command.environment, notes)

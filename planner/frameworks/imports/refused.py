@@ -111,7 +111,7 @@ def refuse_options(words: Sequence[str]) -> None:
     overrides = [word.lstrip("+~").partition("=") for word in words if re.match(r"[+~]*[a-z_][\w.]*=", word)]
     given = [*by_option(words), *((one, [value]) for one, _, value in overrides)]
     entries = [(name, " ".join(values) if values else True) for name, values in given]
-    for name, value in _without_idle_rl(entries):
+    for name, value in _drop_idle_rl(entries):
         _refuse_entry(name, value, f"{WHERE}.{name}")
     for name, value in entries:
         _refuse_named_model(name, value, f"{WHERE}.{name}")
@@ -130,7 +130,7 @@ def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
         Names the entry, the kind of training, and inputs that are accepted.
     """
     entries = list(_entries(content, MOST_LEVELS))
-    for name, value in _without_idle_rl(entries):
+    for name, value in _drop_idle_rl(entries):
         _refuse_entry(name, value, f"{where}: {name}")
     for name, value in entries:
         _refuse_named_model(name, value, f"{where}: {name}")
@@ -143,7 +143,7 @@ def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
         raise _refusal(f"{where}: model.encoder", "is of", "seq2seq")
 
 
-def _without_idle_rl(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _drop_idle_rl(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Drop Megatron-LM's options of reinforcement learning where a list of all options has it switched off."""
     idle = any(name.strip("-").replace("-", "_") == "perform_rl_step" and _is_off(value) for name, value in entries)
     return ((name, value) for name, value in entries if not (idle and IDLE.match(name)))

@@ -19,7 +19,7 @@ import yaml
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.finish import degree, finished, prepared, release_assumed
+from planner.frameworks.imports.finish import complete_job, degree, prepare_job, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.tools.keys import is_read, meaning_of
 from planner.frameworks.imports.tools.references import flatten
@@ -72,11 +72,11 @@ def preset_devices(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def with_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """
     Override a configuration by options such as ``--training.steps=10``; a switch has no value.
 
-    >>> with_options({"training": {"steps": 1}}, ["--training.steps", "5", "--compile.enable"])
+    >>> apply_options({"training": {"steps": 1}}, ["--training.steps", "5", "--compile.enable"])
     {'training': {'steps': 5}, 'compile': {'enable': True}}
 
     Raises
@@ -133,18 +133,18 @@ def torchtitan_job(
     model = described or reading.model()
     if model is not None:
         document["model"] = model
-    document = prepared(document, overrides)
+    document = prepare_job(document, overrides)
     if "model" not in document:
-        raise SpecError("model", f"{reading.said_model()} is no model that is known here.", "Add model=NAME.")
+        raise SpecError("model", f"{reading.model_label()} is no model that is known here.", "Add model=NAME.")
     reading.named = document["model"]
-    every = None if "recompute" in document["strategy"] else reading.recomputed_every()
+    every = None if "recompute" in document["strategy"] else reading.recompute_interval()
     strategy = {**reading.strategy(document["cluster"]["num_devices"]), **document["strategy"]}
     document["settings"] = {**reading.settings(strategy), **document["settings"]}
     document["training"] = {**reading.training(strategy), **document["training"]}
     document["strategy"] = strategy
     release = release_assumed(document["cluster"]["framework"], overrides)
     remarks = [*release, *reading.notes, *meaning_of("torchtitan", flatten(config)).notes]
-    return finished(document, remarks, full_every=every)
+    return complete_job(document, remarks, full_every=every)
 
 
 def _parallel(config: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
@@ -198,7 +198,7 @@ class _Reading:
                 "parallelism.pipeline_parallel_schedule", f"expected one of {known}, got {shown(schedule)}."
             )
 
-    def said_model(self) -> str:
+    def model_label(self) -> str:
         return shown(f"{self.get('model.name', '')}/{self.get('model.flavor', '')}")
 
     def model(self) -> str | dict[str, Any] | None:
@@ -366,7 +366,7 @@ class _Reading:
             return "every_other_matmul"
         return "full" if mode == "full" or (mode == "selective" and option == "1") else "none"
 
-    def recomputed_every(self) -> int | None:
+    def recompute_interval(self) -> int | None:
         """Interval of layers that are recomputed in full; None: all layers are alike."""
         option = str(self.get("activation_checkpoint.selective_ac_option", "2"))
         selective = self.get("activation_checkpoint.mode", "selective") == "selective"

@@ -77,7 +77,7 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
     raise SpecError(where, "holds no function that returns a Trainer.Config.")
 
 
-def installed_config(module: str, name: str) -> dict[str, Any]:
+def read_installed(module: str, name: str) -> dict[str, Any]:
     """
     Read a configuration of the installed package.
 
@@ -103,7 +103,10 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
     missing = [name for name in SETTLED if name not in config.fields]
     if changed and missing:
         raise SpecError(where, f"changes a configuration that is not read, and says no {missing[0]}.")
-    tables: dict[str, Any] = {"framework": newest("torchtitan-"), "activation_checkpoint": _recomputed(config, where)}
+    tables: dict[str, Any] = {
+        "framework": newest("torchtitan-"),
+        "activation_checkpoint": _read_recomputation(config, where),
+    }
     for section in CONFIG:
         thing = config.fields.get(section)
         for name, value in thing.fields.items() if isinstance(thing, Thing) else ():
@@ -114,7 +117,7 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
     return tables | _model(config.fields.get("model_spec"))
 
 
-def _recomputed(config: Thing, where: str) -> dict[str, str]:
+def _read_recomputation(config: Thing, where: str) -> dict[str, str]:
     given = config.fields.get("activation_checkpoint", DEFAULT)
     if given is None or given is DEFAULT:
         return {"mode": "none"} if given is None else MODES["SelectiveAC"]

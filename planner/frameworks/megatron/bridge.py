@@ -26,10 +26,10 @@ from planner.frameworks.megatron.lm import (
 from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.options import options
-from planner.frameworks.megatron.releases import DROPOUTS, costed_words, spell_graphs
+from planner.frameworks.megatron.releases import DROPOUTS, describe_costed_release, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.megatron.strategy import DECISION_OPTIONS
-from planner.frameworks.planned import Plan, costed_name
+from planner.frameworks.planned import Plan, name_of_costed_release
 from planner.frameworks.target import (
     TODO,
     Answers,
@@ -39,10 +39,10 @@ from planner.frameworks.target import (
     OptionsOf,
     Program,
     Unsupported,
-    commented,
     effective_settings,
     only,
     require_version,
+    write_comments,
 )
 
 TARGET = "Megatron-Bridge"
@@ -255,22 +255,22 @@ def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
         If Megatron Core cannot run it, with all reasons, or if the version is unknown.
     """
     require_version(version, TARGET, VERSIONS)
-    release = version or costed_release(plan)
+    release = version or choose_release(plan)
     entries, lines = bridge_entries(plan, release)
     words = (shlex.quote(f"{key}={hydra_text(value)}") for key, value in entries.items())
     head = (*_header(plan, release, entries), *map(TODO.format, lines))
     return Export(
         target=TARGET,
-        files={OVERRIDES_FILE: commented(head) + "\n".join(words) + "\n"},
+        files={OVERRIDES_FILE: write_comments(head) + "\n".join(words) + "\n"},
         environment=environment(plan),
         notes=tuple(_notes(plan, release)),
         version=release,
     )
 
 
-def costed_release(plan: Plan) -> str:
+def choose_release(plan: Plan) -> str:
     """Return the known release that a plan is costed with, or else the newest one that is not newer."""
-    found = release_of(costed_name(plan))
+    found = release_of(name_of_costed_release(plan))
     if found is None or found.stack not in FIRSTS:
         return PACKAGED
     firsts = FIRSTS[found.stack]
@@ -291,7 +291,7 @@ def _reaches(found: Release, first: tuple[int, ...]) -> bool:
 
 def _header(plan: Plan, release: str, entries: Mapping[str, Any]) -> Iterator[str]:
     """Yield comments on the release of the file, the release that was costed, and fields that may differ."""
-    costed, words = costed_name(plan), costed_words(plan)
+    costed, words = name_of_costed_release(plan), describe_costed_release(plan)
     yield f"Overrides for Megatron-Bridge {release}{f'; {words}' if words else ''}."
     if release != PACKAGED:
         own = [name.lstrip("+") for name in entries if not name.startswith(OWN_SECTIONS)]

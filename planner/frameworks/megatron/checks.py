@@ -152,7 +152,7 @@ Dropped = tuple[tuple[str, ...], str]
 RECOMPUTED = ("--recompute-method", "--recompute-num-layers")
 
 
-def _overruled_granularity(arguments: Arguments) -> Dropped:
+def _granularity_beside_activations(arguments: Arguments) -> Dropped:
     full = arguments.get("--recompute-granularity") == "full"
     dropped = ("--recompute-granularity",) if full and "--recompute-activations" in arguments else ()
     return dropped, "overruled by --recompute-activations, which means selective."
@@ -180,12 +180,12 @@ def _no_experts(arguments: Arguments) -> Dropped:
     return ("--num-experts",) if arguments.get("--num-experts") == 0 else (), "0 experts: all layers are dense."
 
 
-def _offloaded_modules(arguments: Arguments) -> Dropped:
+def _modules_without_offloading(arguments: Arguments) -> Dropped:
     switch = "--fine-grained-activation-offloading"
     return () if switch in arguments else ("--offload-modules",), f"without {switch} nothing is offloaded."
 
 
-def _reused_gradients(arguments: Arguments) -> Dropped:
+def _buffer_without_gathering(arguments: Arguments) -> Dropped:
     without = "--fp8-param-gather" not in arguments
     dropped = ("--reuse-grad-buf-for-mxfp8-param-ag",) if without else ()
     return dropped, "without --fp8-param-gather no 8-bit weights are gathered."
@@ -208,13 +208,13 @@ def _is_te(arguments: Arguments) -> bool:
 
 
 WITHOUT_EFFECT: tuple[Callable[[Arguments], Dropped], ...] = (
-    _overruled_granularity,
+    _granularity_beside_activations,
     _no_granularity,
     _modules_beside_full,
     _block_of_none,
     _no_experts,
-    _offloaded_modules,
-    _reused_gradients,
+    _modules_without_offloading,
+    _buffer_without_gathering,
     _gradients_in_fp32,
     _graphs_of_inference,
 )
@@ -407,7 +407,7 @@ def _multi_token_prediction(arguments: Arguments) -> Iterator[Complaint]:
         yield Complaint("--mtp-num-layers", f"needs --position-embedding-type rope or none, not {positions}.")
 
 
-def _shared_experts(arguments: Arguments) -> Iterator[Complaint]:
+def _check_shared_experts(arguments: Arguments) -> Iterator[Complaint]:
     name, kind = "--moe-shared-expert-overlap", arguments.get("--moe-token-dispatcher-type", "allgather")
     if name not in arguments or "--moe-shared-expert-intermediate-size" not in arguments:
         return
@@ -473,7 +473,7 @@ CHECKS: tuple[Callable[[Arguments], Iterator[Complaint]], ...] = (
     _context,
     _graphs,
     _optimizers,
-    _shared_experts,
+    _check_shared_experts,
     _multi_token_prediction,
     _instances,
     _stages,

@@ -32,10 +32,10 @@ from planner.frameworks.target import (
     Export,
     FieldOptions,
     Program,
-    commented,
     entries_of,
     require_version,
     variables,
+    write_comments,
 )
 
 TARGET = "Megatron-LM"
@@ -76,7 +76,7 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
         target=TARGET,
         program=HYBRID if plan.facts.model.has_single_blocks else None,
         files={
-            ARGUMENTS_FILE: commented((*releases.header(chosen), *map(TODO.format, chosen.todo)))
+            ARGUMENTS_FILE: write_comments((*releases.header(chosen), *map(TODO.format, chosen.todo)))
             + "\n".join(argument_lines(chosen.words))
             + "\n",
             LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",

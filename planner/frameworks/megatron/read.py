@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, sentence
-from constraints.verdict import violated
+from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import Strategy
@@ -205,7 +205,7 @@ def _framework(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
 def _forbidden(facts: Facts, strategy: Strategy) -> Iterator[str]:
     """Yield a note for each broken rule: Megatron-LM refuses the strategy, or runs another one."""
     rules = [rule for rule in (*FRAMEWORK_RULES, *PHYSICS_RULES) if rule not in MEMORY_RULES]
-    for rule in violated(facts, strategy.decisions(), rules=rules):
+    for rule in find_violations(facts, strategy.decisions(), rules=rules):
         yield f"Megatron-LM does not run this as it is: {sentence(rule)}"
 
 

@@ -15,12 +15,12 @@ from constraints.verdict import violated_by_ranks
 from costmodel.catalog.releases import release_of, stands_in
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.lowering.framework.settings import with_loss
+from costmodel.lowering.framework.settings import replace_loss
 from costmodel.step.estimate import Estimate, estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, split_pattern
 from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.stages import LAST
-from planner.frameworks.planned import Plan, costed_name
+from planner.frameworks.planned import Plan, name_of_costed_release
 from planner.frameworks.target import Entries
 
 RELEASES = ("0.14", "0.16", "0.17", "0.18", "0.19", "main")
@@ -134,11 +134,11 @@ class Releases:
 
     def header(self, chosen: Written) -> Iterator[str]:
         """Yield comments on the release of the file, the release that was costed, and options that may differ."""
-        name = costed_name(self.plan)
+        name = name_of_costed_release(self.plan)
         if chosen.release == self.costed or not name:
             yield f"Options of Megatron Core {chosen.release}."
             return
-        yield f"Options of Megatron Core {chosen.release}; {costed_words(self.plan)}."
+        yield f"Options of Megatron Core {chosen.release}; {describe_costed_release(self.plan)}."
         if _is_early(name):
             yield f"No parser of {name} was asked: any option may be spelled otherwise there, or be missing."
         own = sorted(name for name in chosen.words if any(self._lacks(release, name) for release in RELEASES))
@@ -195,7 +195,7 @@ class Releases:
         """Step and memory with Megatron-LM's own loss instead of Transformer Engine's fused one."""
         facts, cluster = self.plan.facts, self.plan.cluster
         settings = replace(cluster.settings, loss="unfused")
-        own = replace(cluster, device=with_loss(cluster.device, "unfused"), settings=settings)
+        own = replace(cluster, device=replace_loss(cluster.device, "unfused"), settings=settings)
         return estimate(replace(facts, cluster=own), self.plan.strategy)
 
     def _find_broken(self, release: str) -> tuple[Rule, ...]:
@@ -206,7 +206,7 @@ class Releases:
 
     def _order_releases(self) -> list[str]:
         """Order the releases: nearest to the one costed, else newest; those that change the loss come last."""
-        names, found = [*reversed(RELEASES)], release_of(costed_name(self.plan))
+        names, found = [*reversed(RELEASES)], release_of(name_of_costed_release(self.plan))
         if found is not None and found.stack in ("megatron-lm", "megatron-core"):
             number = (0.0,) if found.scheme == "year" else found.number
             older = [one for one in names if _number(one) <= number]
@@ -214,7 +214,7 @@ class Releases:
         return sorted(names, key=lambda one: OWN_LOSS in self._find_broken(one))
 
 
-def costed_words(plan: Plan) -> str:
+def describe_costed_release(plan: Plan) -> str:
     """Name the release that a plan is costed as: the job's own or its nearest one; empty where the job names none."""
     cluster = plan.cluster
     if cluster.framework is None:

@@ -260,7 +260,7 @@ def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
 # --- layers ------------------------------------------------------------------------------------------------
 
 
-def _shared_expert_overlap_options(plan: Plan) -> Entries | Unsupported:
+def _write_shared_expert_overlap(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if not effective_settings(plan).shared_expert_overlap:
         return {}
@@ -303,7 +303,7 @@ def _read_communication_sms(arguments: Arguments, known: Known, notes: list[str]
     return number
 
 
-def _offloaded_layers_options(plan: Plan) -> Entries | Unsupported:
+def _write_offloaded_layers(plan: Plan) -> Entries | Unsupported:
     """Refuse a number of offloaded layers where modules are offloaded; the option comes with the decision itself."""
     if effective_settings(plan).offloaded_layers is None or offloads_whole_layers(plan):
         return {}
@@ -319,7 +319,7 @@ def _read_offloaded_layers(arguments: Arguments, known: Known, notes: list[str])
     return layers if 0 < layers < known["num_layers"] - 1 else None
 
 
-def _offloaded_states_options(plan: Plan) -> Entries:
+def _write_offloaded_states(plan: Plan) -> Entries:
     """Return the share of offloaded states; Bridge's default is 0 (megatron/core/optimizer/optimizer_config.py)."""
     if not plan.strategy.optimizer_offload:
         return {}
@@ -393,7 +393,7 @@ ENTRIES: Mapping[str, Entry] = {
     "moments_dtype": Entry(_moments_dtype_options, _read_moments_dtype),
     "fp8_param_gather": Entry(_fp8_param_gather_options, reads_switch("--fp8-param-gather")),
     "mtp_layers": Entry(_mtp_layers_options, lambda arguments, known, _: arguments.get("--mtp-num-layers", 0)),
-    "shared_expert_overlap": Entry(_shared_expert_overlap_options, reads_switch("--moe-shared-expert-overlap")),
+    "shared_expert_overlap": Entry(_write_shared_expert_overlap, reads_switch("--moe-shared-expert-overlap")),
     "delay_wgrad": Entry(_delay_wgrad_options, reads_switch("--delay-wgrad-compute")),
     "optimizer": Entry(_optimizer_options, _read_optimizer),
     # The other fusion, ``native``, works in FP32 as the unfused loss does, and is costed as that.
@@ -402,8 +402,8 @@ ENTRIES: Mapping[str, Entry] = {
         _read_loss,
     ),
     "communication_sms": Entry(_communication_sms_options, _read_communication_sms),
-    "offloaded_layers": Entry(_offloaded_layers_options, _read_offloaded_layers),
-    "offloaded_states": Entry(_offloaded_states_options, _read_offloaded_states),
+    "offloaded_layers": Entry(_write_offloaded_layers, _read_offloaded_layers),
+    "offloaded_states": Entry(_write_offloaded_states, _read_offloaded_states),
     "offloaded_masters": Entry(
         only(
             True,

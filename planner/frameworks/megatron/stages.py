@@ -40,7 +40,7 @@ def stage_entries(strategy: Strategy, model: Model) -> dict[str, Any]:
     ----------
     Megatron-LM, megatron/core/transformer/transformer_block.py, get_num_layers_to_build (of megatron-core 0.16.1).
     """
-    layers, last = stage_layers(strategy, model), redistributed_last(strategy, model)
+    layers, last = stage_layers(strategy, model), last_stage_layers(strategy, model)
     if len(layers) == 1:
         return {}
     if last is not None:
@@ -58,7 +58,7 @@ def uneven_stages(strategy: Strategy, model: Model) -> Iterator[str]:
         yield f"Layers on stages{chunks}: {', '.join(map(str, layers))}; strategy.layout says others."
 
 
-def redistributed_last(strategy: Strategy, model: Model) -> int | None:
+def last_stage_layers(strategy: Strategy, model: Model) -> int | None:
     """Number of layers of the last stage where it alone determines redistributed layers; else None."""
     layers = stage_layers(strategy, model)
     is_explicit = strategy.vocabulary == Vocabulary.REDISTRIBUTED and strategy.layout is None and strategy.pp > 1
@@ -210,7 +210,7 @@ def place_layers(strategy: Strategy, model: Model, arguments: Mapping[str, Any],
     can_move = strategy.vpp == 1 and strategy.pp > 1 and not model.mtp_layers and not any(written.full_layers)
     is_moved = can_move and layers == stage_layers(moved, model)
     found = settle_layout(strategy, model, written)
-    if is_moved and (LAST in arguments or (found.layout is not None and redistributed_last(moved, model) is None)):
+    if is_moved and (LAST in arguments or (found.layout is not None and last_stage_layers(moved, model) is None)):
         return moved
     return found
 

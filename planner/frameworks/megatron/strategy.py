@@ -45,7 +45,7 @@ from planner.frameworks.target import (
     reads_switch,
     switch,
 )
-from planner.jobs.completion import completed
+from planner.jobs.completion import complete_strategy
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile
 
 CP, EP, ETP = "--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"
@@ -448,5 +448,5 @@ def read_strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[s
         if name not in known:
             known[name] = entry.value(arguments, known, notes)
     decisions = {name: value for name, value in known.items() if name != "model" and value is not None}
-    strategy = completed(facts, StrategyFile(decisions=decisions, layout=AS_DEALT))
+    strategy = complete_strategy(facts, StrategyFile(decisions=decisions, layout=AS_DEALT))
     return place_layers(strategy, facts.model, arguments, layers), tuple(notes)

@@ -26,7 +26,7 @@ def _quotient(first: int, second: int) -> int:
     return quotient if (first < 0) == (second < 0) else -quotient
 
 
-def _bounded(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
+def _bound(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
     """A shift or a power by no more than the number has bits."""
     return lambda first, second: function(first, second) if 0 <= second < 64 else _refuse()
 
@@ -41,10 +41,10 @@ BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"&": operator.and_},
     {"==": operator.eq, "!=": operator.ne},
     {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
-    {"<<": _bounded(operator.lshift), ">>": _bounded(operator.rshift)},
+    {"<<": _bound(operator.lshift), ">>": _bound(operator.rshift)},
     {"+": operator.add, "-": operator.sub},
     {"*": operator.mul, "/": _quotient, "%": lambda first, second: first - second * _quotient(first, second)},
-    {"**": _bounded(operator.pow)},
+    {"**": _bound(operator.pow)},
 )
 """Operators from those that bind least."""
 
@@ -103,7 +103,7 @@ class _Expression:
 
     def value(self) -> int:
         """The value of the whole."""
-        whole = self._behind(0) if self.tokens else lambda: 0
+        whole = self._parse_operators(0) if self.tokens else lambda: 0
         return whole() if not self.tokens else _refuse()
 
     def _next(self) -> str:
@@ -112,20 +112,20 @@ class _Expression:
     def _take(self, expected: str = "") -> str:
         return self.tokens.pop() if self.tokens and expected in ("", self._next()) else _refuse()
 
-    def _behind(self, least: int) -> Later:
+    def _parse_operators(self, least: int) -> Later:
         """An operand with the operators behind it that bind no less than that."""
         left = self._operand()
         while RANKS.get(self._next(), -1) >= least:
-            left = self._joined(left, self._take())
+            left = self._join(left, self._take())
         return left
 
-    def _joined(self, left: Later, sign: str) -> Later:
+    def _join(self, left: Later, sign: str) -> Later:
         if sign == "?":
-            then = self._behind(0)
+            then = self._parse_operators(0)
             self._take(":")
-            other = self._behind(RANKS["?"])
+            other = self._parse_operators(RANKS["?"])
             return lambda: then() if left() else other()
-        right = self._behind(RANKS[sign] + (sign != "**"))
+        right = self._parse_operators(RANKS[sign] + (sign != "**"))
         match sign:
             case ",":
                 return lambda: (left(), right())[1]
@@ -133,12 +133,12 @@ class _Expression:
                 return lambda: int(bool(left() and right()))
             case "||":
                 return lambda: int(bool(left() or right()))
-        return lambda: _checked(FUNCTIONS[sign](left(), right()))
+        return lambda: _check_range(FUNCTIONS[sign](left(), right()))
 
     def _operand(self) -> Later:
         token = self._take()
         if token == "(":
-            inner = self._behind(0)
+            inner = self._parse_operators(0)
             self._take(")")
             return inner
         if token in ("++", "--"):
@@ -149,27 +149,27 @@ class _Expression:
         if token[0].isdecimal():
             base, _, digits = token.rpartition("#")
             number = int(digits, int(base or (8 if re.fullmatch(r"0\d+", digits) else 0)))
-            return lambda: _checked(number)
+            return lambda: _check_range(number)
         if not re.fullmatch(NAME, token):
             raise ValueError
         if (sign := self._next()) in ("++", "--"):
             change = self._set(token, self._take()[0], lambda: 1)
             return lambda: change() - (1 if sign == "++" else -1)
         if sign == "=" or (sign[-1:] == "=" and sign[:-1] in FUNCTIONS and sign not in FUNCTIONS):
-            return self._set(token, self._take()[:-1], self._behind(RANKS["?"]))
-        return lambda: self._of(token)
+            return self._set(token, self._take()[:-1], self._parse_operators(RANKS["?"]))
+        return lambda: self._read_variable(token)
 
-    def _of(self, name: str) -> int:
+    def _read_variable(self, name: str) -> int:
         return _Expression(self.read(name), self.read, self.put).value()
 
     def _set(self, name: str, sign: str, right: Later) -> Later:
         def value() -> int:
-            number = right() if not sign else _checked(FUNCTIONS[sign](self._of(name), right()))
+            number = right() if not sign else _check_range(FUNCTIONS[sign](self._read_variable(name), right()))
             self.put(name, str(number))
             return number
 
         return value
 
 
-def _checked(number: int) -> int:
+def _check_range(number: int) -> int:
     return int(number) if -MOST <= number < MOST else _refuse()

@@ -63,7 +63,7 @@ def decide(node: Node, words: Words) -> Verdict:
     """Evaluate a condition: unset variables are empty, as in a shell, and files are assumed to exist."""
     inner = [child for child in node.children if child.type not in SKIPPED]
     if node.type in ("arithmetic_expansion",) or source_of(node).startswith("(("):
-        return numbered(words.arithmetic(node), line_of(node), words)
+        return decide_number(words.arithmetic(node), line_of(node), words)
     if node.type in ("test_command", "parenthesized_expression"):
         return decide(inner[0], words) if len(inner) == 1 else Verdict(bool(inner), False)
     if node.type == "unary_expression" and len(inner) == 2:
@@ -89,7 +89,7 @@ def _text(node: Node, words: Words, other: Node | None = None) -> tuple[str, boo
     return known_part(text), not names
 
 
-def numbered(text: str, line: int, words: Words) -> Verdict:
+def decide_number(text: str, line: int, words: Words) -> Verdict:
     """A number as a condition: not zero."""
     if names := unknown_names(text):
         words.variables.ask(names, line)

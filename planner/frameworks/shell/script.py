@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NoReturn
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.shell.commands import SHELLS, inner_script, read_names, script_place
-from planner.frameworks.shell.conditions import Verdict, decide, numbered
+from planner.frameworks.shell.conditions import Verdict, decide, decide_number
 from planner.frameworks.shell.parsing import REDIRECTS, branches_of, find_assignments, parse, targets
-from planner.frameworks.shell.text import known_part, unknown_names, written
+from planner.frameworks.shell.text import known_part, unknown_names, write_unknowns
 from planner.frameworks.shell.variables import Value, Variables
 from planner.frameworks.shell.words import Words, line_of, source_of
 
@@ -152,7 +152,7 @@ class _Follower:
             "c_style_for_statement": self._count,
             "while_statement": self._while,
             "function_definition": self._define,
-            "subshell": lambda node: self._apart(node.named_children),
+            "subshell": lambda node: self._run_subshell(node.named_children),
             "compound_statement": self._compound,
             "do_group": self._each,
         }
@@ -193,7 +193,7 @@ class _Follower:
         if node.type == "ERROR" and not self.feeds:
             raise SpecError(
                 f"{WHERE}, line {self._line(node)}",
-                f"is no Bash that is read here: {shown(written(source_of(node))[:80])}.",
+                f"is no Bash that is read here: {shown(write_unknowns(source_of(node))[:80])}.",
             )
         action = self.by_type.get(node.type)
         if action is None:
@@ -213,12 +213,12 @@ class _Follower:
             if node.type != "comment":
                 following = node.next_sibling
                 is_background = following is not None and following.type == "&"
-                last = self._apart([node]) if is_background else self._do(node)
+                last = self._run_subshell([node]) if is_background else self._do(node)
         return last
 
     def _pipeline(self, node: Node) -> Verdict:
         """Its members, each a shell of its own; the last one's end is its end."""
-        return [self._apart([one]) for one in node.named_children][-1]
+        return [self._run_subshell([one]) for one in node.named_children][-1]
 
     # --- variables -----------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class _Follower:
         if name is not None and source_of(name) in variables.tables and not unknown_names(key):
             variables.set_keys(source_of(name), {key: text})
         elif name is None or not variables.set_element(source_of(name), self.words.number(key, line_of(node)), text):
-            self._note(f"Line {self._line(node)}: {written(source_of(node))} is not followed.")
+            self._note(f"Line {self._line(node)}: {write_unknowns(source_of(node))} is not followed.")
 
     def _declaration(self, node: Node) -> Verdict:
         """``export``, ``declare`` and their kin: within a function some of them set variables of its own."""
@@ -313,12 +313,12 @@ class _Follower:
         lines = range(line_of(condition[0]), condition[-1].end_point[0] + 2)
         if verdict.is_certain or not variables.states & {line, *lines}:
             return verdict
-        said = self._said(condition[0], f"--set line_{line}=true, or --set line_{line}=false").lower()
+        said = self._recall_outcome(condition[0], f"--set line_{line}=true, or --set line_{line}=false").lower()
         if said in ("true", "false"):
             return Verdict(said == "true", True)
         return Verdict(verdict.holds != (line in variables.opposite), False)
 
-    def _said(self, node: Node, hint: str) -> str:
+    def _recall_outcome(self, node: Node, hint: str) -> str:
         """Return the outcome that the command gives for what the machine decides, which is remembered; empty: none."""
         variables, line = self.script.variables, self._line(node)
         variables.decisions.setdefault(line, (" ".join(source_of(node).split())[:80], hint))
@@ -357,7 +357,7 @@ class _Follower:
         self.script.variables.ask(names, self._line(node), compares=compared)
         by_machine = value is not None and not all(map(str.isidentifier, names)) and not any(map(str.isdecimal, names))
         line = self._line(node)
-        if by_machine and value is not None and (said := self._said(value, f"--set line_{line}=TEXT")):
+        if by_machine and value is not None and (said := self._recall_outcome(value, f"--set line_{line}=TEXT")):
             text, names = said, []
         opposite = by_machine and line in self.script.variables.opposite
         for item in items:
@@ -403,7 +403,9 @@ class _Follower:
         start, ends, step = (*parts, [], [])[:3]
 
         def condition() -> Verdict:
-            return numbered(self.words.arithmetic(*ends), line_of(node), self.words) if ends else Verdict(True, True)
+            return (
+                decide_number(self.words.arithmetic(*ends), line_of(node), self.words) if ends else Verdict(True, True)
+            )
 
         if start:
             self.words.arithmetic(*start)
@@ -442,7 +444,7 @@ class _Follower:
             return stop.what == "continue"
         return True
 
-    def _apart(self, nodes: Sequence[Node]) -> Verdict:
+    def _run_subshell(self, nodes: Sequence[Node]) -> Verdict:
         """A shell of its own: what it sets stays with it, and its end is not the script's."""
         variables = self.script.variables
         before, arguments, functions = deepcopy(variables.values), list(variables.arguments), dict(self.functions)
@@ -514,7 +516,7 @@ class _Follower:
             del self.script.variables.arguments[:count]
             return Verdict(True, True)
         if name == "let":
-            return [numbered(self.words.number(text, line), line, self.words) for text in arguments or ["0"]][-1]
+            return [decide_number(self.words.number(text, line), line, self.words) for text in arguments or ["0"]][-1]
         if name == "set" and arguments[:1] == ["--"]:
             self.script.variables.arguments = list(arguments[1:])
         if name in ("source", "."):
@@ -523,7 +525,7 @@ class _Follower:
             self.script.variables.assign(arguments[1], self.script.variables.missing(arguments[1], line), source="")
             return Verdict(True, True)
         if name in ("echo", "printf"):
-            self.said = written(" ".join(arguments))[:200]
+            self.said = write_unknowns(" ".join(arguments))[:200]
             return Verdict(True, True)
         for variable in read_names(words):
             text = self.script.variables.missing(variable, line)
@@ -546,7 +548,7 @@ class _Follower:
         text = self.find(words[1]) if len(words) > 1 else None
         if text is None:
             self._note(
-                f"Line {line}: {written(' '.join(words))[:200]} is not found; variables that it sets are unknown."
+                f"Line {line}: {write_unknowns(' '.join(words))[:200]} is not found; variables that it sets are unknown."
             )
         else:
             self._text(text, first_line=line)

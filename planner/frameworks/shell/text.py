@@ -20,7 +20,7 @@ SHELLS = {other: code for code, other in LETTERS.items()}
 
 def unknown(name: str) -> str:
     """Return the mark of a variable or command whose value is unknown."""
-    return f"{OPEN}{strip_marks(written(name)).translate(LETTERS)}{CLOSE}"
+    return f"{OPEN}{strip_marks(write_unknowns(name)).translate(LETTERS)}{CLOSE}"
 
 
 def unknown_names(text: str) -> list[str]:
@@ -33,11 +33,11 @@ def known_part(text: str) -> str:
     return NAMES.sub("", text)
 
 
-def written(text: str) -> str:
+def write_unknowns(text: str) -> str:
     """
     Return a text as the script writes it.
 
-    >>> written("a" + unknown("TP") + unknown("$(nproc)"))
+    >>> write_unknowns("a" + unknown("TP") + unknown("$(nproc)"))
     'a$TP$(nproc)'
     """
     return NAMES.sub(

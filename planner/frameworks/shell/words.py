@@ -120,7 +120,7 @@ class Words:
                 yield from self._parts(node, is_quoted=is_quoted or node.type == "heredoc_body")
             case "simple_expansion":
                 name = source_of(node).partition("$")[2]  # of an array its first element
-                value = self._or_missing(self._indexed(name, ""), name, node)
+                value = self._or_missing(self._look_up_index(name, ""), name, node)
                 yield from self._value_pieces(value, name, is_quoted=is_quoted)
             case "expansion":
                 yield from self._expansion(node, is_quoted=is_quoted)
@@ -182,7 +182,7 @@ class Words:
         if sign == "#" or (sign == "!" and not index):
             yield Piece(self._length(name, index) if sign == "#" else self._indirect(name, node), splits=not is_quoted)
             return
-        value = self.variables.keys(name) if sign == "!" else self._indexed(name, index)
+        value = self.variables.keys(name) if sign == "!" else self._look_up_index(name, index)
         sought = OPERATOR.match(rest)
         if not sought:
             yield from self._value_pieces(self._or_missing(value, name, node), index, is_quoted=is_quoted)
@@ -252,7 +252,7 @@ class Words:
     def _or_missing(self, value: Value | None, name: str, node: Node) -> Value:
         return self.variables.missing(name, line_of(node)) if value is None else value
 
-    def _indexed(self, name: str, index: str) -> Value | None:
+    def _look_up_index(self, name: str, index: str) -> Value | None:
         value = self.variables.get(name)
         key = re.sub(r"\$\{?(\w+)\}?", lambda found: str(self.variables.get(found[1]) or ""), index.strip("\"'"))
         if index and f"{name}[{key}]" in self.variables.values:
@@ -268,7 +268,7 @@ class Words:
         return value if isinstance(value, str) or name in ("@", "*") or value is None else (value or [""])[0]
 
     def _length(self, name: str, index: str) -> str:
-        value = self._indexed(name, index)
+        value = self._look_up_index(name, index)
         if value is not None and _names(value):
             return unknown(f"${{#{name}}}")
         return str(len(value)) if value is not None else "0"
@@ -329,7 +329,7 @@ class Words:
 
     def _element(self, name: str) -> Value | None:
         name, _, index = name.partition("[")
-        return self._indexed(name, index.removesuffix("]"))
+        return self._look_up_index(name, index.removesuffix("]"))
 
     def _command(self, node: Node) -> str:
         """Return the output of ``echo``, ``expr`` or a here-document's ``cat``; of other commands it is unknown."""

@@ -24,7 +24,7 @@ from planner.jobs.line.words import (
 )
 from planner.jobs.setting_choices import CHOOSABLE, read_value
 from planner.jobs.strategy_file import FOLLOWING, LAYOUT, StrategyFile, read_given
-from planner.jobs.values import below, require_one_of
+from planner.jobs.values import entry_path, require_one_of
 
 STRATEGY = "strategy"
 
@@ -148,7 +148,7 @@ def _split(text: str, where: str, others: Sequence[str]) -> tuple[str, str]:
     known = {one.lower(): one for one in NAMES}
     own = known.get(name.lower().removeprefix(SETTINGS))
     if own is None and equals:
-        raise SpecError(below(where, name), "no such decision.", did_you_mean(name, (*DECISIONS, *NAMES, *others)))
+        raise SpecError(entry_path(where, name), "no such decision.", did_you_mean(name, (*DECISIONS, *NAMES, *others)))
     if own is None:
         raise unknown_word(text)
     if not value:

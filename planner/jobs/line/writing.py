@@ -9,9 +9,9 @@ from constraints.rules.frameworks import MEGATRON_MODULES, recomputable_modules
 from costmodel.facts.model import Model
 from costmodel.strategy import INSIDE, Recompute, Strategy, decision_text
 from costmodel.tables import Facts
-from planner.jobs.completion import ALWAYS_SAID, completed
+from planner.jobs.completion import ALWAYS_SAID, complete_strategy
 from planner.jobs.line.words import NONE, WORDS, Form, Word
-from planner.jobs.setting_choices import Value, text_of, with_effect
+from planner.jobs.setting_choices import Value, keep_effective, text_of
 from planner.jobs.strategy_file import AS_DEALT, LAYOUT, StrategyFile, layers_text, layout_entries
 
 
@@ -31,7 +31,7 @@ def write_line(facts: Facts, strategy: Strategy, settings: Mapping[str, Value]) 
     if LAYOUT in said:
         words.append(f"layout={_stages(strategy, facts.model)}")
     of_ranks = strategy.layout.activation_offload if strategy.layout else ()
-    own = with_effect(
+    own = keep_effective(
         settings,
         optimizer_offload=strategy.optimizer_offload,
         activation_offload=strategy.activation_offload or any(of_ranks),
@@ -56,19 +56,19 @@ def necessary_decisions(facts: Facts, strategy: Strategy) -> set[str]:
     Return the decisions that a line must name, and ``layout`` where its stages must be given.
 
     These are the decisions that make a line whole and the degrees above 1. Decisions that
-    :func:`planner.jobs.completion.completed` would fill in differently are added.
+    :func:`planner.jobs.completion.complete_strategy` would fill in differently are added.
     """
     whole = strategy.decisions()
     said = set(ALWAYS_SAID) | {name for name in ("tp", "cp", "pp", "vpp", "ep") if whole[name] > 1}
     said |= {"token_dispatcher"} if whole["ep"] > 1 else set()
     while True:
         given = {name: whole[name] for name in said}
-        found = completed(facts, StrategyFile(decisions=given, layout=AS_DEALT)).decisions()
+        found = complete_strategy(facts, StrategyFile(decisions=given, layout=AS_DEALT)).decisions()
         unlike = {name for name, value in whole.items() if found[name] != value}
         if not unlike:
             break
         said |= unlike
-    dealt = completed(facts, StrategyFile(decisions=given))
+    dealt = complete_strategy(facts, StrategyFile(decisions=given))
     return said if dealt == strategy else {*said, LAYOUT}
 
 

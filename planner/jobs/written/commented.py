@@ -61,7 +61,7 @@ def descriptions(record_type: type) -> dict[str, str]:
     return found
 
 
-def commented(document: Mapping[str, Plain], title: str) -> str:
+def write_commented(document: Mapping[str, Plain], title: str) -> str:
     """
     Write a job file with a comment on each entry; missing entries are commented out with their defaults.
 
@@ -86,7 +86,7 @@ def commented(document: Mapping[str, Plain], title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rebased(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def rebase_paths(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Rewrite the paths of a job, which are relative to the working directory, as relative to a folder."""
     moved = dict(document)
     for section, name in (("", "model"), ("cluster", "device"), ("search", "candidates")):

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from costmodel.catalog.aliases import known_name
+from costmodel.catalog.aliases import find_unique_device
 from costmodel.errors import SpecError
 from costmodel.quantities import COUNT, whole
 from costmodel.validation import shown
 from planner.jobs.cluster import device_of
-from planner.jobs.document import Document, Plain, nested, parse
+from planner.jobs.document import Document, Plain, nest_entries, parse
 from planner.jobs.written.places import NOWHERE, Place
 
 EXAMPLE = "512xh100"
@@ -70,7 +70,9 @@ def one_line(model: str, cluster: str, numbers: Mapping[str, str]) -> Document:
         mistakes.append(error)
     places = {"model": NOWHERE, "cluster": NOWHERE}
     places |= {entry: Place(where=f"--{option}", text=numbers.get(option, "")) for option, entry in OPTIONS.items()}
-    entries.update(nested({"training": {}, **{OPTIONS[option]: _plain(text) for option, text in numbers.items()}}))
+    entries.update(
+        nest_entries({"training": {}, **{OPTIONS[option]: _plain(text) for option, text in numbers.items()}})
+    )
     return Document(entries=entries, folder=Path(), name=_name(model, cluster), places=places, mistakes=tuple(mistakes))
 
 
@@ -108,7 +110,7 @@ def cluster_entries(text: str) -> dict[str, Plain]:
         raise SpecError("cluster", f"{shown(text)} is no cluster.", _spelling(text))
     first, second, device = _count(found[1], text), found[2], found[3]
     if second is None:
-        machine = known_name(device)
+        machine = find_unique_device(device)
         return {"device": device, "num_devices": first * (machine.num_devices if machine else 1)}
     node = _count(second, text)
     return {"device": device, "num_devices": first * node, "devices_per_node": node, **_domain(device, node)}

@@ -36,7 +36,7 @@ WHOLE = ""
 """Path of a whole document. Missing entries at its top are reported there, after all others."""
 
 
-def placed(errors: Iterable[SpecError], places: Places) -> SpecError:
+def add_places(errors: Iterable[SpecError], places: Places) -> SpecError:
     """
     Merge mistakes into one error that names the place of each.
 

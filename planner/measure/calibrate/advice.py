@@ -14,7 +14,7 @@ from planner.jobs.run_jobs import References
 from planner.jobs.run_table import Run
 from planner.measure.calibrate.cases import Array, Predictor
 from planner.measure.calibrate.constants import Constant
-from planner.measure.calibrate.first import beyond_constants, greedy
+from planner.measure.calibrate.first import greedy, unexplained_covariance
 from planner.measure.runs.predictions import Case, case
 
 MOST_CANDIDATES = 60
@@ -101,9 +101,9 @@ def advice(
     begin = _spread(slopes, covariance)
     num_more: int | None = 0 if begin <= WELL_KNOWN else None
     suggestions: list[Suggestion] = []
-    order, _ = greedy(slopes @ covariance @ slopes.T + beyond_constants(candidates, timed))
+    order, _ = greedy(slopes @ covariance @ slopes.T + unexplained_covariance(candidates, timed))
     for count, best in enumerate(order[:MOST_MORE], start=1):
-        narrowed = narrowed_by(slopes[best], covariance, noise)
+        narrowed = narrow_covariance(slopes[best], covariance, noise)
         if len(suggestions) < SHOWN:
             suggestions.append(_suggestion(candidates[best].run, constants, covariance, narrowed))
         covariance = narrowed
@@ -112,7 +112,7 @@ def advice(
     return Advice(spread=begin, num_more=num_more, suggestions=tuple(suggestions))
 
 
-def narrowed_by(slope: Array, covariance: Array, noise: float) -> Array:
+def narrow_covariance(slope: Array, covariance: Array, noise: float) -> Array:
     """Return the constants' covariance after one more run."""
     reach = covariance @ slope
     return np.asarray(covariance - np.outer(reach, reach) / (noise**2 + float(reach @ slope)))

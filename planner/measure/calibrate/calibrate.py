@@ -15,17 +15,24 @@ from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError
 from costmodel.events import log_event
 from planner.jobs.cluster import device_of
-from planner.jobs.document import nested
+from planner.jobs.document import nest_entries
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import PLANNED, RejectedRow
 from planner.jobs.run_table import read as read_runs
 from planner.measure.calibrate.advice import Advice, advice
-from planner.measure.calibrate.cases import LEAST_SENSITIVITY, Array, Predictor, folds_of, group_of, measured_logarithms
-from planner.measure.calibrate.constants import Constant, around, constants, written_fields
+from planner.measure.calibrate.cases import (
+    LEAST_SENSITIVITY,
+    Array,
+    Predictor,
+    folds_of,
+    group_of,
+    log_measured_seconds,
+)
+from planner.measure.calibrate.constants import Constant, around, calibration_fields, constants
 from planner.measure.calibrate.first import First, measure_first
 from planner.measure.calibrate.fit import NOISE, Fit, Priors, covariance, fit, priors_of
-from planner.measure.calibrate.left_out import left_out_logarithms
-from planner.measure.runs.predictions import Case, cases, not_predicted, unreported_recompute
+from planner.measure.calibrate.left_out import predict_left_out
+from planner.measure.runs.predictions import Case, cases, find_unreported_recompute, not_predicted
 
 FEWEST_RUNS = 2
 FEWEST_LAYOUTS = 2
@@ -177,7 +184,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
         known = replace(known, device=base)
     found = list(cases(rows, known))
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
-    reasons = [_reject_other_device(one, base) or unreported_recompute(one) for one in timed]
+    reasons = [_reject_other_device(one, base) or find_unreported_recompute(one) for one in timed]
     timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
     others = (*(one for one in found if isinstance(one, RejectedRow)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
@@ -344,7 +351,7 @@ def stack_fit(timed: Sequence[Case], known: References, base: str) -> tuple[Pred
         Predictor of the runs with the constants on which they depend; the prediction before the fit; the fit.
     """
     predictor, start = _start(timed, known, constants_of(base, known))
-    priors, measured = priors_of(predictor.constants), measured_logarithms(timed)
+    priors, measured = priors_of(predictor.constants), log_measured_seconds(timed)
     weights = run_weights(timed)
     fitted = fit(predictor.logarithms, predictor.jacobian, measured, weights=weights, priors=priors, start=start)
     return predictor, start, fitted
@@ -355,10 +362,10 @@ def _fit_runs(timed: Sequence[Case], known: References, base: str) -> _Fitted:
     predictor, start, fitted = stack_fit(timed, known, base)
     log_event(__name__, "constants fitted", constants=len(predictor.constants))
     chosen = tuple(predictor.constants)
-    priors, measured, weights = priors_of(chosen), measured_logarithms(timed), run_weights(timed)
+    priors, measured, weights = priors_of(chosen), log_measured_seconds(timed), run_weights(timed)
     _require_explained(fitted.residuals)
     folds = _folds(timed)
-    left_out = left_out_logarithms(predictor, fitted, run_weights, priors, folds=folds) - measured
+    left_out = predict_left_out(predictor, fitted, run_weights, priors, folds=folds) - measured
     noise = max(NOISE, float(np.median(np.abs(fitted.residuals))) / _MEDIAN_OF_NORMAL)
     widths = covariance(fitted.jacobian, weights, priors, noise)
     return _Fitted(
@@ -384,7 +391,7 @@ def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Con
     jacobian = predictor.jacobian(logs)
     is_seen = np.abs(jacobian).max(axis=0) > LEAST_SENSITIVITY
     chosen = tuple(constant for constant, seen in zip(all_constants, is_seen, strict=True) if seen)
-    residuals = predictor.logarithms(logs) - measured_logarithms(timed)
+    residuals = predictor.logarithms(logs) - log_measured_seconds(timed)
     return replace(predictor, constants=chosen), Fit(
         logs=logs[is_seen], jacobian=jacobian[:, is_seen], residuals=residuals
     )
@@ -462,14 +469,16 @@ def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: 
 
 def _constants(determined: Sequence[Determined]) -> dict[str, Any]:
     """Return the fitted constants, nested as in a calibration."""
-    return nested({field: float(f"{one.value:.6g}") for one in determined for field in written_fields(one.constant)})
+    return nest_entries(
+        {field: float(f"{one.value:.6g}") for one in determined for field in calibration_fields(one.constant)}
+    )
 
 
 def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str, str]:
     """Return the sources of the fitted numbers; several numbers of one entry share a text."""
     texts: dict[str, list[str]] = {}
     for one in determined:
-        for field in written_fields(one.constant):
+        for field in calibration_fields(one.constant):
             entry, last = field.partition(".")[0], field.rpartition(".")[2]
             prior = f"prior {one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base}"
             texts.setdefault(entry, []).append(f"{last} +- {one.width:.1%}, {prior}")

@@ -15,8 +15,8 @@ from costmodel import catalog
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
 from planner.jobs.run_jobs import References
-from planner.measure.calibrate.constants import Constant, with_values
-from planner.measure.calibrate.processes import over_processes
+from planner.measure.calibrate.constants import Constant, replace_constants
+from planner.measure.calibrate.processes import share_work
 from planner.measure.runs.predictions import Case
 
 Array: TypeAlias = NDArray[np.float64]
@@ -98,24 +98,24 @@ class Predictor:
         """
         closed = self._all_rows(logs, _closed_form_seconds)
         if not self.offsets:
-            self.offsets.append(self.estimated(logs) - closed)
+            self.offsets.append(self.estimate_logarithms(logs) - closed)
         return np.asarray(closed + self.offsets[0])
 
-    def estimated(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
+    def estimate_logarithms(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
         """Return them for all or some rows, as ``planner estimate`` predicts them."""
         return self._all_rows(logs, seconds_of, rows)
 
     def _all_rows(
         self, logs: Array, seconds: Callable[[Case, References], float], rows: NDArray[np.bool_] | None = None
     ) -> Array:
-        known = with_values(self.known, self.constants, np.exp(logs))
+        known = replace_constants(self.known, self.constants, np.exp(logs))
         chosen = [case for index, case in enumerate(self.cases) if rows is None or rows[index]]
         share = -(-len(chosen) // self.num_processes)
 
         def part(index: int) -> list[float]:
             return [seconds(case, known) for case in chosen[index * share : (index + 1) * share]]
 
-        return np.asarray(np.log(np.concatenate(over_processes(part, self.num_processes, self.num_processes))))
+        return np.asarray(np.log(np.concatenate(share_work(part, self.num_processes, self.num_processes))))
 
     def jacobian(self, logs: Array, before: Array | None = None) -> Array:
         """
@@ -129,18 +129,18 @@ class Predictor:
             Derivatives at another place; those below ``LEAST_SENSITIVITY`` are kept.
         """
         column = self._column(logs, before)
-        columns = over_processes(column, len(self.constants), self.num_processes)
+        columns = share_work(column, len(self.constants), self.num_processes)
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
 
     def _column(self, logs: Array, before: Array | None) -> Callable[[int], Array]:
-        base = with_values(self.known, self.constants, np.exp(logs))
+        base = replace_constants(self.known, self.constants, np.exp(logs))
         settings = [setting_of(case) for case in self.cases]
         closed = np.log([_closed_form_seconds(case, base) for case in self.cases])
 
         def column(index: int) -> Array:
             constant = self.constants[index]
             step = DIFFERENCE if np.exp(logs[index] + DIFFERENCE) <= constant.upper else -DIFFERENCE
-            moved = with_values(base, [constant], [float(np.exp(logs[index] + step))])
+            moved = replace_constants(base, [constant], [float(np.exp(logs[index] + step))])
             change = np.zeros(len(self.cases)) if before is None else before[:, index].copy()
             for row, (case, setting) in enumerate(zip(self.cases, settings, strict=True)):
                 if constant.touches(**setting) and (before is None or abs(change[row]) > LEAST_SENSITIVITY):
@@ -177,6 +177,6 @@ def _closed_form_seconds(case: Case, known: References) -> float:
     return strategy_seconds(known.facts(case.problem), case.strategy)
 
 
-def measured_logarithms(cases: Sequence[Case]) -> Array:
+def log_measured_seconds(cases: Sequence[Case]) -> Array:
     """Return logarithms of the measured seconds; every row must have some."""
     return np.log([case.run.step_seconds or np.nan for case in cases])

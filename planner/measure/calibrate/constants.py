@@ -231,7 +231,7 @@ def _framework_constants(entry: FrameworkEntry) -> Iterator[Constant]:
 # --- values into records -----------------------------------------------------------------------------------
 
 
-def with_values(known: References, chosen: Sequence[Constant], values: Iterable[float]) -> References:
+def replace_constants(known: References, chosen: Sequence[Constant], values: Iterable[float]) -> References:
     """
     Return references whose calibrations and frameworks have other constants.
 
@@ -251,11 +251,11 @@ def with_values(known: References, chosen: Sequence[Constant], values: Iterable[
             factors.setdefault(constant.framework, {}).update(dict.fromkeys(constant.fields, value))
         else:
             of_entry = changed.setdefault(constant.calibration, {})
-            of_entry.update({field: value for field in written_fields(constant)})
-    return known.with_fitted(Fitted(constants=changed, factors=factors))
+            of_entry.update({field: value for field in calibration_fields(constant)})
+    return known.refit(Fitted(constants=changed, factors=factors))
 
 
-def written_fields(constant: Constant) -> tuple[str, ...]:
+def calibration_fields(constant: Constant) -> tuple[str, ...]:
     """Return the fields of a constant that its calibration has: it may lack a dtype or a level of interconnect."""
     constants = catalog.calibration(constant.calibration).constants
     return tuple(field for field in constant.fields if read(constants, field) is not None)

@@ -53,7 +53,7 @@ def measure_first(
     slopes = Predictor(cases=runs, constants=constants, known=known).jacobian(logs)
     whole = joint_covariance(runs, slopes, priors_of(constants).sigma)
     for row in range(len(timed)):
-        whole = measured(whole, row)
+        whole = measure_run(whole, row)
     order, errors = greedy(whole[len(timed) :, len(timed) :])
     return First(order=tuple(planned[index] for index in order), errors=errors)
 
@@ -71,15 +71,15 @@ def joint_covariance(runs: Sequence[Case], slopes: Array, sigma: Array) -> Array
     return np.asarray(reach @ reach.T + PUBLISHED.covariance(runs))
 
 
-def beyond_constants(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
+def unexplained_covariance(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
     """Return the covariance that constants do not explain, after other runs were measured; shape (runs, runs)."""
     whole = PUBLISHED.covariance([*timed, *runs])
     for row in range(len(timed)):
-        whole = measured(whole, row)
+        whole = measure_run(whole, row)
     return whole[len(timed) :, len(timed) :]
 
 
-def measured(whole: Array, row: int) -> Array:
+def measure_run(whole: Array, row: int) -> Array:
     """Return the covariance after one run is measured."""
     column = whole[:, row]
     return np.asarray(whole - np.outer(column, column) / (whole[row, row] + PUBLISHED.repeat**2))
@@ -99,7 +99,7 @@ def greedy(whole: Array) -> tuple[list[int], tuple[float, ...]]:
         gains = (whole[:, left] ** 2).sum(axis=0) / (whole[left, left] + PUBLISHED.repeat**2)
         best = left.pop(int(gains.argmax()))
         order.append(best)
-        whole = measured(whole, best)
+        whole = measure_run(whole, best)
         errors.append(_deviation(whole))
     return order, tuple(errors)
 

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.events import log_progress
-from planner.measure.calibrate.cases import Array, Predictor, measured_logarithms
+from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds
 from planner.measure.calibrate.fit import Fit, Priors, fit
 from planner.measure.runs.predictions import Case
 
 Weights: TypeAlias = Callable[[Sequence[Case]], Array]
 
 
-def left_out_logarithms(
+def predict_left_out(
     predictor: Predictor,
     whole: Fit,
     weights: Weights,
@@ -41,7 +41,7 @@ def left_out_logarithms(
     folds
         Fold of every row.
     """
-    measured = measured_logarithms(predictor.cases)
+    measured = log_measured_seconds(predictor.cases)
     left_out = np.zeros(len(measured))
     numbers = sorted(set(folds.tolist()))
     for fold in numbers:
@@ -58,5 +58,5 @@ def left_out_logarithms(
             start=whole,
             num_refreshes=0,
         )
-        left_out[is_out] = predictor.estimated(fitted.logs, is_out)
+        left_out[is_out] = predictor.estimate_logarithms(fitted.logs, is_out)
     return left_out

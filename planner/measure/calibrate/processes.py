@@ -10,7 +10,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-def over_processes(work: Callable[[int], Result], count: int, num_processes: int) -> list[Result]:
+def share_work(work: Callable[[int], Result], count: int, num_processes: int) -> list[Result]:
     """
     Return the results of ``work(0)`` to ``work(count - 1)``, in order.
 

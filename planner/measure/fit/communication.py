@@ -22,10 +22,10 @@ from planner.measure.fit.estimation import (
     Known,
     Measured,
     Smoothness,
-    estimated,
-    held_out_widening,
+    estimate_constants,
     likeliest_smoothness,
     require_samples,
+    widen_by_folds,
 )
 from planner.measure.sample.samples import Sample
 
@@ -86,7 +86,7 @@ def collective_samples(samples: Iterable[Sample]) -> Measured[Calls]:
     return Measured(calls=calls, seconds=np.array([one.timing.seconds for one in rows]))
 
 
-def learned_collectives(samples: Measured[Calls], fabric: Fabric) -> SampledCollectives:
+def learn_collectives(samples: Measured[Calls], fabric: Fabric) -> SampledCollectives:
     """
     Learn times from samples of one fabric's collectives.
 
@@ -147,16 +147,16 @@ def constants(samples: Measured[Calls], fabric: Fabric, *, start: Estimates | No
     start
         Constants to begin with.
     """
-    return estimated(
+    return estimate_constants(
         lambda values: law_seconds(values, samples.calls, fabric),
         samples.seconds,
-        known_constants(samples, fabric),
+        constant_priors(samples, fabric),
         weights=np.clip(samples.calls.nbytes / 2**20, 0.02, 64.0) ** 0.25,
         start=start,
     )
 
 
-def known_constants(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
+def constant_priors(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
     """
     Return the priors of the law's constants.
 
@@ -172,7 +172,7 @@ def known_constants(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known
     leaves = samples.calls.nodes > 1
     launch, surely = _launch(samples, fabric)
     slower = launch / 15e-6
-    known = _known_inside(samples[~leaves], fabric) | _known_between(samples, fabric)
+    known = _node_priors(samples[~leaves], fabric) | _network_priors(samples, fabric)
     wide = 0.0 if surely else 0.8
     known["step_seconds"] = Known(value=1.5e-6 * slower, width=0.7 + wide)
     known["segment_seconds"] = Known(value=0.3e-6 * slower, width=1.0 + wide)
@@ -196,7 +196,7 @@ def _launch(samples: Measured[Calls], fabric: Fabric) -> tuple[float, bool]:
     return 0.5 * float(np.min(samples.seconds)), False
 
 
-def _known_inside(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
+def _node_priors(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
     calls = samples.calls
     rates = calls.sent_bytes / samples.seconds
     parallel = np.maximum(calls.ranks_per_node - 1, 1.0) if fabric.is_mesh else np.ones(len(calls))
@@ -210,7 +210,7 @@ def _known_inside(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
     }
 
 
-def _known_between(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
+def _network_priors(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known]:
     leaves = samples[samples.calls.nodes > 1]
     rates = leaves.calls.sent_bytes / leaves.seconds
     return {
@@ -267,7 +267,7 @@ def _folds(parts: Sequence[_Part], leaves: bool) -> Iterator[_Tier]:
             continue
         variance = law.estimates.variance(partial(law_seconds, calls=calls, fabric=law.fabric))
         errors = (calls.features, np.log(unseen.seconds / law.law(calls)))
-        yield calls, HeldOutSamples(known=_clipped_errors(known, law), unseen=errors, variance=variance)
+        yield calls, HeldOutSamples(known=_clip_errors(known, law), unseen=errors, variance=variance)
 
 
 def _size_folds(calls: Calls) -> NDArray[np.intp]:
@@ -285,7 +285,7 @@ def _learn_deviations(
     own: Measured[Calls], law: SampledCollectives, by_ranks: Sequence[_Tier], by_sizes: Sequence[_Tier]
 ) -> Deviations:
     """Learn the law's error with a process, and calibrate the width of intervals."""
-    features, left = _clipped_errors(own, law)
+    features, left = _clip_errors(own, law)
     sizes_alone = np.arange(len(LENGTHS)) > 0
     apart = likeliest_smoothness(features, left, lengths=np.where(sizes_alone, APART, LENGTHS), fixed=sizes_alone)
     shared = likeliest_smoothness(features, left, lengths=LENGTHS)
@@ -293,7 +293,7 @@ def _learn_deviations(
     is_closer = by_ranks and _error(by_ranks, shared) < min(_error(by_ranks, apart), USABLE)
     smoothness = shared if is_closer else apart
     near, elsewhere = (
-        held_out_widening([fold for _, fold in folds], smoothness.fit_process) for folds in (by_sizes, by_ranks)
+        widen_by_folds([fold for _, fold in folds], smoothness.fit_process) for folds in (by_sizes, by_ranks)
     )
     return Deviations(
         process=smoothness.fit_process(features, left),
@@ -315,7 +315,7 @@ def _error(folds: Sequence[_Tier], smoothness: Smoothness) -> float:
     return float(np.mean([np.median(errors) for errors in by_curve.values()]))
 
 
-def _clipped_errors(samples: Measured[Calls], law: SampledCollectives) -> Errors:
+def _clip_errors(samples: Measured[Calls], law: SampledCollectives) -> Errors:
     """Return the errors of the law, without outliers."""
     calls = samples.calls
     return calls.features, _clip_outliers(calls, np.log(samples.seconds / law.law(calls)))

@@ -14,9 +14,9 @@ from costmodel.facts.device import Network
 from costmodel.facts.samples import Fabric, SampledFabric, SampledOperator
 from costmodel.network.sampled import SampledCollectives
 from costmodel.validation import build, shown
-from planner.measure.fit.fabric import sampled_fabric, unlearned_collectives
+from planner.measure.fit.fabric import learn_fabric, report_unlearned_collectives
 from planner.measure.fit.learning import FEWEST
-from planner.measure.fit.operators import Unlearned, rounded, sampled_operators
+from planner.measure.fit.operators import Unlearned, learn_operators, round_digits
 from planner.measure.sample.samples import TRACED, Machine, Sample, Sizes
 from planner.measure.sample.work import least_flops, moved_bytes
 
@@ -106,7 +106,7 @@ class FittedDevice:
     machine: str
 
 
-def fitted_device(
+def fit_device(
     samples: Sequence[Sample], *, name: str, facts: Mapping[str, Any] | None = None, host_seconds: float = 0.0
 ) -> FittedDevice:
     """
@@ -136,11 +136,11 @@ def fitted_device(
     base = _base(stated.pop("base", None))
     _require_facts(stated)
     measured = {
-        key: value for key, value in _measured_entries(samples, machine).items() if key not in base or key in BETTER
+        key: value for key, value in _entries_from_samples(samples, machine).items() if key not in base or key in BETTER
     }
-    known = catalog.merged(catalog.merged(_set_node_size(base, measured), measured), stated)
+    known = catalog.merge_mappings(catalog.merge_mappings(_set_node_size(base, measured), measured), stated)
     entry = {"name": name, **_assumptions(known), **known}
-    collectives, links = sampled_fabric(samples, _fabric(entry))
+    collectives, links = learn_fabric(samples, _fabric(entry))
     if links is not None and "networks" not in stated:
         measured["networks"] = entry["networks"] = _networks(links, entry)
     missing = [one for one in NEEDED if one not in entry]
@@ -148,17 +148,17 @@ def fitted_device(
         raise SpecError("facts", f"the samples of {shown(machine.device)} lack {', '.join(missing)}.", CANNOT)
     entry["peak_flops"] = _peaks(samples, known.get("peak_flops", {}))
     processors = entry.get("num_processors")
-    bare, unlearned = sampled_operators(samples, num_processors=processors)
+    bare, unlearned = learn_operators(samples, num_processors=processors)
     operators = bare
     if host_seconds:
-        operators, unlearned = sampled_operators(samples, num_processors=processors, host_seconds=host_seconds)
+        operators, unlearned = learn_operators(samples, num_processors=processors, host_seconds=host_seconds)
     if not any((one.operator, one.of_pass) == ("matmul", "forward") for one in operators):
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in unlearned if one.name.startswith("matmul forward"))
         raise SpecError("samples", f"matmuls could not be learned: {reasons}.", "Sample again, on an idle machine.")
     source = _source(samples)
     entry["calibration"] = _calibration(entry, bare, samples, name, source)
     entry["sources"] = _sources(entry, base, measured, stated, source)
-    unlearned = (*unlearned, *unlearned_collectives(samples))
+    unlearned = (*unlearned, *report_unlearned_collectives(samples))
     entry["calibration"]["samples"] = {
         "machine": str(machine),
         "operators": [_plain(one) for one in operators],
@@ -206,7 +206,7 @@ def change_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
     stated = {**facts}
     base = _base(stated.pop("base", None))
     _require_facts(stated)
-    known = {**catalog.merged(base, stated), "name": name}
+    known = {**catalog.merge_mappings(base, stated), "name": name}
     sources = _sources(known, base, {}, stated, "")
     return {**known, "calibration": {"base": known["calibration"], "name": name, "sources": {}}, "sources": sources}
 
@@ -291,8 +291,8 @@ def _networks(links: SampledCollectives, entry: Mapping[str, Any]) -> list[dict[
         {
             "name": level.name,
             "num_peers": level.num_peers,
-            "bandwidth": rounded(level.bandwidth),
-            "latency": rounded(level.latency),
+            "bandwidth": round_digits(level.bandwidth),
+            "latency": round_digits(level.latency),
             **({"is_mesh": True} if level.is_mesh else {}),
         }
         for level in levels
@@ -303,7 +303,7 @@ def _networks(links: SampledCollectives, entry: Mapping[str, Any]) -> list[dict[
 # --- what was measured --------------------------------------------------------------------------------------
 
 
-def _measured_entries(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
+def _entries_from_samples(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
     """Return the entries of a device that samples contain."""
     found: dict[str, Any] = {}
     for field in ("memory_bytes", "num_processors", "devices_per_node"):
@@ -312,14 +312,14 @@ def _measured_entries(samples: Sequence[Sample], machine: Machine) -> dict[str, 
             found[field] = value
     streamed = _fastest(samples, ("copy", "residual", "rms_norm", "adam"), moved_bytes, LARGE_BYTES)
     if streamed:
-        found["memory_bandwidth"] = rounded(streamed)
+        found["memory_bandwidth"] = round_digits(streamed)
     for field in ("host_to_device", "device_to_host"):
         rate = _fastest(samples, (field,), lambda point: point.sizes.nbytes or 0, LARGE_BYTES)
         if rate:
-            found[f"{field}_bandwidth"] = rounded(rate)
+            found[f"{field}_bandwidth"] = round_digits(rate)
     update = _fastest(samples, ("host_adam",), moved_bytes, LARGE_BYTES)
     if update:
-        found["host_processors"] = {"memory_bandwidth": rounded(update)}
+        found["host_processors"] = {"memory_bandwidth": round_digits(update)}
     return found
 
 
@@ -343,7 +343,7 @@ def _best_rates(samples: Sequence[Sample]) -> dict[str, float]:
         dtype: _fastest(own, ("matmul",), least_flops, LARGE_FLOPS) or _fastest(own, ("matmul",), least_flops, 0.0)
         for dtype, own in of_dtype.items()
     }
-    return {dtype: rounded(rate) for dtype, rate in rates.items() if rate}
+    return {dtype: round_digits(rate) for dtype, rate in rates.items() if rate}
 
 
 def _peaks(samples: Sequence[Sample], stated: Mapping[str, float]) -> dict[str, float]:
@@ -364,7 +364,7 @@ def _assumptions(known: Mapping[str, Any]) -> dict[str, Any]:
     memory, bandwidth = known.get("memory_bytes", 0), known.get("memory_bandwidth", 0.0)
     return {
         "host_memory_bytes": memory,
-        "runtime_bytes": rounded(RUNTIME_SHARE * memory),
+        "runtime_bytes": round_digits(RUNTIME_SHARE * memory),
         "host_processors": {"memory_bandwidth": bandwidth},
         **ASSUMED,
     }
@@ -404,7 +404,7 @@ def _calibration(
 
 
 def _share(rate: float, whole: float) -> float:
-    return rounded(min(rate / whole, 1.0))
+    return round_digits(min(rate / whole, 1.0))
 
 
 def _rate_of(found: Passes, operator: str, dtype: str) -> float | None:
@@ -424,7 +424,7 @@ def _streaming_rate(operators: Sequence[SampledOperator]) -> float | None:
 
 def _seconds_of(samples: Sequence[Sample], operator: str) -> float:
     seconds = [one.timing.seconds for one in samples if one.point.operator == operator]
-    return rounded(float(np.median(seconds))) if seconds else 0.0
+    return round_digits(float(np.median(seconds))) if seconds else 0.0
 
 
 def _slowdowns(samples: Sequence[Sample]) -> dict[str, float]:
@@ -441,7 +441,7 @@ def _slowdowns(samples: Sequence[Sample]) -> dict[str, float]:
         if point.beside and reference:
             ratios[point.operator == "matmul"].append(one.timing.seconds / reference)
     names = {True: "overlap_slowdown_compute", False: "overlap_slowdown_communication"}
-    return {names[key]: rounded(min(max(float(np.median(own)), 1.0), 10.0)) for key, own in ratios.items() if own}
+    return {names[key]: round_digits(min(max(float(np.median(own)), 1.0), 10.0)) for key, own in ratios.items() if own}
 
 
 def _sources(

@@ -23,10 +23,10 @@ from planner.measure.fit.estimation import (
     HeldOutSamples,
     Known,
     Measured,
-    estimated,
-    held_out_widening,
+    estimate_constants,
     likeliest_smoothness,
     require_samples,
+    widen_by_folds,
 )
 
 FEWEST = 5
@@ -45,7 +45,7 @@ SHARED = {
 """Priors of constants that all implementations share: shares of datasheets that large messages reach."""
 
 
-def learned_dispatch(samples: Measured[Exchanges]) -> SampledDispatch:
+def learn_dispatch(samples: Measured[Exchanges]) -> SampledDispatch:
     """
     Learn times from samples of token exchanges, of all implementations and devices together.
 
@@ -61,10 +61,10 @@ def learned_dispatch(samples: Measured[Exchanges]) -> SampledDispatch:
     """
     require_samples(len(samples), "token exchanges", FEWEST)
     law = _law(samples)
-    features, left = _clipped_errors(law, samples)
+    features, left = _clip_dispatch_errors(law, samples)
     smoothness = likeliest_smoothness(features, left, lengths=_lengths(features.shape[1]))
     folds = list(_folds(law, samples))
-    wider = max(1.0, held_out_widening(folds, smoothness.fit_process))
+    wider = max(1.0, widen_by_folds(folds, smoothness.fit_process))
     return replace(law, process=smoothness.fit_process(features, left), widening=wider)
 
 
@@ -79,7 +79,7 @@ def _folds(law: SampledDispatch, samples: Measured[Exchanges]) -> Iterator[HeldO
         part = _law(known, start=law)
         counted = part.known(unseen.calls)
         yield HeldOutSamples(
-            known=_clipped_errors(part, known),
+            known=_clip_dispatch_errors(part, known),
             unseen=(part.features(unseen.calls), np.log(unseen.seconds / part.law(unseen.calls))),
             variance=part.estimates.variance(partial(seconds_per_byte, exchanges=counted)),
         )
@@ -101,7 +101,7 @@ def _law(samples: Measured[Exchanges], *, start: SampledDispatch | None = None) 
         estimates=empty,
     )
     counted = law.known(exchanges)
-    found = estimated(
+    found = estimate_constants(
         lambda constants: seconds_per_byte(constants, counted),
         samples.seconds,
         known,
@@ -127,7 +127,7 @@ def _priors(implementations: tuple[str, ...]) -> dict[str, Known]:
     return {name: known[name] for name in constant_names(implementations)}
 
 
-def _clipped_errors(law: SampledDispatch, samples: Measured[Exchanges]) -> Errors:
+def _clip_dispatch_errors(law: SampledDispatch, samples: Measured[Exchanges]) -> Errors:
     """Return the errors of the law, clipped at ``FAR_OFF`` standard deviations."""
     left = np.log(samples.seconds / law.law(samples.calls))
     most = FAR_OFF * max(1.48 * float(np.median(np.abs(left))), 0.01)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, optional_library
 from costmodel.network.estimates import Estimates, Law, jacobian
-from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples, matern, projected
+from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples, fit_sparse_process, matern
 from costmodel.timing.sampled import NORMAL_90
 
 FURTHEST = 6.0
@@ -110,7 +110,7 @@ class Known:
     width: float
 
 
-def estimated(
+def estimate_constants(
     law: Law,
     seconds: Rows,
     known: Mapping[str, Known],
@@ -217,7 +217,7 @@ class Smoothness:
         self, features: Rows, values: Rows, *, num_points: int = NUM_POINTS, offset: float | None = 0.0
     ) -> GaussianProcess:
         """Fit a process of this smoothness to samples, with at most ``num_points`` support points."""
-        fit = partial(projected, num_points=num_points, offset=offset)
+        fit = partial(fit_sparse_process, num_points=num_points, offset=offset)
         if not len(values):
             fit = partial(fit_samples, offset=0.0)
         return fit(features, values, lengths=self.lengths, variance=self.variance, noise=self.noise)
@@ -310,7 +310,7 @@ class HeldOutSamples:
         return np.abs(values - process.mean(features)), deviations
 
 
-def held_out_widening(folds: Sequence[HeldOutSamples], fit_process: Callable[[Rows, Rows], GaussianProcess]) -> float:
+def widen_by_folds(folds: Sequence[HeldOutSamples], fit_process: Callable[[Rows, Rows], GaussianProcess]) -> float:
     """Return the widening of folds; 1 without any."""
     scores = [np.divide(*fold.predict(fit_process)) for fold in folds]
     return widening(np.concatenate(scores)) if scores else 1.0

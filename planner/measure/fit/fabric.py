@@ -13,14 +13,14 @@ from planner.measure.fit.communication import (
     FEWEST,
     collective_samples,
     collectives_alone,
-    learned_collectives,
+    learn_collectives,
 )
 from planner.measure.fit.estimation import Measured
-from planner.measure.fit.operators import DIGITS, Unlearned, rounded
+from planner.measure.fit.operators import DIGITS, Unlearned, round_digits
 from planner.measure.sample.samples import Sample
 
 
-def sampled_fabric(samples: Sequence[Sample], fabric: Fabric) -> tuple[SampledFabric | None, SampledCollectives | None]:
+def learn_fabric(samples: Sequence[Sample], fabric: Fabric) -> tuple[SampledFabric | None, SampledCollectives | None]:
     """
     Learn collectives for a device's file; return the record and the times; None where samples are missing or too few.
 
@@ -39,11 +39,11 @@ def sampled_fabric(samples: Sequence[Sample], fabric: Fabric) -> tuple[SampledFa
     if len(collectives_alone(samples)) < FEWEST:
         return None, None
     measured = collective_samples(samples)
-    times = learned_collectives(measured, fabric)
+    times = learn_collectives(measured, fabric)
     return _store(times, measured), times
 
 
-def unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, ...]:
+def report_unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, ...]:
     """Report collectives as unlearned if some but too few were sampled."""
     number = len(collectives_alone(samples))
     if number == 0 or number >= FEWEST:
@@ -57,8 +57,8 @@ def _store(times: SampledCollectives, measured: Measured[Calls]) -> SampledFabri
     return SampledFabric(
         fabric=times.fabric,
         num_samples=len(measured),
-        error=rounded(float(np.median(errors))),
-        constants={name: rounded(value) for name, value in estimates.values.items()},
+        error=round_digits(float(np.median(errors))),
+        constants={name: round_digits(value) for name, value in estimates.values.items()},
         covariance=_table(estimates.covariance.tolist()),
         inside=_tier(times.inside),
         between=_tier(times.between),
@@ -69,18 +69,18 @@ def _tier(found: Deviations | None) -> SampledTier | None:
     if found is None:
         return None
     process = found.process
-    features, values = process.as_samples()
+    features, values = process.to_samples()
     kinds = [KINDS[place] for place in np.argmax(features[:, NUM_SIZES:], axis=1)]
     nbytes, ranks, nodes = np.exp2(features[:, :3]).T
     rows = zip(kinds, nbytes.tolist(), np.round(ranks).tolist(), np.round(nodes).tolist(), values.tolist(), strict=True)
     return SampledTier(
-        variance=rounded(process.variance),
-        noise=rounded(process.noise),
-        lengths=tuple(rounded(one) for one in process.lengths),
-        lowest=tuple(rounded(one) for one in found.lowest),
-        highest=tuple(rounded(one) for one in found.highest),
-        widening=rounded(found.widening),
-        widening_elsewhere=rounded(found.widening_elsewhere),
+        variance=round_digits(process.variance),
+        noise=round_digits(process.noise),
+        lengths=tuple(round_digits(one) for one in process.lengths),
+        lowest=tuple(round_digits(one) for one in found.lowest),
+        highest=tuple(round_digits(one) for one in found.highest),
+        widening=round_digits(found.widening),
+        widening_elsewhere=round_digits(found.widening_elsewhere),
         curves="\n".join(f"{KINDS[kind]} {ranks} {nodes}" for kind, ranks, nodes in sorted(found.curves)),
         rows="\n".join(f"{kind} {_table([numbers])}" for kind, *numbers in rows),
     )

@@ -40,7 +40,7 @@ ASSUMED_LENGTH, ASSUMED_VARIANCE, ASSUMED_NOISE = 3.0, 0.05, 1e-3
 """Assumed doublings over which errors of a roofline change, their variance, and that of a measurement (3 %)."""
 
 
-def learned(
+def learn_operator(
     shapes: Shapes,
     seconds: Rows,
     families: Sequence[Hashable],
@@ -70,7 +70,7 @@ def learned(
         If there are fewer than ``fewest`` samples, or scikit-learn is not installed.
     """
     require_samples(len(seconds), "one kind of operator", fewest)
-    rates = estimated_rates(shapes, seconds)
+    rates = fit_rates(shapes, seconds)
     alone = SampledTimes(
         rates=rates, processes=(), lowest=np.min(shapes.features, axis=0), highest=np.max(shapes.features, axis=0)
     )
@@ -87,7 +87,7 @@ def _learn_difference(
 ) -> tuple[float, SampledTimes]:
     """Learn the difference of samples from a start; return the mean error on held-out families, and the times."""
     differences = np.log(seconds / start.seconds(shapes))
-    smoothness = tuned(shapes.features, differences)
+    smoothness = choose_smoothness(shapes.features, differences)
     process = _fit_process(shapes.features, differences, smoothness)
     if len(seconds) < FEWEST:
         assumed = float(np.sqrt(process.variance))
@@ -106,11 +106,11 @@ def _learn_difference(
 
 
 def _fit_process(features: Rows, values: Rows, smoothness: Smoothness | None) -> GaussianProcess:
-    chosen = smoothness or tuned(features, values)
+    chosen = smoothness or choose_smoothness(features, values)
     return chosen.fit_process(features, values, num_points=NUM_POINTS, offset=None)
 
 
-def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
+def fit_rates(shapes: Shapes, seconds: Rows) -> Rates:
     """
     Fit rates and least time of a roofline to samples, in logarithms and robustly.
 
@@ -147,7 +147,7 @@ def _rates(logarithms: Rows, computes: bool) -> Rates:
     return Rates(flops_per_second=flops if computes else np.inf, bytes_per_second=nbytes, smallest_seconds=kernel)
 
 
-def tuned(features: Rows, values: Rows) -> Smoothness:
+def choose_smoothness(features: Rows, values: Rows) -> Smoothness:
     """
     Choose the likeliest lengths, variance and noise for some of the samples.
 
@@ -186,7 +186,7 @@ def tuned(features: Rows, values: Rows) -> Smoothness:
 
 def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list[HeldOutSamples]:
     """Hold out each fold of families once; a single family is known and unseen at once."""
-    folds = dealt(families, NUM_FOLDS)
+    folds = deal_families(families, NUM_FOLDS)
     numbers, held_out = np.unique(folds), []
     for number in numbers:
         unseen = folds == number
@@ -197,7 +197,7 @@ def hold_out(features: Rows, values: Rows, families: Sequence[Hashable]) -> list
     return held_out
 
 
-def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:
+def deal_families(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:
     """Return the fold of each sample: families stay whole, in a fixed random order; shape (rows,)."""
     distinct = list(dict.fromkeys(families))
     order = np.random.default_rng(0).permutation(len(distinct))
@@ -205,6 +205,6 @@ def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:
     return np.asarray([number[family] for family in families], dtype=np.intp)
 
 
-def unadapted(base: SampledTimes, shapes: Shapes, seconds: Rows) -> SampledTimes:
+def replace_rates(base: SampledTimes, shapes: Shapes, seconds: Rows) -> SampledTimes:
     """Return another device's times with only the new device's rates."""
-    return replace(base, rates=estimated_rates(shapes, seconds))
+    return replace(base, rates=fit_rates(shapes, seconds))

@@ -10,11 +10,11 @@ import numpy as np
 
 from costmodel.events import log_progress
 from costmodel.facts.samples import SampledOperator
-from costmodel.timing.gaussian_process import projected, spread_out
+from costmodel.timing.gaussian_process import fit_sparse_process, spread_out
 from costmodel.timing.sampled import SampledTimes
-from costmodel.timing.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
+from costmodel.timing.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, shapes_of_samples
 from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS
-from planner.measure.fit.learning import FEWEST, learned
+from planner.measure.fit.learning import FEWEST, learn_operator
 from planner.measure.sample.samples import COLLECTIVES, OPERATORS, TRACED, Sample
 
 NUM_SUPPORT = 160
@@ -61,7 +61,7 @@ class Unlearned:
     reason: str
 
 
-def sampled_operators(
+def learn_operators(
     samples: Iterable[Sample], *, num_processors: int | None, host_seconds: float = 0.0
 ) -> tuple[tuple[SampledOperator, ...], tuple[Unlearned, ...]]:
     """
@@ -109,9 +109,11 @@ def _learn(
         return Unlearned(name=name, reason=f"{len(group)} samples; at least {FEWEST} are needed")
     needs = OPERATORS[operator].needs
     sizes = {column: np.array([float(one.point.sizes.given[column]) for one in group]) for column in needs}
-    shapes = sampled_shapes(operator, of_pass, sizes, element_bytes=ELEMENT_BYTES[dtype], num_processors=num_processors)
+    shapes = shapes_of_samples(
+        operator, of_pass, sizes, element_bytes=ELEMENT_BYTES[dtype], num_processors=num_processors
+    )
     seconds = np.array([one.timing.seconds for one in group]) + host_seconds
-    times = learned(shapes, seconds, families(operator, sizes), fewest=fewest)
+    times = learn_operator(shapes, seconds, families(operator, sizes), fewest=fewest)
     if times.left_out_error > MOST_ERROR:
         reason = f"samples contradict each other: median error {times.left_out_error:.0%} on held-out families"
         return Unlearned(name=name, reason=reason)
@@ -135,7 +137,7 @@ def _store(
     process, rates = times.processes[-1], times.rates
     roofline = rates.seconds(shapes)
     chosen = spread_out(shapes.features / process.lengths, NUM_SUPPORT)
-    few = projected(
+    few = fit_sparse_process(
         shapes.features,
         np.log(seconds / roofline),
         lengths=process.lengths,
@@ -143,7 +145,7 @@ def _store(
         noise=process.noise,
         num_points=len(chosen),
     )
-    smooth = roofline[chosen] * np.exp(few.as_samples()[1])
+    smooth = roofline[chosen] * np.exp(few.to_samples()[1])
     table = np.column_stack([*(column[chosen] for column in sizes.values()), smooth])
     operator, of_pass, dtype = key
     return SampledOperator(
@@ -151,22 +153,22 @@ def _store(
         of_pass=of_pass,  # type: ignore[arg-type]
         dtype=dtype,
         num_samples=len(seconds),
-        error=rounded(times.left_out_error),
-        flops_per_second=rounded(rates.flops_per_second) if np.isfinite(rates.flops_per_second) else None,
-        bytes_per_second=rounded(rates.bytes_per_second),
-        smallest_seconds=rounded(rates.smallest_seconds),
-        offset=rounded(few.offset),
-        variance=rounded(few.variance),
-        noise=rounded(few.noise),
-        lengths=tuple(rounded(one) for one in few.lengths),
-        widening=rounded(times.widening),
-        lowest=tuple(rounded(one) for one in times.lowest),
-        highest=tuple(rounded(one) for one in times.highest),
+        error=round_digits(times.left_out_error),
+        flops_per_second=round_digits(rates.flops_per_second) if np.isfinite(rates.flops_per_second) else None,
+        bytes_per_second=round_digits(rates.bytes_per_second),
+        smallest_seconds=round_digits(rates.smallest_seconds),
+        offset=round_digits(few.offset),
+        variance=round_digits(few.variance),
+        noise=round_digits(few.noise),
+        lengths=tuple(round_digits(one) for one in few.lengths),
+        widening=round_digits(times.widening),
+        lowest=tuple(round_digits(one) for one in times.lowest),
+        highest=tuple(round_digits(one) for one in times.highest),
         columns=tuple(sizes),
         rows="\n".join(" ".join(f"{number:.{DIGITS}g}" for number in row) for row in table.tolist()),
     )
 
 
-def rounded(number: float) -> float:
+def round_digits(number: float) -> float:
     """Round a number to the digits of a file."""
     return float(f"{number:.{DIGITS}g}")

@@ -11,7 +11,7 @@ WELL_KNOWN = 0.05
 """Median error up to which an operator needs no more samples."""
 
 
-def fitted_text(found: FittedDevice, path: str) -> str:
+def render_fit(found: FittedDevice, path: str) -> str:
     """Write the report of a device file."""
     return "\n".join(_lines(found, path))
 

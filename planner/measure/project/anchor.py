@@ -139,7 +139,7 @@ class Anchor:
         )
         return replace(self, runs=tuple(runs))
 
-    def applied(self, problem: Problem) -> Problem:
+    def apply_to(self, problem: Problem) -> Problem:
         """Return the job on the resulting device; every prediction of it is an ordinary one."""
         cluster = {**problem.document["cluster"], "device": self.device}
         changed = load({**problem.document, "cluster": cluster}, name=problem.name)

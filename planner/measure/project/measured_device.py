@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel import catalog
-from costmodel.catalog.files import merged
+from costmodel.catalog.files import merge_mappings
 from costmodel.facts.calibration import Constants
 from costmodel.tables import Facts
 from planner.jobs.cluster import CATALOG, Fitted, device_of
-from planner.jobs.document import nested
+from planner.jobs.document import nest_entries
 from planner.jobs.entries import Reference
 from planner.jobs.problem import Problem
 from planner.measure.calibrate.constants import Constant, around, constants, read
@@ -68,7 +68,7 @@ class Road:
     def device(self, values: Mapping[str, float], **more: Any) -> dict[str, Any]:
         """Return the device with constants by dotted field, and other entries; its sources name their origin."""
         whole = {"base": self.entry} if isinstance(self.entry, str) else dict(self.entry)
-        calibration = merged(_calibration(whole), nested(values))
+        calibration = merge_mappings(_calibration(whole), nest_entries(values))
         name = f"{device_of(self.entry, self.fitted).name}{SUFFIX}"
         return {**whole, **more, "name": name, "calibration": {**calibration, "name": name}}
 

@@ -11,7 +11,7 @@ from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.measure.calibrate.cases import DIFFERENCE, LEAST_SENSITIVITY, Array, measured_logarithms
+from planner.measure.calibrate.cases import DIFFERENCE, LEAST_SENSITIVITY, Array, log_measured_seconds
 from planner.measure.calibrate.constants import Constant
 from planner.measure.calibrate.fit import NOISE, REACH, Fit, covariance, fit, priors_of
 from planner.measure.project.measured_device import Road
@@ -86,7 +86,7 @@ def posterior(way: Road, timed: Sequence[Case], noises: Array) -> Posterior:
     noises
         Standard deviation of the logarithm of each run's time.
     """
-    measured, jacobian = measured_logarithms(timed), _jacobian(way, timed, way.constants)
+    measured, jacobian = log_measured_seconds(timed), _jacobian(way, timed, way.constants)
     priors, weights = priors_of(way.constants), NOISE / noises
     sensitive = np.abs(jacobian(priors.mean, None)).max(axis=0) > LEAST_SENSITIVITY
     chosen = tuple(one for one, is_sensitive in zip(way.constants, sensitive, strict=True) if is_sensitive)

@@ -17,7 +17,7 @@ from planner.measure.project.comparison import covered_fraction
 from planner.measure.runs.predictions import Case
 from planner.results import EstimateReport, Plan
 from planner.uncertainty.intervals import NORMAL_80, Interval
-from planner.verbs.plan import estimate, judged
+from planner.verbs.plan import estimate, judge_strategy
 
 OF_LAYERS = ("compute", "recompute", "host", "offload")
 """Lines of a breakdown that every run with layers of one kind measures."""
@@ -138,8 +138,8 @@ def project(
     model = estimate(problem, decisions, searched=False)
     found = anchor(model.problem, smalls, model.plan.strategy)
     given = [name for name in DECISIONS if name not in model.assumed]
-    report = judged(found.applied(model.problem), model.plan.strategy, given, model.completed_by)
-    parts = projected_parts(found.timed, model.plan.estimate, report.plan.estimate, report.plan.facts.model)
+    report = judge_strategy(found.apply_to(model.problem), model.plan.strategy, given, model.completed_by)
+    parts = project_parts(found.timed, model.plan.estimate, report.plan.estimate, report.plan.facts.model)
     open_deviation = deviation_of_constants(found, parts, model.problem, report.plan.strategy)
     deviation = math.hypot(found.noise, open_deviation)
     return Projection(
@@ -148,12 +148,12 @@ def project(
         report=report,
         parts=parts,
         open_deviation=open_deviation,
-        interval=projected_interval(parts, deviation, report.plan.interval, report.plan.step_seconds),
+        interval=project_interval(parts, deviation, report.plan.interval, report.plan.step_seconds),
         most_peak_bytes=most_peak_bytes(found, model.problem, model.plan.strategy),
     )
 
 
-def projected_parts(
+def project_parts(
     runs: Iterable[AnchorRun], before: Estimate, after: Estimate, model: Model
 ) -> tuple[ProjectedPart, ...]:
     """
@@ -214,7 +214,7 @@ def deviation_of_constants(
     return found.posterior.deviation(seconds)
 
 
-def projected_interval(
+def project_interval(
     parts: Sequence[ProjectedPart], deviation: float, of_model: Interval, step_seconds: float
 ) -> Interval:
     r"""
@@ -287,9 +287,9 @@ def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, Pro
         One of its plans.
     """
     own, strategy = found.beside(problem, plan.strategy), plan.strategy
-    parts = projected_parts(own.timed, plan.estimate, plan.estimate, plan.facts.model)
+    parts = project_parts(own.timed, plan.estimate, plan.estimate, plan.facts.model)
     deviation = math.hypot(own.noise, deviation_of_constants(own, parts, problem, strategy))
-    interval = projected_interval(parts, deviation, plan.interval, plan.step_seconds)
+    interval = project_interval(parts, deviation, plan.interval, plan.step_seconds)
     share = ProjectedShare(
         measured_fraction=measured_seconds(parts) / plan.step_seconds,
         differences=tuple(dict.fromkeys(text for one in own.timed for text in one.differences)),

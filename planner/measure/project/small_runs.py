@@ -10,11 +10,11 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from costmodel.catalog.files import merged
+from costmodel.catalog.files import merge_mappings
 from costmodel.errors import SpecError
 from costmodel.facts.fields import STRICT, Positive
 from costmodel.validation import build, shown
-from planner.jobs.document import nested, read_mapping
+from planner.jobs.document import nest_entries, read_mapping
 from planner.jobs.problem import Problem
 from planner.jobs.run_jobs import References, references
 from planner.jobs.run_table import MEMORY_KINDS, RejectedRow, Run
@@ -189,12 +189,12 @@ def _run(one: SmallRun, problem: Problem, path: Path, where: str, traces: Sequen
 
 def _entries(one: SmallRun, problem: Problem, where: str) -> dict[str, Any]:
     """Return the whole job's sections, with the run's differences."""
-    different = nested(one.job)
+    different = nest_entries(one.job)
     for name in different:
         if name not in SECTIONS:
             raise SpecError(f"{where}.job.{name}", f"cannot be changed by a small run; allowed: {', '.join(SECTIONS)}.")
     whole = {name: dict(problem.document.get(name) or {}) for name in SECTIONS if name != "model"}
-    sections = merged(whole, {name: entry for name, entry in different.items() if name != "model"})
+    sections = merge_mappings(whole, {name: entry for name, entry in different.items() if name != "model"})
     return {**sections, "model": {"base": MODEL, **_model(different, where)}, "strategy": _strategy(one, problem)}
 
 

@@ -12,11 +12,11 @@ from costmodel.errors import SpecError
 from costmodel.facts.device import Device
 from costmodel.step.estimate import estimate
 from costmodel.timing.sampled_shapes import MATMULS
-from costmodel.timing.sampled_source import sampled_size
+from costmodel.timing.sampled_source import size_of_operator
 from planner.measure.runs.predictions import Case
 from planner.measure.traces.events import Trace
 from planner.measure.traces.iterations import is_whole, iterations
-from planner.measure.traces.operators import traced_operators
+from planner.measure.traces.operators import find_operators
 from planner.measure.traces.report.layer_counts import has_other_layers
 from planner.measure.traces.structure import parts
 from planner.uncertainty.operators import strategy_operators
@@ -129,13 +129,13 @@ def _other_layers(trace: Trace, case: Case) -> Iterator[str]:
 
 def _missing_sizes(trace: Trace, case: Case) -> Iterator[str]:
     """Doubt a trace that lacks sizes of the run's matmuls; refuse it if it has none of them."""
-    seen = {(one.operator, tuple(sorted(one.sizes.items()))) for one in traced_operators(trace).operators}
+    seen = {(one.operator, tuple(sorted(one.sizes.items()))) for one in find_operators(trace).operators}
     traced = {size for kernel, size in seen if kernel in MATMULS}
     if not traced:
         return
     wanted: dict[tuple[tuple[str, int], ...], str] = {}
     for operator, _ in strategy_operators(case.facts, case.strategy):
-        size = sampled_size(operator)
+        size = size_of_operator(operator)
         if size is not None and size.kernel in MATMULS and None not in size.sizes.values():
             wanted[tuple(sorted((name, round(float(value))) for name, value in size.sizes.items()))] = operator.name
     missing = [f"{name} ({_size_text(size)})" for size, name in wanted.items() if size not in traced]

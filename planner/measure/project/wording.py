@@ -74,7 +74,7 @@ def _memory(found: Projection) -> Iterator[str]:
         yield f"  that is more than the {gib(device)} GiB of a device: the job may run out of memory"
 
 
-def with_small_runs(report: PlanReport, found: Anchor, problem: Problem) -> PlanReport:
+def add_small_runs(report: PlanReport, found: Anchor, problem: Problem) -> PlanReport:
     """
     Return the report of a search on the device of small runs, with their sentences and its plans' intervals.
 

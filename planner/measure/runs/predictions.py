@@ -152,7 +152,7 @@ def cases(rows: Iterable[Run | RejectedRow], known: References) -> Iterator[Case
         yield row if isinstance(row, RejectedRow) else _case_or_reason(row, known)
 
 
-def unreported_recompute(one: Case) -> RejectedRow | None:
+def find_unreported_recompute(one: Case) -> RejectedRow | None:
     """
     Return the reason to exclude a row from fits that could not run without recomputation or offload, but names neither.
 

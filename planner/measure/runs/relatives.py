@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from costmodel.catalog import known_name
+from costmodel.catalog import find_unique_device
 from costmodel.catalog.releases import stands_in
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
@@ -56,7 +56,7 @@ def replace_unknown_names(run: Run, cluster: Cluster) -> Run:
 
 def _device_doubt(name: object) -> list[str]:
     """Return a sentence on a device's name that is ambiguous; [] if it is not."""
-    found = known_name(name) if isinstance(name, str) else None
+    found = find_unique_device(name) if isinstance(name, str) else None
     return [found.note] if found and found.others else []
 
 

@@ -156,7 +156,7 @@ class Bench:
     def backward(self, function: Callable[..., Tensor], *inputs: Tensor) -> Call:
         """Return a call that computes the gradients of all inputs of a function, which has run once."""
         result = function(*inputs)
-        gradient = self.torch.ones_like(result) if result.dim() == 0 else self._like(result)
+        gradient = self.torch.ones_like(result) if result.dim() == 0 else self._empty_like(result)
         return lambda: self.torch.autograd.grad(result, inputs, gradient, retain_graph=True)
 
     def require_memory(self, nbytes: int) -> None:
@@ -172,7 +172,7 @@ class Bench:
         if nbytes > MOST_OF_MEMORY * free:
             raise UnavailableError(f"takes {nbytes / GIB:.1f} GiB of memory, of which {free / GIB:.1f} GiB are free")
 
-    def _like(self, result: Tensor) -> Tensor:
+    def _empty_like(self, result: Tensor) -> Tensor:
         names = {getattr(self.torch, name): own for own, name in TORCH_DTYPES.items()}
         return self.tensor(*result.shape, dtype=names[result.dtype])
 

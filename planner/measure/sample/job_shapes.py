@@ -13,11 +13,11 @@ from costmodel.lowering.embedding import embedding_operators, head_operators
 from costmodel.lowering.layer import layer_communications, layer_operators, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.step.p2p import micro_batch_bytes
-from costmodel.timing.sampled_source import sampled_size
+from costmodel.timing.sampled_source import size_of_operator
 from costmodel.timing.work import Numbers, Operator
 from planner.jobs.problem import Problem
 from planner.measure.sample.samples import OPERATORS, Point, Sizes
-from planner.search.domains import chosen_values, divisors
+from planner.search.domains import divisors, job_choices
 
 MICRO_BATCH_SIZES = (1, 2, 4)
 """Sequences of a micro-batch, unless the job fixes them."""
@@ -75,7 +75,7 @@ def job_shapes(problem: Problem) -> JobShapes:
     for shape in _shapes(problem):
         messages |= dict.fromkeys(_messages(problem, shape))
         for operator, number in _operators(problem, shape):
-            if sampled_size(operator) is None:
+            if size_of_operator(operator) is None:
                 unknown[operator.name] = None
             for point in points_of(operator):
                 group = groups.setdefault((operator.name, point.pass_), {})
@@ -86,7 +86,7 @@ def job_shapes(problem: Problem) -> JobShapes:
 
 def _shapes(problem: Problem) -> Iterator[Shape]:
     facts = problem.facts
-    chosen = chosen_values(problem)
+    chosen = job_choices(problem)
     node = facts.cluster.device.devices_per_node
     devices = facts.cluster.num_devices
     blocks = (one.feed_forward for one in facts.model.kinds)
@@ -158,7 +158,7 @@ def _operators(problem: Problem, shape: Shape) -> Iterator[tuple[Operator, int]]
 
 def points_of(operator: Operator) -> Iterator[Point]:
     """Yield the points that measure an operator, one per pass; none where samples have no such operator."""
-    size = sampled_size(operator)
+    size = size_of_operator(operator)
     if size is not None and _is_whole(size.sizes):
         for of_pass in OPERATORS[size.kernel].passes:
             yield Point(operator=size.kernel, pass_=of_pass, dtype=size.dtype, sizes=_round_sizes(size.sizes))

@@ -23,7 +23,7 @@ from planner.measure.sample.timing import (
     HostClock,
     Limits,
     NotCoveredError,
-    timed,
+    measure_call,
 )
 from planner.measure.sample.work import needed_bytes
 
@@ -211,7 +211,7 @@ class Sampler:
         return work, self._clock_for(point, work, group)
 
     def _time(self, work: Work, clock: Clock, limits: Limits | None) -> Timing:
-        timing = timed(work.calls, clock, limits)
+        timing = measure_call(work.calls, clock, limits)
         if timing.seconds <= NOTHING:
             raise UnavailableError("is too short for the clock")
         return replace(timing, seconds=timing.seconds / work.share)

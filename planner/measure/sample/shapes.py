@@ -158,7 +158,7 @@ def filling_messages(
     """
     for index in range(rounds):
         fraction = radical_inverse(index - 1, BASES[0]) if index > 1 else float(index)
-        nbytes = _between(fraction, (LEAST_MESSAGE, EXTENTS[device].message), MULTIPLE)
+        nbytes = _interpolate_size(fraction, (LEAST_MESSAGE, EXTENTS[device].message), MULTIPLE)
         for beside in ("", "matmul") if device == "cuda" else ("",):
             for size in group_sizes:
                 for operator in COLLECTIVES:
@@ -211,8 +211,8 @@ def filling_points(device: str = "cuda", dtype: str = "bf16", *, rounds: int = R
             "matmul": _matmul(at, round_to),
             "attention": _attention(at, round_to),
             moving: _moving(moving, at, round_to),
-            "grouped_matmul": _grouped(at, round_to),
-            "batched_matmul": _batched(at, round_to),
+            "grouped_matmul": _expert_points(at, round_to),
+            "batched_matmul": _batch_points(at, round_to),
         }
         yield from _points(shapes.items(), dtype, EXTENTS[device].flops)
 
@@ -228,7 +228,7 @@ def _points(shapes: Iterable[tuple[str, Sizes]], dtype: str, most_flops: float) 
                 yield point
 
 
-def _between(fraction: float, ends: tuple[int, int], round_to: int = 1) -> int:
+def _interpolate_size(fraction: float, ends: tuple[int, int], round_to: int = 1) -> int:
     """Return a size between two ends, by a fraction in logarithms: a multiple, or an odd number."""
     low, high = ends
     size = exp(log(low) + fraction * (log(high) - log(low)))
@@ -243,27 +243,32 @@ def _power(fraction: float, ends: tuple[int, int]) -> int:
 
 def _matmul(at: Sequence[float], round_to: int) -> Sizes:
     return Sizes(
-        m=_between(at[0], TOKENS, round_to), n=_between(at[1], WIDTHS, round_to), k=_between(at[2], WIDTHS, round_to)
+        m=_interpolate_size(at[0], TOKENS, round_to),
+        n=_interpolate_size(at[1], WIDTHS, round_to),
+        k=_interpolate_size(at[2], WIDTHS, round_to),
     )
 
 
-def _grouped(at: Sequence[float], round_to: int) -> Sizes:
+def _expert_points(at: Sequence[float], round_to: int) -> Sizes:
     groups = _power(at[3], (2, 64))
-    rows = _between(at[2], (64, 8192), round_to)
+    rows = _interpolate_size(at[2], (64, 8192), round_to)
     widths = (256, 8192)
     return Sizes(
-        batch=groups, m=groups * rows, n=_between(at[1], widths, MULTIPLE), k=_between(at[0], widths, MULTIPLE)
+        batch=groups,
+        m=groups * rows,
+        n=_interpolate_size(at[1], widths, MULTIPLE),
+        k=_interpolate_size(at[0], widths, MULTIPLE),
     )
 
 
-def _batched(at: Sequence[float], round_to: int) -> Sizes:
-    tokens = _between(at[1], (64, 8192), round_to)
+def _batch_points(at: Sequence[float], round_to: int) -> Sizes:
+    tokens = _interpolate_size(at[1], (64, 8192), round_to)
     return Sizes(batch=_power(at[3], (4, 128)), m=tokens, n=tokens, k=_one_of(at[2], HEAD_DIMS))
 
 
 def _attention(at: Sequence[float], round_to: int) -> Sizes:
     """Return sizes of attention: 1, 4 or 8 queries per key-value head; one in three not causal, one in eight MLA."""
-    tokens = _between(at[0], (128, 131072), round_to)
+    tokens = _interpolate_size(at[0], (128, 131072), round_to)
     heads = _power(at[1], (4, 64))
     width = _one_of(at[2], HEAD_DIMS)
     is_latent = at[4] > 7 / 8
@@ -280,13 +285,13 @@ def _attention(at: Sequence[float], round_to: int) -> Sizes:
 
 
 def _moving(operator: str, at: Sequence[float], round_to: int) -> Sizes:
-    rows = _between(at[0], TOKENS, round_to)
-    width = _between(at[1], WIDTHS, round_to)
+    rows = _interpolate_size(at[0], TOKENS, round_to)
+    width = _interpolate_size(at[1], WIDTHS, round_to)
     experts = _power(at[3], (8, 256))
     values: dict[str, Any] = {
         "rows": rows,
-        "width": _between(at[1], (512, 8192), MULTIPLE) if operator in ("embedding", "permutation") else width,
-        "n": _between(at[2], (1024, 262144), MULTIPLE),
+        "width": _interpolate_size(at[1], (512, 8192), MULTIPLE) if operator in ("embedding", "permutation") else width,
+        "n": _interpolate_size(at[2], (1024, 262144), MULTIPLE),
         "heads": _power(at[2], (1, 64)),
         "qk_head_dim": _one_of(at[3], HEAD_DIMS),
         "experts": experts,

@@ -67,7 +67,7 @@ class Clock(Protocol):
         ...
 
 
-def timed(calls: Sequence[Call], clock: Clock, limits: Limits | None = None) -> Timing:
+def measure_call(calls: Sequence[Call], clock: Clock, limits: Limits | None = None) -> Timing:
     """
     Measure the median time of a call.
 

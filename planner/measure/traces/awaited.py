@@ -15,7 +15,7 @@ Awaited: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
 """For each host task, the tracks that it waits for, and the last task there that it may wait for."""
 
 
-def awaited(graph: ExecutionGraph) -> Awaited:
+def find_awaited(graph: ExecutionGraph) -> Awaited:
     """
     Find the last task on each stream for which each synchronising call may wait.
 
@@ -56,7 +56,7 @@ def _launch_times(graph: ExecutionGraph) -> dict[int, tuple[NDArray[np.intp], In
     when = np.full(len(tasks), np.iinfo(np.int64).min)
     launches = edges.dependency == Dependency.LAUNCH
     np.maximum.at(when, edges.after[launches], tasks.start[edges.before[launches]])
-    order = np.flatnonzero(graph.on_stream)
+    order = np.flatnonzero(graph.is_on_stream)
     order = order[np.argsort(tasks.track[order], kind="stable")]
     tracks, first = np.unique(tasks.track[order], return_index=True)
     stop = np.append(first, len(order))[1:]

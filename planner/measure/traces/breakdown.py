@@ -63,7 +63,7 @@ class StreamUse:
     num_tasks: int
 
 
-def breakdowns(graph: ExecutionGraph, times: Replayed) -> Mapping[int, Breakdown]:
+def break_down(graph: ExecutionGraph, times: Replayed) -> Mapping[int, Breakdown]:
     """
     Break down each rank's iteration, by rank.
 
@@ -117,5 +117,5 @@ def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[Stre
 def device_tasks(graph: ExecutionGraph, rank: int) -> NDArray[np.bool_]:
     """Return a mask of tasks that occupy a rank's device: those on its streams; all, where no stream computes."""
     of_rank: NDArray[np.bool_] = graph.task_ranks == rank
-    chosen = of_rank & graph.on_stream
+    chosen = of_rank & graph.is_on_stream
     return chosen if (graph.tasks.kind[chosen] != Kind.COMMUNICATION).any() else of_rank

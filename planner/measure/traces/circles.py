@@ -9,10 +9,10 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.awaited import awaited
+from planner.measure.traces.awaited import find_awaited
 from planner.measure.traces.events import UNKNOWN, Integers
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Waiting
-from planner.measure.traces.replay import measured, recorded_durations
+from planner.measure.traces.replay import find_recorded_durations, take_recorded_times
 
 WAITS: dict[int, str] = {
     Dependency.EVENT: "a stream for an event",
@@ -44,7 +44,7 @@ def break_circles(graph: ExecutionGraph) -> ExecutionGraph:
         Any graph; every function that adds edges to one ends with this.
     """
     waits = _Waits(graph)
-    dropped = waits.closing()
+    dropped = waits.find_closing_links()
     return waits.without(dropped) if dropped.any() else graph
 
 
@@ -91,7 +91,7 @@ class _Waits:
         """Links: hard ones, edges, waits of threads, and of collectives for their members."""
         self.hosts, self.members = hosts, members
         when = np.zeros(self.number, dtype=np.int64)
-        when[self.end] = measured(graph).end
+        when[self.end] = take_recorded_times(graph).end
         when[:number] = tasks.start
         np.maximum.at(when, begin, tasks.start[members])
         self.when = when.tolist()
@@ -99,13 +99,13 @@ class _Waits:
     def _host_waits(self) -> tuple[Integers, Integers]:
         """Return calls that wait, and the moments at which the awaited tasks end."""
         tasks = self.graph.tasks
-        pairs = [(task, place) for task, last in awaited(self.graph).items() for _, place in last]
+        pairs = [(task, place) for task, last in find_awaited(self.graph).items() for _, place in last]
         one = np.flatnonzero(tasks.waiting == Waiting.TASK)
         pairs += zip(one.tolist(), tasks.waits_for[one].tolist(), strict=True)
         host, place = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return host, self.end[place]
 
-    def closing(self) -> NDArray[np.bool_]:
+    def find_closing_links(self) -> NDArray[np.bool_]:
         """
         Return a mask of the droppable links that close a circle.
 
@@ -165,7 +165,7 @@ class _Waits:
         alone = alone[tasks.collective[alone] != UNKNOWN]
         waiting, waits_for, collective = tasks.waiting.copy(), tasks.waits_for.copy(), tasks.collective.copy()
         duration = tasks.duration.copy()
-        duration[alone] = recorded_durations(graph)[alone]  # they count from their own begin now, without a wait
+        duration[alone] = find_recorded_durations(graph)[alone]  # they count from their own begin now, without a wait
         waiting[free], waits_for[free] = Waiting.NOTHING, UNKNOWN
         doubt = self._doubt(graph.edges[~kept], free, alone)
         collective[alone] = UNKNOWN

@@ -71,11 +71,11 @@ def last_task(graph: ExecutionGraph, times: Replayed, rank: int) -> int:
     """
     Return the task that ends the iteration of a rank: the end of its main thread, or the last task on its streams.
 
-    It is the one of the two that determines the iteration (:func:`planner.measure.traces.replay.replayed`): another
+    It is the one of the two that determines the iteration (:func:`planner.measure.traces.replay.time_iterations`): another
     thread may run longer, and the host may be ahead of a device that began late.
     """
     own = graph.task_ranks == rank
-    rows = np.flatnonzero(own & graph.on_stream)
+    rows = np.flatnonzero(own & graph.is_on_stream)
     if rank not in graph.last:
         rows = rows if len(rows) else np.flatnonzero(own)
         return int(rows[np.argmax(times.end[rows])])

@@ -270,7 +270,7 @@ class Events(Table):
         """End of each event."""
         return self.start + self.duration
 
-    def in_time_order(self) -> Events:
+    def sort_by_time(self) -> Events:
         """Return the events in the order of their start, the longer first."""
         return self[np.lexsort((-self.duration, self.start))]
 

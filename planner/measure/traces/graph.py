@@ -32,7 +32,7 @@ class Waiting(IntEnum):
 
     NOTHING = 0
     DEVICE = 1
-    """All work that its rank has launched on any stream; see :func:`planner.measure.traces.awaited.awaited`."""
+    """All work that its rank has launched on any stream; see :func:`planner.measure.traces.awaited.find_awaited`."""
     STREAM = 2
     """All work on one stream (``waits_for`` is the track)."""
     TASK = 3
@@ -132,7 +132,7 @@ class Edges(Table):
     narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {"dependency": np.int8}
 
     @classmethod
-    def of_rows(cls, rows: Sequence[tuple[int, int, int, int]]) -> Edges:
+    def build_from_rows(cls, rows: Sequence[tuple[int, int, int, int]]) -> Edges:
         """Build edges from rows of before, after, lag and dependency."""
         before, after, lag, dependency = np.array(rows, dtype=np.int64).reshape(-1, 4).T
         return cls.build(len(rows), before=before, after=after, lag=lag, dependency=dependency)
@@ -184,7 +184,7 @@ class ExecutionGraph:
         return np.array([one.rank for one in self.tracks], dtype=np.int64)[self.tasks.track]
 
     @property
-    def on_stream(self) -> NDArray[np.bool_]:
+    def is_on_stream(self) -> NDArray[np.bool_]:
         """Mask of tasks on streams; shape (tasks,)."""
         return np.array([one.track.kind == "stream" for one in self.tracks], dtype=bool)[self.tasks.track]
 
@@ -207,7 +207,7 @@ class ExecutionGraph:
         """Return a mask of tasks in whose name a pattern is found."""
         return match_names(self.names, pattern)[self.tasks.name]
 
-    def from_events(self, columns: Sequence[NDArray[Any]]) -> Integers:
+    def take_event_column(self, columns: Sequence[NDArray[Any]]) -> Integers:
         """Return the entry of each task's event in a column for each trace; ``UNKNOWN`` for tasks without an event."""
         found = np.full(len(self.tasks), UNKNOWN, dtype=np.int64)
         for number, column in enumerate(columns):

@@ -27,12 +27,12 @@ def length(stretches: Integers) -> int:
     return int((stretches[:, 1] - stretches[:, 0]).sum())
 
 
-def covered_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
+def overlap_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
     """
     Return the nanoseconds of each interval that other intervals cover, which may overlap each other.
 
     >>> one = np.array([0, 10, 20]), np.array([10, 20, 30])
-    >>> covered_nanoseconds(*one, np.array([5, 8]), np.array([12, 18])).tolist()
+    >>> overlap_nanoseconds(*one, np.array([5, 8]), np.array([12, 18])).tolist()
     [5, 8, 0]
     """
     if not len(begins):

@@ -100,7 +100,7 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     return _find_by_steps(trace) or _find_by_updates(trace) or _find_by_repetition(trace) or (_whole_trace(trace),)
 
 
-def chosen_iteration(trace: Trace, number: int | None = None) -> Iteration:
+def choose_iteration(trace: Trace, number: int | None = None) -> Iteration:
     """
     Return an iteration of a trace.
 
@@ -137,7 +137,7 @@ def main_thread(trace: Trace) -> int:
     mine = threads[events.track]
     backward = trace.named(BACKWARD)
     for rows in (
-        mine & (events.category == Category.OPERATOR) & ~_on_autograd_threads(events.track, backward, threads),
+        mine & (events.category == Category.OPERATOR) & ~_find_autograd_events(events.track, backward, threads),
         mine & (events.category == Category.OPERATOR),
         mine,
     ):
@@ -156,7 +156,7 @@ def iteration_numbers(trace: Trace) -> Integers:
     return np.where((place >= 0) & (start < ends[np.maximum(place, 0)]), place, UNKNOWN)
 
 
-def _on_autograd_threads(
+def _find_autograd_events(
     track: NDArray[np.int32], backward: NDArray[np.bool_], threads: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Return a mask of events on autograd's threads; none if all threads run autograd, which then has no own thread."""

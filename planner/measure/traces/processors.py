@@ -66,7 +66,7 @@ def processor_use(
     num_parts
         Number of equal parts of the interval.
     """
-    own = (graph.task_ranks == rank) & graph.on_stream
+    own = (graph.task_ranks == rank) & graph.is_on_stream
     kernels = np.flatnonzero(own & np.isin(graph.tasks.kind, (Kind.COMPUTE, Kind.COMMUNICATION)))
     share = _shares(graph, kernels)
     known = ~np.isnan(share)

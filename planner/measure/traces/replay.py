@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.awaited import awaited
+from planner.measure.traces.awaited import find_awaited
 from planner.measure.traces.events import UNKNOWN, Integers
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
 
@@ -60,22 +60,24 @@ def replay(graph: ExecutionGraph) -> Replayed:
     graph
         Graph without circular waits (:func:`planner.measure.traces.circles.break_circles`).
     """
-    return replayed(graph, *_Machine(graph).run())
+    return time_iterations(graph, *_Machine(graph).run())
 
 
-def measured(graph: ExecutionGraph) -> Replayed:
+def take_recorded_times(graph: ExecutionGraph) -> Replayed:
     """Return the recorded times of a graph's tasks, in the record of a replay for comparison."""
     starts, nothing = graph.tasks.start.copy(), np.full(len(graph.tasks), UNKNOWN)
-    return replayed(graph, starts, starts + recorded_durations(graph), nothing, nothing)
+    return time_iterations(graph, starts, starts + find_recorded_durations(graph), nothing, nothing)
 
 
-def recorded_durations(graph: ExecutionGraph) -> Integers:
+def find_recorded_durations(graph: ExecutionGraph) -> Integers:
     """Return the recorded nanoseconds of tasks, waits included; those of the graph for tasks without an event."""
-    durations = graph.from_events([trace.events.duration for trace in graph.traces])
+    durations = graph.take_event_column([trace.events.duration for trace in graph.traces])
     return np.where(durations == UNKNOWN, graph.tasks.duration, durations)
 
 
-def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integers, held_by: Integers) -> Replayed:
+def time_iterations(
+    graph: ExecutionGraph, start: Integers, end: Integers, cause: Integers, held_by: Integers
+) -> Replayed:
     r"""
     Return the times of tasks with the iterations that they result in.
 
@@ -84,7 +86,7 @@ def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integ
     with b and e the begin and end of the main thread's iteration, d the end of the last task on a stream, :math:`d_0`
     the end of earlier work there. In a longer run both are equal up to the lead of the host.
     """
-    on_stream, of_rank = graph.on_stream, graph.task_ranks
+    on_stream, of_rank = graph.is_on_stream, graph.task_ranks
     iterations = {}
     for rank in graph.ranks:
         ends = end[on_stream & (of_rank == rank)]
@@ -121,8 +123,8 @@ class _Machine:
         self.come: list[int] = []
         self.threads: list[tuple[int, int]] = []
         self.members, self.absent = _members(tasks)
-        self.awaited = awaited(graph)
-        self.on_stream: dict[int, int] = {}
+        self.awaited = find_awaited(graph)
+        self.is_on_stream: dict[int, int] = {}
         self.waiters: dict[int, list[int]] = {}
         self.open: dict[int, int] = {}
 
@@ -163,7 +165,7 @@ class _Machine:
     def _run_thread(self, task: int, now: int) -> None:
         for launched, lag in self.launched.get(task, ()):
             track = self.track[launched]
-            self.on_stream[track] = max(launched, self.on_stream.get(track, UNKNOWN))
+            self.is_on_stream[track] = max(launched, self.is_on_stream.get(track, UNKNOWN))
             self._allow(launched, now + lag, task)
         if self.waiting[task] == Waiting.NOTHING:
             self._finish(task, now, now + self.duration[task])
@@ -182,7 +184,7 @@ class _Machine:
         if self.waiting[task] == Waiting.TASK:
             return [self.waits_for[task]]
         tracks = self.awaited.get(task, ())
-        return [min(last, self.on_stream[track]) for track, last in tracks if track in self.on_stream]
+        return [min(last, self.is_on_stream[track]) for track, last in tracks if track in self.is_on_stream]
 
     def _note_end(self, task: int, awaited: int) -> None:
         """Note the end of a task that a thread waits for, which may be later than the call."""

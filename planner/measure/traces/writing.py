@@ -94,7 +94,7 @@ def _write(trace: Trace, file: TextIO) -> None:
             {"id": place, "name": one.name, "totalGlobalMem": one.memory_bytes, "numSms": one.num_processors}
             for place, one in enumerate(trace.devices)
         ],
-        "distributedInfo": _distributed_info(trace),
+        "distributedInfo": _describe_job(trace),
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base,
     }
@@ -107,7 +107,7 @@ def _write(trace: Trace, file: TextIO) -> None:
     file.write("\n]}\n")
 
 
-def _distributed_info(trace: Trace) -> Plain:
+def _describe_job(trace: Trace) -> Plain:
     groups = [{"pg_name": name, "pg_size": len(ranks), "ranks": list(ranks)} for name, ranks in trace.groups.items()]
     known = {"rank": trace.rank, "world_size": trace.world_size}
     return {**{name: number for name, number in known.items() if number is not None}, "pg_config": groups}

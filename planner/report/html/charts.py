@@ -13,10 +13,10 @@ from planner.jobs.checkpoints import CheckpointSchedule, schedule_every, schedul
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
-from planner.uncertainty.evidence.ground import ground_of
+from planner.uncertainty.evidence.ground import list_gaps
 from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.intervals import Interval as StepInterval
-from planner.uncertainty.operators import timed_operators
+from planner.uncertainty.operators import list_timed_operators
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import peak_interval
 from planner.uncertainty.records import interval_and_record
@@ -358,8 +358,8 @@ def strategy_interval(facts: Facts, estimate: Estimate) -> StepInterval:
     interval, _ = interval_and_record(
         facts,
         step_seconds=estimate.step_seconds,
-        operators=timed_operators(facts, estimate.strategy, estimate.breakdown),
-        gaps=ground_of(facts, estimate.strategy),
+        operators=list_timed_operators(facts, estimate.strategy, estimate.breakdown),
+        gaps=list_gaps(facts, estimate.strategy),
     )
     return interval
 

@@ -27,7 +27,7 @@ from planner.report.proof import alternatives_sections, candidates_sections, sea
 from planner.report.reasons import binding_sections
 from planner.report.recommended import recommendation_sections
 from planner.report.results import loss_sections, results_section
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 from planner.report.sections import decisions_section, forbidden_sections, heading_section
 from planner.report.strategies import settings_sections, stages_sections
 from planner.report.wording import gib, seconds
@@ -136,7 +136,7 @@ def _bindings(study: Study) -> Iterator[str]:
         yield side_by_side(plot("bindings", _BINDINGS), blocks.pop(0))
     yield from blocks
     if explanation.left_out:
-        yield section_html(Section(title="Not known", rows=numbered(explanation.left_out)), folded=True)
+        yield section_html(Section(title="Not known", rows=number_rows(explanation.left_out)), folded=True)
 
 
 _BINDINGS = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from constraints import FRAMEWORK_RULES, PHYSICS_RULES, sentence
 from planner.report.describe import describe_architecture, layer_rows, leaves
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 from planner.report.wording import NOTHING, gib
 from planner.search.rules import problem_rules
 from planner.verbs.explain import rule_sentences
@@ -133,6 +133,6 @@ def _rules(problem: Problem) -> Section:
     own = [text for text in every if text not in known]
     return Section(
         title="Rules of the job and of the search",
-        rows=numbered(own),
+        rows=number_rows(own),
         notes=(f"In addition to {len({*every} & known)} rules of the mathematics, the hardware and the framework.",),
     )

@@ -15,7 +15,7 @@ from planner.frameworks import LAUNCHERS, TARGETS, export
 from planner.frameworks.launch import launched
 from planner.report.html.frame import code_html, details_html, pair
 from planner.report.html.markup import section_html
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 from planner.search.runnable import targets_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _target(plan: Plan, exported: Export, target: str, *, is_first: bool) -> str
         block = code_html(f"{target}: {name}, for {word}", started.files[name])
         scripts.append(block if launcher == LAUNCHER else details_html(f"{name}, for {word}", block, kind="other"))
         notes += [note for note in started.notes if note not in notes]
-    said = section_html(Section(title=f"Before you start {exported.target}", rows=numbered(notes)), level=4)
+    said = section_html(Section(title=f"Before you start {exported.target}", rows=number_rows(notes)), level=4)
     return (
         f"<details{' open' if is_first else ' class=other'}><summary><h3>{escape(exported.target)}</h3></summary>"
         f"{said if notes else ''}{pair(''.join(own), ''.join(scripts))}</details>"

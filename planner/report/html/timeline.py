@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.pipelines.simulator import Pass
-from costmodel.step.estimate import PARTS, Estimate, SimulatedStep, simulated_step
+from costmodel.step.estimate import PARTS, Estimate, SimulatedStep, simulate_step
 from costmodel.tables import Facts
 
 MOST_PASSES = 400_000
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
     """Return the packed timeline of an estimated strategy; None where its step is not simulated."""
-    simulated = simulated_step(facts, estimate.strategy, most_passes=MOST_PASSES)
+    simulated = simulate_step(facts, estimate.strategy, most_passes=MOST_PASSES)
     if simulated is None:
         return None
     strategy = estimate.strategy

@@ -16,7 +16,7 @@ from planner.uncertainty.evidence.ground import Gap
 from planner.uncertainty.fastest import chances_fastest
 from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
-from planner.uncertainty.peaks import Chance, chance_to_fit, peak_interval, reserved_interval
+from planner.uncertainty.peaks import Chance, allocator_interval, chance_to_fit, peak_interval
 from planner.uncertainty.retries import chance_fast
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class MemoryRecord(Record):
             chance_to_fit=FitRecord.read(
                 chance,
                 peak_memory_interval_bytes=list(peak_interval(cluster, device_bytes=peak_bytes)),
-                reserved_interval_bytes=list(reserved_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
+                reserved_interval_bytes=list(allocator_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
                 interval_probability=PEAK_COVERAGE,
             ),
             chance_fast=chance_fast(cluster, estimate.strategy, device_bytes=peak_bytes),

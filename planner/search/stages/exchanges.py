@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.pipelines.stages import stage_layout
 from costmodel.pipelines.wavefronts import spans_seconds
-from costmodel.step.layouts import dealt_passes, layout_cost
+from costmodel.step.layouts import layout_cost, passes_by_layer_counts
 from costmodel.step.rank_time import pipeline_order
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, microbatches
@@ -91,7 +91,7 @@ def _faster(
     assert strategy.layout is not None
     sizes = np.array(strategy.layout.layers)
     dealings = np.concatenate([sizes[None], move_layers(sizes, fewest=fewest)])
-    passes = dealt_passes(facts, strategy, dealings)
+    passes = passes_by_layer_counts(facts, strategy, dealings)
     spans = spans_seconds(
         forward=np.asarray(passes.forward),
         backward=np.asarray(passes.backward),

@@ -13,10 +13,9 @@ import numpy as np
 from constraints.stages import RANK_TICK_SECONDS, Chunks, Ints, Pipeline, StageOptions, kinds_met
 from costmodel.facts.model import Model
 from costmodel.models.layer_pattern import LayerPattern, layer_pattern
-from costmodel.pipelines.stages import in_flight_imbalance, layers_of_each_kind
+from costmodel.pipelines.stages import activation_imbalance, layers_of_each_kind
 from costmodel.step.layouts import (
     Contents,
-    beside_layers,
     contents_bytes,
     contents_ending_seconds,
     contents_seconds,
@@ -24,6 +23,7 @@ from costmodel.step.layouts import (
     even_chunks,
     full_by_chunk,
     last_rank_chunks,
+    layers_equal_to_head,
 )
 from costmodel.strategy import OVERLAPS, Recompute, StageLayout
 from costmodel.tables import Facts
@@ -133,7 +133,7 @@ def rank_choices(
     fewest
         Least number of layers of each chunk; with 0, embedding or head may be alone.
     """
-    leading, head_equivalent, pattern = num_leading(model), beside_layers(model), layer_pattern(model)
+    leading, head_equivalent, pattern = num_leading(model), layers_equal_to_head(model), layer_pattern(model)
     alone = fewest == 0
     chunks = [vpp - alone * ((rank == 0) + (rank == pp - 1)) for rank in range(pp)]
     plain = (int(Recompute.NONE), False)
@@ -226,7 +226,7 @@ def _rank_choices(model: Model, pp: int, rows: Sequence[_Row]) -> RankChoices:
         largest_chunk=np.array([max(own) for own in sizes], dtype=np.float64),
         last_chunk=np.array([own[-1] for own in sizes], dtype=np.float64),
         in_flight_imbalance=np.array(
-            [in_flight_imbalance(own, rank=int(r), pp=pp) for own, r in zip(sizes, rank, strict=True)]
+            [activation_imbalance(own, rank=int(r), pp=pp) for own, r in zip(sizes, rank, strict=True)]
         ),
     )
     return RankChoices(

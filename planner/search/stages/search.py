@@ -36,7 +36,7 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import CostTable, Ints, Memory
 from planner.search.candidates import fits as memory_fits
-from planner.search.domains import FEATURES, cheap_recompute, chosen_values
+from planner.search.domains import FEATURES, cheap_recompute, job_choices
 from planner.search.space import CandidateBlock, Space, strategy_of
 from planner.search.stages.exchanges import least_layers
 from planner.search.stages.options import (
@@ -144,7 +144,7 @@ class _Inner:
 
 def recompute_to_try(problem: Problem) -> tuple[int, ...]:
     """Return the recomputation to try in uneven stages: the job's own, or else the usual sets of modules."""
-    own = chosen_values(problem).get("recompute")
+    own = job_choices(problem).get("recompute")
     return own or cheap_recompute(problem.facts.model, problem.facts.cluster.framework)
 
 

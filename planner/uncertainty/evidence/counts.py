@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from costmodel.facts.fields import STRICT
 from planner.uncertainty.evidence.kinds import ANY
-from planner.uncertainty.evidence.stored import stored
+from planner.uncertainty.evidence.stored import read_stored
 
 TABLE = "counts.yaml"
 
@@ -133,7 +133,7 @@ def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
 
 
 @cache
-def measured_ground() -> Counts:
+def read_counts() -> Counts:
     """Return the counts of the project's measured runs."""
-    table = stored(CountsTable, TABLE, "planner.uncertainty.evidence")
+    table = read_stored(CountsTable, TABLE, "planner.uncertainty.evidence")
     return Counts({(one.dimension, one.among): Counter(one.runs) for one in table.tallies})

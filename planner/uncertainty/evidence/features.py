@@ -25,7 +25,7 @@ from costmodel.strategy import (
     decision_text,
 )
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.counts import Entry, measured_ground
+from planner.uncertainty.evidence.counts import Entry, read_counts
 from planner.uncertainty.evidence.kinds import ANY, CHANGED, architecture_of, stack_of
 
 FEWEST_RUNS = 3
@@ -245,7 +245,7 @@ def name_of(*tokens: tuple[Axis, int]) -> str:
     return WITH.join(axis.token(value) for axis, value in tokens)
 
 
-def counted_features(facts: Facts, strategy: Strategy) -> Iterator[Entry]:
+def feature_entries(facts: Facts, strategy: Strategy) -> Iterator[Entry]:
     """
     Yield the entries of a run's features and degrees by stack line, generation of devices and family.
 
@@ -340,7 +340,7 @@ class Evidence:
     def runs(self, *tokens: tuple[Axis, int]) -> int:
         """Return the number of runs with a feature, or a pair of features."""
         (axis, value), *others = tokens
-        counts = measured_ground()
+        counts = read_counts()
         if axis in (DEEP, WIDE, NARROW, SHORT):
             count = counts.reaching if axis in (DEEP, WIDE) else counts.within
             return count("cp_tokens" if axis is SHORT else axis.name, value, self.own) if self.own else 0
@@ -361,18 +361,18 @@ class Evidence:
     def most_vpp(self) -> int | None:
         """Largest number of virtual stages per rank with enough runs; None where it is unknown."""
         among = self.own or self.related
-        return max(1, measured_ground().largest("vpp", among, fewest=FEWEST_RUNS)) if among else None
+        return max(1, read_counts().largest("vpp", among, fewest=FEWEST_RUNS)) if among else None
 
     def ep_range(self, most: int) -> tuple[int, int] | None:
         """The smallest and the largest degree above 1 of enough runs, as far as the job allows; None: nobody knows."""
-        among, counts = self.own or self.related, measured_ground()
+        among, counts = self.own or self.related, read_counts()
         largest = counts.largest("ep", among, fewest=FEWEST_RUNS) if among else 0
         return (min(counts.smallest("ep", among, fewest=FEWEST_RUNS), most), largest) if among and largest else None
 
     @property
     def least_cp_tokens(self) -> int:
         """The fewest tokens of a sequence per context-parallel rank that enough runs have; 0 where nobody knows."""
-        among, counts = (one for one in (self.own, self.related) if one), measured_ground()
+        among, counts = (one for one in (self.own, self.related) if one), read_counts()
         return next(filter(None, (counts.smallest("cp_tokens", one, fewest=FEWEST_RUNS) for one in among)), 0)
 
     def proven(self, axis: Axis) -> frozenset[int]:
@@ -380,7 +380,7 @@ class Evidence:
         if self._is_free(axis):
             return frozenset(int(value) for value in Sharding if value not in axis.usual)
         among = self.own or self.related
-        names = (str(name) for name in measured_ground().values("feature", among)) if among else ()
+        names = (str(name) for name in read_counts().values("feature", among)) if among else ()
         own = [axis.value_of(name) for name in names if WITH not in name and name.partition("=")[0] == axis.name]
         found = (value for value in own if self.shows((axis, value)))
         return frozenset(value for value in found if self.shows_precision(axis, value))
@@ -402,7 +402,7 @@ class Evidence:
 
 def _num_runs(among: str) -> int:
     """Number of runs of a subset: each has a vpp."""
-    return measured_ground().total("vpp", among)
+    return read_counts().total("vpp", among)
 
 
 def _first_with_runs(*keys: tuple[str, str, str]) -> str | None:

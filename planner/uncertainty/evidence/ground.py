@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.counts import Counts, measured_ground
+from planner.uncertainty.evidence.counts import Counts, read_counts
 from planner.uncertainty.evidence.kinds import ANY, stack_of
 from planner.uncertainty.evidence.traits import INLINE, Traits, traits_of
 
@@ -90,7 +90,7 @@ class Gap:
     beyond: float = 1.0
 
 
-def ground_of(facts: Facts, strategy: Strategy, counts: Counts | None = None) -> list[Gap]:
+def list_gaps(facts: Facts, strategy: Strategy, counts: Counts | None = None) -> list[Gap]:
     """
     List the gaps between a prediction and measured runs, the most important first.
 
@@ -103,10 +103,10 @@ def ground_of(facts: Facts, strategy: Strategy, counts: Counts | None = None) ->
     counts
         Counts of the measured runs; None uses the project's.
     """
-    return gaps(traits_of(facts, strategy), measured_ground() if counts is None else counts)
+    return gaps_to_runs(traits_of(facts, strategy), read_counts() if counts is None else counts)
 
 
-def gaps(run: Traits, counts: Counts) -> list[Gap]:
+def gaps_to_runs(run: Traits, counts: Counts) -> list[Gap]:
     """List the gaps between a run and counted runs: those without any run first, then in the order of ``ORDER``."""
     parts = (_software, _device, _kind, _family, _precision, _features, _launches, _sizes, _degrees)
     found = (gap for part in parts for gap in part(run, counts))

@@ -15,13 +15,13 @@ from costmodel.validation import build
 Kind = TypeVar("Kind")
 
 
-def stored_rows(file: str, package: str) -> tuple[Mapping[str, str], ...]:
+def read_stored_rows(file: str, package: str) -> tuple[Mapping[str, str], ...]:
     """Return the rows of a table of a package, cells by column."""
     text = (files(package) / file).read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
-def stored(kind: type[Kind], file: str, package: str) -> Kind:
+def read_stored(kind: type[Kind], file: str, package: str) -> Kind:
     """Return the record that a file of a package holds."""
     text = (files(package) / file).read_text(encoding="utf-8")
     return build(kind, yaml.load(text, Loader=catalog.LOADER), file)

@@ -147,9 +147,9 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
         device=cluster.device.name.removesuffix(CHANGED),
         architecture=cluster.device.architecture or ANY,
         is_own_device=bool(cluster.device.left_out_errors),
-        fitted_as=catalog.fitted_as(cluster.device),
+        fitted_as=catalog.calibration_of_fit(cluster.device),
         runs_on_device=cluster.framework is None or catalog.runs_on(cluster.framework, cluster.device.architecture),
-        related=tuple(related_stacks(cluster.framework)),
+        related=tuple(list_related_stacks(cluster.framework)),
         kind=architecture_of(model),
         family=model.family,
         precision=workload.precision.name.removesuffix(CHANGED),
@@ -178,7 +178,7 @@ def value_of(strategy: Strategy, name: str) -> str | None:
     return feature_of(name, int(getattr(strategy, name))) if _matters(strategy, name) else None
 
 
-def related_stacks(framework: Framework | None) -> Iterator[tuple[str, ...]]:
+def list_related_stacks(framework: Framework | None) -> Iterator[tuple[str, ...]]:
     """Yield a framework's own stack, then all stacks with its targets, then all."""
     if framework is not None:
         yield (stack_of(framework.name),)

@@ -89,14 +89,14 @@ def recipe_named(name: str) -> Recipe | None:
     """
     plain = name.rsplit(".", 1)[-1].removeprefix("pretrain_")
     refuse_program(plain, "recipe")
-    known = _installed() or _table()
+    known = _read_installed() or _table()
     spellings = (plain, f"{plain}_config", f"{plain}_pretrain_config", f"{plain}_pretrain")
     return next((known[spelling] for spelling in spellings if spelling in known), None)
 
 
 def recipe_names() -> tuple[str, ...]:
     """Names of all known recipes."""
-    return tuple(_installed() or _table())
+    return tuple(_read_installed() or _table())
 
 
 def recipe_of_file(text: str, where: str) -> Recipe:
@@ -108,11 +108,11 @@ def recipe_of_file(text: str, where: str) -> Recipe:
     SpecError
         If it has none, or if the recipe does not name its model.
     """
-    names = read_module(text, where, _of_library)
+    names = read_module(text, where, _find_in_library)
     found: list[Recipe] = []
     for name, value in names.items():
         if isinstance(value, Function) and value.node.name == name and not name.startswith("_"):
-            config = result_of(value, where, _of_library)
+            config = result_of(value, where, _find_in_library)
             if isinstance(config, Thing) and "model" in config.fields:
                 refuse_program(name, where)
                 refuse_entries({one: getattr(value, "name", value) for one, value in config.fields.items()}, where)
@@ -165,27 +165,27 @@ def _fields(config: Thing) -> Iterator[tuple[str, str]]:
             for name, value in thing.fields.items():
                 field = f"{section}.{name}"
                 if field in meaning or field in READ:
-                    yield field, written(value)
+                    yield field, write_override(value)
 
 
 def _precision(value: Any) -> Iterator[tuple[str, str]]:
     """Yield the precision: its name, or the entries of its object."""
     if not isinstance(value, Thing):
-        yield "mixed_precision", written(value)
+        yield "mixed_precision", write_override(value)
         return
     if value.name.endswith("get_mixed_precision_config"):
-        yield "mixed_precision", written(value.arguments[0]) if value.arguments else OPEN
+        yield "mixed_precision", write_override(value.arguments[0]) if value.arguments else OPEN
     elif not value.name.endswith("MixedPrecisionConfig"):
         yield "mixed_precision", value.name.rsplit(".", 1)[-1]
     for name, entry in value.fields.items():
-        yield f"mixed_precision.{name}", written(entry)
+        yield f"mixed_precision.{name}", write_override(entry)
 
 
-def written(value: Any) -> str:
+def write_override(value: Any) -> str:
     """
     Write a value as an override does.
 
-    >>> written(True), written(None), written([["embedding", "decoder"], ["decoder", "loss"]]), written(["mlp"])
+    >>> write_override(True), write_override(None), write_override([["embedding", "decoder"], ["decoder", "loss"]]), write_override(["mlp"])
     ('true', 'null', 'Et|tL', '[mlp]')
     """
     if isinstance(value, bool):
@@ -204,9 +204,9 @@ def written(value: Any) -> str:
     return OPEN
 
 
-def _of_library(module: str, name: str) -> Any:
+def _find_in_library(module: str, name: str) -> Any:
     """Return a recipe of the package that another one builds on; None: unknown."""
-    known = _installed() or _table()
+    known = _read_installed() or _table()
     return partial(_configuration, known[name]) if module.startswith(MODULES) and name in known else None
 
 
@@ -248,7 +248,7 @@ def _table() -> Mapping[str, Recipe]:
 
 
 @cache
-def _installed() -> Mapping[str, Recipe]:
+def _read_installed() -> Mapping[str, Recipe]:
     """Return the recipes of an installed release that the table does not have; else none."""
     try:
         distribution = metadata.distribution(PACKAGE)

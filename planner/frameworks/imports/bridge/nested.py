@@ -15,7 +15,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.overrides import bridge_job
 from planner.frameworks.imports.tools.keys import meaning_of
-from planner.frameworks.imports.tools.references import resolved
+from planner.frameworks.imports.tools.references import resolve
 from planner.frameworks.megatron.read import Imported
 
 MEGATRON = ("language_model", "model_parallel")
@@ -57,8 +57,8 @@ def nested_job(
     SpecError
         If an entry that decides a degree, a batch, the precision or the recomputation is missing or unknown.
     """
-    content, notes = _in_sections(content)
-    flat = {name: resolved(value, name, content, {}) for name, value in _flat(content)}
+    content, notes = _sort_into_sections(content)
+    flat = {name: resolve(value, name, content, {}) for name, value in _flat(content)}
     if any(isinstance(content.get(section), Mapping) for section in MEGATRON):
         meaning = meaning_of("megatron_yaml", _short(flat), section="")
         imported = megatron_job(meaning.words, overrides, {}, uses={})
@@ -94,7 +94,7 @@ def _section(content: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return dict(inner) if isinstance(inner, Mapping) else {}
 
 
-def _in_sections(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+def _sort_into_sections(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
     """
     NeMo 2's plugins and callbacks as sections of Megatron-Bridge, DDP as its strategy sets it up.
 

@@ -20,7 +20,7 @@ from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.finish import (
-    assumed,
+    assumption_notes,
     devices_contradicted,
     entries_set_by,
     newest,
@@ -32,7 +32,7 @@ from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.text import argument_words, unknown_names, written
+from planner.frameworks.shell.text import argument_words, unknown_names, write_unknowns
 from planner.jobs.model import read
 
 FIELD = re.compile(r"(?:\+\+?|~)?([a-z_]+(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
@@ -165,7 +165,7 @@ def bridge_job(
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
     model = _model(entries.pop("model", ""), known.model if known else str(recipe))
     facts = read(model, Path()).model
-    plain = _with_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
+    plain = _merge_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
     num_layers = plain.get("model.num_layers", "")
     if num_layers.isdecimal() and not facts.has_single_blocks and int(num_layers) != facts.num_layers:
         model = {"base": model, "num_layers": int(num_layers)}
@@ -199,7 +199,7 @@ def bridge_job(
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
     said = entries_set_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
     whose = "defaults of Megatron-LM, of models with experts those of Megatron-Bridge"
-    notes += assumed(imported.document, said, has_experts=facts.has_experts, whose=whose)
+    notes += assumption_notes(imported.document, said, has_experts=facts.has_experts, whose=whose)
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
 
 
@@ -272,7 +272,7 @@ OF_EXPERTS = {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_
 """Defaults of MoE models that differ from Megatron-LM's (megatron/bridge/models/*/*_provider.py)."""
 
 
-def _with_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: bool) -> dict[str, str]:
+def _merge_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: bool) -> dict[str, str]:
     """Apply overrides to the fields of a recipe; a precision by name replaces the recipe's precision as a whole."""
     own = dict(OF_EXPERTS) if has_experts else {}
     own |= {} if recipe is None else {_plain(name): value for name, value in recipe.fields.items()}
@@ -322,7 +322,9 @@ def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
         elif option not in ARCHITECTURE:
             names = unknown_names(value)
             if names:
-                raise SpecError(name, f"is {written(value)}, which is left open.", f"Add --set {names[0]}=VALUE.")
+                raise SpecError(
+                    name, f"is {write_unknowns(value)}, which is left open.", f"Add --set {names[0]}=VALUE."
+                )
             words += _option(option, value.lower() if value.lower() in ("true", *WITHOUT) else value)
     return words, strange
 

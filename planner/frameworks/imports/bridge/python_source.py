@@ -198,7 +198,7 @@ class _Reader:
                 case ast.AnnAssign(target=target, value=value) if value is not None:
                     self._assign(target, self.value(value, local, names), local, names)
                 case ast.AugAssign(target=target, op=kind, value=value):
-                    whole = ast.BinOp(left=_loaded(target), op=kind, right=value)
+                    whole = ast.BinOp(left=_load_target(target), op=kind, right=value)
                     self._assign(target, self.value(whole, local, names), local, names)
                 case ast.Expr(value=value):
                     self.value(value, local, names)
@@ -275,27 +275,27 @@ class _Reader:
             case ast.Dict(keys=keys, values=values):
                 return self._dict(keys, values, of)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return _tried(operator.not_, of(operand))
+                return _try_operation(operator.not_, of(operand))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return _tried(operator.neg, of(operand))
+                return _try_operation(operator.neg, of(operand))
             case ast.BinOp(left=left, op=kind, right=right):
-                return _joined(BINARY.get(type(kind)), of(left), of(right))
+                return _join_operands(BINARY.get(type(kind)), of(left), of(right))
             case ast.BoolOp(op=kind, values=parts):
                 return self._either(isinstance(kind, ast.Or), parts, of)
             case ast.Compare(left=left, ops=[kind], comparators=[right]):
-                return _compared(kind, of(left), of(right))
+                return _compare(kind, of(left), of(right))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 chosen = of(test)
                 return of(body if chosen else orelse) if is_known(chosen) else UNKNOWN
             case ast.Subscript(value=owner, slice=key):
-                return _tried(operator.getitem, of(owner), of(key))
+                return _try_operation(operator.getitem, of(owner), of(key))
             case ast.ListComp(elt=part, generators=[ast.comprehension(target=ast.Name(id=name), iter=many, ifs=[])]):
                 items = of(many)
                 if not isinstance(items, (list, tuple, range)):
                     return UNKNOWN
                 return [self.value(part, {**local, name: item}, names) for item in items]
             case ast.Call():
-                return self._called(node, of)
+                return self._call_expression(node, of)
         return UNKNOWN
 
     def _items(self, nodes: Sequence[ast.expr], of: Callable[[ast.expr], Any]) -> list[Any]:
@@ -328,7 +328,7 @@ class _Reader:
                 return value
         return value
 
-    def _called(self, node: ast.Call, of: Callable[[ast.expr], Any]) -> Any:
+    def _call_expression(self, node: ast.Call, of: Callable[[ast.expr], Any]) -> Any:
         function = of(node.func)
         arguments = self._items(node.args, of)
         named: dict[str, Any] = {}
@@ -349,7 +349,7 @@ class _Reader:
             known = arguments[0].fields
             return known.get(arguments[1], arguments[2] if len(arguments) == 3 and known else UNKNOWN)
         if plain in BUILT_IN and not named:
-            return _tried(BUILT_IN[plain], *arguments)
+            return _try_operation(BUILT_IN[plain], *arguments)
         if plain.endswith("deepcopy") and arguments:
             return arguments[0]
         if plain == FLEXIBLE and len(arguments) + len(named) > 1:
@@ -414,7 +414,7 @@ def _flexible(model: Any, backend: Any) -> None:
         }
 
 
-def _loaded(node: ast.expr) -> ast.expr:
+def _load_target(node: ast.expr) -> ast.expr:
     """Return an assignment target as an expression that reads it."""
     if isinstance(node, ast.Name):
         return ast.Name(id=node.id, ctx=ast.Load())
@@ -423,7 +423,7 @@ def _loaded(node: ast.expr) -> ast.expr:
     return ast.Constant(value=None)
 
 
-def _tried(function: Callable[..., Any], *arguments: Any) -> Any:
+def _try_operation(function: Callable[..., Any], *arguments: Any) -> Any:
     """Apply a function to plain values; the result is unknown for other values, and for errors."""
     if not all(map(is_known, arguments)):
         return UNKNOWN
@@ -433,7 +433,7 @@ def _tried(function: Callable[..., Any], *arguments: Any) -> Any:
         return UNKNOWN
 
 
-def _joined(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
+def _join_operands(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
     """Apply a binary operator; results that would be long lists are unknown."""
     if function is None:
         return UNKNOWN
@@ -443,12 +443,12 @@ def _joined(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -
     factors = [abs(one) for one in (left, right) if isinstance(one, int)]
     if function is operator.mul and sizes and (not factors or sizes[0] * factors[0] > MOST_ITEMS):
         return UNKNOWN
-    return _tried(function, left, right)
+    return _try_operation(function, left, right)
 
 
-def _compared(kind: ast.cmpop, left: Any, right: Any) -> Any:
+def _compare(kind: ast.cmpop, left: Any, right: Any) -> Any:
     """Compare two values; the result of a call is never None."""
     is_object = isinstance(left, Function) or (isinstance(left, Thing) and left.is_called)
     if isinstance(kind, (ast.Is, ast.IsNot)) and right is None and is_object:
         return isinstance(kind, ast.IsNot)
-    return _tried(COMPARED[type(kind)], left, right)
+    return _try_operation(COMPARED[type(kind)], left, right)

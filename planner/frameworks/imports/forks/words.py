@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from costmodel.errors import SpecError
-from costmodel.lowering.framework.stage_dealing import balanced_bounds
+from costmodel.lowering.framework.stage_dealing import balance_stages
 from costmodel.validation import shown
 from planner.frameworks.megatron.options import WHERE
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
-from planner.frameworks.shell.text import unknown_names, written
+from planner.frameworks.shell.text import unknown_names, write_unknowns
 
 Given: TypeAlias = Mapping[str, list[str]]
 Words: TypeAlias = dict[str, list[str]]
@@ -36,7 +36,7 @@ of that.
 """
 
 
-def in_megatron_words(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+def translate_to_megatron(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
     """
     Yield options, with those of forks that depend on other options translated to Megatron-LM's.
 
@@ -65,7 +65,7 @@ def _number(given: Given, name: str, default: int | None = None) -> int:
         raise SpecError(f"{WHERE}.{name}", "is required but missing.")
     if names := unknown_names(" ".join(words)):
         hint = f"Say it: {' '.join(f'--set {one}=VALUE' for one in names if one.isidentifier() or one.isdecimal())}."
-        raise SpecError(f"{WHERE}.{name}", f"is {written(' '.join(words))}, which the script leaves open.", hint)
+        raise SpecError(f"{WHERE}.{name}", f"is {write_unknowns(' '.join(words))}, which the script leaves open.", hint)
     if len(words) != 1 or not words[0].lstrip("-").isdecimal():
         raise SpecError(f"{WHERE}.{name}", f"expected a whole number, got {shown(' '.join(words))}.")
     if len(words[0]) > MOST_DIGITS or (name == "--num-layers" and int(words[0]) > MOST_STAGES):
@@ -125,7 +125,7 @@ def _zero(given: Given) -> Words | None:
     return {"--use-distributed-optimizer": []} if stage == 1 else {}
 
 
-def _gated(given: Given) -> Words | None:
+def _translate_gates(given: Given) -> Words | None:
     """Translate gated feed-forwards; the default width stays four times the hidden size (BigScience)."""
     width = given.get("--ffn-hidden-size") or [str(4 * _number(given, "--hidden-size"))]
     return {"--swiglu": [], "--ffn-hidden-size": width}
@@ -140,7 +140,7 @@ def _dense_in_front(given: Given) -> Words | None:
     return {"--moe-layer-freq": [f"([{flags}])"]}
 
 
-def _shared_experts(given: Given) -> Words | None:
+def _translate_shared_experts(given: Given) -> Words | None:
     """Translate the number of shared experts of a routed expert's width to the width of one."""
     number = _number(given, "--n-shared-experts")
     names = ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size")
@@ -156,7 +156,7 @@ def _noops(given: Given) -> set[int]:
     return {int(word) for word in words}
 
 
-def _without_noops(given: Given) -> Words | None:
+def _remove_noops(given: Given) -> Words | None:
     """Remove layers without computation, and place the remaining ones by a custom pipeline layout."""
     noops, total = _noops(given), _number(given, "--num-layers")
     stages = _number(given, STAGES, 1)
@@ -169,7 +169,7 @@ def _without_noops(given: Given) -> Words | None:
     return {"--num-layers": [str(sum(chunks))], **more}
 
 
-def _recomputed_per_rank(given: Given) -> Words | None:
+def _translate_recomputation(given: Given) -> Words | None:
     """
     Layers that are recomputed of a whole rank, one of each chunk in turn, where Megatron-LM counts those of a chunk.
 
@@ -188,7 +188,7 @@ def _recomputed_per_rank(given: Given) -> Words | None:
     return {"--recompute-num-layers": [str(number // chunks)]}
 
 
-def _piped(given: Given) -> Words | None:
+def _deal_piped_layers(given: Given) -> Words | None:
     """
     Layers as DeepSpeed deals them where they do not divide; embeddings count with ``type:transformer|embedding``.
 
@@ -203,7 +203,7 @@ def _piped(given: Given) -> Words | None:
     stages, layers, end = _number(given, STAGES), _number(given, "--num-layers"), METHODS[method]
     if stages < 2 or layers + 2 * end < stages or (layers + 2 * end) % stages == 0:
         return None
-    bounds = balanced_bounds([end, *[1] * layers, end], stages)
+    bounds = balance_stages([end, *[1] * layers, end], stages)
     dealt = [min(last, layers + 1) - max(first, 1) for first, last in pairwise(bounds)]
     note = (
         f"{layers} layers do not divide over {stages} pipeline ranks: dealt as {', '.join(map(str, dealt))}, as "
@@ -212,7 +212,7 @@ def _piped(given: Given) -> Words | None:
     return {STAGES: given[STAGES], LAYOUT: [layout_text(dealt, mtp_layers=0)], "": [note]}
 
 
-def _listed_layers(given: Given) -> Words | None:
+def _translate_layer_list(given: Given) -> Words | None:
     """Translate the numbers of layers of all stages to a custom pipeline layout."""
     layers = [int(word) for word in ",".join(given["--num-layer-list"]).split(",") if word.isdecimal()]
     if sum(layers) != _number(given, "--num-layers"):
@@ -291,13 +291,13 @@ EXPERTS = ("--num-experts", "--topk", "--expert-interval", "--moe-expert-paralle
 MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = (
     ((*EXPERTS, "--enable-expert-tensor-parallelism"), _deepspeed_experts),
     (("--zero-stage",), _zero),
-    (("--glu-activation",), _gated),
+    (("--glu-activation",), _translate_gates),
     (("--first-k-dense-replace", "--moe-layer-freq"), _dense_in_front),
-    (("--n-shared-experts",), _shared_experts),
-    (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _without_noops),
-    (("--num-layer-list",), _listed_layers),
-    ((STAGES, METHOD), _piped),
-    (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _recomputed_per_rank),
+    (("--n-shared-experts",), _translate_shared_experts),
+    (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _remove_noops),
+    (("--num-layer-list",), _translate_layer_list),
+    ((STAGES, METHOD), _deal_piped_layers),
+    (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _translate_recomputation),
     (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
     (("--moe-fb-overlap",), _overlap_of_experts),
     (("--ulysses-degree-in-cp",), _levels_of_context),

@@ -13,9 +13,9 @@ from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, require_deepspeed
 from planner.frameworks.imports.finish import newest
 from planner.frameworks.imports.printed.container import container_job
-from planner.frameworks.imports.printed.log import cluster_of, printed_configuration
+from planner.frameworks.imports.printed.log import cluster_of, find_printed
 from planner.frameworks.imports.printed.names import entries_of, whole_arguments, words_of
-from planner.frameworks.imports.printed.titan_model import described_model
+from planner.frameworks.imports.printed.titan_model import model_from_layers
 from planner.frameworks.imports.torchtitan import torchtitan_job
 from planner.frameworks.imports.torchtitan_python import MODES
 from planner.frameworks.imports.trainer import Trainer
@@ -33,8 +33,8 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
     """
     texts = whole_arguments(content, source)
     entries = entries_of(texts, text)
-    imported = megatron_job(words_of(texts), [*_given(entries), *overrides], {}, uses={})
-    return Imported(document=imported.document, notes=(*_replaced(entries, overrides), *imported.notes))
+    imported = megatron_job(words_of(texts), [*_entry_words(entries), *overrides], {}, uses={})
+    return Imported(document=imported.document, notes=(*_replacement_notes(entries, overrides), *imported.notes))
 
 
 OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
@@ -50,7 +50,7 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     SpecError
         If its layers are converted to a precision that is not saved, or as ``torchtitan_job``.
     """
-    said, spec = _said(content), content.get("model_spec")
+    said, spec = _drop_empty_entries(content), content.get("model_spec")
     if not isinstance(spec, Mapping):
         return torchtitan_job(said, overrides)
     if spec.get("converters"):
@@ -66,28 +66,28 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
     whole = {name: value for name, value in said.items() if name != "model_spec"} | more
     is_said = any(entry.startswith("model=") for entry in overrides)
-    described, sent_by = (None, "standard") if is_said else described_model(spec)
+    described, sent_by = (None, "standard") if is_said else model_from_layers(spec)
     if sent_by != "standard" and isinstance(whole.get("parallelism"), Mapping):
         whole["parallelism"] = {**whole["parallelism"], "expert_parallel_comm_backend": sent_by}
     return torchtitan_job(whole, overrides, described=described)
 
 
-def printed_job(text: str, source: str, overrides: Sequence[str], run: str) -> Imported | None:
+def import_printed(text: str, source: str, overrides: Sequence[str], run: str) -> Imported | None:
     """
     Import the configuration in a log, with the devices and the software that it names; None: it prints none.
 
     Raises
     ------
     SpecError
-        As ``printed_configuration``, and as the import of the framework's configuration.
+        As ``find_printed``, and as the import of the framework's configuration.
     """
-    found = printed_configuration(text, source, run)
+    found = find_printed(text, source, run)
     if found is None:
         return None
     content, entries = found.content, dict(cluster_of(text, found.kind))
     if found.kind == "deepspeed":
         entries |= _replicas(content, text)
-    given = [*_given(entries), *overrides]
+    given = [*_entry_words(entries), *overrides]
     match found.kind:
         case "megatron":
             imported = arguments_job(content, source, given, text)
@@ -98,14 +98,14 @@ def printed_job(text: str, source: str, overrides: Sequence[str], run: str) -> I
         case _:
             imported = deepspeed_job(require_deepspeed(content, source), Trainer(), given)
     note = f"Read from {Path(source).name}, line {found.line}, as it was printed."
-    return Imported(document=imported.document, notes=(note, *_replaced(entries, overrides), *imported.notes))
+    return Imported(document=imported.document, notes=(note, *_replacement_notes(entries, overrides), *imported.notes))
 
 
-def _given(entries: Mapping[str, str]) -> list[str]:
+def _entry_words(entries: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in entries.items()]
 
 
-def _replaced(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
+def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
     """Remarks on what the run printed and the command says otherwise."""
     said = {name: value for name, _, value in (entry.partition("=") for entry in overrides)}
     differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
@@ -122,10 +122,10 @@ def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
     return {"cluster.num_devices": str(int(said.pop()) * int(width))} if len(said) == 1 else {}
 
 
-def _said(content: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
     """Drop entries without a value from a saved configuration."""
     return {
-        name: _said(value) if isinstance(value, Mapping) else value
+        name: _drop_empty_entries(value) if isinstance(value, Mapping) else value
         for name, value in content.items()
         if value is not None
     }

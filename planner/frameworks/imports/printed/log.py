@@ -91,7 +91,7 @@ class Printed:
             self.others[name] = value
 
 
-def printed_configuration(text: str, source: str, run: str = "") -> Printed | None:
+def find_printed(text: str, source: str, run: str = "") -> Printed | None:
     """
     Find the configuration that a log prints; None: it prints none.
 
@@ -111,22 +111,22 @@ def printed_configuration(text: str, source: str, run: str = "") -> Printed | No
     """
     lines = [STAMP.sub(r"\1", COLOUR.sub("", line)) for line in re.split(r"\r\n|\n|\r", text)]
     found = [*_blocks(lines, source), *_documents(lines, source)]
-    kind = next((kind for kind in ("megatron", "bridge", "torchtitan", "deepspeed") if _of(found, kind)), None)
+    kind = next((kind for kind in ("megatron", "bridge", "torchtitan", "deepspeed") if _select_kind(found, kind)), None)
     if kind is None:
         return None
-    runs = _runs(_of(found, kind), source)
-    distinct = [one for place, one in enumerate(runs) if all(_apart(one, other) for other in runs[:place])]
+    runs = _runs(_select_kind(found, kind), source)
+    distinct = [one for place, one in enumerate(runs) if all(_differences(one, other) for other in runs[:place])]
     if run and not (run.isdecimal() and 0 < int(run) <= len(runs)):
         raise SpecError("run", f"is {shown(run)}; {source} has {len(runs)}.", "Give --set run=N.")
     if not run and len(distinct) > 1:
         places = ", ".join(f"{number} on line {one.line}" for number, one in enumerate(runs, 1))
-        differing = "; ".join(_named(_apart(runs[0], distinct[1])))
+        differing = "; ".join(_name_differences(_differences(runs[0], distinct[1])))
         problem = f"has {len(runs)} runs ({places}) of different configurations: {differing}."
         raise SpecError(source, problem, "Say which one: --set run=1.")
     return runs[int(run) - 1 if run else 0]
 
 
-def _of(found: Sequence[Printed], kind: str) -> list[Printed]:
+def _select_kind(found: Sequence[Printed], kind: str) -> list[Printed]:
     return [one for one in found if one.kind == kind]
 
 
@@ -166,7 +166,7 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
     for block in opened.values():
         yield from (_whole(one, source) for one in block.ended)
         before = last.get(block.label)
-        if block.ended or (before is not None and not _apart(block, before, {*block.content})):
+        if block.ended or (before is not None and not _differences(block, before, {*block.content})):
             continue
         behind = next(reversed(block.content), "")
         missing = [name for name in NEEDED if name not in block.content]
@@ -181,12 +181,12 @@ def _whole(block: Printed, source: str) -> Printed:
     place = f"{source}, line {block.line}"
     differing = {name: (block.content[name], value) for name, value in block.others.items() if is_read(name)}
     if differing:
-        raise SpecError(place, f"is of ranks that disagree: {'; '.join(_named(differing))}.")
+        raise SpecError(place, f"is of ranks that disagree: {'; '.join(_name_differences(differing))}.")
     block.content = whole_arguments(block.content, place)
     return block
 
 
-def _apart(one: Printed, other: Printed, names: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+def _differences(one: Printed, other: Printed, names: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Return the values that differ and may be read, by name; of all names, or of some."""
     both = names or {**one.content, **other.content}
     pairs = {name: (one.content.get(name), other.content.get(name)) for name in both}
@@ -195,7 +195,7 @@ def _apart(one: Printed, other: Printed, names: Collection[str] = ()) -> dict[st
     }
 
 
-def _named(differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+def _name_differences(differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
     for name, (one, other) in list(differing.items())[:MOST_NAMED]:
         yield f"{name} is {shown(one)} and {shown(other)}"
     if len(differing) > MOST_NAMED:
@@ -209,12 +209,14 @@ def _runs(found: Sequence[Printed], source: str) -> list[Printed]:
         by_label.setdefault(one.label, []).append(one)
     runs = max(by_label.values(), key=len)
     for number, one in ((number, one) for ranks in by_label.values() for number, one in enumerate(ranks)):
-        differing = _apart(runs[number], one)
+        differing = _differences(runs[number], one)
         if differing:
             ranks_named = (
                 f"{shown(runs[number].label)} (line {runs[number].line}) and {shown(one.label)} (line {one.line})"
             )
-            raise SpecError(source, f"has ranks that disagree, {ranks_named}: {'; '.join(_named(differing))}.")
+            raise SpecError(
+                source, f"has ranks that disagree, {ranks_named}: {'; '.join(_name_differences(differing))}."
+            )
     return runs
 
 
@@ -283,7 +285,7 @@ VERSIONS = (
 
 def cluster_of(text: str, kind: str) -> dict[str, str]:
     """Return entries of the cluster in a log: its device, where it names exactly one, and the release."""
-    named = {known.device if (known := _known(name)) is not None else "" for name in set(DEVICE.findall(text))}
+    named = {known.device if (known := _find_device(name)) is not None else "" for name in set(DEVICE.findall(text))}
     found = {"cluster.device": named.pop()} if len(named) == 1 and named != {""} else {}
     stacks = {"megatron": ("megatron-core",), "bridge": ("megatron-bridge",)}.get(kind, (kind,))
     for stack, pattern in VERSIONS:
@@ -293,7 +295,9 @@ def cluster_of(text: str, kind: str) -> dict[str, str]:
     return found
 
 
-def _known(name: str) -> Any:
+def _find_device(name: str) -> Any:
     """Return the catalog's device for a name of the driver's tools, without further words behind it."""
     words = name.split()
-    return next((one for end in range(len(words), 0, -1) if (one := catalog.known_name(" ".join(words[:end])))), None)
+    return next(
+        (one for end in range(len(words), 0, -1) if (one := catalog.find_unique_device(" ".join(words[:end])))), None
+    )

@@ -27,7 +27,7 @@ DISPATCHERS = {"non_blocking_capacity_factor": "hybridep", "cudagraphable": "dee
 """Dispatchers of tokens by a field that only they have, the first that fits (models/common/token_dispatcher.py)."""
 
 
-def described_model(spec: Mapping[str, Any]) -> tuple[Any, str]:
+def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
     """
     Return the model that a specification describes, and the dispatcher of its tokens.
 

@@ -58,7 +58,7 @@ CHUNKS = ("--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline
 OLD_CHUNKS = "--num-layers-per-virtual-pipeline-stage"
 
 
-def chosen_launch(commands: Sequence[Command], number: str) -> Command | None:
+def choose_launch(commands: Sequence[Command], number: str) -> Command | None:
     """
     Return the launch of the template among commands; None: there is none.
 

@@ -18,7 +18,7 @@ from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_rows
-from planner.frameworks.imports.finish import finished, newest, prepared, release_assumed
+from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.options import by_option
 from planner.frameworks.megatron.read import Imported
@@ -79,21 +79,21 @@ def recipe_job(
         If the model, device or precision is unknown, if no recipe is known for them and the command does not set the
         layout itself, or if it changes the model.
     """
-    given = _given(words)
+    given = _read_options(words)
     entries = dict(one.partition("=")[::2] for one in overrides)
-    named = published(recipe)
+    named = find_published(recipe)
     document = _document(given, environment, named)
     if entries.get("cluster.num_devices", "").isdecimal():
         document["cluster"]["num_devices"] = int(entries["cluster.num_devices"])
     variant = given.get("--config_variant", "").lower()
     publishers = (SOURCE, DGXC) if any("LLMB_" in word for word in words) else (SOURCE,)
     found = named or _recipe(document, entries, variant, publishers)
-    document, remarks = _with_recipe(document, found)
+    document, remarks = _apply_recipe(document, found)
     if found is not None and variant not in ("", _variant(found)):
         remarks.append(f"No variant {variant} of it is known of this release: {found.name} is taken.")
-    document["model"] = _changed(document["model"], given)
+    document["model"] = _change_model(document["model"], given)
     _apply(document, given)
-    document = prepared(document, overrides)
+    document = prepare_job(document, overrides)
     _require(document)
     if given.get("--max_steps", "").isdecimal():
         training = document["training"]
@@ -101,10 +101,10 @@ def recipe_job(
             "tokens", int(given["--max_steps"]) * training["global_batch_size"] * training["sequence_length"]
         )
     said = [] if "FW_VERSION" in environment or named else release_assumed(document["cluster"]["framework"], overrides)
-    return finished(document, [*notes, *said, *remarks])
+    return complete_job(document, [*notes, *said, *remarks])
 
 
-def _changed(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:
+def _change_model(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:
     """Change the sizes of a model by the command, as for proxies of large models."""
     said = [row for row in read_rows(OPTIONS) if row["config"] and row["option"] in given]
     if not said:
@@ -129,7 +129,7 @@ def _require(document: Mapping[str, Any]) -> None:
         raise SpecError("recipe", _unknown(document), f"Say it: {examples}.")
 
 
-def _given(words: Sequence[str]) -> dict[str, str]:
+def _read_options(words: Sequence[str]) -> dict[str, str]:
     """Read values by option, also of short options such as ``-tp``."""
     known = read_rows(OPTIONS)
     shorts = {row["short"]: row["option"] for row in known if row["short"]}
@@ -146,7 +146,7 @@ def _given(words: Sequence[str]) -> dict[str, str]:
 SHORT = re.compile(r"-[a-zA-Z]{1,3}")
 
 
-def published(name: str) -> Recipe | None:
+def find_published(name: str) -> Recipe | None:
     """Return a recipe of Megatron-Bridge's performance scripts by its name; None: there is none."""
     return next((one for one in recipes() if one.cells["source"] == SOURCE and one.name == name), None)
 
@@ -244,7 +244,7 @@ def _device(name: str) -> str:
         return name
 
 
-def _with_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str, Any], list[str]]:
+def _apply_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str, Any], list[str]]:
     """Apply a recipe's entries, and return notes; global batches scale with the devices, as in recipes."""
     whole: dict[str, Any] = {"settings": {}, "strategy": {}, **document}
     if one is None:

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.lowering.framework.stage_dealing import balanced_bounds
+from costmodel.lowering.framework.stage_dealing import balance_stages
 from costmodel.validation import shown
-from planner.frameworks.imports.finish import degree, devices_contradicted, finished, prepared, release_assumed
+from planner.frameworks.imports.finish import complete_job, degree, devices_contradicted, prepare_job, release_assumed
 from planner.frameworks.imports.named import model_named, vocabulary_of
 from planner.frameworks.imports.tools.files import File, read_mapping
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of, text_of
@@ -64,7 +64,7 @@ NEWER = {"strategy.sequence_parallel": ["false", "true"], "strategy.cp": ["1", "
 """Decisions that GPT-NeoX has learnt after that release, with their values."""
 
 
-def _dealt_layers(method: str, num_layers: int, pp: int) -> list[int]:
+def _deal_layers(method: str, num_layers: int, pp: int) -> list[int]:
     """
     Layers of each stage as DeepSpeed cuts GPT-NeoX's list of modules.
 
@@ -80,7 +80,7 @@ def _dealt_layers(method: str, num_layers: int, pp: int) -> list[int]:
         size, more = divmod(len(names), pp)
         bounds: Sequence[int] = [*accumulate([0, *(size + (stage < more) for stage in range(pp))])]
     elif kind == "type" and re.fullmatch(r"[\w|]+", pattern):
-        bounds = balanced_bounds([int(bool(re.search(pattern, name.lower()))) for name in names], pp)
+        bounds = balance_stages([int(bool(re.search(pattern, name.lower()))) for name in names], pp)
     else:
         problem = f"is {shown(method)}; type:NAME|NAME and uniform are read."
         raise SpecError("pipe_partition_method", problem, "Add strategy.layout='{layers: [...]}'.")
@@ -125,7 +125,7 @@ def foundry_job(file: File) -> Imported:
         entries["strategy.sharding"] = "none"
     if flat.get("model.name") == "hf_causal_lm":
         meaning.entries = {name: value for name, value in entries.items() if not name.startswith("model.")}
-        meaning.entries["model"] = _of_hub(file, text_of(flat.get("model.pretrained_model_name_or_path")))
+        meaning.entries["model"] = _find_hub_model(file, text_of(flat.get("model.pretrained_model_name_or_path")))
     else:
         learned = 0 if "given.positions" in entries else entries.get("training.sequence_length", 0)
         hidden, times = (
@@ -136,7 +136,7 @@ def foundry_job(file: File) -> Imported:
     return _job(file, meaning, "llm-foundry-0.6")
 
 
-def _of_hub(file: File, name: str) -> Any:
+def _find_hub_model(file: File, name: str) -> Any:
     known = model_named(name)
     if known is None and file.says("model") is None:
         hint = "Add model=NAME, one of planner catalog models, or the path of its config.json."
@@ -157,7 +157,7 @@ def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
     for name, value in meaning.entries.items():
         set_entry(document, name, degree(value, meaning.keys[name]) if name in COUNTS else value)
     given = document.pop("given", {})
-    document = prepared(document, file.overrides)
+    document = prepare_job(document, file.overrides)
     strategy, training, model = document["strategy"], document["training"], document.get("model")
     if isinstance(model, dict) and "base" not in model and "model_type" not in model:
         _complete_model(model, given, meaning)
@@ -169,14 +169,14 @@ def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
     strategy |= {"tp_overlap": False} if tp == 1 else {}
     if "partition" in given and pp > 1 and isinstance(model, dict) and "layout" not in strategy:
         layers = degree(model.get("num_layers"), "num_layers")
-        strategy["layout"] = {"layers": _dealt_layers(text_of(given["partition"]), layers, pp)}
+        strategy["layout"] = {"layers": _deal_layers(text_of(given["partition"]), layers, pp)}
     said = {*meaning.entries, *(entry.partition("=")[0] for entry in file.overrides)}
     release = release_assumed(framework if isinstance(framework, str) else framework["base"], file.overrides)
     other = devices_contradicted(meaning.entries.get("cluster.num_devices"), file.overrides)
     try:
         _settle_batches(file, strategy, training, given)
         _add_tokens(training, given)
-        return finished(document, [*release, *other, *meaning.notes], said=said)
+        return complete_job(document, [*release, *other, *meaning.notes], said=said)
     except SpecError as error:
         raise SpecError(meaning.keys.get(error.where, error.where), error.problem, error.hint) from None
 

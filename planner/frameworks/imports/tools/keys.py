@@ -14,7 +14,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
 from planner.frameworks.imports.documents import read_rows
-from planner.frameworks.imports.tools.references import typed
+from planner.frameworks.imports.tools.references import read_plain
 from planner.frameworks.megatron.options import TABLE, options
 
 KEYS = Path(__file__).parent / "keys.csv"
@@ -119,7 +119,7 @@ def meaning_of(
         If a key is refused, has an unknown value, or is unknown and may change the cost.
     """
     rows = _rows(tool)
-    defaults = {key: typed(row.what) for row in rows if row.meaning == "default" for key in row.key.split("|")}
+    defaults = {key: read_plain(row.what) for row in rows if row.meaning == "default" for key in row.key.split("|")}
     whole = {**defaults, **flat}
     found = Meaning()
     passed: dict[str, list[str]] = {}
@@ -188,7 +188,7 @@ def _add(found: Meaning, key: str, value: Any, what: str) -> None:
         if not word.startswith("--") and equals:
             if isinstance(value, (Mapping, list)):
                 raise SpecError(key, f"expected a value, got {shown(value)}.")
-            found.entries[name] = value if given == "{}" else typed(given)
+            found.entries[name] = value if given == "{}" else read_plain(given)
             found.keys[name] = key
         elif word == "{}" and isinstance(value, list):
             found.words += map(text_of, value)
@@ -219,7 +219,9 @@ def _option(name: str, value: Any) -> str | None:
     """
     last = name.replace("-", "_")
     option = f"--{last.replace('_', '-')}"
-    option = option if option in options() else _by_variable().get(last, options_by_field().get(f"model.{last}", ""))
+    option = (
+        option if option in options() else _options_by_variable().get(last, options_by_field().get(f"model.{last}", ""))
+    )
     if option not in options():
         return None
     if options()[option].nargs != "0":
@@ -229,7 +231,7 @@ def _option(name: str, value: Any) -> str | None:
 
 
 @cache
-def _by_variable() -> Mapping[str, str]:
+def _options_by_variable() -> Mapping[str, str]:
     """Return the first option of Megatron-LM for each variable of its arguments."""
     return {row["dest"]: row["flags"].split()[0] for row in reversed(read_rows(TABLE))}
 

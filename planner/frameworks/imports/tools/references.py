@@ -48,7 +48,7 @@ def flat_entries(content: Mapping[str, Any], given: Mapping[str, str]) -> dict[s
     SpecError
         If references are circular.
     """
-    return {name: resolved(value, name, content, given) for name, value in flatten(content).items()}
+    return {name: resolve(value, name, content, given) for name, value in flatten(content).items()}
 
 
 def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
@@ -60,13 +60,13 @@ def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
     return flat
 
 
-def resolved(value: Any, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
+def resolve(value: Any, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
     """Resolve the references of a value; a value that is one reference takes its type."""
     for _ in range(MOST_STEPS):
         if not isinstance(value, str) or len(value) > LONGEST:
             return value
         for found in INNERMOST.finditer(value):
-            inner = _looked_up(found[1].strip(), name, content, given)
+            inner = _look_up(found[1].strip(), name, content, given)
             if inner is not UNKNOWN and not isinstance(inner, (Mapping, list)):
                 is_whole = found.span() == (0, len(value))
                 value = inner if is_whole else f"{value[: found.start()]}{_text(inner)}{value[found.end() :]}"
@@ -76,7 +76,7 @@ def resolved(value: Any, name: str, content: Mapping[str, Any], given: Mapping[s
     raise SpecError(name, f"refers to itself: {shown(value)}.")
 
 
-def _looked_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
+def _look_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
     """Resolve the text between the braces: arithmetic, an entry, or a variable with its default."""
     function, colon, rest = inner.partition(":")
     if colon and function in SUMS:
@@ -87,11 +87,11 @@ def _looked_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping
         return entry
     default = variable[2]
     text = given.get(variable[1], default if default is None or not default.startswith("?") else None)
-    return UNKNOWN if text is None else typed(text)
+    return UNKNOWN if text is None else read_plain(text)
 
 
 def _sum(function: str, rest: str) -> Any:
-    values = [typed(part) for part in rest.split(",")]
+    values = [read_plain(part) for part in rest.split(",")]
     if not all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
         return UNKNOWN
     try:
@@ -114,11 +114,11 @@ def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
     return UNKNOWN
 
 
-def typed(text: str) -> Plain:
+def read_plain(text: str) -> Plain:
     """
     Read a text as YAML; invalid YAML stays text.
 
-    >>> typed("true"), typed("4096"), typed("null"), typed("a: [")
+    >>> read_plain("true"), read_plain("4096"), read_plain("null"), read_plain("a: [")
     (True, 4096, None, 'a: [')
     """
     try:

@@ -15,7 +15,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.overrides import architecture_words
 from planner.frameworks.imports.finish import (
-    assumed,
+    assumption_notes,
     degree,
     devices_contradicted,
     entries_set_by,
@@ -26,7 +26,7 @@ from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.refused import refuse_entries
 from planner.frameworks.imports.tools.files import MOST_FOLDERS, File, read_mapping
 from planner.frameworks.imports.tools.keys import Meaning, is_on, meaning_of, text_of
-from planner.frameworks.imports.tools.references import flat_entries, resolved
+from planner.frameworks.imports.tools.references import flat_entries, resolve
 from planner.frameworks.imports.torchtitan import torchtitan_job
 from planner.frameworks.megatron.read import Imported
 from planner.jobs.model import read
@@ -43,7 +43,7 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
         raise SpecError(key, error.problem, error.hint) from None
     has_experts = load(imported.document).facts.model.has_experts
     said = entries_set_by({word for word in meaning.words if word.startswith("--")}, [*own, *file.overrides])
-    notes = assumed(imported.document, said, has_experts=has_experts, whose=whose)
+    notes = assumption_notes(imported.document, said, has_experts=has_experts, whose=whose)
     framework = meaning.entries.get("cluster.framework")
     release = release_assumed(str(framework), file.overrides) if framework else ()
     other = devices_contradicted(meaning.entries.get("cluster.num_devices"), file.overrides)
@@ -82,7 +82,7 @@ def flagscale_job(file: File) -> Imported:
         flat["entrypoint"] = whole["experiment.task.entrypoint"]
     meaning = meaning_of("flagscale", flat, section="")
     if "multiple_of" in flat and "--ffn-hidden-size" not in meaning.words:
-        meaning.words += ["--ffn-hidden-size", str(_rounded_width(flat))]
+        meaning.words += ["--ffn-hidden-size", str(_round_width(flat))]
     _say_devices(meaning, *(whole.get(f"experiment.runner.{name}") for name in ("nproc_per_node", "nnodes")))
     variables = {name: text_of(value) for name, value in whole.items() if name.startswith(ENVIRONMENT)}
     return _job(file, meaning, {name.removeprefix(ENVIRONMENT): value for name, value in variables.items()})
@@ -106,7 +106,7 @@ def _names_a_file(entry: Any) -> bool:
     return isinstance(entry, Mapping) and isinstance(entry.get("train"), str)
 
 
-def _rounded_width(flat: Mapping[str, Any]) -> int:
+def _round_width(flat: Mapping[str, Any]) -> int:
     """
     Default width of feed-forwards: two thirds of four times the hidden size, rounded up to ``multiple_of``.
 
@@ -130,21 +130,21 @@ PRIMUS = ("primus/configs", "configs", ".")
 def primus_job(file: File) -> Imported:
     """Import Primus: a trainer's file, a model's file and overrides, each with the files that it extends."""
     module = file.content["modules"]["pre_trainer"]
-    module = {name: resolved(module[name], name, file.content, file.given) for name in module}
+    module = {name: resolve(module[name], name, file.content, file.given) for name in module}
     framework, own = text_of(module.get("framework", "megatron")), module.get("overrides") or {}
     if framework not in ("megatron", "torchtitan"):
         raise SpecError("modules.pre_trainer.framework", f"is {shown(framework)}; megatron and torchtitan are read.")
     if not isinstance(own, Mapping):
         raise SpecError("modules.pre_trainer.overrides", f"expected a mapping, got {shown(own)}.")
     refuse_entries(own, str(file.path))
-    trainer = _extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
-    model = _extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
+    trainer = _read_extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
+    model = _read_extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
     notes = [] if trainer else ["Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."]
-    whole = _merged(_merged(trainer, model), own)
+    whole = _merge(_merge(trainer, model), own)
     if framework == "torchtitan":
         return torchtitan_job(whole, file.overrides, notes)
     flat = file.flat(whole)
-    usual = {**trainer, **_extended(file, f"models/{framework}/language_model.yaml", ())}
+    usual = {**trainer, **_read_extended(file, f"models/{framework}/language_model.yaml", ())}
     changed = [name for name, value in model.items() if name not in usual or usual[name] != value]
     meaning = meaning_of("primus", flat, section="", own={*flat_entries(own, {}), *changed})
     meaning.notes += notes
@@ -155,10 +155,10 @@ def primus_job(file: File) -> Imported:
     if not is_on(listed):
         return _job(file, meaning, {})
     meaning.words += ["--recompute-method", "block", "--recompute-num-layers", "1"]
-    return _with_layers_in_full(_job(file, meaning, {}), text_of(listed).strip("[]").split(","))
+    return _recompute_layers(_job(file, meaning, {}), text_of(listed).strip("[]").split(","))
 
 
-def _extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
+def _read_extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
     """Read a file with those that it extends, the last of which counts; empty: not found."""
     found = file.named(name, PRIMUS)
     if found is None or len(above) > MOST_FOLDERS or name in above:
@@ -167,14 +167,14 @@ def _extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
     for key in ("bases", "extends"):
         bases = content.pop(key, None) or []
         for base in bases if isinstance(bases, list) else [bases]:
-            whole |= _extended(file, f"{name.rpartition('/')[0]}/{text_of(base)}", (*above, name))
+            whole |= _read_extended(file, f"{name.rpartition('/')[0]}/{text_of(base)}", (*above, name))
     return {**whole, **content}
 
 
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two nested mappings; the second has precedence."""
     inner = {name for name in over if isinstance(over[name], Mapping) and isinstance(under.get(name), Mapping)}
-    return {**under, **over, **{name: _merged(under[name], over[name]) for name in inner}}
+    return {**under, **over, **{name: _merge(under[name], over[name]) for name in inner}}
 
 
 def _model_words(file: File, named: str, length: Any) -> list[str]:
@@ -199,7 +199,7 @@ def _deal_padded(flat: Mapping[str, Any], meaning: Meaning) -> None:
             meaning.notes.append(f"allow_padding_num_layers: {layers} layers on {ranks} ranks, the last has {last}.")
 
 
-def _with_layers_in_full(imported: Imported, listed: Sequence[str]) -> Imported:
+def _recompute_layers(imported: Imported, listed: Sequence[str]) -> Imported:
     """Recompute numbered layers in full, each on the rank that holds it."""
     strategy = imported.document["strategy"]
     ends = [*accumulate(strategy["layout"]["layers"])]

@@ -82,18 +82,18 @@ def grouped_matmul(bench: Bench, point: Point) -> Work:
 
 def has_grouped_kernel(bench: Bench, dtype: str = "bf16") -> bool:
     """Return True if grouped matmuls are one kernel here."""
-    if not bench.is_gpu or dtype != "bf16" or _grouped_function(bench) is None:
+    if not bench.is_gpu or dtype != "bf16" or _find_grouped_matmul(bench) is None:
         return False
     return bool(bench.torch.cuda.get_device_capability() >= GROUPED_CAPABILITY)
 
 
-def _grouped_function(bench: Bench) -> Any:
+def _find_grouped_matmul(bench: Bench) -> Any:
     public = getattr(bench.torch.nn.functional, "grouped_mm", None)
     return public or getattr(bench.torch, "_grouped_mm", None)
 
 
 def _call_grouped_kernel(bench: Bench, counts: list[int]) -> Callable[[Tensor, Tensor], Tensor]:
-    torch, function = bench.torch, _grouped_function(bench)
+    torch, function = bench.torch, _find_grouped_matmul(bench)
     ends = torch.tensor(counts, device=bench.device).cumsum(0).to(torch.int32)
     return lambda left, right: function(left, right, offs=ends)
 

@@ -13,7 +13,7 @@ from planner.measure.traces.building.one_rank import rank_graph
 from planner.measure.traces.circles import break_circles
 from planner.measure.traces.events import UNKNOWN, Integers, Message, Trace
 from planner.measure.traces.graph import Edges, ExecutionGraph, Kind, Tasks, Waiting
-from planner.measure.traces.iterations import chosen_iteration
+from planner.measure.traces.iterations import choose_iteration
 
 CLOCKS_DISAGREE = 1_000_000
 """Nanoseconds by which the ends of most collectives may differ between ranks without a doubt being raised."""
@@ -41,7 +41,7 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
     """
     parts, begins = [], {}
     for trace, rank in zip(traces, ranks_of(traces), strict=True):
-        chosen = chosen_iteration(trace, iteration)
+        chosen = choose_iteration(trace, iteration)
         parts.append(rank_graph(trace, chosen, rank))
         begins[rank] = trace.begin + chosen.begin
     return break_circles(_add_collectives(_join_ranks(parts), begins))

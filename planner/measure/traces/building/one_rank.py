@@ -178,7 +178,7 @@ class _Builder:
         lags, of = self.streams.graph_pauses + self.streams.lags.event, self.task_of_place
         waits = self.streams.waits
         found = [(int(of[before]), int(of[after]), int(lags[after]), Dependency.EVENT) for before, after in waits]
-        for before, after, late in self.streams.contended:
+        for before, after, late in self.streams.late_kernels:
             found.append((int(of[before]), int(of[after]), late, Dependency.PROCESSORS))
         return [one for one in found if UNKNOWN not in one[:2]]
 
@@ -189,7 +189,7 @@ class _Builder:
         found = [*self._launches(), *self._events(), *self._background_links(gap)]
         found += self._polls(tasks, gap, found)
         found += [(*one, Dependency.THREAD) for one in threads]
-        return replace(tasks, gap=gap), Edges.of_rows(found)
+        return replace(tasks, gap=gap), Edges.build_from_rows(found)
 
     def _background_links(self, gap: Integers) -> list[Link]:
         """
@@ -243,9 +243,9 @@ class _Builder:
                 f"CUDA graphs pause {pauses / 1e6:,.3f} ms between their recorded tasks: their unrecorded "
                 "work is assumed to fill it, and it is kept."
             )
-        if streams.contended:
+        if streams.late_kernels:
             yield (
-                f"{len(streams.contended):,} kernels began late, when another one freed processors: they are assumed "
+                f"{len(streams.late_kernels):,} kernels began late, when another one freed processors: they are assumed "
                 "to have waited for it."
             )
         if self.waits.num_inferred:

@@ -132,7 +132,7 @@ class Streams:
 
     def moment_of(self, correlation: int) -> int | None:
         """Return the begin of the call with a correlation number; None if it was not recorded."""
-        return self._begun.get(correlation) if correlation != UNKNOWN else None
+        return self._call_starts.get(correlation) if correlation != UNKNOWN else None
 
     def put_by(self, call: int) -> int:
         """Return the place of the last task that a call launched; ``UNKNOWN`` if it launched none."""
@@ -154,13 +154,13 @@ class Streams:
 
         Without any recorded event, any task counts. ``UNKNOWN`` if there is none.
         """
-        places, ends, since = self._marked
+        places, ends, since = self._tasks_with_events
         first, stop = np.searchsorted(ends, [start, end], side="right").tolist()
         known = np.flatnonzero(since[first:stop] < start)
         return int(places[first + known[-1]]) if len(known) else UNKNOWN
 
     @cached_property
-    def _marked(self) -> tuple[NDArray[np.intp], Integers, Integers]:
+    def _tasks_with_events(self) -> tuple[NDArray[np.intp], Integers, Integers]:
         """Tasks followed by a recorded event, in the order of their ends; their ends; the first event's time."""
         moments = self.trace.events.start[find_calls(self.trace, RECORDS)]
         never = np.iinfo(np.int64).max
@@ -173,7 +173,7 @@ class Streams:
         return marked, self.end[marked], since[marked]
 
     @cached_property
-    def _begun(self) -> dict[int, int]:
+    def _call_starts(self) -> dict[int, int]:
         events, rows = self.trace.events, self.trace.of(Category.CALL)
         return dict(zip(events.correlation[rows].tolist(), events.start[rows].tolist(), strict=True))
 
@@ -184,7 +184,7 @@ class Streams:
         return int(places[number]) if number < len(places) else UNKNOWN
 
     @cached_property
-    def contended(self) -> list[tuple[int, int, int]]:
+    def late_kernels(self) -> list[tuple[int, int, int]]:
         """
         Kernels that began late, when one on another stream ended and freed processors: that one, this one, lag.
 
@@ -240,7 +240,7 @@ class Streams:
 
         An event is behind the last task of its stream, and behind all tasks for which that stream waits since then.
         """
-        events, begun = self.trace.events, self._begun
+        events, begun = self.trace.events, self._call_starts
         found: dict[int, list[tuple[int, int]]] = {}
         waited: dict[int, list[tuple[int, int]]] = {}
         rows = self.trace.of(Category.SYNCHRONIZATION)

@@ -86,7 +86,7 @@ class HostWaits:
         """Return a call's wait, None if nothing was left to wait for; and True if the profiler recorded its object."""
         if of == Waiting.DEVICE:
             return self._wait_for_device(row), True
-        known = self._recorded_target(row, of)
+        known = self._find_recorded_target(row, of)
         if known is not None:
             return self._wait_until(row, of, *known), True
         if of == Waiting.TASK:
@@ -96,7 +96,7 @@ class HostWaits:
             return self._wait_for_stream(row, int(self.streams.track[own]), own), True
         return self._wait_for_copied(row) or self._wait_for_drained(row), False
 
-    def _recorded_target(self, row: int, of: Waiting) -> tuple[int, int] | None:
+    def _find_recorded_target(self, row: int, of: Waiting) -> tuple[int, int] | None:
         """Return the recorded target and last awaited task of a call; None where the profiler recorded none."""
         streams = self.streams
         waited = self.synchronized.get(int(self.events.correlation[row]), UNKNOWN)

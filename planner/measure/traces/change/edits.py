@@ -119,5 +119,5 @@ def remove_overlap(graph: ExecutionGraph) -> ExecutionGraph:
             if (other := last.get(not communicates)) is not None:
                 added.append((other, task))
             last[bool(communicates)] = task
-    more = Edges.of_rows([(before, after, 0, Dependency.ADDED) for before, after in added])
+    more = Edges.build_from_rows([(before, after, 0, Dependency.ADDED) for before, after in added])
     return break_circles(replace(graph, edges=Edges.join([edges, more])))

@@ -13,7 +13,7 @@ Signature = tuple[object, ...]
 """Names of a layer's tasks, in order."""
 
 
-def with_layers(tasks: Tasks, templates: Sequence[RankTemplate], layout: Layout) -> bool:
+def find_layers_by_inner_stages(tasks: Tasks, templates: Sequence[RankTemplate], layout: Layout) -> bool:
     """
     Find the layers of all stages from those of inner stages, which hold nothing else.
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from costmodel.errors import SpecError
 from planner.measure.traces.change.layout import Direction, Layout, Network, Pass
-from planner.measure.traces.change.likeness import with_layers
+from planner.measure.traces.change.likeness import find_layers_by_inner_stages
 from planner.measure.traces.change.replicas import REDUCTIONS, Replicas
 from planner.measure.traces.change.stages import slowest_replica
 from planner.measure.traces.change.steady import align_begins
@@ -46,7 +46,7 @@ class Ending(NamedTuple):
     updates: tuple[int, ...]
 
 
-def rebuilt(
+def rebuild_graph(
     graph: ExecutionGraph,
     parts: Sequence[Parts],
     before: Layout,
@@ -108,7 +108,7 @@ class _Rebuilding:
         self.tasks = Tasks(graph, parts)
         ranks, doubts = slowest_replica(graph, before)
         self.templates = [rank_template(self.tasks, rank, stage, before) for stage, rank in enumerate(ranks)]
-        self.layers, self.dealt = self._recorded_layers(), after.layers()
+        self.layers, self.dealt = self._find_recorded_layers(), after.layers()
         self.replicas = Replicas(graph, parts, before.dp)
         self.is_alone = before.dp > 1 == after.dp
         self.updated = before.dp / after.dp if self.replicas.gather else 1.0
@@ -126,7 +126,7 @@ class _Rebuilding:
 
     # --- what was recorded -------------------------------------------------------------------------------------
 
-    def _recorded_layers(self, *, may_guess: bool = True) -> Mapping[tuple[Direction, int], Mapping[int, Segment]]:
+    def _find_recorded_layers(self, *, may_guess: bool = True) -> Mapping[tuple[Direction, int], Mapping[int, Segment]]:
         """Return the segments of each layer of the model, by direction and layer, and by micro-batch."""
         counts: dict[int, int] = {}
         for template in self.templates:
@@ -134,8 +134,12 @@ class _Rebuilding:
                 number = len({segment.layer for segment in segments if segment.role == Role.LAYER})
                 counts[one.stage] = max(number, counts.get(one.stage, 0))
         total = sum(counts.values())
-        if total != self.before.num_layers and may_guess and with_layers(self.tasks, self.templates, self.before):
-            return self._recorded_layers(may_guess=False)
+        if (
+            total != self.before.num_layers
+            and may_guess
+            and find_layers_by_inner_stages(self.tasks, self.templates, self.before)
+        ):
+            return self._find_recorded_layers(may_guess=False)
         if total != self.before.num_layers:
             few = f"of which {total} have their own tasks: the others share theirs, as compiled layers do"
             problem = few if total < self.before.num_layers else f"but the traces have tasks of {total}"
@@ -189,7 +193,7 @@ class _Rebuilding:
             return False
         return message.operation in REDUCTIONS
 
-    def retimed(self, task: int) -> int:
+    def copied_nanoseconds(self, task: int) -> int:
         """Return the nanoseconds of a copied communication; those of replicas are scaled to their number."""
         message, traced = self.tasks.message(task), int(self.source.tasks.duration[task])
         if message is None or self.before.dp == self.after.dp or not self.replicas.have(message):
@@ -205,8 +209,8 @@ class _Rebuilding:
     # --- what is written ---------------------------------------------------------------------------------------
 
     def _rank(self, rank: int) -> None:
-        template = self._like_template(rank)
-        writer = RankWriter(self.written, self.tasks, rank, self.retimed, self.is_gradient)
+        template = self._find_similar_template(rank)
+        writer = RankWriter(self.written, self.tasks, rank, self.copied_nanoseconds, self.is_gradient)
         self.written.begins[rank] = 0
         self.written.device_free[rank] = 0
         passes = self.after.passes(rank)
@@ -229,7 +233,7 @@ class _Rebuilding:
             (other.direction, other.stage) != (one.direction, one.stage) for other in passes[number + 1 :]
         )
 
-    def _like_template(self, rank: int) -> RankTemplate:
+    def _find_similar_template(self, rank: int) -> RankTemplate:
         """Return the recorded rank with the most similar place in the pipeline."""
         if rank == 0:
             return self.templates[0]
@@ -270,7 +274,7 @@ class _Rebuilding:
         if has_front:
             self._put(writer, self._edge_segments(self._holder(first), one, first), one, is_last)
         for layer in ordered:
-            found = self.layers[one.direction, self._recorded_layer(layer)]
+            found = self.layers[one.direction, self._find_copied_layer(layer)]
             self._put(writer, found, one, is_last)
             if is_last and self.layer_gradients is not None and self.before.dp == 1 < self.after.dp:
                 message = self.layer_gradients
@@ -296,7 +300,7 @@ class _Rebuilding:
                 found[other.microbatch] = Segment(role, UNKNOWN, tuple(own))
         return found
 
-    def _recorded_layer(self, layer: int) -> int:
+    def _find_copied_layer(self, layer: int) -> int:
         """Return the recorded layer to copy for a layer: first for first, last for last, inner ones in turn."""
         old, new = self.before.num_layers, self.after.num_layers
         if old == new or layer == 0:
@@ -308,12 +312,12 @@ class _Rebuilding:
     def _put_others(self, writer: RankWriter, template: RankTemplate, one: Pass, is_last: bool) -> None:
         """Write the tasks of a pass outside of the model's parts, if a pass of this kind has them."""
         numbers = sorted({other.microbatch for other in template.passes if other.direction == one.direction})
-        like = self._like_microbatch(numbers, one, is_last)
+        like = self._find_similar_microbatch(numbers, one, is_last)
         found = self._edge_segments(template, one, Role.OTHER)
         if like in found:
             self._put(writer, {like: found[like]}, one, is_last or like != numbers[-1])
 
-    def _like_microbatch(self, numbers: Sequence[int], one: Pass, is_last: bool) -> int:
+    def _find_similar_microbatch(self, numbers: Sequence[int], one: Pass, is_last: bool) -> int:
         """Return the most similar recorded micro-batch: only the last backward pass reduces gradients."""
         if is_last:
             return numbers[-1]
@@ -328,7 +332,7 @@ class _Rebuilding:
         if not found:
             return
         numbers = sorted(found)
-        number = self._like_microbatch(numbers, one, is_last)
+        number = self._find_similar_microbatch(numbers, one, is_last)
         tasks = self._keep_tasks(found[number].tasks)
         if one.direction == "backward" and not is_last and number == numbers[-1] and not self.replicas.are_sharded:
             tasks = self._drop_units(tasks, self.reductions)
@@ -449,7 +453,7 @@ class _Rebuilding:
         layers = self._layers_of(self.after, rank)
         if of_layer:
             for layer in layers:
-                writer.put(of_layer[self._recorded_layer(layer)], self.updated)
+                writer.put(of_layer[self._find_copied_layer(layer)], self.updated)
             return
         before = self._layers_of(self.before, template.stage)
         writer.put(self._updates(template), self._more_parameters(len(layers) / len(before)) * self.updated)

@@ -64,7 +64,7 @@ def _next_iteration(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
     }
     earliest = min(ends.values())
     moved = _delay_begins(graph, {rank: end - earliest - graph.begins[rank] for rank, end in ends.items()})
-    tasks, on_stream, of_rank = graph.tasks, graph.on_stream, graph.task_ranks
+    tasks, on_stream, of_rank = graph.tasks, graph.is_on_stream, graph.task_ranks
     gap, free = moved.tasks.gap.copy(), dict(moved.begins)
     first = graph.previous() == UNKNOWN
     for track in np.unique(tasks.track[on_stream]).tolist():

@@ -59,7 +59,7 @@ def tensor_parallel_tasks(
     said = [_is_tensor_parallel(message, tp, elements) for message in graph.messages]
     found: NDArray[np.bool_] = talks & np.array([*(one is True for one in said), False])[tasks.message]
     silent = talks & np.array([*(one is None for one in said), False])[tasks.message]
-    in_pass = np.isin(graph.from_events([one.phase for one in parts]), IN_PASSES)
+    in_pass = np.isin(graph.take_event_column([one.phase for one in parts]), IN_PASSES)
     if (silent & in_pass).any():
         raise SpecError(
             "tp",
@@ -141,7 +141,7 @@ def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
         for before, lag in into.get(int(edges.before[number]), ())
         if track[before] != track[edges.after[number]]
     ]
-    return Edges.of_rows(rows)
+    return Edges.build_from_rows(rows)
 
 
 def _find_calls(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -205,9 +205,10 @@ def _last_of_parts(graph: ExecutionGraph, parts: Sequence[Parts]) -> list[tuple[
     """Return the last computing kernel of each layer, embedding and head of each pass, with its phase and role."""
     tasks = graph.tasks
     phase, microbatch, layer, role = (
-        graph.from_events([getattr(one, name) for one in parts]) for name in ("phase", "microbatch", "layer", "role")
+        graph.take_event_column([getattr(one, name) for one in parts])
+        for name in ("phase", "microbatch", "layer", "role")
     )
-    computes = (tasks.kind == Kind.COMPUTE) & graph.on_stream & np.isin(phase, IN_PASSES)
+    computes = (tasks.kind == Kind.COMPUTE) & graph.is_on_stream & np.isin(phase, IN_PASSES)
     computes &= np.isin(role, (Role.LAYER, Role.EMBEDDING, Role.HEAD)) & (microbatch != UNKNOWN)
     rows = np.flatnonzero(computes)
     rows = rows[np.argsort(tasks.start[rows], kind="stable")]

@@ -72,7 +72,7 @@ class Written:
                 name=np.where(known, old.name[rows], len(names) - 1),
                 **{name: np.array(getattr(self, name), dtype=np.int64) for name in kept},
             ),
-            edges=Edges.of_rows(self.edges),
+            edges=Edges.build_from_rows(self.edges),
             tracks=tuple(self.tracks),
             names=names,
             messages=tuple(self.messages),
@@ -107,7 +107,7 @@ class RankWriter:
         is_gradient: Callable[[int], bool],
     ) -> None:
         self.written, self.tasks, self.rank = written, tasks, rank
-        self.retimed, self.is_gradient = retimed, is_gradient
+        self.copied_nanoseconds, self.is_gradient = retimed, is_gradient
         self.on_track: dict[int, list[int]] = defaultdict(list)
         """Tasks on each track, in their order."""
         self.open: list[int] = []
@@ -173,7 +173,7 @@ class RankWriter:
         columns = self.tasks.graph.tasks
         number = self.number_of(self.tasks.track(task))
         kind = self.tasks.kind[task]
-        duration = self.retimed(task) if kind == Kind.COMMUNICATION else int(columns.duration[task])
+        duration = self.copied_nanoseconds(task) if kind == Kind.COMMUNICATION else int(columns.duration[task])
         one = self.written.add(
             source=task,
             track=number,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace, look_up
-from planner.measure.traces.intervals import covered_nanoseconds
+from planner.measure.traces.intervals import overlap_nanoseconds
 from planner.measure.traces.structure.nesting import find_launchers
 
 BESIDE, ALONE = 0.9, 0.01
@@ -67,7 +67,7 @@ def slowdown_beside_communication(traces: Iterable[Trace]) -> Slowdown | None:
         number += len(beside) + len(alone)
     if not ratios:
         return None
-    return Slowdown(factor=weighted_median(ratios, weights), num_kinds=len(ratios), num_kernels=number)
+    return Slowdown(factor=find_weighted_median(ratios, weights), num_kinds=len(ratios), num_kernels=number)
 
 
 def _both_ways(trace: Trace) -> Iterator[tuple[Integers, Integers]]:
@@ -75,7 +75,7 @@ def _both_ways(trace: Trace) -> Iterator[tuple[Integers, Integers]]:
     events = trace.events
     is_kernel = events.category == Category.KERNEL
     computing = np.flatnonzero(is_kernel & (events.message == UNKNOWN) & (events.duration > 0))
-    share = beside_communication(trace, computing) / np.maximum(events.duration[computing], 1)
+    share = communication_overlap_nanoseconds(trace, computing) / np.maximum(events.duration[computing], 1)
     kinds: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     columns = (events.name[computing], events.blocks[computing], _operands(trace, computing))
     for place, kind in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
@@ -87,11 +87,11 @@ def _both_ways(trace: Trace) -> Iterator[tuple[Integers, Integers]]:
             yield beside, alone
 
 
-def beside_communication(trace: Trace, rows: NDArray[np.intp]) -> Integers:
+def communication_overlap_nanoseconds(trace: Trace, rows: NDArray[np.intp]) -> Integers:
     """Return the nanoseconds of each event on a stream during which communication runs on any stream; shape (rows,)."""
     events = trace.events
     talking = np.flatnonzero((events.category == Category.KERNEL) & (events.message != UNKNOWN))
-    return covered_nanoseconds(events.start[rows], events.end[rows], events.start[talking], events.end[talking])
+    return overlap_nanoseconds(events.start[rows], events.end[rows], events.start[talking], events.end[talking])
 
 
 def _is_steady(nanoseconds: Integers) -> bool:
@@ -109,11 +109,11 @@ def _operands(trace: Trace, rows: NDArray[np.intp]) -> Integers:
     return look_up(events.external[rows], events.external[operators], events.operands[operators])
 
 
-def weighted_median(values: list[float], weights: list[float]) -> float:
+def find_weighted_median(values: list[float], weights: list[float]) -> float:
     """
     Return the value below which half of the weight lies.
 
-    >>> weighted_median([1.0, 3.0, 2.0], [1.0, 1.0, 5.0])
+    >>> find_weighted_median([1.0, 3.0, 2.0], [1.0, 1.0, 5.0])
     2.0
     """
     order = np.argsort(values)

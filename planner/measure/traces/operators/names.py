@@ -116,7 +116,7 @@ class Names:
 
 
 @cache
-def known_names() -> Names:
+def read_operator_names() -> Names:
     """Read the file, once."""
     found = read(FILE)
     return Names(

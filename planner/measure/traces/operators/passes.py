@@ -11,7 +11,7 @@ from costmodel.timing.sampled_shapes import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
 from planner.measure.traces.operators.autograd import forward_of_nodes
 from planner.measure.traces.operators.matching import Match
-from planner.measure.traces.operators.names import known_names
+from planner.measure.traces.operators.names import read_operator_names
 from planner.measure.traces.operators.records import TracedPass
 from planner.measure.traces.structure.nesting import Nesting
 
@@ -89,7 +89,7 @@ class Passes:
 
     def _add_products(self) -> None:
         """Add the gradients of inputs and weights of matmuls, by the sizes of the products in their nodes."""
-        for row in self._in_nodes(MULTIPLICATIONS):
+        for row in self._find_rows_in_nodes(MULTIPLICATIONS):
             node = int(self.node[row])
             place, operands = self.match_of_node.get(node), int(self.trace.events.operands[row])
             if place is None or operands == UNKNOWN or self.owner[self.nesting.parent[row]] != UNKNOWN:
@@ -105,19 +105,19 @@ class Passes:
 
     def _add_sums(self) -> None:
         """Add the sums of a residual's gradients, which autograd runs as operators, too."""
-        (residual,) = (one for one in known_names().patterns if one.operator == "residual")
+        (residual,) = (one for one in read_operator_names().patterns if one.operator == "residual")
         added = {tuple(one.sizes.items()) for one in self.found if one.operator == "residual"}
-        for row in self._in_nodes(SUMS):
+        for row in self._find_rows_in_nodes(SUMS):
             place = int(self.trace.events.operands[row])
             if self.nesting.parent[row] != self.node[row] or place == UNKNOWN:
                 continue
             operands = self.trace.operands[place]
-            sizes, dtype = residual.sizes_of(operands), known_names().dtypes.get(operands.dtypes[0])
+            sizes, dtype = residual.sizes_of(operands), read_operator_names().dtypes.get(operands.dtypes[0])
             if sizes and tuple(sizes.items()) in added and dtype:
                 match = Match(pattern=residual, dtype=dtype, sizes=sizes, rows=(row,))
                 self.owner[row] = self.add(match, "forward", row)
 
-    def _in_nodes(self, names: frozenset[str]) -> list[int]:
+    def _find_rows_in_nodes(self, names: frozenset[str]) -> list[int]:
         known = np.array([name in names for name in self.trace.names], dtype=bool)
         inside = (self.node != UNKNOWN) & (self.trace.events.category == Category.OPERATOR)
         rows: list[int] = np.flatnonzero(known[self.trace.events.name] & inside).tolist()

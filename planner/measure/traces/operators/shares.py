@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
-from planner.measure.traces.intervals import covered_nanoseconds
+from planner.measure.traces.intervals import overlap_nanoseconds
 from planner.measure.traces.iterations import Iteration
 from planner.measure.traces.operators.timing import own_nanoseconds
 
@@ -65,10 +65,10 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
         if number == 0 and not trace.has_device:
             alone = own_nanoseconds(trace)[layer]
         else:
-            alone = _exposed(starts, ends, covered_begin, covered_end)
+            alone = _exposed_nanoseconds(starts, ends, covered_begin, covered_end)
         rows.append(layer)
         exposed.append(alone)
-        hidden.append(covered_nanoseconds(starts, ends, covered_begin, covered_end))
+        hidden.append(overlap_nanoseconds(starts, ends, covered_begin, covered_end))
         covered_begin, covered_end = np.append(covered_begin, starts), np.append(covered_end, ends)
     spent = np.concatenate(exposed)
     return Shares(
@@ -94,12 +94,12 @@ def _thread_rows(trace: Trace, iteration: Iteration) -> tuple[NDArray[np.intp], 
     return np.flatnonzero(computes), np.flatnonzero(sends)
 
 
-def _exposed(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
+def _exposed_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
     """Return the part of each interval that neither earlier ones of its kind nor some others cover."""
     order = np.lexsort((-end, start))
     latest = np.maximum.accumulate(np.append(start[order][:1], end[order]))[:-1] if len(order) else end
     fresh = np.maximum(start[order], latest) if len(order) else start
     last = np.maximum(end[order], fresh)
     found = np.zeros_like(start)
-    found[order] = last - fresh - covered_nanoseconds(fresh, last, begins, ends)
+    found[order] = last - fresh - overlap_nanoseconds(fresh, last, begins, ends)
     return found

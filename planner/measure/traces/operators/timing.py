@@ -12,9 +12,9 @@ from costmodel.facts.fields import NARROW
 from costmodel.timing.sampled_shapes import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
 from planner.measure.traces.iterations import iteration_numbers
-from planner.measure.traces.operators.device import beside_communication
+from planner.measure.traces.operators.device import communication_overlap_nanoseconds
 from planner.measure.traces.operators.matching import backward_nodes, matches
-from planner.measure.traces.operators.names import Names, known_names
+from planner.measure.traces.operators.names import Names, read_operator_names
 from planner.measure.traces.operators.passes import Passes
 from planner.measure.traces.operators.records import Other, TracedOperators
 from planner.measure.traces.operators.updates import size_updates
@@ -28,7 +28,7 @@ CAUSAL = (
 )
 
 
-def traced_operators(trace: Trace, *, parameters: int | None = None) -> TracedOperators:
+def find_operators(trace: Trace, *, parameters: int | None = None) -> TracedOperators:
     """
     Find the operators that the iterations of a trace ran, each pass with its time.
 
@@ -43,7 +43,7 @@ def traced_operators(trace: Trace, *, parameters: int | None = None) -> TracedOp
     parameters
         Elements that the rank's optimizer updates; None counts them from gradients where possible.
     """
-    names, inside = known_names(), nesting(trace)
+    names, inside = read_operator_names(), nesting(trace)
     node, number = backward_nodes(trace, inside), iteration_numbers(trace)
     within = number != UNKNOWN
     found, unsized, reasons = matches(trace, inside, node, names, within)
@@ -62,7 +62,7 @@ def _time_passes(passes: Passes, names: Names, within: NDArray[np.bool_], reason
         owner[rows] = np.where(launched[rows] == UNKNOWN, UNKNOWN, owner[np.maximum(launched[rows], 0)])
         reasons = _remove_other_kernels(passes, names, rows, owner) | reasons
         _add_bare_products(passes, names, rows, launched, owner)
-        around, spent, beside = launched, events.duration[rows], beside_communication(trace, rows)
+        around, spent, beside = launched, events.duration[rows], communication_overlap_nanoseconds(trace, rows)
     else:
         rows = np.flatnonzero((events.category == Category.OPERATOR) & within)
         around, spent = passes.nesting.parent, own_nanoseconds(trace, passes.nesting)[rows]

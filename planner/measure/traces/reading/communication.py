@@ -69,7 +69,7 @@ def element_bytes(dtype: str) -> int:
 
 
 @lru_cache(maxsize=2**14)
-def known(name: str, *, of: str) -> tuple[str, str] | None:
+def find_communication(name: str, *, of: str) -> tuple[str, str] | None:
     """
     Return the library and the operation that a name stands for; None where it does not communicate.
 
@@ -80,7 +80,7 @@ def known(name: str, *, of: str) -> tuple[str, str] | None:
     of
         ``kernels`` or ``annotations``.
 
-    >>> known("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", of="kernels")
+    >>> find_communication("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", of="kernels")
     ('nccl', 'all_reduce')
     """
     for library, pattern in _patterns(of):

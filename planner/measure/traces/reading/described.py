@@ -42,7 +42,7 @@ class Described(NamedTuple):
     base: int
 
 
-def described(top: Mapping[str, Any]) -> Described:
+def read_description(top: Mapping[str, Any]) -> Described:
     """Read the entries beside the events; ignore those of an unexpected type."""
     distributed = _plain(top.get("distributedInfo"))
     distributed = distributed if isinstance(distributed, dict) else {}

@@ -12,7 +12,7 @@ from costmodel.errors import SpecError
 from planner.measure.traces.events import Trace
 from planner.measure.traces.reading.assembly import assemble_trace
 from planner.measure.traces.reading.columns import Columns
-from planner.measure.traces.reading.described import described
+from planner.measure.traces.reading.described import read_description
 from planner.measure.traces.reading.document import Document
 from planner.measure.traces.reading.doubts import MOST_NAMED, doubts, losses, no_events
 from planner.measure.traces.reading.sources import Progress, Source
@@ -49,7 +49,7 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
         columns.add(events)
     if not len(columns):
         raise no_events(where, document, columns, text)
-    lost, about, last = losses(document, columns, text), described(document.top), columns.start[-1]
+    lost, about, last = losses(document, columns, text), read_description(document.top), columns.start[-1]
     trace = assemble_trace(columns, about, where)
     until = about.base + last - trace.begin if document.truncated else None  # else it broke behind the events
     return replace(trace, whole_until=until, doubts=(*lost, *doubts(trace)))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Message, Operands, Trace
 from planner.measure.traces.reading.arguments import Arguments, ranks
-from planner.measure.traces.reading.communication import known, operation_of, sends_nothing
+from planner.measure.traces.reading.communication import find_communication, operation_of, sends_nothing
 
 
 class Messages:
@@ -65,13 +65,13 @@ class Messages:
         """Return the rows that only their name identifies as communication."""
         name = self.events.name
         among = np.flatnonzero(np.isin(self.events.category, categories) & (self.column == UNKNOWN))
-        named = [place for place in np.unique(name[among]) if known(self.trace.names[place], of=of)]
+        named = [place for place in np.unique(name[among]) if find_communication(self.trace.names[place], of=of)]
         return among[np.isin(name[among], named)]
 
     def _add_library(self, message: Message | None, row: int) -> Message:
         """Complete a message with the library in the kernel's name; build one from the name where there is none."""
         on_stream = self.events.category[row] in ON_STREAMS
-        by_name = known(self.trace.name_of(row), of="kernels") if on_stream else None
+        by_name = find_communication(self.trace.name_of(row), of="kernels") if on_stream else None
         if message is None:
             return Message(operation=by_name[1], library=by_name[0]) if by_name else Message(operation="")
         is_said = self.column[row] != UNKNOWN and self.said[self.column[row]].library is not None
@@ -79,7 +79,7 @@ class Messages:
 
     def _message_by_operands(self, row: int, peer: int) -> Message:
         """Build the message of an annotation: the operation from its name, the input from its operands."""
-        library, operation = known(self.trace.name_of(row), of="annotations") or ("", "")
+        library, operation = find_communication(self.trace.name_of(row), of="annotations") or ("", "")
         place, groups = self.events.operands[row], self.trace.groups
         inputs = self.trace.operands[place] if place != UNKNOWN else Operands((), ())
         elements = sum(prod(sizes) for sizes in inputs.sizes if sizes)

@@ -124,7 +124,7 @@ class Source:
                 piece = unpacker.decompress(packed, PIECE_BYTES)
             except zlib.error as error:
                 self.broken = f"the gzip data are broken ({error})"
-                yield _until_error(before, packed)
+                yield _unpack_until_error(before, packed)
                 return
             if piece:
                 yield piece
@@ -141,7 +141,7 @@ class Source:
             self._progress(min(file.seek(0, SEEK_CUR) / self._size, 1.0))
 
 
-def _until_error(unpacker: zlib._Decompress, packed: bytes) -> bytes:
+def _unpack_until_error(unpacker: zlib._Decompress, packed: bytes) -> bytes:
     """Return the contents of a piece of gzip data up to the fault, which may be a checksum behind all of the text."""
     found = bytearray()
     with suppress(zlib.error):

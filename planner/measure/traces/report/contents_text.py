@@ -10,7 +10,7 @@ from planner.measure.traces.iterations import Found
 from planner.measure.traces.report.contents import TraceContents
 from planner.report.console import sections_text
 from planner.report.screen import PLAIN, Screen
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 from planner.report.wording import NOTHING, amount_of_bytes, share
 
 LONGEST_NAME = 60
@@ -39,13 +39,13 @@ def contents_text(found: Sequence[TraceContents], screen: Screen = PLAIN) -> str
 
 def _sections(one: TraceContents) -> Iterator[Section]:
     yield Section(title=_title(one), rows=tuple(_facts(one)))
-    yield _tracks(one)
+    yield _tracks_section(one)
     if one.communications:
-        yield _communications(one)
+        yield _communications_section(one)
     if one.kernels:
-        yield _kernels(one)
+        yield _kernels_section(one)
     if one.doubts:
-        yield Section(title="Missing information", rows=numbered(one.doubts))
+        yield Section(title="Missing information", rows=number_rows(one.doubts))
 
 
 def _title(one: TraceContents) -> str:
@@ -64,7 +64,7 @@ def _facts(one: TraceContents) -> Iterator[tuple[str, str]]:
     yield "events", ", ".join(counts)
 
 
-def _tracks(one: TraceContents) -> Section:
+def _tracks_section(one: TraceContents) -> Section:
     return Section(
         title="Threads and streams",
         header=("track", "process or device", "number", "events", "busy, ms", "of the trace"),
@@ -82,7 +82,7 @@ def _tracks(one: TraceContents) -> Section:
     )
 
 
-def _communications(one: TraceContents) -> Section:
+def _communications_section(one: TraceContents) -> Section:
     return Section(
         title="Communication",
         header=("library", "operation", "group", "ranks", "number", "ms", "put in"),
@@ -102,7 +102,7 @@ def _communications(one: TraceContents) -> Section:
     )
 
 
-def _kernels(one: TraceContents) -> Section:
+def _kernels_section(one: TraceContents) -> Section:
     num_kernels = one.num_events.get("kernel", 0)
     rows = ((_short(kernel.name), f"{kernel.number:,}", _milliseconds(kernel.seconds)) for kernel in one.kernels)
     return Section(

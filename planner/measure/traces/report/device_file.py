@@ -12,11 +12,11 @@ import numpy as np
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from planner.measure.fit.device import FittedDevice, change_device, fitted_device, num_matmuls
+from planner.measure.fit.device import FittedDevice, change_device, fit_device, num_matmuls
 from planner.measure.fit.learning import FEWEST
-from planner.measure.fit.operators import Unlearned, rounded
+from planner.measure.fit.operators import Unlearned, round_digits
 from planner.measure.traces.events import UNKNOWN, Category, Trace
-from planner.measure.traces.intervals import covered_nanoseconds
+from planner.measure.traces.intervals import overlap_nanoseconds
 from planner.measure.traces.operators import TracedOperators
 from planner.measure.traces.operators.device import Slowdown, late_launches
 from planner.measure.traces.report.extraction import NANOSECONDS, Extracted
@@ -69,7 +69,7 @@ class HostTime:
     per_step: float
 
 
-def traced_device(
+def fit_device_file(
     traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any] | None = None
 ) -> tuple[FittedDevice, tuple[Constant, ...]]:
     """
@@ -83,7 +83,7 @@ def traced_device(
     traces, found
         Traces, and the samples extracted from them.
     name, facts
-        As in :func:`planner.measure.fit.device.fitted_device`.
+        As in :func:`planner.measure.fit.device.fit_device`.
 
     Raises
     ------
@@ -96,8 +96,8 @@ def traced_device(
         return _add_to_base(traces, found, name=name, facts=facts, reason=reason)
     hosts = host_times(traces, found.by_trace)
     beside = median(one.per_operator for one in hosts) if hosts else 0.0
-    fitted = fitted_device(found.samples, name=name, facts=facts, host_seconds=beside)
-    constants = tuple(traced_constants(traces, found.slowdown, hosts))
+    fitted = fit_device(found.samples, name=name, facts=facts, host_seconds=beside)
+    constants = tuple(measure_constants(traces, found.slowdown, hosts))
     _add(fitted.entry, constants)
     return fitted, constants
 
@@ -118,7 +118,7 @@ def _add_to_base(
     traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any], reason: str
 ) -> tuple[FittedDevice, tuple[Constant, ...]]:
     """Add constants of the traces to the base device of the facts, without learned operators."""
-    constants = tuple(traced_constants(traces, found.slowdown, ()))
+    constants = tuple(measure_constants(traces, found.slowdown, ()))
     if "base" not in facts:
         raise SpecError("traces", reason, WITHOUT_BASE)
     if not constants:
@@ -140,7 +140,7 @@ def _add_to_base(
 def _add(entry: Mapping[str, Any], constants: Iterable[Constant]) -> None:
     calibration = entry["calibration"]
     for one in constants:
-        calibration[one.name] = rounded(one.value)
+        calibration[one.name] = round_digits(one.value)
         calibration["sources"][one.name] = f"planner trace extract: {one.meaning}"
 
 
@@ -150,7 +150,7 @@ def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> 
     return tuple(host_time(trace, of_trace, parts(trace)) for trace, of_trace in pairs if not trace.has_device)
 
 
-def traced_constants(
+def measure_constants(
     traces: Sequence[Trace], slowdown: Slowdown | None, hosts: Sequence[HostTime]
 ) -> Iterator[Constant]:
     """Yield constants of the calibration that traces show, each at most once."""
@@ -204,7 +204,7 @@ def host_time(trace: Trace, operators: TracedOperators, of: Parts) -> HostTime:
             continue
         bounds = [one.begin, int(events.start[inside].min()), int(events.end[inside].max()), one.end]
         begins, ends = np.array(bounds[:-1]), np.array(bounds[1:])
-        free = ends - begins - covered_nanoseconds(begins, ends, events.start[mine], events.end[mine])
+        free = ends - begins - overlap_nanoseconds(begins, ends, events.start[mine], events.end[mine])
         passes.append(int(free[1]))
         steps.append(int(free[0] + free[2]))
         number_of_passes = max(number_of_passes, number_of[number])

@@ -13,23 +13,23 @@ import numpy as np
 from costmodel.errors import SpecError
 from costmodel.memory.rank import updated_parameters
 from costmodel.timing.sampled_shapes import ELEMENT_BYTES
-from planner.jobs.completion import completed
+from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import Problem
 from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import TRACED, Machine, Point, Sample, Sizes, Timing
 from planner.measure.sample.table import SamplesFile
 from planner.measure.traces.events import Category, Trace
-from planner.measure.traces.operators import Other, TracedOperators, traced_operators
+from planner.measure.traces.operators import Other, TracedOperators, find_operators
 from planner.measure.traces.operators.device import (
     ALONE,
     Slowdown,
-    beside_communication,
+    communication_overlap_nanoseconds,
     late_launches,
     slowdown_beside_communication,
 )
 from planner.measure.traces.operators.messages import TracedMessage, find_messages
 from planner.measure.traces.reading import runs_of
-from planner.measure.traces.report.routed import EXPERT, Kept, unrouted_sizes
+from planner.measure.traces.report.routed import EXPERT, Kept, drop_routed_sizes
 
 NANOSECONDS = 1e9
 
@@ -98,7 +98,7 @@ class Extracted:
         return sum(part.nanoseconds for one in self.by_trace for part in one.operators) / total if total else 0.0
 
 
-def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extracted:
+def extract_samples(traces: Sequence[Trace], problem: Problem | None = None) -> Extracted:
     """
     Extract samples of the operators and collectives in traces.
 
@@ -119,7 +119,7 @@ def extracted(traces: Sequence[Trace], problem: Problem | None = None) -> Extrac
         If the traces are of different devices.
     """
     machine = machine_of(traces)
-    by_trace = tuple(traced_operators(trace, parameters=_updated_parameters(problem, trace)) for trace in traces)
+    by_trace = tuple(find_operators(trace, parameters=_updated_parameters(problem, trace)) for trace in traces)
     messages, unknown = messages_of(traces)
     slowdown = slowdown_beside_communication(traces)
     operators, overlapped = _times_alone((*_operators(by_trace), *_copies(traces)), slowdown)
@@ -151,7 +151,7 @@ def _updated_parameters(problem: Problem | None, trace: Trace) -> int | None:
     """
     if problem is None or not problem.given.decisions:
         return None
-    strategy = completed(problem.facts, problem.given, problem.search.max_devices)
+    strategy = complete_strategy(problem.facts, problem.given, problem.search.max_devices)
     if trace.rank is None and strategy.pp > 1:
         return None
     pp_rank = (trace.rank or 0) * strategy.pp // strategy.num_devices
@@ -253,7 +253,7 @@ def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[tuple[Point, flo
 def _copies(traces: Iterable[Trace]) -> Iterator[tuple[Point, float, float]]:
     for trace in traces:
         rows = trace.of(Category.COPY)
-        for row, beside in zip(rows.tolist(), beside_communication(trace, rows).tolist(), strict=True):
+        for row, beside in zip(rows.tolist(), communication_overlap_nanoseconds(trace, rows).tolist(), strict=True):
             name, nbytes, ns = trace.name_of(row), int(trace.events.nbytes[row]), int(trace.events.duration[row])
             kind = next((sample for part, sample in COPIES.items() if part in name), None)
             if kind and nbytes > 0 and ns > 0 and PAGEABLE not in name:
@@ -343,14 +343,14 @@ def missing_operators(problem: Problem, found: Extracted) -> tuple[str, ...]:
     The number of rows of routed experts is ignored: the router decides it.
     """
     known = {one.point for one in found.samples}
-    routed = set(map(_routed_key, known))
+    routed = set(map(_key_without_router, known))
     return tuple(
         f"{name} {of_pass}"
         for (name, of_pass), points in job_shapes(problem).groups.items()
         if not known.intersection(points)
-        and not (name.startswith(EXPERT) and routed.intersection(map(_routed_key, points)))
+        and not (name.startswith(EXPERT) and routed.intersection(map(_key_without_router, points)))
     )
 
 
-def _routed_key(point: Point) -> tuple[Kept, str, str]:
-    return unrouted_sizes(point.operator, point.sizes.given), point.pass_, point.dtype
+def _key_without_router(point: Point) -> tuple[Kept, str, str]:
+    return drop_routed_sizes(point.operator, point.sizes.given), point.pass_, point.dtype

@@ -16,7 +16,7 @@ Kept = tuple[str, tuple[tuple[str, int], ...]]
 """Operator and sizes that the router does not decide; all kinds of matmuls are one."""
 
 
-def unrouted_sizes(operator: str, sizes: Mapping[str, int]) -> Kept:
+def drop_routed_sizes(operator: str, sizes: Mapping[str, int]) -> Kept:
     """
     Return the operator and the sizes that the router does not decide.
 
@@ -28,7 +28,7 @@ def unrouted_sizes(operator: str, sizes: Mapping[str, int]) -> Kept:
     operator, sizes
         Names in the table of samples.
 
-    >>> unrouted_sizes("matmul", {"m": 37, "n": 8, "k": 4}) == unrouted_sizes(
+    >>> drop_routed_sizes("matmul", {"m": 37, "n": 8, "k": 4}) == drop_routed_sizes(
     ...     "grouped_matmul", {"batch": 2, "m": 64, "n": 8, "k": 4}
     ... )
     True

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.models.parameters import parameters
 from costmodel.network.collectives import COLLECTIVES
-from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, sampled_passes
-from planner.measure.traces.breakdown import Breakdown, breakdowns
+from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, load_learned_times
+from planner.measure.traces.breakdown import Breakdown, break_down
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.change import (
     Layout,
     Replicas,
     add_tensor_parallel,
     faster,
-    rebuilt,
+    rebuild_graph,
     remove_launches,
     remove_overlap,
     remove_tasks,
@@ -29,10 +29,10 @@ from planner.measure.traces.change import (
     tensor_parallel_tasks,
 )
 from planner.measure.traces.events import UNKNOWN, Message
-from planner.measure.traces.replay import Replayed, measured, replay
+from planner.measure.traces.replay import Replayed, replay, take_recorded_times
 from planner.measure.traces.report.replay.text import wrong_wait_text
 from planner.measure.traces.report.what_if_network import NS, PlannedNetwork, tensor_parallel_messages
-from planner.measure.traces.shapes import HIDDEN, Sizes, message_factors, retimed, sizes_of
+from planner.measure.traces.shapes import HIDDEN, Sizes, message_factors, retime_tasks, sizes_of
 from planner.measure.traces.structure import Parts, parts
 from planner.measure.traces.verdict import MOST_OFF, difference, is_usable, worst_rank, wrong_waits
 
@@ -145,7 +145,7 @@ def what_if(
         If the traces lack information for the change, do not fit the job, or their replay is unusable.
     """
     graph = execution_graph(traces, iteration)
-    traced_step, base = measured(graph), replay(graph)
+    traced_step, base = take_recorded_times(graph), replay(graph)
     if not anyway:
         _require_usable(graph, traced_step, base)
     settled_graph, settled = steady(graph)
@@ -173,8 +173,8 @@ def what_if(
         replayed_seconds=base.iteration * NS,
         usable=is_usable(traced_step, base),
         seconds=times.iteration * NS * traced / settled.iteration,
-        before=breakdowns(settled_graph, settled),
-        after=breakdowns(changed, times),
+        before=break_down(settled_graph, settled),
+        after=break_down(changed, times),
         layouts=layouts,
         doubts=tuple(dict.fromkeys([*of_reading, *_doubt_replay(traced, base.iteration), *changed.doubts, *doubts])),
         graph=changed,
@@ -230,7 +230,7 @@ def _layouts(
     elif change.layers is None and change.microbatches is None:
         return None
     else:
-        before = after = _recorded_layout(graph, found)
+        before = after = _find_recorded_layout(graph, found)
     after = replace(
         after,
         num_layers=change.layers or after.num_layers,
@@ -239,7 +239,7 @@ def _layouts(
     return before, after
 
 
-def _recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
+def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
     """Return layers and micro-batches of the traces, for a job whose ranks have all layers."""
     summary = found[0].summary  # type: ignore[attr-defined]
     if any(message.operation in ("send", "recv") for message in graph.messages):
@@ -274,7 +274,7 @@ def _rebuild(
     before, after = layouts
     if jobs is None:
         try:
-            return rebuilt(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
+            return rebuild_graph(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
         except SpecError as error:
             raise SpecError(error.where, error.problem, " ".join(filter(None, (error.hint, FOUND)))) from None
     new = jobs[1].plan
@@ -282,7 +282,7 @@ def _rebuild(
     share = [_rank_parameters(new.facts.model, each) for each in layouts]  # other widths were retimed before
     message = Message(operation="all_reduce", elements_in=round(layer), elements_out=round(layer), dtype="fp32")
     network = PlannedNetwork(new.facts, new.strategy)
-    return rebuilt(
+    return rebuild_graph(
         graph,
         found,  # type: ignore[arg-type]
         before,
@@ -327,7 +327,7 @@ def _retime(
     before, after = (sizes_of(each.facts.model, each.facts.workload, each.strategy) for each in (old, new))
     if same_shapes(before, after):
         return graph
-    timed = retimed(graph, before, after, samples=_samples(new.facts))
+    timed = retime_tasks(graph, before, after, samples=_samples(new.facts))
     if timed.unsized_fraction > MOST_UNSIZED:
         raise SpecError(
             "the sizes",
@@ -357,7 +357,7 @@ def _retime(
         return changed
     network = PlannedNetwork(new.facts, new.strategy)
     wanted = tensor_parallel_messages(new.facts, new.strategy)
-    return add_tensor_parallel(changed, found, wanted, lambda one: round(network.of_tensor_parallel(one)))
+    return add_tensor_parallel(changed, found, wanted, lambda one: round(network.tensor_parallel_nanoseconds(one)))
 
 
 def _tensor_parallel_factors(
@@ -375,7 +375,7 @@ def _tensor_parallel_factors(
         is_wide = elements % (before.tokens * before.widths[HIDDEN]) == 0
         nbytes = tokens * widths if is_wide else tokens if elements % before.tokens == 0 else 1.0
         one = replace(message, num_ranks=0)
-        return new.of_tensor_parallel(one, factor=nbytes) / max(old.of_tensor_parallel(one), 1.0)
+        return new.tensor_parallel_nanoseconds(one, factor=nbytes) / max(old.tensor_parallel_nanoseconds(one), 1.0)
 
     known = graph.tasks.message != UNKNOWN
     by_message = np.array([*(factor(one) if _is_collective(one) else 1.0 for one in graph.messages), 1.0])
@@ -391,7 +391,7 @@ def _samples(facts: Facts) -> SampledPasses | None:
     """Return sampled times of the job's device, if it has any."""
     device = facts.cluster.device
     samples = device.calibration.samples
-    return None if samples is None else sampled_passes(samples, device.num_processors or UNKNOWN_PROCESSORS)
+    return None if samples is None else load_learned_times(samples, device.num_processors or UNKNOWN_PROCESSORS)
 
 
 def same_shapes(before: Sizes, after: Sizes) -> bool:

@@ -30,7 +30,7 @@ CHANGEABLE = (
 )
 
 
-def changed_jobs(path: Path, assignments: Sequence[str]) -> tuple[EstimateReport, EstimateReport]:
+def read_changed_jobs(path: Path, assignments: Sequence[str]) -> tuple[EstimateReport, EstimateReport]:
     """
     Read the recorded job, and the job with assignments.
 

@@ -67,7 +67,7 @@ class PlannedNetwork:
         )
         return round(float(seconds) / NS)
 
-    def of_tensor_parallel(self, message: Message, *, factor: float = 1.0) -> float:
+    def tensor_parallel_nanoseconds(self, message: Message, *, factor: float = 1.0) -> float:
         """
         Return the nanoseconds of a tensor-parallel collective.
 

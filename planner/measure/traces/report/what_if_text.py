@@ -11,7 +11,7 @@ from planner.measure.traces.report.what_if import WhatIf
 from planner.report.console import sections_text
 from planner.report.records.record import Figure, Record, entry
 from planner.report.screen import PLAIN, Screen
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 
 PARTS = ("computation", "communication", "overlapped", "idle")
 """Parts of a step in the order of the table."""
@@ -77,7 +77,7 @@ def _sections(found: WhatIf) -> Iterator[Section]:
     yield _table("Recorded step, replayed", "rank", found.before, RUN)
     yield _table("Changed step, replayed", "stage" if found.layouts else "rank", found.after, *_scale(found))
     if found.doubts:
-        yield Section(title="Missing or guessed", rows=numbered(found.doubts))
+        yield Section(title="Missing or guessed", rows=number_rows(found.doubts))
 
 
 def _scale(found: WhatIf) -> Iterator[str]:

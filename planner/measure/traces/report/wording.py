@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.measure.fit.device import FittedDevice
 from planner.measure.fit.learning import FEWEST
-from planner.measure.fit.wording import fitted_text
+from planner.measure.fit.wording import render_fit
 from planner.measure.traces.report.device_file import Constant, HostTime
 from planner.measure.traces.report.extraction import Extracted
 
@@ -19,7 +19,7 @@ MOST_OTHERS = 12
 """Names of unconverted operators that are listed, the longest first."""
 
 
-def extracted_text(
+def write_extraction_text(
     found: Extracted, path: str, *, hosts: Sequence[HostTime] = (), missing: Sequence[str] | None = None
 ) -> str:
     """
@@ -78,7 +78,7 @@ def _short(name: str, most: int = 50) -> str:
 
 def device_report(fitted: FittedDevice, constants: Sequence[Constant], path: str) -> str:
     """Write the report of a device's file: learned operators, and constants from the traces."""
-    lines = [fitted_text(fitted, path)]
+    lines = [render_fit(fitted, path)]
     if any(one.num_samples < FEWEST for one in fitted.operators):
         lines.append(
             f"Errors of operators with fewer than {FEWEST} samples are assumed: none of their shapes was held out."

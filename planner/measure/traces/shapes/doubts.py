@@ -25,10 +25,10 @@ Notes: TypeAlias = tuple[tuple[Alike, ...], Machine]
 def unsized_fraction(ranks: Sequence[Notes]) -> float:
     """Share of the total time that is in kernels without a recorded operator with sizes."""
     kinds = [one for own, _ in ranks for one in own]
-    return sum(one.total for one in _without_sizes(kinds)) / max(sum(one.total for one in kinds), 1)
+    return sum(one.total for one in _find_unsized(kinds)) / max(sum(one.total for one in kinds), 1)
 
 
-def _without_sizes(kinds: Sequence[Alike]) -> list[Alike]:
+def _find_unsized(kinds: Sequence[Alike]) -> list[Alike]:
     return [one for one in kinds if one.works and one.shape is None and one.kernel and not one.on_weights]
 
 
@@ -44,7 +44,7 @@ def sentences(ranks: Sequence[Notes]) -> tuple[str, ...]:
     kinds = [one for own, _ in ranks for one in own]
     total = sum(one.total for one in kinds)
     working = [one for one in kinds if one.works]
-    unnamed = _without_sizes(kinds)
+    unnamed = _find_unsized(kinds)
     unknown = [one for one in working if any(each.unknown for each in one.explained)]
     several = [one for one in working if not all(each.is_sure for each in one.explained)]
     beyond = [one for own, here in ranks for one in own if one.works and one.after.flops > BEYOND * here.largest_flops]

@@ -17,7 +17,7 @@ from planner.measure.traces.shapes.explaining import Explanations
 from planner.measure.traces.shapes.kinds import Alike, alike
 from planner.measure.traces.shapes.laws import Machine, machine, overhead_of
 from planner.measure.traces.shapes.pieces import pieces_of
-from planner.measure.traces.shapes.sampling import sampled_ratio
+from planner.measure.traces.shapes.sampling import find_sampled_ratio
 from planner.measure.traces.shapes.sizes import Sizes
 
 
@@ -57,7 +57,9 @@ class Retimed:
     unsized_fraction: float = 0.0
 
 
-def retimed(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: SampledPasses | None = None) -> Retimed:
+def retime_tasks(
+    graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: SampledPasses | None = None
+) -> Retimed:
     r"""
     Time the tasks of a graph at other sizes.
 
@@ -147,7 +149,7 @@ def _change(
         return overhead, explanations.parameters, Rule.PARAMETERS
     if one.shape is None or not one.changes or not one.works:
         return 0.0, 1.0, Rule.KEPT
-    sampled = sampled_ratio(one, samples) if samples else None
+    sampled = find_sampled_ratio(one, samples) if samples else None
     if sampled is not None:
         return 0.0, sampled, Rule.SAMPLED
     before, after = here.seconds(one.before), here.seconds(one.after)

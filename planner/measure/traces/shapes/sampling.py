@@ -11,7 +11,7 @@ DTYPES: Mapping[str, str] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "floa
 """Names of types in samples."""
 
 
-def sampled_ratio(one: Alike, samples: SampledPasses) -> float | None:
+def find_sampled_ratio(one: Alike, samples: SampledPasses) -> float | None:
     """
     Return the sampled time of an operator in the other job over that in the recorded one; None where none is sampled.
 

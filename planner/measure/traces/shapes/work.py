@@ -115,7 +115,7 @@ def shape_of(
         if applies(name, kernel) and (dims := found(name, sizes)) is not None:
             if kind == "attention" and len(dims) == PACKED:
                 dims = (*dims, sequence_length)
-            return Shape(kind, (dims,), _expected(kind, dims), bytes_of_each[:1], dtype)
+            return Shape(kind, (dims,), _name_expected(kind, dims), bytes_of_each[:1], dtype)
     if LOOK_UP.match(name) and len(sizes) > 1:
         looked_up = ((*sizes[-1], sizes[0][-1]),)
         return Shape("streaming", looked_up, "activation", bytes_of_each[:1], dtype)
@@ -160,7 +160,7 @@ def work(shape: Shape, sizes: tuple[Numbers, ...]) -> Work:
     return Work(batch * flops, each * batch * (m * k + k * n + m * n))
 
 
-def _expected(kind: Kind, dims: tuple[int, ...]) -> Expected:
+def _name_expected(kind: Kind, dims: tuple[int, ...]) -> Expected:
     if kind == "attention":
         return "attention"
     return "batched matmul" if kind == "matmul" and len(dims) > len("mnk") else "matmul"
@@ -190,7 +190,7 @@ def _matmul(name: str, sizes: Tensors) -> tuple[int, ...] | None:
     return left[-2], right[-1], left[-1], prod(right[:-2])
 
 
-def _grouped_matmul(_: str, sizes: Tensors) -> tuple[int, ...] | None:
+def _read_grouped_matmul(_: str, sizes: Tensors) -> tuple[int, ...] | None:
     """Return the rows of all groups, the columns, the inner size, and the number of groups."""
     weight = next((one for one in sizes if len(one) == 3), None)
     rows = next((one for one in sizes if len(one) == 2 and weight and one[-1] in weight[1:]), None)
@@ -225,7 +225,7 @@ def _linear_of_any(_: str, sizes: Tensors) -> tuple[int, ...] | None:
 
 _RULES: tuple[tuple[Callable[[str, str], bool], Kind, Callable[[str, Tensors], tuple[int, ...] | None]], ...] = (
     (lambda name, kernel: bool(MATMUL.match(name)), "matmul", _matmul),
-    (lambda name, kernel: bool(GROUPED.search(name)), "grouped matmul", _grouped_matmul),
+    (lambda name, kernel: bool(GROUPED.search(name)), "grouped matmul", _read_grouped_matmul),
     (lambda name, kernel: bool(ATTENTION.search(name) or ATTENTION.search(kernel)), "attention", _attention),
     (lambda name, kernel: bool(GEMM_KERNEL.search(kernel)), "matmul", _linear_of_any),
 )

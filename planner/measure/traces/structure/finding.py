@@ -13,7 +13,13 @@ from planner.measure.traces.iterations import Iteration, iteration_numbers, iter
 from planner.measure.traces.structure import names
 from planner.measure.traces.structure.layers import BACK, FRONT, Cut, Cutter, cutter
 from planner.measure.traces.structure.nesting import ON_THREADS, find_launchers, nesting
-from planner.measure.traces.structure.passes import Backward, backward_passes, forward_passes, in_order, numbered
+from planner.measure.traces.structure.passes import (
+    Backward,
+    backward_passes,
+    forward_passes,
+    number_by_order,
+    read_numbers,
+)
 from planner.measure.traces.structure.phases import (
     autograd_nodes,
     complete_thread,
@@ -126,7 +132,7 @@ def _find_in_iteration(
         columns.microbatch[backward.rows] = backward.passes
         columns.microbatches_from = "autograd"
     else:
-        columns.microbatch[main] = in_order(columns.phase[main])
+        columns.microbatch[main] = number_by_order(columns.phase[main])
         elsewhere = rest[events.track[rest] != one.thread]
         known = main[columns.microbatch[main] >= 0]
         columns.microbatch[elsewhere] = values_at(
@@ -164,7 +170,7 @@ def _find_pass(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Inte
 
 def _apply_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp], columns: _Columns) -> None:
     """Number micro-batches as annotations of the main thread do, also for events of other threads at the same time."""
-    number, begin, end = numbered(trace, main)
+    number, begin, end = read_numbers(trace, main)
     if len(number) == 0:
         return
     start = trace.events.start[rows]
@@ -227,7 +233,7 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
     others = np.setdiff1d(trace.of(*ON_STREAMS), rows)
     for number in range(len(found)):
         mine = rows[columns.iteration[rows] == number]
-        columns.microbatch[mine] = in_order(columns.phase[mine], cuts.tokens[mine])
+        columns.microbatch[mine] = number_by_order(columns.phase[mine], cuts.tokens[mine])
         _apply_call_numbers(trace, found[number], mine, launched, columns)
         backward = mine[columns.phase[mine] == Phase.BACKWARD]
         if len(backward):

@@ -121,7 +121,7 @@ class Cutter:
             return None
         first = np.sort(first)
         last = self.numbers[marks] == self.numbers[marks[first[-1]]]
-        return np.append(events.start[marks[first]], _end(events, marks[last]))
+        return np.append(events.start[marks[first]], _end_nanoseconds(events, marks[last]))
 
     def _find_repetitions(self, works: NDArray[np.intp]) -> Integers:
         """Return the places in a pass at which repeated layers begin: by names and operands, else by names alone."""
@@ -140,7 +140,7 @@ class Cutter:
         """Return the begin of the events at some places; for the last place, the end of the event before it."""
         events = self.trace.events
         last = rows[places[-2] : places[-1]]
-        return np.append(events.start[rows[places[:-1]]], _end(events, last))
+        return np.append(events.start[rows[places[:-1]]], _end_nanoseconds(events, last))
 
     def _build_cut(self, times: Integers, works: NDArray[np.intp], found: str) -> Cut:
         """Build a cut, with the kinds of its layers."""
@@ -149,7 +149,7 @@ class Cutter:
         return Cut(times=times, kinds=kinds(events.name[works].astype(np.int64), places), found=found)
 
 
-def _end(events: Events, rows: NDArray[np.intp]) -> np.int64:
+def _end_nanoseconds(events: Events, rows: NDArray[np.intp]) -> np.int64:
     """Return the time at which the last of some events ends."""
     return np.int64((events.start[rows] + events.duration[rows]).max())
 

@@ -123,7 +123,7 @@ def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> 
     return result
 
 
-def numbered(trace: Trace, rows: NDArray[np.intp]) -> tuple[Integers, Integers, Integers]:
+def read_numbers(trace: Trace, rows: NDArray[np.intp]) -> tuple[Integers, Integers, Integers]:
     """Return the micro-batch numbers of annotations among some events, with their begins and ends."""
     events = trace.events
     rows = rows[events.category[rows] == Category.ANNOTATION]
@@ -133,7 +133,7 @@ def numbered(trace: Trace, rows: NDArray[np.intp]) -> tuple[Integers, Integers, 
     return number, events.start[rows], events.start[rows] + events.duration[rows]
 
 
-def in_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Integers:
+def number_by_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Integers:
     """
     Find the pass of each event of a sequence by order alone.
 
@@ -147,7 +147,7 @@ def in_order(phase: NDArray[np.int64], tokens: Integers | None = None) -> Intege
     tokens
         A number for each kind of event.
 
-    >>> in_order(np.array([1, 1, 2, 1, 2, 2, 4]))
+    >>> number_by_order(np.array([1, 1, 2, 1, 2, 2, 4]))
     array([ 0,  0,  0,  1,  1,  1, -1])
     """
     result = np.full(len(phase), UNKNOWN, dtype=np.int64)

@@ -14,9 +14,9 @@ from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
 from planner.measure.traces.events import Trace
 from planner.measure.traces.iterations import Iteration, is_whole, iterations
-from planner.measure.traces.report.comparison.devices import device_doubt, traced_device_name
+from planner.measure.traces.report.comparison.devices import device_doubt, name_device
 from planner.measure.traces.report.comparison.kinds import KINDS, MODEL_PARTS, OTHER
-from planner.measure.traces.report.comparison.planned import PlannedParts, planned_parts, stage_operators
+from planner.measure.traces.report.comparison.planned import PlannedParts, split_planned_step, stage_operators
 from planner.measure.traces.report.comparison.traced import TracedParts, names_by_size
 from planner.measure.traces.report.extraction import NANOSECONDS
 from planner.measure.traces.report.layer_counts import has_other_layers
@@ -139,7 +139,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
     facts, strategy = report.plan.facts, report.plan.strategy
     stages = [_stage(trace, strategy) for trace in traces]
     breakdowns = rank_breakdowns(facts, strategy)
-    planned = {stage: planned_parts(facts, strategy, breakdowns[stage], stage) for stage in dict.fromkeys(stages)}
+    planned = {stage: split_planned_step(facts, strategy, breakdowns[stage], stage) for stage in dict.fromkeys(stages)}
     own = {stage: names_by_size(stage_operators(facts, strategy, stage)) for stage in planned}
     whole_model = names_by_size(strategy_operators(facts, strategy))
     chosen = _choose_iterations([_whole_iterations(trace) for trace in traces])
@@ -169,7 +169,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         ranks=tuple(map(_rank, traces, stages, chosen)),
         num_stages=strategy.pp,
         device=facts.cluster.device.name,
-        traced_device=traced_device_name(traces),
+        traced_device=name_device(traces),
         operator_times=tuple(dict.fromkeys(report.conventions.operator_times.values())),
         parts=parts,
         doubts=(*((differs,) if differs else ()), *_merge_doubts(traces, said)),

@@ -18,7 +18,7 @@ MOST_MEMORY = 1.2
 """Largest ratio between a device's memory in its driver's report and in a job."""
 
 
-def traced_device_name(traces: Sequence[Trace]) -> str:
+def name_device(traces: Sequence[Trace]) -> str:
     """Return the name of the traces' device."""
     first = traces[0]
     if not first.has_device:
@@ -28,7 +28,7 @@ def traced_device_name(traces: Sequence[Trace]) -> str:
 
 def device_doubt(traces: Sequence[Trace], device: Device) -> str:
     """Return a sentence if the traces' device differs from the job's; "" where nothing shows it."""
-    name, samples = traced_device_name(traces), device.calibration.samples
+    name, samples = name_device(traces), device.calibration.samples
     machine = samples.machine.partition(",")[0] if samples else ""
     job = f"{device.name} {machine}".lower()
     if name == HOST:

@@ -20,7 +20,7 @@ PlannedParts: TypeAlias = tuple[dict[str, float], dict[str, float]]
 """Seconds that each part adds to a rank's step, and seconds of each part that are overlapped with computation."""
 
 
-def planned_parts(facts: Facts, strategy: Strategy, breakdown: Sequence[Part], stage: int) -> PlannedParts:
+def split_planned_step(facts: Facts, strategy: Strategy, breakdown: Sequence[Part], stage: int) -> PlannedParts:
     """
     Split the breakdown of a pipeline rank; its computation is divided among its operators by their own times.
 

@@ -12,13 +12,13 @@ from planner.measure.traces.report.replay.text import printable
 from planner.report.console import sections_text
 from planner.report.records.record import finite
 from planner.report.screen import PLAIN, Screen
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 from planner.report.wording import NOTHING
 
 HEADER = ("part", "planner", "trace", "difference", "of the step", "hidden: planner", "hidden: trace")
 
 
-def compared_text(found: ComparedStep, screen: Screen = PLAIN) -> str:
+def write_comparison_text(found: ComparedStep, screen: Screen = PLAIN) -> str:
     """Write the comparison as text: its ranks and devices, a table, the largest difference, and doubts."""
     return sections_text(_sections(found), screen)
 
@@ -37,7 +37,7 @@ def _sections(found: ComparedStep) -> Iterator[Section]:
     )
     yield _table(found)
     if found.doubts:
-        yield Section(title="Missing, inferred or not comparable", rows=numbered(map(printable, found.doubts)))
+        yield Section(title="Missing, inferred or not comparable", rows=number_rows(map(printable, found.doubts)))
 
 
 def _ranks(found: ComparedStep) -> str:
@@ -99,6 +99,6 @@ def _milliseconds(value: float) -> str:
     return f"{1e3 * value:,.2f}" if value else NOTHING
 
 
-def compared_json(found: ComparedStep) -> str:
+def write_comparison_json(found: ComparedStep) -> str:
     """Write the comparison as JSON, in seconds."""
     return json.dumps(finite(asdict(found)), indent=2)

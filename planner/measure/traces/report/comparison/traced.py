@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.strategy import Strategy
-from costmodel.timing.sampled_source import sampled_size
+from costmodel.timing.sampled_source import size_of_operator
 from costmodel.timing.work import Operator
 from planner.measure.traces.events import UNKNOWN, Category, Message, Trace
 from planner.measure.traces.iterations import Iteration
-from planner.measure.traces.operators import TracedPass, traced_operators
+from planner.measure.traces.operators import TracedPass, find_operators
 from planner.measure.traces.operators.shares import Shares, shares
 from planner.measure.traces.report.comparison.kinds import (
     COPIES,
@@ -26,7 +26,7 @@ from planner.measure.traces.report.comparison.kinds import (
     group_of,
     kind_of,
 )
-from planner.measure.traces.report.routed import unrouted_sizes
+from planner.measure.traces.report.routed import drop_routed_sizes
 from planner.measure.traces.structure import Phase, parts
 from planner.measure.traces.structure.nesting import find_launchers, nesting
 
@@ -54,7 +54,7 @@ def names_by_size(operators: Iterable[tuple[Operator, float]]) -> dict[Size, lis
     """List the parts of a step by the sizes of their operators, as often as a rank's layers have them."""
     found: dict[Size, list[str]] = defaultdict(list)
     for operator, count in operators:
-        size = sampled_size(operator)
+        size = size_of_operator(operator)
         if size is not None and all(value is not None for value in size.sizes.values()):
             whole = {name: round(float(value)) for name, value in size.sizes.items()}
             found[_size(size.kernel, whole)] += [kind_of(operator.name)] * max(1, round(count))
@@ -92,10 +92,13 @@ class TracedParts:
         self.exposed: dict[str, float] = defaultdict(float)
         self.hidden: dict[str, float] = defaultdict(float)
         self._trace, self._names, self._strategy = trace, names, strategy
-        self._operators, structure = traced_operators(trace), parts(trace)
+        self._operators, structure = find_operators(trace), parts(trace)
         self.summary, self._phase = structure.summary, structure.phase
         self._experts = {
-            unrouted_sizes(kernel, dict(sizes)) for one in names for (kernel, sizes), of in one.items() if EXPERTS in of
+            drop_routed_sizes(kernel, dict(sizes))
+            for one in names
+            for (kernel, sizes), of in one.items()
+            if EXPERTS in of
         }
         self._kinds = self._kind_of_operators()
         self._adds = self._adds_gradients()
@@ -141,7 +144,7 @@ class TracedParts:
         return next((names[size] for names in self._names if size in names), None)
 
     def _is_routed(self, one: TracedPass) -> bool:
-        return unrouted_sizes(one.operator, one.sizes) in self._experts
+        return drop_routed_sizes(one.operator, one.sizes) in self._experts
 
     def _add(self, found: Shares) -> None:
         for row, exposed, hidden in zip(

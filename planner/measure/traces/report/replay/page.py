@@ -8,12 +8,12 @@ from typing import Any
 from planner.measure.traces.report.replay.report import RankReplay, ReplayReport, Side
 from planner.measure.traces.report.replay.text import (
     breakdown_section,
+    difference_text,
     doubts_sections,
     iterations_sections,
     kinds_section,
     milliseconds,
     names_section,
-    off,
     processors_section,
     setting_section,
     sides,
@@ -118,7 +118,7 @@ def _tiles(one: RankReplay) -> list[Tile]:
     tiles = {
         "measured, ms": milliseconds(one.measured.nanoseconds),
         "replayed, ms": milliseconds(one.replayed.nanoseconds),
-        "difference": off(one, one.replayed.nanoseconds),
+        "difference": difference_text(one, one.replayed.nanoseconds),
         "exposed communication": share(parts.communication, whole),
         "idle": share(parts.idle, whole),
     }
@@ -130,7 +130,7 @@ def _tiles(one: RankReplay) -> list[Tile]:
 def _chapters(report: ReplayReport) -> Iterator[Chapter]:
     yield Chapter("breakdown", "Breakdown", "Breakdown of an iteration's time", _breakdown(report))
     yield Chapter("timeline", "Time line", "Every task, measured above replayed", _timelines(report))
-    yield Chapter("path", "Critical path", "Tasks that determine the length of the iteration", _path(report))
+    yield Chapter("path", "Critical path", "Tasks that determine the length of the iteration", _path_parts(report))
     yield Chapter("streams", "Streams", "Streams, threads, processors", _streams(report))
     yield Chapter("iterations", "Iterations", "Other iterations", map(section_html, iterations_sections(report)))
     yield Chapter("doubts", "Doubts", "Missing information and assumptions", map(section_html, doubts_sections(report)))
@@ -155,7 +155,7 @@ _TIMELINE = "tasks on each stream and thread"
 _NO_TIMELINE = "The time line needs JavaScript."
 
 
-def _path(report: ReplayReport) -> Iterator[str]:
+def _path_parts(report: ReplayReport) -> Iterator[str]:
     yield section_html(kinds_section(report))
     yield section_html(names_section(report, most_rows=MOST_NAMES, longest=LONGEST_NAME))
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.events import log_event
-from planner.measure.traces.breakdown import Breakdown, StreamUse, breakdowns, stream_uses
+from planner.measure.traces.breakdown import Breakdown, StreamUse, break_down, stream_uses
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.building.all_ranks import ranks_of
 from planner.measure.traces.comparisons import replay_without_events, sums_of_tasks
 from planner.measure.traces.critical_path import PathPart, Step, critical_path, path_parts
 from planner.measure.traces.events import Trace
 from planner.measure.traces.graph import ExecutionGraph
-from planner.measure.traces.iterations import Iteration, chosen_iteration, iterations
+from planner.measure.traces.iterations import Iteration, choose_iteration, iterations
 from planner.measure.traces.processors import ProcessorUse, processor_use
-from planner.measure.traces.replay import Replayed, measured, replay
+from planner.measure.traces.replay import Replayed, replay, take_recorded_times
 from planner.measure.traces.verdict import WrongWait, difference, is_usable, wrong_waits
 
 NUM_PARTS = 6000
@@ -146,7 +146,7 @@ def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> Repl
     """
     graph = execution_graph(traces, iteration)
     log_event(__name__, "graph built", ranks=len(graph.ranks))
-    times, simulated = measured(graph), replay(graph)
+    times, simulated = take_recorded_times(graph), replay(graph)
     log_event(__name__, "iteration replayed")
     path = critical_path(graph, simulated)
     sides = [_sides(graph, one) for one in (times, simulated)]
@@ -159,7 +159,7 @@ def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> Repl
         ranks=tuple(
             RankReplay(
                 rank=rank,
-                iteration=chosen_iteration(chosen[rank], iteration),
+                iteration=choose_iteration(chosen[rank], iteration),
                 iterations=iterations(chosen[rank]),
                 measured=sides[0][rank],
                 replayed=sides[1][rank],
@@ -176,7 +176,7 @@ def replay_report(traces: Sequence[Trace], iteration: int | None = None) -> Repl
 
 
 def _sides(graph: ExecutionGraph, times: Replayed) -> dict[int, Side]:
-    parts = breakdowns(graph, times)
+    parts = break_down(graph, times)
     return {
         rank: Side(
             nanoseconds=times.iterations[rank],

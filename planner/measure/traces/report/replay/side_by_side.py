@@ -33,15 +33,15 @@ def side_by_side(report: ReplayReport) -> Trace:
     tracks: list[Track] = []
     sides = []
     for number, (name, times) in enumerate((("measured", report.measured), ("replayed", report.replayed))):
-        sides.append(_side(graph, times, number, first_track=len(tracks)))
+        sides.append(_side_events(graph, times, number, first_track=len(tracks)))
         tracks += [_track(name, rank, track) for rank, track in graph.tracks]
-    sides.append(_path(report, track=len(tracks)))
+    sides.append(_path_events(report, track=len(tracks)))
     tracks.append(Track(kind="thread", process=f"replayed rank {report.path_rank}", number="critical path"))
     return Trace(
         source=", ".join(report.sources),
         rank=None,
         world_size=None,
-        events=Events.join(sides).in_time_order(),
+        events=Events.join(sides).sort_by_time(),
         names=graph.names,
         tracks=tuple(tracks),
         messages=graph.messages,
@@ -56,10 +56,10 @@ def _track(side: str, rank: int, track: Track) -> Track:
     return Track(kind=track.kind, process=f"{side} rank {rank}{kind}{where}", number=track.number)
 
 
-def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Events:
+def _side_events(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Events:
     tasks = graph.tasks
-    own = graph.from_events([trace.events.category for trace in graph.traces])
-    launches = graph.from_events([trace.events.correlation for trace in graph.traces])
+    own = graph.take_event_column([trace.events.category for trace in graph.traces])
+    launches = graph.take_event_column([trace.events.correlation for trace in graph.traces])
     of_kind = np.array([CATEGORY_OF_KIND[kind] for kind in sorted(CATEGORY_OF_KIND)])[tasks.kind]
     known, places = np.unique(launches, return_inverse=True)
     side = 2 * tasks.trace.astype(np.int64) + number
@@ -77,7 +77,7 @@ def _side(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: i
     )
 
 
-def _path(report: ReplayReport, *, track: int) -> Events:
+def _path_events(report: ReplayReport, *, track: int) -> Events:
     steps = [one for one in report.path if one.end > one.begin]
     tasks = np.array([one.task for one in steps], dtype=np.int64)
     return Events.build(

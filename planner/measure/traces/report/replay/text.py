@@ -11,7 +11,7 @@ from planner.measure.traces.report.replay.report import RankReplay, ReplayReport
 from planner.measure.traces.verdict import MOST_OFF, WrongWait, difference
 from planner.report.console import sections_text
 from planner.report.screen import PLAIN, Screen
-from planner.report.section import Section, numbered
+from planner.report.section import Section, number_rows
 from planner.report.wording import NOTHING, count, share
 
 LONGEST_NAME = 68
@@ -133,9 +133,9 @@ def times_section(report: ReplayReport) -> Section:
                 str(one.rank),
                 milliseconds(one.measured.nanoseconds),
                 milliseconds(one.replayed.nanoseconds),
-                off(one, one.replayed.nanoseconds),
-                off(one, one.without_events),
-                off(one, one.sum_of_tasks),
+                difference_text(one, one.replayed.nanoseconds),
+                difference_text(one, one.without_events),
+                difference_text(one, one.sum_of_tasks),
             )
             for one in report.ranks
         ),
@@ -291,7 +291,7 @@ def iterations_sections(report: ReplayReport) -> Iterator[Section]:
 def doubts_sections(report: ReplayReport) -> Iterator[Section]:
     """Yield the section of missing or inferred information."""
     if report.doubts:
-        yield Section(title="Missing or inferred", rows=numbered(map(printable, report.doubts)))
+        yield Section(title="Missing or inferred", rows=number_rows(map(printable, report.doubts)))
 
 
 # --- pieces ------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def milliseconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:,.3f}" if nanoseconds else NOTHING
 
 
-def off(one: RankReplay, predicted: int) -> str:
+def difference_text(one: RankReplay, predicted: int) -> str:
     """Format the difference of a prediction from the measured time."""
     return f"{difference(one.measured.nanoseconds, predicted):+.2%}"
 

@@ -18,10 +18,10 @@ from planner.measure.traces.report.replay.text import short_name, track_text
 MOST_DRAWN = 120_000
 """Tasks that a page holds, 28 bytes each: some 4 MB. If there are more, the longest are kept."""
 
-MOST_NAMES = 10_000
+MOST_DRAWN_NAMES = 10_000
 """Names that a page holds; those with the least time are dropped."""
 
-LONGEST_NAME = 200
+LONGEST_DRAWN_NAME = 200
 """Characters of a name in the tooltip."""
 
 NO_NAME = "(one of many names)"
@@ -91,10 +91,10 @@ def _names(graph: ExecutionGraph, shown: Integers, times: Replayed) -> tuple[Int
     """Return the place of each task's name, and the names."""
     found, places = np.unique(graph.tasks.name[shown], return_inverse=True)
     spent = np.bincount(places, weights=(times.end - times.start)[shown], minlength=len(found))
-    first = np.argsort(-spent, kind="stable")[:MOST_NAMES]
+    first = np.argsort(-spent, kind="stable")[:MOST_DRAWN_NAMES]
     place = np.full(len(found), len(first))
     place[first] = np.arange(len(first))
-    names = [short_name(graph.names[found[one]], LONGEST_NAME) for one in first]
+    names = [short_name(graph.names[found[one]], LONGEST_DRAWN_NAME) for one in first]
     return place[places], [*names, NO_NAME]
 
 

@@ -2,7 +2,7 @@
 Device-hours, energy and money of a whole training.
 
 Each device draws P while the job steps, and P_idle while it is down; both follow from its power limit
-(:class:`costmodel.facts.costs.PowerDraw`).
+(:class:`costmodel.facts.reliability.PowerDraw`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.facts.costs import Costs, PowerDraw
+from costmodel.facts.reliability import Costs, PowerDraw
 from costmodel.step.estimate import Part
 
 HOUR = 3600.0

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions
-from costmodel.lowering.recompute import recomputes
-from costmodel.memory.footprint import layer_footprint
+from costmodel.lowering.layer import recomputes
+from costmodel.memory.parts import layer_footprint
 from costmodel.memory.rank import different_ranks, microbatches_in_flight
 from costmodel.step.compute import layer_seconds
 from costmodel.strategy import MODULES, Recompute
-from costmodel.tables import Facts, lookup
+from costmodel.tables import Array, Decisions, Facts, lookup
 
 Flags = NDArray[np.bool_]
 
@@ -51,7 +50,7 @@ def needless_sets(
     Return a mask of module sets that another set makes needless, shape (R, S).
 
     Derivation: the seconds of a layer with set s are sums over the modules in s
-    (:func:`costmodel.lowering.recompute.sum_over_modules`): computation, launches, communication. Let another set s'
+    (:func:`costmodel.lowering.layer.sum_over_modules`): computation, launches, communication. Let another set s'
     have less of each and drop no less in any kind of layer (delta >= 0 bytes more); then the step is no slower. The
     rank keeps :math:`n \sum_k L_k \delta_k` bytes less and needs at most :math:`w \max_k \delta_k` more for the w
     layers at work. If n >= w, its peak is no higher, with any layers (:func:`memory_follows`). Of fully equal sets the

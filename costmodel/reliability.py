@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.reliability import Checkpoint, RecoveryLevel, Reliability
 from costmodel.facts.workload import Workload
 

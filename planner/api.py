@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from costmodel.errors import PlanningError as PlanningError
     from costmodel.errors import SpecError as SpecError
     from costmodel.errors import SpecErrors as SpecErrors
-    from costmodel.facts.cluster import Cluster as Cluster
-    from costmodel.facts.costs import Costs as Costs
+    from costmodel.facts.device import Cluster as Cluster
+    from costmodel.facts.reliability import Costs as Costs
     from costmodel.facts.reliability import RecoveryLevel as RecoveryLevel
     from costmodel.facts.reliability import Reliability as Reliability
     from costmodel.step.estimate import Estimate as Estimate
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from planner.frameworks.target import Program as Program
     from planner.frameworks.torchtitan import to_torchtitan as to_torchtitan
     from planner.jobs.checkpoints import CheckpointSchedule as CheckpointSchedule
-    from planner.jobs.conventions import Conventions as Conventions
-    from planner.jobs.conventions import ModelSummary as ModelSummary
+    from planner.jobs.checkpoints import Conventions as Conventions
+    from planner.jobs.checkpoints import ModelSummary as ModelSummary
     from planner.jobs.document import Document as Document
     from planner.jobs.limits import SearchLimits as SearchLimits
     from planner.jobs.problem import Alternative as Alternative
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from planner.jobs.problem import load as load
     from planner.jobs.strategy_file import StrategyFile as StrategyFile
     from planner.report import render as render
-    from planner.report.screen import Asked as Asked
-    from planner.report.screen import Screen as Screen
+    from planner.report.section import Asked as Asked
+    from planner.report.section import Screen as Screen
     from planner.results import EstimateReport as EstimateReport
     from planner.results import Plan as Plan
     from planner.results import PlanReport as PlanReport
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from planner.search.recipes import recipes_for as recipes_for
     from planner.search.recommendation import Recommendation as Recommendation
     from planner.uncertainty.evidence.features import Unproven as Unproven
-    from planner.uncertainty.evidence.ground import Gap as Gap
+    from planner.uncertainty.evidence.gaps import Gap as Gap
     from planner.uncertainty.intervals import Interval as Interval
     from planner.uncertainty.operators import TimedOperator as TimedOperator
     from planner.uncertainty.peaks import Chance as Chance
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from planner.verbs.any_job import AnyJob as AnyJob
     from planner.verbs.any_job import read_any as read_any
     from planner.verbs.compare import Comparison as Comparison
+    from planner.verbs.compare import Gain as Gain
     from planner.verbs.compare import Side as Side
     from planner.verbs.compare import Unlike as Unlike
     from planner.verbs.compare import compare as compare
@@ -106,14 +107,13 @@ if TYPE_CHECKING:
     from planner.verbs.explain import Difference as Difference
     from planner.verbs.explain import Explanation as Explanation
     from planner.verbs.explain import explain as explain
-    from planner.verbs.gain import Gain as Gain
+    from planner.verbs.plan import SavedPlan as SavedPlan
     from planner.verbs.plan import estimate as estimate
     from planner.verbs.plan import plan as plan
+    from planner.verbs.plan import read_plan as read_plan
     from planner.verbs.recipes import JudgedLayout as JudgedLayout
     from planner.verbs.recipes import compare_recipe as compare_recipe
     from planner.verbs.recipes import judge_recipes as judge_recipes
-    from planner.verbs.saved_plan import SavedPlan as SavedPlan
-    from planner.verbs.saved_plan import read_plan as read_plan
 
     __version__: str
 
@@ -136,12 +136,11 @@ _NAMES = {
     "planner.frameworks.target": "Export",
     "planner.frameworks.torchtitan": "to_torchtitan",
     "planner.jobs.problem": "Problem load",
-    "planner.verbs.plan": "estimate plan",
+    "planner.verbs.plan": "estimate plan read_plan",
     "planner.search.recipes": "recipe_candidates recipes_for",
     "planner.report": "render",
-    "planner.report.screen": "Asked Screen",
+    "planner.report.section": "Asked Screen",
     "planner.results": "EstimateReport Plan PlanReport",
-    "planner.verbs.saved_plan": "read_plan",
     "planner.verbs.device_counts": "PlansBySize SizedPlan plan_for_sizes",
 }
 """Verbs, the records that they take and return, and errors, by the module that defines them."""
@@ -149,9 +148,8 @@ _NAMES = {
 _HELD = {
     "constraints.conflict": "Conflict",
     "costmodel.costs": "TrainingCosts",
-    "costmodel.facts.cluster": "Cluster",
-    "costmodel.facts.costs": "Costs",
-    "costmodel.facts.reliability": "RecoveryLevel Reliability",
+    "costmodel.facts.device": "Cluster",
+    "costmodel.facts.reliability": "Costs RecoveryLevel Reliability",
     "costmodel.step.estimate": "Estimate",
     "costmodel.strategy": "Strategy",
     "costmodel.tables": "Facts",
@@ -159,11 +157,9 @@ _HELD = {
     "planner.batch.job_result": "JobOutcome JobStatus",
     "planner.batch.jobs": "BatchJob",
     "planner.search.certificate": "Certificate",
-    "planner.jobs.checkpoints": "CheckpointSchedule",
-    "planner.jobs.conventions": "Conventions ModelSummary",
-    "planner.verbs.compare": "Side Unlike",
+    "planner.jobs.checkpoints": "CheckpointSchedule Conventions ModelSummary",
+    "planner.verbs.compare": "Gain Side Unlike",
     "planner.verbs.explain": "Binding Difference",
-    "planner.verbs.gain": "Gain",
     "planner.verbs.recipes": "JudgedLayout",
     "planner.frameworks.target": "Program",
     "planner.search.complete": "CompletedBy",
@@ -174,11 +170,11 @@ _HELD = {
     "planner.jobs.strategy_file": "StrategyFile",
     "planner.search.recommendation": "Recommendation",
     "planner.search.recipes": "PublishedLayout",
-    "planner.verbs.saved_plan": "SavedPlan",
+    "planner.verbs.plan": "SavedPlan",
     "planner.search.branch_and_bound": "Outcome Status",
     "planner.search.listed": "CandidateListReport",
     "planner.uncertainty.evidence.features": "Unproven",
-    "planner.uncertainty.evidence.ground": "Gap",
+    "planner.uncertainty.evidence.gaps": "Gap",
     "planner.uncertainty.intervals": "Interval",
     "planner.uncertainty.operators": "TimedOperator",
     "planner.uncertainty.peaks": "Chance",

@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from costmodel.costs import TrainingCosts
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
 from costmodel.reliability import storage_bandwidth
 from costmodel.step.estimate import Estimate, rank_breakdowns
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
-from planner.jobs.checkpoints import CheckpointSchedule, schedule_costs
-from planner.jobs.conventions import Conventions, ModelSummary
+from planner.jobs.checkpoints import CheckpointSchedule, Conventions, ModelSummary, schedule_costs
 from planner.jobs.problem import Problem
 from planner.search.complete import CompletedBy
+from planner.search.domains import num_held, num_spares
 from planner.search.listed import CandidateListReport
-from planner.search.node_counts import num_held, num_spares
 from planner.uncertainty.evidence.features import MEGATRON, Unproven, line_of, unproven_of
-from planner.uncertainty.evidence.ground import Gap
+from planner.uncertainty.evidence.gaps import Gap
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.operators import TimedOperator
 from planner.uncertainty.peaks import Chance, chance_to_fit

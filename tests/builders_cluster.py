@@ -6,8 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from costmodel.facts.calibration import Calibration, Constants, Measured
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice, HostProcessors, Network
+from costmodel.facts.device import Cluster, EquippedDevice, HostProcessors, Network
 from costmodel.facts.framework import Behaviour
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision, Workload

@@ -13,7 +13,7 @@ from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import recomputable_modules
 from costmodel.facts.model import Experts, Model
-from costmodel.lowering.recompute import recomputes
+from costmodel.lowering.layer import recomputes
 from costmodel.strategy import (
     CudaGraphs,
     Recompute,

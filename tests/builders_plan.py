@@ -14,7 +14,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Experts, Model
-from costmodel.lowering.framework.settings import storage_precision
+from costmodel.lowering.framework import storage_precision
 from costmodel.strategy import (
     FLAGS,
     V_SHAPED,

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.tables import FOLDER, read_table
+from benchmarks.accuracy.metrics import FOLDER, read_table
 from benchmarks.measured_runs.columns import EXPLICIT
 from planner.jobs.run_jobs import References, references
 from planner.jobs.run_table import RejectedRow, Run, read

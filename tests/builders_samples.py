@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from costmodel.facts.samples import SampledOperator, Samples
+from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.samples import OPERATORS, Machine, Point, Sample, Sizes, Timing
-from planner.measure.sample.work import least_flops, moved_bytes
 
 FLOPS_PER_SECOND, BYTES_PER_SECOND, LEAST_SECONDS = 4e14, 1.5e12, 5e-6
 """What the machine reaches with large matmuls, with large copies, and with the smallest kernel."""

@@ -10,7 +10,7 @@ def a_layer_kind(copy: Extended) -> None:
     copy.write(
         "costmodel/lowering/mixing.py",
         "from costmodel.lowering.collectives import tensor_parallel_collectives\n"
-        "from costmodel.lowering.mlp import feed_forward_operators\n\n\n"
+        "from costmodel.lowering.experts import feed_forward_operators\n\n\n"
         "def mixing_operators(mixing, shape):\n"
         "    return feed_forward_operators(\n"
         "        shape, ffn_hidden_size=mixing.width, gated=False, bias=False, squared_relu=False,\n"

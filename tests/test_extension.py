@@ -183,7 +183,7 @@ def test_setting_of_a_framework(extend):
         ('    composition: Literal["step", "parts"] | None = None\n', "    dropout: Flag | None = None\n"),
     )
     copy.add(
-        "costmodel/lowering/framework/settings.py",
+        "costmodel/lowering/framework.py",
         (
             '        kernels["fused_attention"] = settings.attention == "flash"\n',
             "    if settings.dropout:\n        memory.update(PARTS_DROPOUT)\n",

@@ -13,13 +13,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.allowed import allowed_lines, distinct_configurations, refusals
+from benchmarks.accuracy.checks import allowed_lines, distinct_configurations, plain_lines, refusals
 from benchmarks.accuracy.fit import held_out, timed_cases
 from benchmarks.accuracy.jobs import check_lines, differences, write_jobs
-from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, read_held_out
-from benchmarks.accuracy.plain import plain_lines
+from benchmarks.accuracy.left_out.folds import HELD_OUT, HeldOut, read_held_out
+from benchmarks.accuracy.metrics import RUNS, read_table
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
-from benchmarks.accuracy.tables import RUNS, read_table
 from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import RejectedRow

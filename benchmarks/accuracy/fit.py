@@ -21,10 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.catalog_files import write_catalog
-from benchmarks.accuracy.left_out.folds import GROUP, KINDS, folds_by, is_newest, left_out_seconds
-from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, held_out_rows, write_held_out
+from benchmarks.accuracy.left_out.folds import (
+    GROUP,
+    HELD_OUT,
+    KINDS,
+    HeldOut,
+    folds_by,
+    held_out_rows,
+    is_newest,
+    left_out_seconds,
+    write_held_out,
+)
 from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
-from benchmarks.accuracy.tables import RUNS, read_table
+from benchmarks.accuracy.metrics import RUNS, read_table
 from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.jobs.run_jobs import References

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from benchmarks.output import conclude
 from costmodel import catalog
 from costmodel.step.estimate import estimate

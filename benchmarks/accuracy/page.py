@@ -7,13 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.left_out.figures import NEWEST_SOFTWARE, LeftOut, worst_outer
-from benchmarks.accuracy.left_out.folds import GROUP
-from benchmarks.accuracy.left_out.goals import LIMITS, TITLES
-from benchmarks.accuracy.left_out.held_out import HELD_OUT, HeldOut, as_held_out, read_held_out
-from benchmarks.accuracy.metrics import Errors, grouped
+from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, HeldOut, as_held_out, read_held_out
+from benchmarks.accuracy.left_out.goals import LIMITS, NEWEST_SOFTWARE, TITLES, LeftOut, worst_outer
+from benchmarks.accuracy.metrics import Errors, grouped, read_table
 from benchmarks.accuracy.report import Report, report
-from benchmarks.accuracy.tables import read_table
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.intervals import intervals

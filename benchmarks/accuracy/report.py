@@ -10,10 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.left_out.figures import LeftOut, left_out, macro_by_family
-from benchmarks.accuracy.left_out.folds import GROUP, MODEL
-from benchmarks.accuracy.left_out.goals import Goal, goals, left_out_lines
-from benchmarks.accuracy.left_out.held_out import HeldOut, as_held_out
+from benchmarks.accuracy.left_out.folds import GROUP, MODEL, HeldOut, as_held_out
+from benchmarks.accuracy.left_out.goals import Goal, LeftOut, goals, left_out, left_out_lines, macro_by_family
 from benchmarks.accuracy.metrics import (
     Errors,
     MemoryCalls,

@@ -18,9 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.solver.stages import NUM_JOBS, NUM_PROCESSES, Check, random_job
-from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import LOST, JobResult
-from planner.batch.jobs import BatchJob, make_job
+from planner.batch.jobs import BatchJob, Fingerprints, make_job
 from planner.batch.results import ResultsFile
 from planner.batch.run import Tally, plan_many, run_batch
 from planner.jobs.limits import StageChoice

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from benchmarks.accuracy.jobs import job_entries
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from planner.measure.runs.predictions import Case, cases
 
 SEED = 24

@@ -15,12 +15,22 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.left_out.folds import GROUP
-from benchmarks.accuracy.left_out.held_out import HELD_OUT, as_held_out, read_held_out
-from benchmarks.accuracy.tables import RUNS, read_table
-from benchmarks.effects.pairs import DATA, GROUPS, PAIRS, Pair, read_groups, read_pairs
-from benchmarks.effects.ratios import Effect, effects, figures
-from benchmarks.effects.report import counted, lines, write_pairs
+from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, as_held_out, read_held_out
+from benchmarks.accuracy.metrics import RUNS, read_table
+from benchmarks.effects.ratios import (
+    DATA,
+    GROUPS,
+    PAIRS,
+    Effect,
+    Pair,
+    counted,
+    effects,
+    figures,
+    lines,
+    read_groups,
+    read_pairs,
+    write_pairs,
+)
 from benchmarks.output import CHECKS_FAILED, print_lines, refuse_wrong_input
 from planner.measure.runs.predictions import Prediction, predictions
 

@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy.metrics import grouped
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import grouped, read_table
 from benchmarks.effects.__main__ import predicted_runs, without_their_groups
-from benchmarks.effects.pairs import read_groups
+from benchmarks.effects.ratios import read_groups
 from benchmarks.output import format_generated
 from costmodel.step.estimate import estimate
 from planner.measure.runs.predictions import Prediction

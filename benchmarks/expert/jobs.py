@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from costmodel import catalog
 from costmodel.catalog.releases import release_of
 from planner.jobs.recipes import Recipe, recipes

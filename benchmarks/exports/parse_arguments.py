@@ -117,7 +117,7 @@ def verdict(module: Any, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def facts(arguments: Any, config: Any) -> dict[str, float]:
-    """Return facts of a parsed model by the names of :class:`costmodel.facts.numerics.Numerics`."""
+    """Return facts of a parsed model by the names of :class:`costmodel.facts.model.Numerics`."""
     return {
         "rotary_base": float(arguments.rotary_base),
         "rotary_fraction": float(arguments.rotary_percent),

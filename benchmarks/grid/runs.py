@@ -20,8 +20,7 @@ from costmodel.step.estimate import Estimate, estimate
 from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import read_given
-from planner.uncertainty.peaks import STARTS, chance_to_fit
-from planner.uncertainty.retries import RUNS_FAST, chance_fast
+from planner.uncertainty.peaks import RUNS_FAST, STARTS, chance_fast, chance_to_fit
 
 HERE = Path(__file__).parent
 

@@ -12,9 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import planner.measure.calibrate.learning as learning
-from benchmarks.learning_curve.curve import document, exact_lines, exact_points, lines, points, worths
-from benchmarks.learning_curve.spread import spread_lines
+import planner.measure.calibrate.wording as learning
+from benchmarks.learning_curve.curve import document, exact_lines, exact_points, lines, points, spread_lines, worths
 from benchmarks.learning_curve.stacks import measured, stacks
 from benchmarks.output import print_lines
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy.fit import chosen_constants, timed_cases
 from benchmarks.accuracy.left_out.folds import NEWEST, fitted_without, is_newest, release_text
-from benchmarks.accuracy.tables import RUNS, read_table
+from benchmarks.accuracy.metrics import RUNS, read_table
 from costmodel import catalog
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References

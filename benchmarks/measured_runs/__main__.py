@@ -11,9 +11,8 @@ from shutil import copytree
 
 import yaml
 
+from benchmarks.measured_runs.columns import models_file, read, table
 from benchmarks.measured_runs.conversion import Converted, convert
-from benchmarks.measured_runs.reading import read
-from benchmarks.measured_runs.writing import models_file, table
 from benchmarks.output import refuse_wrong_input
 from costmodel.errors import SpecError
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
+from benchmarks.measured_runs.columns import Row
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.model import Model
+from costmodel.facts.model import Attention, Model
 from costmodel.models.description import Description, model_from_description
 from costmodel.validation import shown
 
@@ -22,9 +24,11 @@ CATALOG_NAMES = {
     "nemotron4-340b": "nemotron-4-340b",
     "nemotronh-56b": "nemotron-h-56b",
 }
+
 """What the catalog calls a model of another key; where it has one of the same name, that."""
 
 NOT_COMPARED = ("name", "source", "family", "config", "learned_positions", "mtp_layers", "numerics")
+
 """
 What may differ between an entry and the catalog's model.
 
@@ -32,6 +36,7 @@ Names, what rows and :func:`_on_top` say, facts that cost nothing.
 """
 
 ASSUMED_VOCAB = {"zb-": 32_000}
+
 """
 Vocabularies that a source does not state, by the start of the key.
 
@@ -39,6 +44,7 @@ Vocabularies that a source does not state, by the start of the key.
 """
 
 STATED_NOWHERE_DENSE_LAYERS = {"simumax-deepseek-v2": 1}
+
 """
 Dense layers in front that an entry leaves to its source's launcher, by the start of the key.
 
@@ -47,25 +53,33 @@ take the whole measured peak.
 """
 
 FFN_FACTOR = 4
+
 """Feed-forward width over hidden size where a source does not state it: GPT-2's."""
 
 LLAMA_MULTIPLE = 256
+
 """What the width of a gated one is rounded up to (Llama's ``multiple_of``)."""
 
 GATED = ("swiglu", "geglu")
+
 ROTARY_MLPS = ("squared_relu",)
+
 """Activations without a gate that come with rotary positions (Nemotron-4, arXiv 2402.16819)."""
 
 QUERY_KEY_NORMS = ("qwen3-",)
+
 """Starts of the keys whose queries and keys are normed, head by head (Qwen3, arXiv 2505.09388, section 2)."""
 
 UNTIED_ROTARY_GPT = ("gpt-neox-",)
+
 """Starts of the keys of GPTs with rotations and a head of their own (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
 
 PARALLEL_BLOCKS = ("gpt-neox",)
+
 """Architectures whose blocks run in parallel (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
 
 ASSUMED = "in the predictor"
+
 """
 How the activation of an entry ends that has what its source's predictor assumes, not what ran.
 
@@ -191,8 +205,6 @@ def _without_defaults(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # --- the words of the collected file -------------------------------------------------------------------------
-
-
 def _description(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     where = f"models.{key}"
     activation = _activation(entry)
@@ -304,3 +316,63 @@ def _single_blocks(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
         "mamba_state_size": _required(mamba, f"{where}.mamba", "state_dim"),
         "mamba_num_groups": _required(mamba, f"{where}.mamba", "n_groups"),
     }
+
+
+PROXY_LAYERS = re.compile(r"PROXY: n_layers=(\d+)")
+
+KEY_VALUE_HEADS = re.compile(r"num_query_groups=(\d+)")
+
+UNTIED = "untied embeddings"
+
+UNTIED_FORK, TIED_FROM = "Megatron-LM fork (sail-sg)", "2024"
+
+"""Zero Bubble's fork, untied as the notes of its later runs say (Vocabulary Parallelism)."""
+
+
+def model(row: Row, of: Architecture) -> dict[str, object]:
+    """
+    The key, and what the row says of the model itself.
+
+    Raises
+    ------
+    SpecError
+        If a proxy does not say how many layers it has, or the key's entry is wrong.
+    """
+    if of.wrong:
+        raise SpecError("", of.wrong)
+    return {
+        "model": row.text("model"),
+        "model.num_layers": _proxy_layers(row),
+        "model.num_kv_heads": _num_kv_heads(row, of),
+        "model.tied_embeddings": False if _is_untied(row) else None,
+        "model.learned_positions": row.count_or_none("seq_len") if of.has_positions else None,
+    }
+
+
+def num_layers(row: Row, of: Architecture) -> int | None:
+    """Layers of the model that ran, if they are known."""
+    stated = row.noted(PROXY_LAYERS)
+    if stated:
+        return int(stated)
+    return of.model.num_layers if of.model else None
+
+
+def _proxy_layers(row: Row) -> int | None:
+    stated = row.noted(PROXY_LAYERS)
+    if row.text("kind") == "proxy" and not stated:
+        raise SpecError("notes", "a proxy must say 'PROXY: n_layers=', but its notes do not.")
+    return int(stated) if stated else None
+
+
+def _num_kv_heads(row: Row, of: Architecture) -> int | None:
+    """What the notes state, where the architecture has another number; latent attention has none."""
+    stated = row.noted(KEY_VALUE_HEADS)
+    kinds = [kind.attention for kind in of.model.kinds if isinstance(kind.attention, Attention)] if of.model else []
+    if not stated or not kinds or all(kind.num_kv_heads == int(stated) for kind in kinds):
+        return None
+    return int(stated)
+
+
+def _is_untied(row: Row) -> bool:
+    is_early_fork = row.text("framework").startswith(UNTIED_FORK) and "" < row.text("date") < TIED_FROM
+    return is_early_fork or UNTIED in row.text("notes")

@@ -5,14 +5,39 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from benchmarks.measured_runs.cells import Row
+from benchmarks.measured_runs.columns import Row
 from benchmarks.measured_runs.settings import OFFLOADED_LAYERS, OFFLOADED_STATES, is_profiled_per_layer
-from benchmarks.measured_runs.stages import NOTED, printed_stages
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
+from costmodel.lowering.framework import SLOTS_AT_ENDS
 from costmodel.strategy import MODULES, TokenDispatcher
 
+NOTED = re.compile(r"pp_layout=([^\s;]+)")
+
+"""Megatron-LM's ``--pipeline-model-parallel-layout`` in a row's notes."""
+
+GROUP = re.compile(r"\(([^)]*)\)\*(\d{1,3})(?!\d)")
+
+REPEATED = re.compile(r"(\w)\*(\d{1,3})(?!\d)")
+
+"""Repetitions; nobody has thousands of stages."""
+
+
+def printed_stages(layout: str) -> tuple[int, ...]:
+    """
+    Layers of each virtual stage; embedding, head and multi-token prediction (``E``, ``L``, ``m``) are not counted.
+
+    >>> printed_stages("Et*4|(t*4|)*2tmL"), printed_stages("")
+    ((4, 4, 4, 1), ())
+    """
+    if not layout:
+        return ()
+    for pattern in (GROUP, REPEATED):
+        layout = pattern.sub(lambda found: found.group(1) * int(found.group(2)), layout)
+    return tuple(stage.count("t") for stage in layout.split("|"))
+
+
 MOST_CHUNKS = "max (1 layer per chunk)"
+
 """What the Zero-Bubble rows write into ``vp``."""
 
 SHARDINGS = {
@@ -24,13 +49,17 @@ SHARDINGS = {
 }
 
 SCHEDULE = re.compile(r"schedule ([\w-]+)")
+
 SCHEDULES = {"1F1B": "1f1b", "1F1B-I": "1f1b", "ZB-1p": "zb_h1", "ZB-2p": "zb_2p", "V-Half": "v_half"}
+
 """What notes call a schedule; the automatic ZB-1p idles as long as ZB-H1 (arXiv 2401.10241, Table 5)."""
 
 V_SHAPED = ("v_half",)
+
 """Of these, schedules with two chunks per rank, each sent on while the other is computed."""
 
 HEAD_METHOD = re.compile(r"method (?!not )(\w+)")
+
 VOCABULARIES = {
     "baseline": "ends",
     "redis": "redistributed",
@@ -38,13 +67,17 @@ VOCABULARIES = {
     "vocab2": "vocab_2",
     "interlaced": "interlaced",
 }
+
 """What notes call the place of embedding and head (arXiv 2411.05288, section 6)."""
 
 RECOMPUTES = {"none": "none", "selective": "core_attention", "full": "full"}
+
 """Selective recomputation is the attention core's (Korthikanti et al., arXiv 2205.05198), but for torchtitan."""
 
 EVERY_OTHER = "every_other_matmul"
+
 MODULES_SAID = "modules:"
+
 NAMES = {
     "core_attn": "core_attention",
     "mla_up_proj": "qkv",
@@ -54,24 +87,33 @@ NAMES = {
     "moe_act": "expert_activation",
     "moe": "experts",
 }
+
 """Modules as the rows spell them: Megatron-LM's ``recompute_modules``."""
 
 FIRST_LAYERS = re.compile(r"^full:(\d+)$")
+
 """The first layers of each chunk in full (Megatron-LM, ``recompute_num_layers`` with ``block``)."""
 
 OPTIMIZER_OFFLOADS = ("optimizer", "optimizer:cpu")
 
 OVERLAPS = frozenset({"tp", "pp", "ep", "dp_grad", "dp_param", "fsdp_prefetch"})
+
 """Words of the column ``overlaps``."""
+
 OF_DATA = frozenset({"dp_grad", "dp_param", "fsdp_prefetch"})
 
 DISPATCHERS = tuple(one.text for one in reversed(TokenDispatcher))
+
 """An all-to-all last: notes that name another one too are of that."""
 
 GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
+
 """Modules that a graph is captured of, in Megatron-LM's names and the order in which they are written."""
+
 WHOLE_STEPS = ("full_iteration", "local:full_iteration", "yes")
+
 GRAPHS_OF_MODULES = "transformer_engine:"
+
 GRAPHS_OF_LAYERS = "local (a graph per layer"
 
 TOKEN_DROP = re.compile(r"token[- ]?drop(?!less)")

@@ -13,8 +13,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from benchmarks.monotone.checks import FASTER, SLOWER, TOLERANCE, Seen, seen
-from benchmarks.monotone.problems import Case, random_cases
+from benchmarks.monotone.checks import FASTER, SLOWER, TOLERANCE, Case, Seen, random_cases, seen
 from costmodel.step.layer import layer_parts
 
 PER_JOB = 4

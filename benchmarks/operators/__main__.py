@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.operators.baselines import Unseen, group_lines, head, joined, lines
 from benchmarks.operators.exchanged import exchanged
 from benchmarks.operators.groups import DATA, Group, gemm_groups, linear_groups, read_linear_layers
 from benchmarks.operators.plans import planned
 from benchmarks.operators.scores import adapting, closest, evenly, held_out, predicted
-from benchmarks.operators.unseen import Unseen, group_lines, head, joined, lines
 from benchmarks.output import conclude, print_lines, refuse_wrong_input
 from costmodel.errors import SpecError
-from costmodel.timing.sampled_shapes import Shapes, matmul_shapes
-from planner.measure.fit.learning import learn_operator
+from costmodel.timing.sampled_source import Shapes, matmul_shapes
+from planner.measure.fit.operators import learn_operator
 
 LIMITS = {"matmul": (0.05, 0.15), "attention": (0.05, 0.15), "other": (0.08, 0.20)}
 """Largest median and 90th percentile of an operator's errors."""

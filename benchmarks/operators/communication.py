@@ -12,15 +12,22 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.operators.baselines import alpha_beta_seconds, datasheet_seconds, forest_seconds, interpolated_seconds
+from benchmarks.operators.baselines import (
+    Unseen,
+    alpha_beta_seconds,
+    datasheet_seconds,
+    forest_seconds,
+    interpolated_seconds,
+    joined,
+    score,
+)
 from benchmarks.operators.groups import DATA
-from benchmarks.operators.unseen import Unseen, joined, score
 from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import KINDS, Calls, calls_of
 from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.communication import FEWEST, learn_collectives
-from planner.measure.fit.estimation import Measured
+from planner.measure.fit.law import Measured
 
 PUBLISHED_KINDS = {"allreduce": "all_reduce", "all2all": "all_to_all", "sendrecv": "send", "send_recv": "send"}
 """Names of published tables that are not ours."""

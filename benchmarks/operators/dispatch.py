@@ -9,13 +9,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 
+from benchmarks.operators.baselines import Unseen, joined, score
 from benchmarks.operators.communication import facts
 from benchmarks.operators.groups import DATA
-from benchmarks.operators.unseen import Unseen, joined, score
-from costmodel.network.sampled_dispatch import PAYLOADS, Exchanges
+from costmodel.network.sampled_fabric import PAYLOADS, Exchanges
 from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.dispatch import learn_dispatch
-from planner.measure.fit.estimation import Measured
+from planner.measure.fit.law import Measured
 
 HIDDEN_SIZE, TOP_K, RANKS_PER_NODE = 7168, 8, 8
 """Of all rows: elements of a token, experts that it visits, devices of a node on InfiniBand."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.operators import dispatch
+from benchmarks.operators.baselines import Unseen, joined, line, lines
 from benchmarks.operators.communication import (
     System,
     by_ranks,
@@ -17,9 +18,8 @@ from benchmarks.operators.communication import (
     left_out,
     small_collectives,
 )
-from benchmarks.operators.unseen import Unseen, joined, line, lines
 from costmodel.network.link_law import Calls
-from planner.measure.fit.estimation import Measured
+from planner.measure.fit.law import Measured
 
 MOST_OF_COLLECTIVES = 0.10
 """Largest median of the errors of collectives."""

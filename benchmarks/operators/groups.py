@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.timing.gaussian_process import Rows
-from costmodel.timing.sampled_shapes import Shapes, attention_shapes, matmul_shapes, streaming_shapes
+from costmodel.timing.sampled_source import Shapes, attention_shapes, matmul_shapes, streaming_shapes
 
 DATA = Path(__file__).parent / "data"
 
@@ -54,7 +54,7 @@ class Group:
     operators
         Operator of each sample, by which errors are reported; shape (rows,).
     shapes, seconds, families
-        As :func:`planner.measure.fit.learning.learn_operator` takes them.
+        As :func:`planner.measure.fit.operators.learn_operator` takes them.
     """
 
     device: str

@@ -10,10 +10,10 @@ import numpy as np
 
 from planner.jobs.problem import Problem, load
 from planner.measure.fit.device import fit_device
+from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import Machine, Point, Sample, Timing
 from planner.measure.sample.shapes import points_to_measure
-from planner.measure.sample.work import least_flops, moved_bytes
 from planner.verbs.plan import plan
 
 MOST_RATIO = 1.5

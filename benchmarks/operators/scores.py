@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 
+from benchmarks.operators.baselines import Unseen, joined, score
 from benchmarks.operators.groups import CATALOG_NAMES, Group
-from benchmarks.operators.unseen import Unseen, joined, score
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.timing.gaussian_process import Rows
-from costmodel.timing.sampled import Rates, SampledTimes
-from planner.measure.fit.learning import NUM_FOLDS, deal_families, learn_operator, replace_rates
+from costmodel.timing.sampled_source import Rates, SampledTimes
+from planner.measure.fit.operators import NUM_FOLDS, deal_families, learn_operator, replace_rates
 
 FEW_FAMILIES = 12
 """Families up to which each is left out by itself."""

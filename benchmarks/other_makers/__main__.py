@@ -9,7 +9,7 @@ from pathlib import Path
 from planner.jobs.run_jobs import references
 from planner.jobs.run_table import read
 from planner.measure.runs.predictions import Prediction, predictions
-from planner.uncertainty.evidence.ground import list_gaps
+from planner.uncertainty.evidence.gaps import list_gaps
 from planner.uncertainty.intervals import Interval, step_interval
 
 RUNS = Path(__file__).with_name("runs.csv")

@@ -13,8 +13,7 @@ from typing import Any
 
 from benchmarks.paper import rows
 from costmodel import catalog
-from costmodel.axes import largest
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.facts.workload import Workload
 from costmodel.models.flops import flops_per_second_per_device, model_flops_per_token
@@ -34,7 +33,7 @@ from costmodel.step.rank_time import (
     waiting_seconds,
 )
 from costmodel.strategy import Strategy
-from costmodel.tables import Facts
+from costmodel.tables import Facts, largest
 from planner.jobs.checkpoints import schedule_checkpoints, schedule_every
 
 

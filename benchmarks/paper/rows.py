@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from costmodel import catalog
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice, Network
+from costmodel.facts.device import Cluster, EquippedDevice, Network
 from costmodel.facts.workload import Workload
 from costmodel.lowering import Shape, layer_operators
 from costmodel.strategy import (

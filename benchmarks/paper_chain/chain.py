@@ -20,7 +20,7 @@ from costmodel.lowering import (
     layer_communications,
     layer_operators,
 )
-from costmodel.lowering.framework.stage_dealing import framework_stages
+from costmodel.lowering.framework import framework_stages
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts

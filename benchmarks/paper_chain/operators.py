@@ -12,10 +12,9 @@ from benchmarks.operators.groups import DATA, gemm_groups, num_processors
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.timing.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
-from costmodel.timing.sampled import SampledTimes
-from costmodel.timing.sampled_shapes import Shapes, matmul_shapes
+from costmodel.timing.sampled_source import SampledTimes, Shapes, matmul_shapes
 from costmodel.timing.work import MatmulSize, Numbers, Operator
-from planner.measure.fit.learning import learn_operator
+from planner.measure.fit.operators import learn_operator
 
 LINEARS = {
     "qkv": "linear1",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.accuracy.left_out.folds import GROUP
-from benchmarks.accuracy.left_out.held_out import HELD_OUT, read_held_out
+from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, read_held_out
 from benchmarks.paper_chain.chain import HOST_SECONDS, composed, from_components
 from benchmarks.paper_chain.collectives import sampled_network
 from benchmarks.paper_chain.operators import sampled_operators

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from costmodel.errors import SpecError
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import Run

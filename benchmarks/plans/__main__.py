@@ -21,8 +21,7 @@ from planner.frameworks import TARGETS, export
 from planner.jobs.problem import load
 from planner.report.wording import gib
 from planner.results import Plan, PlanReport
-from planner.uncertainty.peaks import STARTS
-from planner.uncertainty.retries import RUNS_FAST, chance_fast
+from planner.uncertainty.peaks import RUNS_FAST, STARTS, chance_fast
 from planner.verbs.plan import plan
 
 OFFLOAD_GAIN = 0.1

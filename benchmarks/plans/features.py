@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.accuracy.tables import RUNS, read_table
+from benchmarks.accuracy.metrics import RUNS, read_table
 from benchmarks.output import format_generated
 from planner.measure.runs.predictions import Case, cases
-from planner.uncertainty.evidence.counts import TABLE, Counts
+from planner.uncertainty.evidence.counts import TABLE, Counts, traits_of
 from planner.uncertainty.evidence.features import feature_entries
-from planner.uncertainty.evidence.traits import traits_of
 
 SOURCE = "python -m benchmarks.plans.features --write: the strategies of the rows of benchmarks/measured_runs"
 

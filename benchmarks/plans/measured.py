@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from benchmarks.output import format_csv
 from costmodel.models.parameters import parameters
 from planner.jobs.run_table import Run
 from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.intervals import release_name, size_of
-from planner.uncertainty.measured import RUNS_TABLE, decisions_of, job_of
+from planner.uncertainty.records import RUNS_TABLE, decisions_of, job_of
 
 FILE = Path(__file__).parents[2] / "planner" / "uncertainty" / RUNS_TABLE
 

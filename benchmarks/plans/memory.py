@@ -14,25 +14,26 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from benchmarks.output import format_generated
 from costmodel.strategy import Sharding
 from planner.measure.calibrate.cases import group_of
 from planner.measure.runs.predictions import GIB, Prediction, predictions
-from planner.uncertainty.evidence.kinds import stack_of
+from planner.uncertainty.evidence.counts import stack_of
 from planner.uncertainty.peaks import (
+    RUNS_FAST,
     STARTS,
     TABLE,
     Law,
     Use,
     allocator_interval,
+    chance_fast,
     chance_to_fit,
     chances_without_groups,
     fit_laws,
     fit_laws_without_groups,
     interval_of,
 )
-from planner.uncertainty.retries import RUNS_FAST, chance_fast
 
 MOST_WRONG_SHARE = 0.02
 """Share of the runs that ran which may get a chance below one half."""

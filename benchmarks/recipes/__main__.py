@@ -16,7 +16,7 @@ from benchmarks.measured_runs.columns import COLLECTED, JOB
 from benchmarks.measured_runs.conversion import convert
 from benchmarks.output import format_csv
 from benchmarks.recipes.published import BRIDGE, DGXC, Published, read_published
-from costmodel.models.shape import COLUMNS, shape_of
+from costmodel.models.patterns import COLUMNS, shape_of
 
 CATALOG = Path(__file__).parents[2] / "costmodel" / "catalog" / "recipes"
 MODELS = Path(__file__).parents[1] / "measured_runs" / "collected" / "models.yaml"

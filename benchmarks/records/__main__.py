@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.tables import RUNS, read_table
+from benchmarks.accuracy.metrics import RUNS, read_table
 from benchmarks.output import format_csv
 from costmodel.models.flops import model_flops_per_token
-from costmodel.models.shape import COLUMNS as SHAPE
-from costmodel.models.shape import shape_of
+from costmodel.models.patterns import COLUMNS as SHAPE
+from costmodel.models.patterns import shape_of
 from planner.jobs.run_table import RejectedRow, Run
 from planner.measure.runs.predictions import Case, cases
+from planner.uncertainty.evidence.counts import architecture_of
 from planner.uncertainty.evidence.features import num_bits
-from planner.uncertainty.evidence.kinds import architecture_of
 from planner.uncertainty.records import record_month
 
 NEWER = RUNS.with_name("newer.csv")

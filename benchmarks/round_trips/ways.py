@@ -24,7 +24,7 @@ from planner.report import render
 from planner.report.records.reports import PlanReportRecord
 from planner.results import Plan, PlanReport
 from planner.verbs.any_job import read_any
-from planner.verbs.saved_plan import read_plan
+from planner.verbs.plan import read_plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

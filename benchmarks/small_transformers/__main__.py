@@ -18,14 +18,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.output import conclude, print_lines, refuse_wrong_input
-from benchmarks.small_transformers.comparison import compared, lines, mean_error, planned
-from benchmarks.small_transformers.composition import by_learning, composed, exactly, points_of
+from benchmarks.small_transformers.composition import (
+    by_learning,
+    compared,
+    composed,
+    exactly,
+    lines,
+    mean_error,
+    planned,
+    points_of,
+)
 from benchmarks.small_transformers.configurations import Configuration, configurations
-from benchmarks.small_transformers.measure import measure, read_steps
-from benchmarks.small_transformers.ranks import ENVIRONMENT
+from benchmarks.small_transformers.measure import ENVIRONMENT, measure, read_steps
 from costmodel.errors import SpecError, did_you_mean
-from planner.measure.sample.machine import require_torch
 from planner.measure.sample.run import sample_operators
+from planner.measure.sample.samples import require_torch
 from planner.measure.sample.table import read_samples
 
 LIMITS = {"cpu": 0.10, "cuda": 0.05}

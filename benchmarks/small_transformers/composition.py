@@ -7,36 +7,46 @@ where this sum differs from a measured step, it lacks what no operator has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.small_transformers.configurations import Configuration, job_of
-from costmodel.timing.sampled import Rates, SampledTimes
-from costmodel.timing.sampled_shapes import Shapes
+from benchmarks.small_transformers.measure import Step
+from costmodel.timing.sampled_source import Rates, SampledTimes, Shapes
 from planner.jobs.problem import load
-from planner.measure.fit.learning import FEWEST, fit_rates, learn_operator
+from planner.measure.fit.operators import FEWEST, fit_rates, learn_operator
+from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import Point, Sample, Sizes
-from planner.measure.sample.work import least_flops, moved_bytes
+from planner.verbs.plan import estimate
 
 ANY_DEVICE = "h100-80gb-sxm"
+
 """A device of the catalog to load jobs on: sizes of operators are the same on all."""
 
 NUM_BYTES = {"fp32": 4, "bf16": 2}
 
 TWICE = ("norms", "residuals")
+
 """Operators that a layer has in front of or behind both of its blocks."""
 
 ENDS = ("embedding", "final_norm", "head", "loss")
+
 """Operators outside of layers."""
 
 WEIGHT_GRADIENTS = "gradients of weights"
+
 """Where autograd keeps them, and adds those of a further micro-batch."""
 
 NOT_REPEATED = {"down": 0.0, "combine": 0.0, "residuals": 0.5}
+
 """Share of operators that recomputation repeats where it is not all: it ends with what the backward pass reads last."""
 
 
@@ -125,8 +135,8 @@ def points_of(chosen: Iterable[Configuration], dtype: str = "fp32") -> tuple[Poi
 
 
 # --- seconds of points -------------------------------------------------------------------------------------
-
 Seconds = Callable[[Point], float]
+
 """Seconds of a point; NaN: nobody knows."""
 
 
@@ -172,8 +182,94 @@ def _shapes(points: list[Point]) -> Shapes:
 
 
 # --- seconds of steps --------------------------------------------------------------------------------------
-
-
 def composed(one: Configuration, seconds: Seconds, dtype: str) -> float:
     """Seconds of a step as the sum of its operators."""
     return sum(part.times * seconds(part.point) for part in parts_of(one, dtype))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """
+    One configuration.
+
+    Parameters
+    ----------
+    configuration
+        The model and its step.
+    measured
+        What it takes.
+    predicted_seconds
+        What it should take; NaN: nobody knows.
+    """
+
+    configuration: Configuration
+    measured: Step
+    predicted_seconds: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted_seconds / self.measured.seconds - 1
+
+
+def compared(
+    chosen: Iterable[Configuration], steps: Mapping[str, Step], predicted: Mapping[str, float]
+) -> tuple[Compared, ...]:
+    """The configurations that were measured, in their order."""
+    return tuple(
+        Compared(configuration=one, measured=steps[one.name], predicted_seconds=predicted[one.name])
+        for one in chosen
+        if one.name in steps
+    )
+
+
+def mean_error(rows: Sequence[Compared]) -> float:
+    """Mean of the absolute relative errors; NaN as soon as one of them is, or if there are none."""
+    return statistics.fmean(abs(row.error) for row in rows) if rows else math.nan
+
+
+def lines(rows: Sequence[Compared]) -> Iterator[str]:
+    """A table in text, a row for each configuration, and the means."""
+    heads = f"{'measured, s':>12}{'spread':>8}{'steps':>7}{'on CPU':>8}{'predicted, s':>14}{'error':>8}"
+    yield f"{'configuration':28}{heads}"
+    for row in rows:
+        step = row.measured
+        yield (
+            f"{row.configuration.name:28}{step.seconds:>12.3f}{step.spread:>8.1%}{step.repeats:>7}"
+            f"{step.processor_seconds / step.seconds:>8.0%}{row.predicted_seconds:>14.3f}{row.error:>+8.1%}"
+        )
+    known = [row for row in rows if not math.isnan(row.error)]
+    unknown = len(rows) - len(known)
+    if known:
+        signed = statistics.fmean(row.error for row in known)
+        spread = statistics.fmean(row.measured.spread for row in known)
+        yield (
+            f"{len(known)} configurations: mean error {mean_error(known):.1%}, largest "
+            f"{max(abs(row.error) for row in known):.1%}, mean with sign {signed:+.1%}; "
+            f"steps spread by {spread:.1%} in the mean."
+        )
+    if unknown:
+        yield f"{unknown} configurations have operators that nobody knows."
+
+
+# --- predictions -------------------------------------------------------------------------------------------
+def planned(one: Configuration, device: str, *, precision: str | Mapping[str, Any]) -> float:
+    """
+    Seconds of a step as ``planner estimate`` has them.
+
+    Parameters
+    ----------
+    one
+        The configuration.
+    device
+        Path of a device file, or a name of the catalog.
+    precision
+        What it computes in, as a job says it.
+
+    Raises
+    ------
+    SpecError
+        If the job cannot be read.
+    """
+    problem = load(job_of(one, device, precision=precision), name=one.name, folder=Path.cwd())
+    return estimate(problem, {}).plan.step_seconds

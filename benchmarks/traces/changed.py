@@ -58,8 +58,8 @@ def report(seed: int = 0) -> Iterator[str | bool]:
         found = [parts(trace) for trace in old.traces]
         changed = replay(rebuild_graph(graph, found, layout_of(old), layout_of(new), network=durations)).iteration
         yield (
-            f"{_words(before):32}{_words(after):32}{take_recorded_times(graph).iteration / 1e3:>12,.1f}{changed / 1e3:>14,.1f}"
-            f"{wanted / 1e3:>12,.1f}"
+            f"{_words(before):32}{_words(after):32}{take_recorded_times(graph).iteration / 1e3:>12,.1f}"
+            f"{changed / 1e3:>14,.1f}{wanted / 1e3:>12,.1f}"
         )
         yield changed == wanted
 

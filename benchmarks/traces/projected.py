@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from benchmarks.accuracy.fit import chosen_constants, timed_cases
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.step.estimate import estimate
@@ -203,7 +203,7 @@ def constants_without(source: str, timed: Sequence[Case], known: References) -> 
     Constants of calibrations and frameworks fitted to rows of other sources and other models than a source has.
 
     The fit begins at the catalog's constants, which saw all rows, but ends where the others put it: it goes on until it
-    converges, as in :func:`planner.measure.calibrate.left_out.predict_left_out`.
+    converges, as in :func:`planner.measure.calibrate.fit.predict_left_out`.
     """
     models = {large.run.model for _, large in siblings(timed) if large.run.source.startswith(source)}
     others = [one for one in timed if not one.run.source.startswith(source) and one.run.model not in models]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from planner.measure.traces.breakdown import break_down
+from planner.measure.traces.breakdown import break_down, replay_without_events
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.comparisons import replay_without_events
-from planner.measure.traces.events import ON_STREAMS, Trace
+from planner.measure.traces.events import ON_STREAMS, Trace, length, union
 from planner.measure.traces.graph import Kind
-from planner.measure.traces.intervals import length, union
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.replay import replay, take_recorded_times

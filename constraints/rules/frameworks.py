@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.features import has_values, lists
+from costmodel.facts.device import Cluster
+from costmodel.facts.framework import has_values, lists
 from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mlp, Model
 from costmodel.facts.workload import Workload
-from costmodel.lowering.recompute import recomputes
+from costmodel.lowering.layer import recomputes
 from costmodel.strategy import (
     MODULES,
     CudaGraphs,

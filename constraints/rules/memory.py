@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from constraints.rule import Floats, Holds
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 
 
 def fits_in_device_memory(cluster: Cluster, *, device_bytes: Floats, memory_headroom_bytes: Floats) -> Holds:

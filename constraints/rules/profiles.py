@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.step.compute import layer_seconds

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from constraints.rule import Flags, Holds, Ints
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.features import has_values
+from costmodel.facts.device import Cluster
+from costmodel.facts.framework import has_values
 
 
 def release_has_tensor_parallelism(cluster: Cluster, *, tp: Ints) -> Holds:

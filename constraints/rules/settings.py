@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, implies
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Attention, Model
 from costmodel.facts.workload import Workload
-from costmodel.lowering.framework.settings import NARROW_WEIGHTS
-from costmodel.lowering.recompute import recomputes
+from costmodel.lowering.framework import NARROW_WEIGHTS
+from costmodel.lowering.layer import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher, captures
 
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
 from costmodel.catalog.releases import release_of
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Attention, Model
 from costmodel.facts.workload import Workload
-from costmodel.lowering.framework.settings import loss_of
+from costmodel.lowering.framework import loss_of
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Holds, Ints, implies
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 
 

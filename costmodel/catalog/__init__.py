@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import Any
 
-from costmodel.catalog.aliases import Named, find_device, find_unique_device, means_several, spellings
-from costmodel.catalog.files import LOADER, MOST_SPELLINGS, entry, merge_mappings, names, read, require_known
-from costmodel.catalog.hardware import (
+from costmodel.catalog.aliases import (
+    Named,
     architectures,
     calibration,
     calibration_chain,
@@ -17,9 +16,14 @@ from costmodel.catalog.hardware import (
     device_entry,
     device_of,
     devices,
+    find_device,
+    find_unique_device,
+    means_several,
     power_draw,
     silicon,
+    spellings,
 )
+from costmodel.catalog.files import LOADER, MOST_SPELLINGS, entry, merge_mappings, names, read, require_known
 from costmodel.catalog.software import (
     default_framework,
     framework,
@@ -35,7 +39,7 @@ from costmodel.catalog.software import (
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
-from costmodel.lowering.framework.settings import apply_framework
+from costmodel.lowering.framework import apply_framework
 from costmodel.validation import build
 
 __all__ = [

@@ -42,7 +42,7 @@ def require_table(text: str, *, columns: int, words: int) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SampledOperator:
     """
-    One pass of one kind of operator, the input of :class:`costmodel.timing.sampled.SampledTimes`.
+    One pass of one kind of operator, the input of :class:`costmodel.timing.sampled_source.SampledTimes`.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Fabric:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SampledTier:
     """
-    Learned error of the link law inside nodes, or between them: :class:`costmodel.network.sampled.Deviations`.
+    Learned error of the link law inside nodes, or between them: :class:`costmodel.network.sampled_fabric.Deviations`.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class SampledTier:
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SampledFabric:
     """
-    Collectives of one fabric, the input of :class:`costmodel.network.sampled.SampledCollectives`.
+    Collectives of one fabric, the input of :class:`costmodel.network.sampled_fabric.SampledCollectives`.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.facts.fields import Dtype
 from costmodel.lowering.shape import Shape
-from costmodel.timing.sampled_shapes import FLASH_BACKWARD
+from costmodel.timing.sampled_source import FLASH_BACKWARD
 from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 FULL_BACKWARD = 2.0

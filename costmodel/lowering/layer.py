@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.lowering.attention import attention_communications, attention_operators
 from costmodel.lowering.embedding import next_token_communications, next_token_operators
-from costmodel.lowering.experts import experts_communications, experts_operators
-from costmodel.lowering.kernels import attach_kernel, elementwise, norms
+from costmodel.lowering.experts import experts_communications, experts_operators, mlp_communications, mlp_operators
+from costmodel.lowering.kernels import EAGER, attach_kernel, elementwise, norms
 from costmodel.lowering.latent_attention import latent_attention_communications, latent_attention_operators
 from costmodel.lowering.linear_attention import linear_attention_communications, linear_attention_operators
 from costmodel.lowering.mamba import mamba_communications, mamba_operators
-from costmodel.lowering.mlp import mlp_communications, mlp_operators
 from costmodel.lowering.shape import Shape
-from costmodel.timing.work import Communication, Operator
+from costmodel.strategy import MODULES, Recompute
+from costmodel.tables import present, sum_last
+from costmodel.timing.work import Communication, Numbers, Operator
 
 OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     Attention: attention_operators,
@@ -26,6 +31,7 @@ OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     Mlp: mlp_operators,
     Experts: experts_operators,
 }
+
 """Function that returns the operators of a block, by its record."""
 
 COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = {
@@ -36,6 +42,7 @@ COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = 
     Mlp: mlp_communications,
     Experts: experts_communications,
 }
+
 """Function that returns the collectives of a block, by its record."""
 
 GRAPH_MODULE: dict[type, str] = {
@@ -45,6 +52,7 @@ GRAPH_MODULE: dict[type, str] = {
     Mamba: "mamba",
     Mlp: "mlp",
 }
+
 """
 The module of CUDA graphs that holds a block with its norms and its residual.
 
@@ -137,3 +145,168 @@ def _residual(shape: Shape) -> Operator:
     rows = shape.tokens / shape.sequence_shards
     added = attach_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
     return replace(added, saved_bytes=shape.memory.dropout_mask_bytes * elements, saved_as="dropout")
+
+
+FIRST_MODULE = int(Recompute.of(MODULES[0]))
+
+"""The decision's value for the first module; each further one doubles it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Module:
+    """
+    A module of a layer that the backward pass may recompute.
+
+    Parameters
+    ----------
+    drops
+        Saved tensors that it does not keep, by ``saved_as`` of their operators, and the dropped share of each.
+    repeats
+        Names of the operators that run again, and the repeated share of each.
+    """
+
+    drops: Mapping[str, float]
+    repeats: Mapping[str, float]
+
+
+def _all_of(*names: str) -> dict[str, float]:
+    return dict.fromkeys(names, 1.0)
+
+
+PROJECTIONS = ("qkv", "query_projection", "key_projection", "value_projection")
+
+FEED_FORWARD_PROJECTIONS = ("up", "gate_projection", "up_projection")
+
+"""Linears of one input each, as one matmul or several."""
+
+CONTENTS: dict[str, Module] = {
+    "core_attention": Module(drops=_all_of("core_attention"), repeats=_all_of("core_attention", "softmax")),
+    "qkv": Module(drops=_all_of("qkv"), repeats=_all_of(*PROJECTIONS, "q_up", "kv_up", "qk_norm", "rotary")),
+    "norms": Module(drops={**_all_of("norm_output"), "eager_norm": 2 / 3}, repeats=_all_of("norms")),
+    "mlp": Module(drops=_all_of("mlp", "activation"), repeats=_all_of(*FEED_FORWARD_PROJECTIONS, "activation", "down")),
+    "shared_experts": Module(
+        drops=_all_of("shared_mlp", "shared_activation"),
+        repeats=_all_of(
+            *(f"shared_{name}" for name in FEED_FORWARD_PROJECTIONS), "shared_activation", "shared_down", "shared_gate"
+        ),
+    ),
+    "expert_activation": Module(drops=_all_of("expert_hidden"), repeats=_all_of("expert_clamps", "expert_activation")),
+    "experts": Module(
+        drops=_all_of("router", "experts", "expert_activation"),
+        repeats={
+            **_all_of("router", "top_k", "dispatch", "sort", "expert_up", "expert_down", "expert_bias", "combine"),
+            **_all_of("latent_down", "latent_up"),
+        },
+    ),
+    "every_other_matmul": Module(
+        drops={
+            **_all_of("attention_input", "mlp"),
+            "activation": 1 / 2,
+            "eager_activation": 2 / 3,
+            "eager_norm": 2 / 3,
+        },
+        repeats={
+            **_all_of("norms", "rotary", "output_projection", "activation", "key_projection", "up_projection"),
+            "qkv": 1 / 6,
+            "up": 1 / 2,
+        },
+    ),
+}
+
+"""
+Contents of Megatron-LM's ``recompute_modules`` (``megatron/core/transformer/transformer_config.py``, 0.14): core_attn,
+mla_up_proj (``qkv``), layernorm, mlp, shared_experts, moe_act, moe (``experts``). MoFa's selective recomputation is
+``core_attention+qkv``, its equations (29) and (30).
+
+``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators). It keeps the outputs of the attention
+core and of every second matmul: wq, wv, w1 and w2. It keeps one of eager SwiGLU's three tensors, and the input of eager
+norms. It recomputes wk (a sixth of Q, K and V at 4 queries per key), wo, w3 and all operators between them. It cannot
+be combined with other modules.
+"""
+
+
+def sum_by_module(operators: Iterable[Operator], values: Iterable[Numbers], *, dropped: bool) -> list[Numbers]:
+    """
+    Sum over the operators of each module, in the order of ``MODULES`` and in the unit of ``values``.
+
+    Derivation: each operator is weighted by the share of it that the module drops or repeats (:data:`CONTENTS`, after
+    Megatron-LM's ``recompute_modules``).
+
+    Parameters
+    ----------
+    operators, values
+        Operators of a layer; a number of each operator, such as seconds or bytes.
+    dropped
+        True sums over the tensors that a module drops, False over the operators that it repeats.
+    """
+    pairs = list(zip(operators, values, strict=True))
+    return [
+        sum((value * _share(operator, CONTENTS[name], dropped) for operator, value in pairs), start=0.0)
+        for name in MODULES
+    ]
+
+
+BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
+
+"""Operators whose results a dense layer's backward pass does not read, and the share of each."""
+
+
+def early_stop_saving(operators: Iterable[Operator], values: Iterable[Numbers]) -> Numbers:
+    """
+    Sum, in the unit of ``values``, over the operators that full recomputation need not repeat.
+
+    Derivation: recomputation may end with the last tensor that the backward pass reads; the operators after it
+    (:data:`BEHIND_THE_LAST_KEPT`) need no second run.
+    """
+    pairs = zip(operators, values, strict=True)
+    return sum((BEHIND_THE_LAST_KEPT.get(operator.name, 0.0) * value for operator, value in pairs), start=0.0)
+
+
+def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.bool_]:
+    """
+    Return True where a decision recomputes a module by itself; full recomputation names none.
+
+    >>> bool(recomputes("qkv", recompute=Recompute.SELECTIVE)), bool(recomputes("mlp", recompute=Recompute.SELECTIVE))
+    (True, False)
+    """
+    values = np.asarray(recompute, dtype=np.int64)
+    chosen = np.where(values == int(Recompute.SELECTIVE), int(CORE_AND_PROJECTIONS), values)
+    return np.asarray(chosen & (FIRST_MODULE << MODULES.index(name)) != 0)
+
+
+def sum_over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:
+    """
+    Sum of a number per module over the recomputed modules, in the unit of ``values`` (seconds, bytes).
+
+    Derivation: modules drop and repeat disjoint shares of operators (:data:`CONTENTS`), so that their numbers add up.
+    The shape is that of ``values`` without its last axis.
+
+    Parameters
+    ----------
+    values
+        A number of each module, in the order of ``MODULES`` on the last axis.
+    recompute
+        Decision; broadcasts against the axes before the last.
+    """
+    decisions = np.asarray(recompute)
+    total: NDArray[np.float64] = np.zeros(())
+    for decision in present(decisions):
+        chosen = _module_indices(decision)
+        if chosen:
+            total = np.where(decisions == decision, sum_last(values[..., chosen]), total)
+    return total
+
+
+@cache
+def _module_indices(decision: int) -> list[int]:
+    return [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
+
+
+CORE_AND_PROJECTIONS = Recompute.of("core_attention", "qkv")
+
+
+def _share(operator: Operator, module: Module, dropped: bool) -> float:
+    if not dropped:
+        return module.repeats.get(operator.name, 0.0)
+    saved = operator.saved_as
+    return module.drops.get(saved, module.drops.get(saved.removeprefix(EAGER), 0.0))

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import Silicon
+from costmodel.facts.device import Cluster, Silicon
 from costmodel.facts.fields import Dtype
 from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
 from costmodel.facts.model import Model

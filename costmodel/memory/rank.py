@@ -10,17 +10,19 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, add_layer_axis, largest, sum_last
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
-from costmodel.memory.allocator import held_share
-from costmodel.memory.footprint import EmbeddingHeadFootprint, LayerFootprint, embedding_head_footprint, layer_footprint
 from costmodel.memory.parts import (
+    EmbeddingHeadFootprint,
+    LayerFootprint,
     activation_bytes,
+    embedding_head_footprint,
     gathered_bytes,
     gradient_bytes,
+    held_share,
     host_state_bytes_per_byte,
     kept_bytes,
+    layer_footprint,
     offloaded_bytes,
     offloaded_state_fraction,
     optimizer_bytes,
@@ -32,7 +34,17 @@ from costmodel.network.groups import Group, dense_data_group, expert_data_group,
 from costmodel.pipelines.schedules import chunks_alive, parameter_copies
 from costmodel.pipelines.stages import Stages, stages
 from costmodel.strategy import Sharding, Strategy
-from costmodel.tables import Facts, lookup, memoize_last, microbatches
+from costmodel.tables import (
+    Array,
+    Decisions,
+    Facts,
+    add_layer_axis,
+    largest,
+    lookup,
+    memoize_last,
+    microbatches,
+    sum_last,
+)
 from costmodel.timing.work import Numbers
 
 StateBytes: TypeAlias = Callable[..., Numbers]

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.model import Numerics, Rotary, Routing
 from costmodel.validation import shown
 
 MAX_FILE_BYTES = 4 * 2**20
+
 """Largest accepted file, far above any config.json."""
 
 MAX_COUNT = 10**7
+
 """Largest accepted count, above every width, vocabulary and number of heads of any config so far."""
 
 MAX_LAYERS = 4096
+
 """Largest number of layers, as in :class:`costmodel.facts.model.Model`."""
 
 
@@ -46,16 +52,15 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"),
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),
 }  # fmt: skip
+
 """Spellings of one concept; two of them in one file must agree."""
 
-
 OF_EVERY_MODEL = ("num_layers", "hidden_size", "vocab_size", "num_heads")
+
 """Concepts that are at least one in every model."""
 
 
 # --- the file ------------------------------------------------------------------------------------------------
-
-
 def read_mapping(file: Path) -> Mapping[str, Any]:
     """
     Read the object in a JSON file.
@@ -102,6 +107,7 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
 
 
 NO_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+
 """
 Values of non-finite numbers that Python writes into JSON, such as the ``time_step_limit`` of Mamba-2; transformers 5
 writes ``{"__float__": "Infinity"}``. No size may be one of them.
@@ -146,8 +152,6 @@ def wrong_counts(mapping: Mapping[str, Any], where: str) -> Iterator[SpecError]:
 
 
 # --- a mapping that names what it does not understand ------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Config:
     """A configuration and its dotted path."""
@@ -221,3 +225,218 @@ def _uniform_value(value: object) -> object:
     """Return the number of a list that repeats it for every layer; other values unchanged."""
     is_same = isinstance(value, list) and bool(value) and all(type(one) is int and one == value[0] for one in value)
     return value[0] if isinstance(value, list) and is_same else value
+
+
+GELU, GELU_TANH, SQUARED_RELU = "gelu", "gelu_pytorch_tanh", "relu2"
+
+_PLAIN = Numerics(
+    norm_epsilon=1e-6,
+    initializer_range=0.02,
+    attention_dropout=0.0,
+    hidden_dropout=0.0,
+    embedding_dropout=0.0,
+    activation="silu",
+    rotary=Rotary(base=10000.0, fraction=1.0),
+)
+
+"""Llama's defaults, which the code of most families follows."""
+
+_LARGER_EPSILON = replace(_PLAIN, norm_epsilon=1e-5)
+
+
+def _rotary(base: float, fraction: float = 1.0) -> Rotary:
+    return Rotary(base=base, fraction=fraction)
+
+
+def _routing(
+    score_function: Literal["softmax", "sigmoid"] = "softmax",
+    *,
+    normalizes: bool,
+    aux: float | None = None,
+    scaling: float = 1.0,
+) -> Routing:
+    """Return the routing of a family; sigmoids come with a bias that balances the load."""
+    return Routing(
+        score_function=score_function,
+        normalizes=normalizes,
+        expert_bias=score_function == "sigmoid",
+        scaling_factor=scaling,
+        aux_loss_coefficient=aux,
+    )
+
+
+_DEEPSEEK_V3 = replace(
+    _PLAIN, routing=replace(_routing("sigmoid", normalizes=True, scaling=2.5), num_groups=8, group_topk=4)
+)
+
+_GEMMA = replace(_PLAIN, activation=GELU_TANH, norm_weights_from_one=True)
+
+_GEMMA_2 = replace(_GEMMA, attention_softcap=50.0, logit_softcap=30.0, score_scale=256**-0.5)
+
+_GEMMA_3 = replace(
+    _GEMMA, score_scale=256**-0.5, rotary=_rotary(1_000_000.0), windowed_rotary=_rotary(10000.0)
+)  # fmt: skip
+
+_GPT_2 = replace(_PLAIN, norm_epsilon=1e-5, activation="gelu_new")
+
+_GRANITE = replace(_PLAIN, score_scale=1.0)
+
+_GRANITE_MOE = replace(_GRANITE, routing=_routing(normalizes=True, aux=0.001))
+
+_QWEN_3_5 = replace(_PLAIN, rotary=_rotary(10000.0, 0.25), norm_weights_from_one=True)
+
+CLASS_DEFAULTS: Mapping[str, Numerics] = {
+    "bamba": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.5)),
+    "bloom": replace(_LARGER_EPSILON, activation=GELU, rotary=None),
+    "deepseek_v2": replace(_PLAIN, routing=_routing(normalizes=False)),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "dots1": replace(_PLAIN, routing=_routing("sigmoid", normalizes=False)),
+    "ernie4_5": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0)),
+    "ernie4_5_moe": replace(
+        _LARGER_EPSILON,
+        rotary=_rotary(500_000.0),
+        routing=replace(_routing(normalizes=True, aux=0.001), expert_bias=True),
+    ),
+    "falcon": replace(_LARGER_EPSILON, activation=GELU),
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA_2,
+    "gemma3": _GEMMA_3,
+    "gemma3_text": _GEMMA_3,
+    "glm": replace(_PLAIN, norm_epsilon=1.5625e-07, rotary=_rotary(10000.0, 0.5)),
+    "glm4": replace(_PLAIN, norm_epsilon=1.5625e-07, rotary=_rotary(10000.0, 0.5)),
+    "glm4_moe": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.5), routing=_routing("sigmoid", normalizes=True)),
+    "glm4_moe_lite": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=1.8)),
+    "gpt2": replace(_GPT_2, attention_dropout=0.1, hidden_dropout=0.1, embedding_dropout=0.1, rotary=None),
+    "gpt_neox": replace(_LARGER_EPSILON, activation=GELU, rotary=_rotary(10000.0, 0.25)),
+    "gpt_oss": replace(
+        _LARGER_EPSILON,
+        activation_limit=7.0,
+        rotary=Rotary(
+            base=150_000.0,
+            fraction=1.0,
+            scaling="yarn",
+            parameters=(
+                ("beta_fast", 32.0),
+                ("beta_slow", 1.0),
+                ("factor", 32.0),
+                ("original_max_position_embeddings", 4096.0),
+                ("truncate", 0.0),
+            ),
+        ),
+        routing=_routing(normalizes=True, aux=0.001),
+    ),
+    "gptj": _GPT_2,
+    "granite": _GRANITE,
+    "granitemoe": _GRANITE_MOE,
+    "granitemoeshared": _GRANITE_MOE,
+    "hunyuan_v1_dense": _LARGER_EPSILON,
+    "hunyuan_v1_moe": replace(_LARGER_EPSILON, routing=_routing(normalizes=True)),
+    "kimi_k2": _DEEPSEEK_V3,
+    "llama": _PLAIN,
+    "llama4_text": replace(
+        _LARGER_EPSILON,
+        rotary=_rotary(500_000.0),
+        routing=replace(_routing("sigmoid", normalizes=False, aux=0.001), expert_bias=False),
+    ),
+    "mamba2": replace(_LARGER_EPSILON, initializer_range=0.1, rotary=None),
+    "minimax": replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0), routing=_routing(normalizes=True, aux=0.001)),
+    "minimax_m2": replace(_PLAIN, rotary=_rotary(5_000_000.0), routing=_routing("sigmoid", normalizes=True, aux=0.001)),
+    "mistral": _PLAIN,
+    "mixtral": replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0), routing=_routing(normalizes=True, aux=0.001)),
+    "nemotron": replace(
+        _LARGER_EPSILON,
+        initializer_range=0.0134,
+        activation=SQUARED_RELU,
+        rotary=_rotary(10000.0, 0.5),
+        norm_weights_from_one=True,
+    ),
+    "nemotron_h": replace(
+        _LARGER_EPSILON, activation=SQUARED_RELU, rotary=None, routing=_routing("sigmoid", normalizes=True)
+    ),
+    "olmo": _LARGER_EPSILON,
+    "olmo2": _LARGER_EPSILON,
+    "olmo3": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0), windowed_rotary=_rotary(500_000.0)),
+    "olmoe": replace(_LARGER_EPSILON, routing=_routing(normalizes=False, aux=0.01)),
+    "opt": replace(_LARGER_EPSILON, activation="relu", hidden_dropout=0.1, embedding_dropout=0.1, rotary=None),
+    "phi": replace(_GPT_2, rotary=_rotary(10000.0, 0.5)),
+    "phi3": _LARGER_EPSILON,
+    "phi4_multimodal": _LARGER_EPSILON,
+    "qwen2": _PLAIN,
+    "qwen2_moe": replace(_PLAIN, routing=_routing(normalizes=False, aux=0.001)),
+    "qwen3": _PLAIN,
+    "qwen3_5_moe_text": replace(_QWEN_3_5, routing=_routing(normalizes=True, aux=0.001)),
+    "qwen3_5_text": _QWEN_3_5,
+    "qwen3_moe": replace(_PLAIN, routing=_routing(normalizes=False, aux=0.001)),
+    "qwen3_next": replace(
+        _PLAIN,
+        rotary=_rotary(10000.0, 0.25),
+        norm_weights_from_one=True,
+        routing=_routing(normalizes=True, aux=0.001),
+    ),
+    "seed_oss": replace(_PLAIN, attention_dropout=0.1, hidden_dropout=0.1),
+    "smollm3": replace(_PLAIN, rotary=_rotary(2_000_000.0)),
+}
+
+"""Defaults by family, including constants of the code such as the epsilon of OPT's norms and a router's function."""
+
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+"""Name of an owner and a model; relative paths that begin with a dot do not match."""
+
+FILE = "config.json"
+
+
+def is_hub_name(name: str) -> bool:
+    """
+    Return True if a text has the form of a name on the hub.
+
+    >>> is_hub_name("meta-llama/Meta-Llama-3-70B"), is_hub_name("models/config.json"), is_hub_name("./llama/70b")
+    (True, False, False)
+    """
+    return NAME.fullmatch(name) is not None and ".." not in name and not name.endswith((".json", ".yaml", ".yml"))
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the ``huggingface_hub`` cache."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environment.get(name):
+            return Path(environment[name]).expanduser()
+    caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environment.get("HF_HOME") or f"{caches}/huggingface"
+    return Path(home).expanduser() / "hub"
+
+
+def find_cached_config(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """
+    Return the path of a model's ``config.json`` in the cache; None if there is none.
+
+    Parameters
+    ----------
+    name
+        Name on the hub.
+    environment
+        Variables that set the place of the cache: ``HF_HUB_CACHE``, ``HF_HOME``, ``XDG_CACHE_HOME``.
+
+    Raises
+    ------
+    SpecError
+        If the cache holds several revisions and none of them is ``main``.
+    """
+    folder = cache_folder(environment) / f"models--{name.replace('/', '--')}"
+    main = _revision(folder / "refs" / "main")
+    if main and (path := folder / "snapshots" / main / FILE).is_file():
+        return path
+    found = sorted(path for path in folder.glob(f"snapshots/*/{FILE}") if path.is_file())
+    if len(found) > 1:
+        problem = f"{shown(name)} is in the cache in {len(found)} revisions, none of which is 'main'."
+        raise SpecError("model", problem, f"Give the path of one, such as {found[-1]}.")
+    return found[0] if found else None
+
+
+def _revision(file: Path) -> str:
+    """Return the commit that a reference names; empty if there is none."""
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    return text if text.isalnum() else ""

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
-from costmodel.lowering.recompute import CONTENTS, recomputes
+from costmodel.lowering.layer import CONTENTS, recomputes
 from costmodel.models.parameters import KEPT, whole_shape
 from costmodel.strategy import Recompute
 from costmodel.timing.work import BETWEEN_TOKENS, MEMORY_BOUND, Numbers, Operator

@@ -7,10 +7,8 @@ from dataclasses import replace
 from math import isclose, isfinite
 from typing import Any, Literal
 
-from costmodel.facts.model import Attention, LatentAttention, Layer
-from costmodel.facts.numerics import Numerics, Rotary, Routing
-from costmodel.models.class_defaults import CLASS_DEFAULTS
-from costmodel.models.config_json import Config, Switch
+from costmodel.facts.model import Attention, LatentAttention, Layer, Numerics, Rotary, Routing
+from costmodel.models.config_json import CLASS_DEFAULTS, Config, Switch
 from costmodel.validation import shown
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -34,7 +32,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "aux_loss_coefficient": ("router_aux_loss_coef", "aux_loss_alpha"),
     "input_jitter": ("router_jitter_noise",),
 }  # fmt: skip
-"""Spellings of a fact by its name in :mod:`costmodel.facts.numerics`; two of them in one file must agree."""
+"""Spellings of a fact by its name in :mod:`costmodel.facts.model`; two of them in one file must agree."""
 
 NAMES = {name: spellings[0] for name, spellings in SPELLINGS.items()}
 """Most common spelling of each fact."""

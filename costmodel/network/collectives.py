@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import Network
+from costmodel.facts.device import Cluster, Network
 from costmodel.lowering.shape import distinct_ranks_fraction
 from costmodel.network.sampled_fabric import sampled_seconds
 from costmodel.strategy import TokenDispatcher, deduplicates_dispatch

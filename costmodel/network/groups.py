@@ -10,8 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodel.timing.work import Numbers
+from costmodel.facts.device import Cluster, EquippedDevice
+from costmodel.lowering.shape import Shape
+from costmodel.network.collectives import communication_seconds, copying_seconds, leaves_scale_up_domain
+from costmodel.strategy import CudaGraphs
+from costmodel.timing.roofline import STREAMING_SECONDS
+from costmodel.timing.work import Communication, Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,3 +67,111 @@ def sharding_group(group: Group, *, sharding_ranks: int | None) -> Group:
 def pipeline_group(*, tp: Numbers, cp: Numbers, dp: Numbers, pp: Numbers) -> Group:
     """Return the ranks that hold the stages of one pipeline."""
     return Group(ranks=pp, stride=tp * cp * dp)
+
+
+TENSOR_PARALLEL = ("tp", "etp")
+
+"""Groups whose ranks split matmuls."""
+
+LAUNCHES_AFTER_COLLECTIVE = 3
+
+"""
+Number of launches until an idle device runs a long kernel again: after a collective come a residual's addition, a norm,
+a linear.
+"""
+
+
+def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> tuple[Numbers, Numbers]:
+    """
+    Seconds of the copies of a collective's whole tensor into or out of the order of ranks, in either pass.
+
+    Derivation: the tensor is read and written once at the achieved memory bandwidth, and one kernel's gap passes.
+    """
+    copies = communication.forward_copies, communication.backward_copies
+    if not any(np.any(number) for number in copies):
+        return 0.0, 0.0
+    once = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
+    forward, backward = (np.asarray(number * once * is_called(communication, shape)) for number in copies)
+    return forward, backward
+
+
+def call_group(name: str, shape: Shape) -> Group:
+    """Return the group of ranks in a layer's collective: ``tp``, ``cp``, ``ep`` or ``etp``."""
+    return layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+
+
+def is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
+    """Return True where the collective has bytes to send and more than one rank."""
+    return (np.asarray(communication.nbytes) > 0) & (np.asarray(call_group(communication.group, shape).ranks) > 1)
+
+
+def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
+    """
+    Seconds of a collective and its gap; 0 without bytes or other ranks.
+
+    Derivation: the transfer of MoFa's equation (2) by :func:`communication_seconds`, plus :func:`gap_seconds`, in which
+    nothing is sent yet.
+    """
+    called = is_called(communication, shape)
+    if not called.ndim and not called:
+        return 0.0
+    group = call_group(communication.group, shape)
+    dispatcher = shape.token_dispatcher
+    seconds = communication_seconds(
+        cluster, communication, ranks=group.ranks, stride=group.stride, token_dispatcher=dispatcher
+    )
+    gap = gap_seconds(communication, cluster.device, shape)
+    return np.asarray((seconds + gap) * called)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedCall:
+    """
+    A collective of a layer with its time.
+
+    Parameters
+    ----------
+    one
+        The collective.
+    seconds
+        Seconds of one call alone: :func:`call_seconds`.
+    copying, leaving
+        Seconds of it in which processors copy bytes, and in which it uses the network adapter.
+    """
+
+    one: Communication
+    seconds: Numbers
+    copying: Numbers
+    leaving: Numbers
+
+
+def time_call(cluster: Cluster, communication: Communication, shape: Shape) -> TimedCall:
+    """Return a collective with its seconds alone and on the links, by :func:`copying_seconds`."""
+    seconds, group = call_seconds(cluster, communication, shape), call_group(communication.group, shape)
+    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
+    return TimedCall(
+        one=communication,
+        seconds=seconds,
+        copying=copying_seconds(
+            cluster, seconds, lambda other: call_seconds(other, communication, shape), leaves=leaves
+        ),
+        leaving=np.where(leaves, seconds, 0.0),
+    )
+
+
+def gap_seconds(communication: Communication, device: EquippedDevice, shape: Shape) -> Numbers:
+    """
+    Seconds of gaps beside a collective: the gap of its kernel, and launches that the device waits for.
+
+    Derivation: a tensor-parallel collective is a kernel between others and has their gap. A host that waits for the
+    collective launches :data:`LAUNCHES_AFTER_COLLECTIVE` kernels after it. With blocking launches, the host also starts
+    the collective only then. Only graphs of a whole iteration hold collectives; the host does not launch those.
+    """
+    is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
+    launches = (
+        LAUNCHES_AFTER_COLLECTIVE * device.behaviour.host.blocking_collectives
+        + device.behaviour.host.launch_blocking * is_launched
+    )
+    gap = device.constants.kernel_gap_seconds if communication.group in TENSOR_PARALLEL else 0.0
+    seconds: Numbers = gap + launches * device.constants.launch_overhead_seconds
+    return seconds

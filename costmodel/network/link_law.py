@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from costmodel.facts.samples import Fabric
 from costmodel.timing.gaussian_process import Rows
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send")
+
 """Kinds of sampled collectives; ``send``: one rank sends to another."""
 
 ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "all_to_all", "send"))
@@ -90,6 +91,7 @@ class Calls:
 
 
 NUM_SIZES = 4
+
 """Number of leading features that are sizes."""
 
 
@@ -118,12 +120,14 @@ def calls_of(kind: ArrayLike, *, nbytes: ArrayLike, ranks: ArrayLike, nodes: Arr
 
 
 # --- the law -----------------------------------------------------------------------------------------------
-
 INSIDE = ("bandwidth", "slow_bandwidth", "summing_bandwidth", "step_seconds", "segment_seconds")
+
 BETWEEN = ("network_bandwidth", "node_network_bandwidth", "node_seconds", "network_segment_seconds")
+
 BY_KIND = ("launch_seconds", "network_launch_seconds", "share", "network_share")
 
 CONSTANTS = (*INSIDE, *BETWEEN, *(f"{name}.{kind}" for name in BY_KIND for kind in KINDS))
+
 """
 Names of the law's constants: bandwidths in bytes per second, times in seconds, shares of bandwidths by kind.
 
@@ -229,3 +233,66 @@ def _network_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabri
 def _kind_values(constants: Mapping[str, float], name: str, calls: Calls) -> Rows:
     values: Rows = np.array([constants[f"{name}.{kind}"] for kind in KINDS])[calls.kinds]
     return values
+
+
+Law = Callable[[Mapping[str, float]], Rows]
+
+"""Function that returns the seconds of each row, from constants by name."""
+
+STEP = 1e-3
+
+"""Step in a logarithm for numerical derivatives."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimates:
+    """
+    Positive constants by name, with normally distributed logarithms.
+
+    Parameters
+    ----------
+    names
+        Names of the constants.
+    logarithms
+        Natural logarithms of the most likely values; shape (names,).
+    covariance
+        Covariance of the logarithms; shape (names, names).
+    """
+
+    names: tuple[str, ...]
+    logarithms: Rows
+    covariance: Rows
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Most likely values by name."""
+        return dict(zip(self.names, np.exp(self.logarithms).tolist(), strict=True))
+
+    def deviation(self, name: str) -> float:
+        """Standard deviation of a constant's logarithm."""
+        place = self.names.index(name)
+        return float(np.sqrt(self.covariance[place, place]))
+
+    def variance(self, law: Law) -> Rows:
+        r"""
+        Variance of the logarithm of a law's seconds due to the constants; shape (rows,).
+
+        .. math:: v = J \Sigma J^T, \qquad J_{ij} = \partial \log t_i / \partial \log c_j
+
+        Derivation: within a constant's uncertainty, a law is nearly a power of the constant.
+        """
+        slopes = jacobian(lambda logarithms: law(self.named(logarithms)), self.logarithms)
+        variance: Rows = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
+        return variance
+
+    def named(self, logarithms: Rows) -> dict[str, float]:
+        """Return the constants of these logarithms by name."""
+        return dict(zip(self.names, np.exp(logarithms).tolist(), strict=True))
+
+
+def jacobian(seconds: Callable[[Rows], Rows], logarithms: Rows) -> Rows:
+    """Return derivatives of the logarithms of seconds by logarithms of constants; shape (rows, constants)."""
+    here = np.log(seconds(logarithms))
+    moved = [np.log(seconds(logarithms + STEP * unit)) for unit in np.eye(len(logarithms))]
+    slopes: Rows = (np.column_stack(moved) - here[:, None]) / STEP
+    return slopes

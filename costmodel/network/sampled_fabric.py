@@ -3,22 +3,212 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from costmodel.axes import OncePerRow
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.samples import SampledFabric, SampledTier
-from costmodel.network.estimates import Estimates
-from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, calls_of
-from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.timing.gaussian_process import Rows, fit_samples
+from costmodel.facts.device import Cluster, Network
+from costmodel.facts.samples import Fabric, SampledFabric, SampledTier
+from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Estimates, calls_of, law_seconds
+from costmodel.tables import OncePerRow
+from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples
+from costmodel.timing.sampled_source import BEYOND, NORMAL_90
 from costmodel.timing.work import Numbers
 from costmodel.validation import shown
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deviations:
+    """
+    Learned error of the link law, inside nodes or between them.
+
+    Parameters
+    ----------
+    process
+        Gaussian process of the logarithm of measured over computed seconds, by ``Calls.features``.
+    curves
+        Kind, ranks and nodes of the samples.
+    lowest, highest
+        Least and greatest of each size feature among the samples; shape (sizes,).
+    widening, widening_elsewhere
+        Factors on the standard deviation on curves of samples, and on others, so that a 90 % interval holds 90 % of the
+        left-out samples: sizes, or numbers of ranks.
+    """
+
+    process: GaussianProcess
+    curves: frozenset[tuple[int, int, int]]
+    lowest: Rows
+    highest: Rows
+    widening: float = 1.0
+    widening_elsewhere: float = 1.0
+
+    def variance(self, calls: Calls) -> Rows:
+        """Return the variance of the logarithm of measured over computed seconds, not widened; shape (rows,)."""
+        variance: Rows = self.process.deviation(calls.features) ** 2
+        return variance
+
+    def widenings(self, calls: Calls) -> Rows:
+        """Return the factors on the standard deviation; shape (rows,)."""
+        known = np.array([curve in self.curves for curve in calls.curves], dtype=bool)
+        return np.where(known, self.widening, self.widening_elsewhere)
+
+    def is_outside(self, calls: Calls) -> NDArray[np.bool_]:
+        """Return True where sizes are outside of the sampled range, or no sample is of the kind; shape (rows,)."""
+        sizes = calls.features[:, :NUM_SIZES]
+        beyond = np.any(np.maximum(self.lowest - sizes, sizes - self.highest) > BEYOND, axis=1)
+        kinds = [kind for kind, _, _ in self.curves]
+        outside: NDArray[np.bool_] = beyond | ~np.isin(calls.kinds, kinds)
+        return outside
+
+
+UNKNOWN_DEVIATION = 1.0
+
+"""Standard deviation of the logarithm of a time between nodes, or inside them, without samples."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledCollectives:
+    r"""
+    Seconds of collectives on one fabric, learned from samples.
+
+    .. math:: T = T_{law} \cdot e^{g(x)}
+
+    Far from all samples g is 0, so that times stay those of the law (:func:`law_seconds`).
+
+    Parameters
+    ----------
+    fabric
+        Links of the fabric, from datasheets.
+    estimates
+        Estimates of the law's ``CONSTANTS``.
+    inside, between
+        Learned error of the law inside a node, and between nodes; None: no samples.
+    """
+
+    fabric: Fabric
+    estimates: Estimates
+    inside: Deviations | None = None
+    between: Deviations | None = None
+
+    def seconds(self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers) -> Numbers:
+        """
+        Return the expected seconds of collectives; arrays broadcast; 0 without bytes or other ranks.
+
+        Parameters
+        ----------
+        kind
+            One of ``KINDS``.
+        nbytes, ranks, nodes
+            As in :class:`Calls`.
+
+        Raises
+        ------
+        SpecError
+            As :func:`calls_of`.
+        """
+        calls = calls_of(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
+        seconds = np.where((calls.nbytes > 0) & (calls.ranks > 1), self.seconds_of(calls), 0.0)
+        shaped: Numbers = _reshape(seconds, kind, nbytes, ranks, nodes)
+        return shaped
+
+    def relative_deviation(self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers) -> Numbers:
+        """Return the standard deviation of the logarithm of a measured time."""
+        deviation = self.deviation_of(calls_of(kind, nbytes=nbytes, ranks=ranks, nodes=nodes))
+        shaped: Numbers = _reshape(deviation, kind, nbytes, ranks, nodes)
+        return shaped
+
+    def interval(self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the 90 % interval of measured times, in seconds."""
+        seconds = self.seconds(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
+        deviation = self.relative_deviation(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
+        factor = np.exp(NORMAL_90 * deviation)
+        return seconds / factor, seconds * factor
+
+    def is_outside(
+        self, kind: ArrayLike, *, nbytes: Numbers, ranks: Numbers, nodes: Numbers
+    ) -> bool | NDArray[np.bool_]:
+        """Return True where samples do not cover such collectives, so that only the law counts."""
+        calls = calls_of(kind, nbytes=nbytes, ranks=ranks, nodes=nodes)
+        outside = np.ones(len(calls), dtype=bool)
+        for rows, deviations in self._tiers(calls):
+            outside[rows] = deviations.is_outside(calls[rows])
+        shaped: bool | NDArray[np.bool_] = _reshape(outside, kind, nbytes, ranks, nodes)
+        return shaped
+
+    def networks(self, *, devices_per_node: int, num_devices: int) -> tuple[Network, ...]:
+        r"""
+        Return the levels of networks of a device file, estimated from samples, the innermost first.
+
+        .. math:: \lambda_1 = \frac{T_{1}(p)}{p - 1}, \qquad \lambda_2 = T_2(2 p) - 2 (p - 1) \lambda_1
+
+        with the law's seconds of an all-gather without bytes on one and on two whole nodes of p devices. Derivation:
+        :func:`costmodel.network.collectives.all_gather` then takes as long on both.
+
+        Parameters
+        ----------
+        devices_per_node, num_devices
+            Sizes of the cluster.
+        """
+        values, fabric = self.estimates.values, self.fabric
+        members = devices_per_node - 1
+        step = self._empty_gather(devices_per_node, 1) / members if members else 0.0
+        levels = []
+        if fabric.fast_peers is not None and 1 < fabric.fast_peers < devices_per_node:
+            bandwidth = values["bandwidth"]
+            levels.append(Network(name="fast", num_peers=fabric.fast_peers, bandwidth=bandwidth, latency=step))
+        if members:
+            bandwidth = values["slow_bandwidth"] if levels else values["bandwidth"] * (members if fabric.is_mesh else 1)
+            node = Network(name="node", num_peers=devices_per_node, bandwidth=bandwidth, latency=step)
+            levels.append(replace(node, is_mesh=fabric.is_mesh))
+        if num_devices > devices_per_node:
+            further = self._empty_gather(2 * devices_per_node, 2) - 2 * members * step
+            outwards = min(values["network_bandwidth"], values["node_network_bandwidth"] / devices_per_node)
+            latency = max(further, values["node_seconds"])
+            levels.append(Network(name="network", num_peers=num_devices, bandwidth=outwards, latency=latency))
+        return tuple(levels)
+
+    def _empty_gather(self, ranks: int, nodes: int) -> float:
+        return float(self.law(calls_of("all_gather", nbytes=0.0, ranks=ranks, nodes=nodes))[0])
+
+    def law(self, calls: Calls) -> Rows:
+        """Return the seconds of the law alone; shape (rows,)."""
+        return law_seconds(self.estimates.values, calls, self.fabric)
+
+    def seconds_of(self, calls: Calls) -> Rows:
+        """Return the expected seconds; shape (rows,)."""
+        seconds = self.law(calls)
+        for rows, deviations in self._tiers(calls):
+            seconds[rows] *= np.exp(deviations.process.mean(calls[rows].features))
+        return seconds
+
+    def deviation_of(self, calls: Calls) -> Rows:
+        """Return the deviation of a measured time's logarithm: constants, learned error and noise; shape (rows,)."""
+        variance = self.estimates.variance(lambda constants: law_seconds(constants, calls, self.fabric))
+        widenings, unknown = np.ones(len(calls)), np.ones(len(calls), dtype=bool)
+        for rows, deviations in self._tiers(calls):
+            variance[rows] += deviations.variance(calls[rows])
+            widenings[rows], unknown[rows] = deviations.widenings(calls[rows]), False
+        deviation: Rows = widenings * np.sqrt(variance + np.where(unknown, UNKNOWN_DEVIATION**2, 0.0))
+        return deviation
+
+    def _tiers(self, calls: Calls) -> list[tuple[NDArray[np.bool_], Deviations]]:
+        """Return the rows inside a node and between nodes, with the learned error of each."""
+        leaves = calls.nodes > 1
+        tiers = [(~leaves, self.inside), (leaves, self.between)]
+        return [(rows, deviations) for rows, deviations in tiers if deviations is not None and np.any(rows)]
+
+
+def _reshape(values: NDArray[Any], *like: ArrayLike) -> Any:
+    """Reshape rows to the broadcast shape of the arguments; scalars give a scalar."""
+    return values.reshape(np.broadcast_shapes(*(np.shape(one) for one in like)))[()]
+
+
 WHERE = "cluster.device.calibration.samples.collectives"
+
 """Entry of a device file that holds the samples of collectives."""
 
 
@@ -133,3 +323,253 @@ def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numb
         seconds = once(nbytes, members * nodes, nodes)
     known: Numbers = np.where(unknown, np.nan, seconds)[()]
     return known
+
+
+PAYLOADS = ("fp8", "bf16", "combine")
+
+"""Payloads: tokens to experts in eight or sixteen bits, or experts' outputs back, summed on the way."""
+
+TIERS = ("links", "network")
+
+"""Tiers: all ranks share a scale-up domain, or nodes exchange tokens over network adapters."""
+
+NODE = 8
+
+"""Number of devices for which the links' efficiency is given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchanges:
+    """
+    Dispatches and combines, one per row.
+
+    Parameters
+    ----------
+    implementations, devices
+        Names of the library that exchanges tokens, and of the device; shape (rows,).
+    payloads
+        Places in ``PAYLOADS``; shape (rows,).
+    ranks, nodes
+        Devices that exchange tokens, and the number of their nodes; shape (rows,).
+    processors
+        Multiprocessors that copy; shape (rows,).
+    token_bytes
+        Bytes of a token with its scales; shape (rows,).
+    top_k
+        Experts that a token visits; shape (rows,).
+    includes_call
+        True if the time is that of the call, including the work around the exchange; shape (rows,).
+    link_bandwidth, network_bandwidth
+        Bytes per second that a device sends by its links and by its adapter, from datasheets; shape (rows,).
+    """
+
+    implementations: NDArray[np.str_]
+    devices: NDArray[np.str_]
+    payloads: NDArray[np.intp]
+    ranks: Rows
+    nodes: Rows
+    processors: Rows
+    token_bytes: Rows
+    top_k: Rows
+    includes_call: NDArray[np.bool_]
+    link_bandwidth: Rows
+    network_bandwidth: Rows
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Exchanges:
+        """Return some of the rows."""
+        return Exchanges(**{name: getattr(self, name)[rows] for name in self.__slots__})
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.ranks)
+
+    @property
+    def leaves(self) -> NDArray[np.bool_]:
+        """True where tokens are exchanged between nodes; shape (rows,)."""
+        leaves: NDArray[np.bool_] = self.nodes > 1
+        return leaves
+
+
+def num_visited_places(places: Rows, top_k: Rows) -> Rows:
+    r"""
+    Number of different places among m that k choices visit; shape (rows,).
+
+    .. math:: u(m) = m (1 - (1 - 1/m)^k)
+
+    Derivation: a place is missed by all k with a chance of :math:`(1 - 1/m)^k`. All places are equally likely, and each
+    has so many experts that one choice hardly affects the next.
+    """
+    number: Rows = places * (1 - (1 - 1 / places) ** top_k)
+    return number
+
+
+def constant_names(implementations: tuple[str, ...]) -> tuple[str, ...]:
+    """
+    Return the names of the law's constants.
+
+    Parameters
+    ----------
+    implementations
+        Names of implementations; each has its own constants.
+    """
+    shared = ("network_efficiency", "link_efficiency", "link_decay", *(f"sharpness.{tier}" for tier in TIERS))
+    own = [
+        f"{name}.{implementation}.{tier}"
+        for implementation in implementations
+        for tier in TIERS
+        for name in (
+            "processor_bandwidth",
+            *(f"token_seconds.{payload}" for payload in PAYLOADS),
+            "call_token_seconds",
+            "call_seconds_per_byte",
+        )
+    ]
+    return (*shared, *own, *(f"rank_seconds.{implementation}" for implementation in implementations))
+
+
+def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Rows:
+    r"""
+    Seconds for each byte that a rank exchanges: once to each target node or, inside a node, to each rank.
+
+    .. math:: T / Q = (l^s + f^s + c^s)^{1/s} + o
+
+    Links, fan-out and copies work at the same time, so that the slowest counts, and s sets how sharply.
+
+    - Links l. Of the bytes that a rank sends to N nodes one share stays at home: :math:`l = (N - 1) / (N e B_d)`.
+    Inside
+      one node, n ranks: :math:`l = (n - 1) / (n e' B_1) \cdot (n / 8)^d`.
+    - Fan-out f of a network: each byte that arrives at a node is copied over its links to all target ranks. It is
+    :math:`f = u(n) / (u(N) e' B_1)` (:func:`num_visited_places`).
+    - Copies c. One of P processors passes a token of b bytes in b / r + t seconds. With scales inside a node it takes
+      :math:`t_n n` more: :math:`c = (1 / r + (t + t_n n) / b) / P`.
+    - Work of a call around the exchange, o: seconds per token and per byte.
+
+    Derivation: bytes over bandwidths of each part; a power mean lies between the maximum and the sum.
+
+    References
+    ----------
+    DeepEP, README.md and docs/README_Hybrid-EP.md: bandwidths and how they are counted. DeepSeek-V3, arXiv:2412.19437,
+    section 3.2.2: over InfiniBand to each node once, then over NVLink.
+    """
+    leaves, ranks, nodes = exchanges.leaves, exchanges.ranks, exchanges.nodes
+    network = constants["network_efficiency"] * exchanges.network_bandwidth
+    links = constants["link_efficiency"] * exchanges.link_bandwidth
+    inside = (ranks - 1) / ranks / links * (ranks / NODE) ** constants["link_decay"]
+    link = np.where(leaves, (nodes - 1) / nodes / network, inside)
+    fan = np.where(
+        leaves, num_visited_places(ranks, exchanges.top_k) / num_visited_places(nodes, exchanges.top_k) / links, 0.0
+    )
+    copies = _copying(constants, exchanges)
+    sharpness = np.where(leaves, constants["sharpness.network"], constants["sharpness.links"])
+    busy = (link**sharpness + fan**sharpness + copies**sharpness) ** (1 / sharpness)
+    around = _own(constants, "call_token_seconds", exchanges) / exchanges.token_bytes + _own(
+        constants, "call_seconds_per_byte", exchanges
+    )
+    seconds: Rows = busy + np.where(exchanges.includes_call, around, 0.0)
+    return seconds
+
+
+def _copying(constants: Mapping[str, float], exchanges: Exchanges) -> Rows:
+    """Return the seconds per byte of the copying processors; shape (rows,)."""
+    tokens = np.array([_own(constants, f"token_seconds.{payload}", exchanges) for payload in PAYLOADS])
+    scaled = (exchanges.payloads == PAYLOADS.index("fp8")) & ~exchanges.leaves
+    ranks = np.array([constants[f"rank_seconds.{name}"] for name in exchanges.implementations.tolist()])
+    each = tokens[exchanges.payloads, np.arange(len(exchanges))] + np.where(scaled, ranks * exchanges.ranks, 0.0)
+    copying: Rows = 1 / _own(constants, "processor_bandwidth", exchanges) + each / exchanges.token_bytes
+    return copying / exchanges.processors
+
+
+def _own(constants: Mapping[str, float], name: str, exchanges: Exchanges) -> Rows:
+    """Return a constant of each row's implementation and tier; shape (rows,)."""
+    pairs = zip(exchanges.implementations.tolist(), exchanges.leaves.tolist(), strict=True)
+    return np.array([constants[f"{name}.{implementation}.{TIERS[leaves]}"] for implementation, leaves in pairs])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledDispatch:
+    r"""
+    Seconds of dispatches and combines, learned from samples.
+
+    .. math:: T = T_{law} \cdot e^{g(x)}
+
+    Parameters
+    ----------
+    implementations, devices
+        Sampled implementations and devices.
+    with_calls
+        Implementations whose kernels and calls were both timed, so that the law knows the time of calls. For others all
+        times are taken as they are.
+    estimates
+        Estimates of the law's constants (:func:`constant_names`).
+    process
+        Gaussian process of the logarithm of measured over computed seconds, by :meth:`features`.
+    widening
+        Factor on the standard deviation, so that a 90 % interval holds 90 % of the left-out numbers of ranks.
+    """
+
+    implementations: tuple[str, ...]
+    devices: tuple[str, ...]
+    with_calls: frozenset[str]
+    estimates: Estimates
+    process: GaussianProcess | None = None
+    widening: float = 1.0
+
+    def seconds(self, exchanges: Exchanges, nbytes: Rows | float) -> Rows:
+        """
+        Return the expected seconds; shape (rows,).
+
+        Parameters
+        ----------
+        exchanges
+            Dispatches and combines.
+        nbytes
+            Bytes of a rank, as in :func:`seconds_per_byte`.
+
+        Raises
+        ------
+        SpecError
+            If an implementation was not sampled.
+        """
+        learned = self.process.mean(self.features(exchanges)) if self.process else 0.0
+        seconds: Rows = nbytes * self.law(exchanges) * np.exp(learned)
+        return seconds
+
+    def law(self, exchanges: Exchanges) -> Rows:
+        """Return the seconds per byte of the law alone; shape (rows,)."""
+        return seconds_per_byte(self.estimates.values, self.known(exchanges))
+
+    def relative_deviation(self, exchanges: Exchanges) -> Rows:
+        """Return the standard deviation of the logarithm of a measured time; shape (rows,)."""
+        variance = self.process.deviation(self.features(exchanges)) ** 2 if self.process else np.zeros(len(exchanges))
+        known = self.known(exchanges)
+        variance = variance + self.estimates.variance(lambda constants: seconds_per_byte(constants, known))
+        deviation: Rows = self.widening * np.sqrt(variance)
+        return deviation
+
+    def interval(self, exchanges: Exchanges, nbytes: Rows | float) -> tuple[Rows, Rows]:
+        """Return the 90 % interval of measured times, in seconds; each of shape (rows,)."""
+        seconds, factor = self.seconds(exchanges, nbytes), np.exp(NORMAL_90 * self.relative_deviation(exchanges))
+        return seconds / factor, seconds * factor
+
+    def known(self, exchanges: Exchanges) -> Exchanges:
+        """Return the exchanges, with the time of calls only for implementations whose calls were sampled."""
+        unknown = sorted(set(exchanges.implementations.tolist()) - set(self.implementations))
+        if unknown:
+            hint = did_you_mean(unknown[0], self.implementations)
+            raise SpecError("implementation", f"{unknown[0]!r} was not sampled.", hint)
+        calls = exchanges.includes_call & np.isin(exchanges.implementations, list(self.with_calls))
+        fields = {name: getattr(exchanges, name) for name in exchanges.__slots__}
+        return Exchanges(**{**fields, "includes_call": calls})
+
+    def features(self, exchanges: Exchanges) -> Rows:
+        """Return log2 of ranks and processors; payload, timing, tier, implementation and device as columns."""
+        columns = [
+            np.log2(exchanges.ranks),
+            np.log2(exchanges.processors),
+            *(exchanges.payloads == place for place in range(len(PAYLOADS) - 1)),
+            exchanges.includes_call,
+            exchanges.leaves,
+            *(exchanges.implementations == name for name in self.implementations),
+            *(exchanges.devices == name for name in self.devices),
+        ]
+        return np.column_stack(columns).astype(float)

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.pipelines.orders import BACKWARD, FORWARD, NONE, Blocks, order
-from costmodel.strategy import Schedule
+from costmodel.strategy import BIDIRECTIONAL, Schedule
+from costmodel.tables import Array
 
 Seconds: TypeAlias = Sequence[float] | NDArray[np.float64]
+
 """Seconds of each virtual stage, in model order."""
 
 SAME_SLOPE = 1e-9
+
 """Largest relative difference of two slopes that counts as rounding."""
 
 KEPT_GRAPHS = 4
+
 """Number of cached dependency graphs: a pipeline is simulated with several lengths of its stages."""
 
 
@@ -215,3 +220,241 @@ class Graph:
         """Return the seconds from the start of each rank's first block to the end of its last one."""
         first, last = self.firsts, self.stops - 1
         return np.asarray(ends[last] - (ends[first] - seconds[first]))
+
+
+Ints = NDArray[np.int64]
+
+STRIDES = 4
+
+"""Strides of micro-batches, each at least as many as ranks, after which most pipelines become periodic."""
+
+WORTH_A_TRY = 1.5
+
+"""
+Least ratio of micro-batches to the few that may repeat, from which repetition is tried; affects only run time.
+"""
+
+ENDS_AT_ONCE = 2**21
+
+"""Blocks times strategies that are simulated at once; affects only memory."""
+
+KEPT_ORDERS = 64
+
+"""Number of short orders whose wavefronts are cached; affects only memory."""
+
+KEPT_LONG_ORDERS = 2
+
+"""Number of cached long orders, of megabytes each: a pipeline is simulated with few strides, then with more."""
+
+SHORT_ORDER = 2**12
+
+"""Largest number of passes of a short order: its wavefronts take at most 200 kB."""
+
+
+def spans_seconds(
+    schedule: Schedule,
+    *,
+    forward: Array,
+    backward: Array,
+    weight: Array,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    group: int,
+) -> Array:
+    r"""
+    Seconds from the first to the last pass of the rank that takes longest, for each strategy: shape (C,).
+
+    Derivation: a pipeline is a max-plus linear system; a block ends its own seconds after the last of its dependencies.
+    Long steps are not simulated whole. If all blocks of a stride of micro-batches end equally long after those of the
+    previous stride, so do all further ones,
+
+    .. math:: T(m) = T(m_0) + \frac{m - m_0}{s} \lambda
+
+    for a stride of s micro-batches that takes :math:`\lambda`. For strategies that are not periodic, twice as many
+    strides are simulated, up to all micro-batches.
+
+    Parameters
+    ----------
+    schedule, pp, vpp, num_microbatches, group
+        As in :func:`costmodel.pipelines.orders.order`.
+    forward, backward, weight
+        As in :func:`costmodel.pipelines.simulator.simulate`, for each strategy: shape (C, pp * vpp).
+
+    References
+    ----------
+    Baccelli et al., Synchronization and Linearity, 1992, section 3.7: max-plus linear systems become periodic.
+    """
+    finite = np.isfinite(forward + backward + weight).all(axis=1)
+    spans = np.where(finite, 0.0, np.inf)
+    passes = np.stack([forward, backward, weight]).transpose(0, 2, 1)
+    period = 2 * group if schedule in BIDIRECTIONAL else group
+    stride, num_strides = period * -(-pp // period), STRIDES
+    left = np.flatnonzero(finite)
+    while len(left):
+        few = num_strides * stride + num_microbatches % stride
+        if WORTH_A_TRY * few > num_microbatches:
+            spans[left], _ = _wavefronts(schedule, pp, vpp, num_microbatches, group, stride).spans(passes[..., left])
+            break
+        num_strides *= 2
+        waves = _wavefronts(schedule, pp, vpp, few, group, stride)
+        if waves.strides is not None:
+            some, strides = waves.spans(passes[..., left])
+            repeats = np.isfinite(strides)
+            spans[left[repeats]] = (some + (num_microbatches - few) // stride * strides)[repeats]
+            left = left[~repeats]
+    return spans
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wave:
+    """Blocks ``start`` to ``stop``, and the two or three blocks that each depends on."""
+
+    start: int
+    stop: int
+    waits: tuple[Ints, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wavefronts:
+    """
+    Blocks of all ranks in the order of their depth.
+
+    Parameters
+    ----------
+    stages
+        Virtual stage of each pass of the distinct blocks, :data:`costmodel.pipelines.orders.NONE` without: (U, 3).
+    block
+        Index of each block's distinct block, shape (N,).
+    waves
+        The wavefronts.
+    firsts, lasts
+        First and last block of each rank, shape (pp,).
+    strides
+        Blocks of a stride of micro-batches and those of the next one, shape (2, n); None if strides differ.
+    """
+
+    stages: Ints
+    block: Ints
+    waves: tuple[_Wave, ...]
+    firsts: Ints
+    lasts: Ints
+    strides: Ints | None
+
+    def spans(self, passes: Array) -> tuple[Array, Array]:
+        """
+        Return the longest span of each strategy's ranks, and the seconds of a stride, NaN if no stride repeats.
+
+        Parameters
+        ----------
+        passes
+            Seconds of each kind of pass and virtual stage of each strategy, shape (3, pp * vpp, C).
+        """
+        none = np.zeros_like(passes[0, :1])
+        durations = np.sum(
+            [np.concatenate([kind, none])[self.stages[:, column]] for column, kind in enumerate(passes)], axis=0
+        )
+        at_once = max(1, ENDS_AT_ONCE // len(self.block))
+        parts = [self._spans(durations[:, at : at + at_once]) for at in range(0, durations.shape[1], at_once)]
+        spans, strides = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return spans, strides
+
+    def _spans(self, durations: Array) -> tuple[Array, Array]:
+        ends = self.ends(durations)
+        starts = ends[self.firsts] - durations[self.block[self.firsts]]
+        spans = (ends[self.lasts] - starts).max(axis=0)
+        if self.strides is None:
+            return spans, np.full_like(spans, np.nan)
+        early, late = self.strides
+        shifts = ends[late] - ends[early]
+        stride = shifts[0]
+        same = np.abs(shifts - stride).max(axis=0) <= SAME_SLOPE * stride
+        return spans, np.where(same, stride, np.nan)
+
+    def ends(self, durations: Array) -> Array:
+        """Return the second at which each block ends, shape (N + 1, C); the last row stands for no block and is 0."""
+        ends = np.zeros((len(self.block) + 1, durations.shape[1]))
+        np.take(durations, self.block, axis=0, out=ends[:-1])
+        for wave in self.waves:
+            latest, *others = (ends.take(waits, axis=0) for waits in wave.waits)
+            for other in others:
+                np.maximum(latest, other, out=latest)
+            ends[wave.start : wave.stop] += latest
+        return ends
+
+
+def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
+    is_short = 2 * pp * vpp * num_microbatches <= SHORT_ORDER
+    return (_short if is_short else _long)(schedule, pp, vpp, num_microbatches, group, stride)
+
+
+def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
+    graph = graph_of(schedule, pp, vpp, num_microbatches, group)
+    depth = graph.ends(np.ones(len(graph.blocks))).astype(np.int64)
+    in_order = np.argsort(depth, kind="stable")
+    position = np.append(np.empty_like(in_order), len(in_order))
+    position[in_order] = np.arange(len(in_order))
+    stages = np.where(graph.blocks == NONE, NONE, graph.blocks // num_microbatches)
+    keys = (stages - NONE) @ (pp * vpp + 1) ** np.arange(3)  # NONE is -1
+    _, first, block = np.unique(keys, return_index=True, return_inverse=True)
+    different = stages[first]
+    waits = [position[each[in_order]] for each in (graph.previous, graph.before, graph.behind)]
+    nothing = len(in_order)
+    if not ((waits[1] < nothing) & (waits[2] < nothing)).any():  # a block waits for one other rank
+        waits = [waits[0], np.minimum(waits[1], waits[2])]
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(depth)[1:])]).tolist()
+    strides = _strides(graph, depth, schedule, stride)
+    return _Wavefronts(
+        stages=different,
+        block=block.ravel()[in_order],
+        waves=tuple(
+            _Wave(start=start, stop=stop, waits=tuple(each[start:stop] for each in waits))
+            for start, stop in pairwise(bounds)
+        ),
+        firsts=position[graph.firsts],
+        lasts=position[graph.stops - 1],
+        strides=None if strides is None else position[strides],
+    )
+
+
+_short = lru_cache(maxsize=KEPT_ORDERS)(_build)
+
+_long = lru_cache(maxsize=KEPT_LONG_ORDERS)(_build)
+
+
+def _strides(graph: Graph, depth: Ints, schedule: Schedule, stride: int) -> Ints | None:
+    """
+    Return the blocks of a stride of micro-batches and of the next one, (2, n), from which all further ones follow.
+
+    None unless both are the same blocks but for their micro-batches. A block of the second stride, or after it, must
+    not depend on one before the stride that precedes its own. Additional strides, inserted after the second one, then
+    take as long as the second.
+    """
+    size, further = _stride_blocks(graph, schedule, stride), stride // 2 if schedule in BIDIRECTIONAL else stride
+    middle = graph.stops[0] // 2 - size
+    if middle < 0:
+        return None
+    shallow = depth <= depth[middle]  # waits for nothing that is deeper
+    first = graph.firsts + np.add.reduceat(shallow, graph.firsts)
+    if (first + 2 * size > graph.stops).any():
+        return None
+    one, other = ((first[:, None] + np.arange(size) + later).ravel() for later in (0, size))
+    early, late = graph.blocks[one], graph.blocks[other]
+    if (np.where(early == NONE, NONE, early + further) != late).any():
+        return None
+    part = np.clip((np.arange(len(depth)) - first[graph.rank]) // size, -1, 2)  # the two strides are 0 and 1
+    for waits in (graph.previous, graph.before, graph.behind):
+        known = np.flatnonzero(waits < len(depth))
+        behind = part[known] - part[waits[known]]
+        if not ((behind >= 0) & (behind <= 1)).all():
+            return None
+    return np.stack([one, other])
+
+
+def _stride_blocks(graph: Graph, schedule: Schedule, stride: int) -> int:
+    """Return the number of blocks of each rank in a stride of a full pipeline; DualPipe's are two passes each."""
+    if schedule == Schedule.DUALPIPE:
+        return stride
+    if schedule == Schedule.DUALPIPEV:
+        return 2 * stride
+    return int(graph.stops[0]) * stride // graph.num_microbatches

@@ -17,9 +17,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from costmodel.axes import present
 from costmodel.pipelines.interleaved import chunks_in_flight, interleaved_bubble_seconds
 from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary, is_one_of
+from costmodel.tables import present
 from costmodel.timing.work import Numbers
 
 

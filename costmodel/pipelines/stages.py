@@ -15,13 +15,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import sum_last
 from costmodel.facts.model import Layer, Model
-from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
+from costmodel.lowering.framework import SLOTS_AT_ENDS
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.simulator import alive_by_chunk
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, StageLayout, Strategy, Vocabulary
-from costmodel.tables import Record
+from costmodel.tables import Record, sum_last
 
 Choice: TypeAlias = NDArray[np.int64] | int
 

@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice, Slowdowns
+from costmodel.facts.device import Cluster, EquippedDevice, Slowdowns
 from costmodel.facts.model import Layer, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import (
     layer_communications,
     layer_operators,
 )
-from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, sum_by_module
+from costmodel.lowering.layer import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, sum_by_module
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.network.calls import (
+from costmodel.network.groups import (
     LAUNCHES_AFTER_COLLECTIVE,
     TENSOR_PARALLEL,
     TimedCall,

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, add_layer_axis, add_leading_axis, largest, sum_last
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
-from costmodel.memory.footprint import embedding_head_footprint, has_embedding_copy
-from costmodel.memory.parts import state_shards
+from costmodel.memory.parts import embedding_head_footprint, has_embedding_copy, state_shards
 from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, sharing_groups
 from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group
@@ -41,7 +39,18 @@ from costmodel.step.overlap import exposed_dp_seconds, measured_law_exposed_dp_s
 from costmodel.step.p2p import pipeline_ranks
 from costmodel.step.rank_time import rank_seconds
 from costmodel.strategy import Recompute, Sharding
-from costmodel.tables import Facts, lookup, memoize_last, microbatches
+from costmodel.tables import (
+    Array,
+    Decisions,
+    Facts,
+    add_layer_axis,
+    add_leading_axis,
+    largest,
+    lookup,
+    memoize_last,
+    microbatches,
+    sum_last,
+)
 from costmodel.timing.work import Numbers
 
 

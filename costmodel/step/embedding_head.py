@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.embedding import (
@@ -18,7 +18,7 @@ from costmodel.lowering.embedding import (
 )
 from costmodel.lowering.layer import mtp_projection_communications, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.network.calls import call_seconds, copy_seconds
+from costmodel.network.groups import call_seconds, copy_seconds
 from costmodel.step.compute import weight_gradient_seconds
 from costmodel.strategy import Vocabulary
 from costmodel.tables import Record

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions
 from costmodel.memory.rank import rank_bytes, rank_host_bytes, rank_port_bytes, whole_stages
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.simulator import Timeline, simulate, span_seconds
@@ -37,7 +36,7 @@ from costmodel.step.rank_time import (
     waiting_seconds,
 )
 from costmodel.strategy import Strategy
-from costmodel.tables import Facts, lookup, microbatches
+from costmodel.tables import Array, Decisions, Facts, lookup, microbatches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, add_layer_axis, add_leading_axis
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
-from costmodel.lowering.recompute import sum_over_modules
+from costmodel.lowering.layer import sum_over_modules
 from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_alltoall_seconds, layer_seconds
 from costmodel.step.links import (
     LinkLoads,
@@ -30,7 +29,7 @@ from costmodel.step.links import (
 )
 from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher, different_dispatchers
-from costmodel.tables import Facts, Record, lookup, memoize_last
+from costmodel.tables import Array, Decisions, Facts, Record, add_layer_axis, add_leading_axis, lookup, memoize_last
 from costmodel.timing.work import Numbers
 
 

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions
 from costmodel.facts.model import Model
-from costmodel.memory.footprint import layer_footprint
-from costmodel.memory.parts import kept_bytes
+from costmodel.memory.parts import kept_bytes, layer_footprint
 from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.interleaved import busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
@@ -39,7 +37,7 @@ from costmodel.step.rank_time import (
 )
 from costmodel.step.step import Cost, cost, ideal_seconds, step_seconds, summed_seconds
 from costmodel.strategy import Recompute, StageLayout, Strategy
-from costmodel.tables import Facts, lookup, microbatches
+from costmodel.tables import Array, Decisions, Facts, lookup, microbatches
 
 Ints = NDArray[np.int64]
 

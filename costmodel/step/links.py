@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, add_layer_axis
 from costmodel.facts.device import EquippedDevice
-from costmodel.lowering.recompute import recomputes
-from costmodel.memory.footprint import layer_footprint
-from costmodel.memory.parts import kept_bytes
+from costmodel.lowering.layer import recomputes
+from costmodel.memory.parts import kept_bytes, layer_footprint
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import LayerSeconds, layer_seconds
 from costmodel.strategy import MODULES, Recompute
-from costmodel.tables import Facts, Record, lookup
+from costmodel.tables import Array, Decisions, Facts, Record, add_layer_axis, lookup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice
+from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import Group
 from costmodel.timing.sampled_source import ADAM_BYTES, load_update_times

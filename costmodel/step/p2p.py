@@ -6,8 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, add_layer_axis, sum_last
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
@@ -17,7 +16,7 @@ from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
 from costmodel.step.layer import FORWARD_FRACTION, LayerParts
 from costmodel.step.overlap import exposed_overlapped_seconds, taken_seconds
-from costmodel.tables import Facts, lookup, microbatches
+from costmodel.tables import Array, Decisions, Facts, add_layer_axis, lookup, microbatches, sum_last
 from costmodel.timing.work import Numbers
 
 

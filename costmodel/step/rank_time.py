@@ -9,29 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, add_layer_axis, any_of, largest, sum_last
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import pipeline_group
+from costmodel.pipelines.graph import spans_seconds
 from costmodel.pipelines.interleaved import (
     busy_seconds,
     chunks_waiting_seconds,
     interleaved_bubble_seconds,
+    plain_seconds,
     unequal_chunks_seconds,
 )
 from costmodel.pipelines.orders import has_order
-from costmodel.pipelines.plain import plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, bubble_seconds, vocabulary_delay
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
-from costmodel.pipelines.wavefronts import spans_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.overlap import taken_seconds
 from costmodel.step.p2p import micro_batch_bytes, sent_seconds, whole_p2p_seconds
 from costmodel.strategy import Schedule, Vocabulary, default_microbatch_group, is_one_of
-from costmodel.tables import Facts, lookup, microbatches
+from costmodel.tables import Array, Decisions, Facts, add_layer_axis, any_of, largest, lookup, microbatches, sum_last
 from costmodel.timing.work import Numbers
 
 SCALAR_BYTES = 4.0
@@ -140,9 +139,9 @@ def waiting_seconds(
     Pipelines outside of ``matters`` are not simulated; they get the time of their schedule's formula.
 
     Derivation: the seconds of the pipeline's order minus the slowest rank's own work, by the law of plain pipelines
-    (:mod:`costmodel.pipelines.plain`) or by simulation (:func:`simulated_waiting_seconds`). Schedules without an order
-    wait for their idle time (:func:`costmodel.pipelines.schedules.bubble_seconds`) and for each barrier of a vocabulary
-    in slices. The measured fill of the head's slot is added.
+    (:mod:`costmodel.pipelines.interleaved`) or by simulation (:func:`simulated_waiting_seconds`). Schedules without an
+    order wait for their idle time (:func:`costmodel.pipelines.schedules.bubble_seconds`) and for each barrier of a
+    vocabulary in slices. The measured fill of the head's slot is added.
     """
     waiting = idle_waiting_seconds(facts, decisions, stages, parts, ranks)
     plain = has_plain_law(facts, decisions)
@@ -219,7 +218,7 @@ def plain_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, pa
     """
     Seconds in which the slowest rank of a plain pipeline waits for others in one step: shape (...).
 
-    Derivation: the pipeline's seconds by :mod:`costmodel.pipelines.plain` less the slowest rank's own work.
+    Derivation: the pipeline's seconds by :mod:`costmodel.pipelines.interleaved` less the slowest rank's own work.
     """
     m = microbatches(facts, decisions)
     edge = lookup(embedding_head_seconds, facts, decisions)
@@ -400,7 +399,7 @@ def simulated_waiting_seconds(
     """
     Seconds in which the slowest rank waits, for pipelines simulated pass by pass: shape (...).
 
-    Derivation: pipelines of one order are simulated together (:func:`costmodel.pipelines.wavefronts.spans_seconds`),
+    Derivation: pipelines of one order are simulated together (:func:`costmodel.pipelines.graph.spans_seconds`),
     each with the seconds of its virtual stages (:func:`stage_passes`), minus the slowest rank's own work.
 
     Parameters
@@ -473,8 +472,8 @@ def order_seconds(passes: Passes, order: dict[str, Any]) -> float:
     """
     Seconds of one pipeline by the law of plain ones if it is full, otherwise by simulation.
 
-    Derivation: :func:`costmodel.pipelines.plain.plain_seconds` and
-    :func:`costmodel.pipelines.wavefronts.spans_seconds`.
+    Derivation: :func:`costmodel.pipelines.interleaved.plain_seconds` and
+    :func:`costmodel.pipelines.graph.spans_seconds`.
 
     Parameters
     ----------

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, either, largest
 from costmodel.memory.rank import (
     different_ranks,
     rank_bytes,
@@ -22,8 +21,8 @@ from costmodel.models.parameters import layers_parameters
 from costmodel.pipelines.interleaved import (
     busy_seconds,
     interleaved_bubble_seconds,
+    least_plain_seconds,
 )
-from costmodel.pipelines.plain import least_plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import least_layer_seconds
@@ -48,7 +47,7 @@ from costmodel.step.rank_time import (
     way_through_seconds,
 )
 from costmodel.strategy import Schedule, is_one_of
-from costmodel.tables import Facts, lookup, microbatches
+from costmodel.tables import Array, Decisions, Facts, either, largest, lookup, microbatches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,8 +304,8 @@ def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, l
 
     Derivation: busy time and bubble of the slowest rank; for interleaved pipelines at most
     :func:`costmodel.step.rank_time.way_through_seconds`; for plain pipelines two of the paths through their order
-    (:func:`costmodel.pipelines.plain.least_plain_seconds`). GPipe of unequal ranks takes longer: (m - 1)(max F + max B)
-    and all ranks once. Schedules with separate weights' gradients are assumed not to wait.
+    (:func:`costmodel.pipelines.interleaved.least_plain_seconds`). GPipe of unequal ranks takes longer:
+    (m - 1)(max F + max B) and all ranks once. Schedules with separate weights' gradients are assumed not to wait.
     """
     ranks, m = rank_seconds(facts, decisions, stages, layer), microbatches(facts, decisions)
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, layer)

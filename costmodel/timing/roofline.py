@@ -6,29 +6,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.calibration import Constants, MeasuredRate
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import NARROW, Dtype
 from costmodel.strategy import CudaGraphs
 from costmodel.timing.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, host_launches, is_graphed
 
 USUAL_HEAD = 128
+
 """Head width for which attention efficiencies are given."""
 
 GRAPHED_SECONDS = 0.5e-6
+
 """
 Seconds between two kernels of a CUDA graph: kernels of 2.9 us take 3.4 us each (Gray, "Getting Started with CUDA
 Graphs", NVIDIA developer blog, 2019). A matmul keeps its own waves and tail.
 """
 
 SMALL_KERNEL_SECONDS = 2.9e-6
+
 """Seconds of a kernel with little to do, from its start to its end (Gray, as above)."""
 
 LAUNCHED_SECONDS = 0.9e-6
+
 """Seconds between two such kernels that the host launches ahead of the device: 3.8 us each (Gray, as above)."""
 
 STREAMING_SECONDS = 15e-6
+
 """
 Gap in seconds of a kernel that only moves bytes, without a matmul's waves and tail.
 
@@ -38,6 +45,7 @@ there are more of them: a matmul's gap.
 """
 
 BACKWARD_KERNELS = 2
+
 """Kernels of the backward pass per kernel of the forward pass: one for the input's gradient, one for the weight's."""
 
 
@@ -286,3 +294,84 @@ def _peak(device: EquippedDevice, dtype: Dtype) -> float:
         hint = f"It has: {', '.join(sorted(device.peak_flops))}."
         raise SpecError("precision", f"{device.name} has no {dtype} matmuls.", hint)
     return device.peak_flops[dtype]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredTimes:
+    """
+    Operators at the rate measured for their kind and shape.
+
+    A shape that was not measured takes NaN seconds: rules refuse its strategies (:func:`measured`). Element-wise
+    operators without an entry take none: a rate over seconds per layer already contains them.
+
+    Parameters
+    ----------
+    device
+        The accelerator whose constants hold the table.
+    cuda_graphs
+        The decision of that name, which may be an array: it changes the host's launches, not the rates.
+    """
+
+    device: EquippedDevice
+    cuda_graphs: Numbers = CudaGraphs.NONE
+
+    def forward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the forward pass, equations (1) and (17)."""
+        return self._seconds(operator, operator.flops)
+
+    def backward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the backward pass, at the same rate."""
+        return self._seconds(operator, operator.backward_flops)
+
+    def launch_seconds(self, operator: Operator) -> Numbers:
+        """Seconds in which the host launches its forward pass, from the device's constants."""
+        return self.device.constants.launch_overhead_seconds * host_launches(operator, self.cuda_graphs)
+
+    def origin(self, operator: Operator) -> str:
+        """Return the name of the table, or that the operator is part of another one's rate."""
+        if is_inside_other_rates(self.device.constants, operator):
+            return f"inside the measured rates of {self.device.name}"
+        return f"measured rates of {self.device.name}"
+
+    def _seconds(self, operator: Operator, flops: Numbers) -> Numbers:
+        constants = self.device.constants
+        if is_inside_other_rates(constants, operator):
+            return flops * 0.0
+        return flops / (find_measured_rate(constants, operator) * constants.measured.compute_scaling)
+
+
+def has_measured_rate(constants: Constants, operator: Operator) -> NDArray[np.bool_]:
+    """Return True where the constants can time the operator: always for a roofline, otherwise where it was measured."""
+    if constants.times != "measured" or is_inside_other_rates(constants, operator):
+        return np.asarray(True)
+    return ~np.isnan(find_measured_rate(constants, operator))
+
+
+def find_measured_rate(constants: Constants, operator: Operator) -> Numbers:
+    """
+    FLOPs per second of the operator's shape, P of MoFa's equation (1); NaN if it was not measured.
+
+    Entries for the operator's kind and name precede entries for its kind; earlier entries precede later ones.
+    """
+    rate: Numbers = np.nan
+    for entry in reversed(_entries(constants, operator)):
+        rate = np.where(_matches(entry, operator), entry.flops_per_second, rate)[()]
+    return rate
+
+
+def is_inside_other_rates(constants: Constants, operator: Operator) -> bool:
+    """Return True if the table times this element-wise operator together with the others of its layer."""
+    return operator.kind in MEMORY_BOUND and not _entries(constants, operator)
+
+
+def _entries(constants: Constants, operator: Operator) -> list[MeasuredRate]:
+    keys = (f"{operator.kind}:{operator.name}", operator.kind)
+    return [entry for key in keys for entry in constants.measured.rates if key in entry.kinds]
+
+
+def _matches(entry: MeasuredRate, operator: Operator) -> NDArray[np.bool_]:
+    matches = np.asarray(True)
+    for known, seen in ((entry.rows, operator.rows), (entry.shards, operator.shards), (entry.groups, operator.groups)):
+        if known is not None:
+            matches = matches & np.isclose(seen, known)
+    return matches

@@ -11,8 +11,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
 from costmodel.strategy import CudaGraphs
-from costmodel.timing.measured import MeasuredTimes
-from costmodel.timing.roofline import build_modified_roofline, theoretical_roofline
+from costmodel.timing.roofline import MeasuredTimes, build_modified_roofline, theoretical_roofline
 from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledSource, load_learned_times
 from costmodel.timing.work import Numbers, Operator
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import csv
+import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +18,9 @@ from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from costmodel.version import version
 from planner.batch.choices import MAX_JOBS
-from planner.batch.fingerprint import Fingerprints
-from planner.batch.sweep import Axis, read_axis
+from planner.jobs.cluster import device_path
 from planner.jobs.document import (
     Document,
     Plain,
@@ -28,9 +30,155 @@ from planner.jobs.document import (
     set_entry,
     split_assignment,
 )
+from planner.jobs.model import config_path
 from planner.jobs.written.places import NOWHERE, Place
 
+MAX_VALUES = 1_000_000
+
+"""Largest number of values of one entry."""
+
+RANGE = re.compile(r"([0-9]{1,12})\.\.([0-9]{1,12})(?:\.\.([0-9]{1,12}))?")
+
+NEARLY_RANGE = re.compile(r"[+-]?[0-9][^/\s]*\.\.[^/\s]*|\w*\.\.[0-9]+")
+
+"""Text that looks like a range but is none: two dots next to a number, and no path."""
+
+CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """
+    One entry of a job and the values that it takes in turn.
+
+    Parameters
+    ----------
+    key
+        Dotted path of the entry.
+    values
+        Values, at least one.
+    """
+
+    key: str
+    values: tuple[Plain, ...]
+
+
+def read_axis(assignment: str) -> Axis:
+    """
+    Read ``key=value,value``.
+
+    Raises
+    ------
+    SpecError
+        If it is no assignment, or a value is missing or a range empty.
+
+    >>> read_axis("cluster.num_devices=64..512,768..1024..128").values
+    (64, 128, 256, 512, 768, 896, 1024)
+    >>> read_axis("search.allow.pp=[4, 8],[16]").values
+    ([4, 8], [16])
+    """
+    name, equals, text = assignment.partition("=")
+    key, _ = split_assignment(f"{name}{equals}")
+    values = [value for item in _items(text) for value in _values(item, key)]
+    return Axis(key=key, values=tuple(values))
+
+
+def _items(text: str) -> Iterator[str]:
+    """Split a text at commas that are outside brackets and quotes."""
+    closing: list[str] = []
+    begin = 0
+    for index, letter in enumerate(text):
+        quoted = bool(closing) and closing[-1] in "\"'"
+        if closing and letter == closing[-1]:
+            closing.pop()
+        elif not quoted and letter in CLOSING:
+            closing.append(CLOSING[letter])
+        elif not closing and letter == ",":
+            yield text[begin:index]
+            begin = index + 1
+    yield text[begin:]
+
+
+def _values(item: str, key: str) -> Iterator[Plain]:
+    if not item.strip():
+        raise SpecError(key, "lacks a value.", "Write key=value, key=512,1024 or key=64..8192.")
+    found = RANGE.fullmatch(item.strip())
+    if not found:
+        if NEARLY_RANGE.fullmatch(item.strip()):
+            raise SpecError(
+                key, f"{shown(item.strip())} is no range of whole numbers.", "Write 64..8192 or 64..512..64."
+            )
+        yield parse(item, key)
+        return
+    first, last, step = int(found[1]), int(found[2]), int(found[3]) if found[3] else None
+    if first < 1 or last < first or step == 0:
+        raise SpecError(key, f"the range {shown(item.strip())} holds nothing.", "Write 64..8192 or 64..512..64.")
+    if step and (last - first) // step >= MAX_VALUES:
+        raise SpecError(key, f"the range {shown(item.strip())} has more than {MAX_VALUES:,} values.")
+    while first <= last:
+        yield first
+        first = first + step if step else 2 * first
+
+
+KEY_BYTES = 16
+
+
+class Fingerprints:
+    """Computes fingerprints of jobs; hashes of unchanged files are cached."""
+
+    def __init__(self) -> None:
+        self._version = version()
+        self._files: dict[tuple[str, int, int], str] = {}
+
+    def key(self, name: str, document: Mapping[str, Plain], folder: Path, mistake: str | None = None) -> str:
+        """
+        Hash a job: its name, its entries, the files that it names, and the version of this package.
+
+        Parameters
+        ----------
+        name
+            Name of the job.
+        document
+            Entries of the job, overrides included.
+        folder
+            Folder that its paths are relative to; not part of the hash.
+        mistake
+            Reason that it could not be read.
+        """
+        files = [self._file(path) for path in _input_files(document, folder)]
+        text = json.dumps([self._version, name, document, files, mistake], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[: 2 * KEY_BYTES]
+
+    def _file(self, path: Path) -> str:
+        try:
+            stat = path.stat()
+            seen = (str(path), stat.st_mtime_ns, stat.st_size)
+            if seen not in self._files:
+                self._files[seen] = hashlib.sha256(path.read_bytes()).hexdigest()
+            return self._files[seen]
+        except (OSError, ValueError):
+            return "cannot be read"
+
+
+def _input_files(document: Mapping[str, Plain], folder: Path) -> Iterator[Path]:
+    """Yield the files that :func:`planner.load` would read; wrong names are skipped, as ``load`` reports them."""
+    model, cluster, search = (document.get(name) for name in ("model", "cluster", "search"))
+    try:
+        path = config_path(model, folder) if isinstance(model, str) else None
+    except SpecError:
+        path = None
+    if path is not None:
+        yield path
+    device = cluster.get("device") if isinstance(cluster, dict) else None
+    if isinstance(device, str) and (path := device_path(device, folder)) is not None:
+        yield path
+    candidates = search.get("candidates") if isinstance(search, dict) else None
+    if isinstance(candidates, str):
+        yield folder / os.path.expanduser(candidates)
+
+
 NAME_COLUMN = "name"
+
 ENDINGS = (".yaml", ".yml")
 
 Overrides: TypeAlias = dict[str, Plain]
@@ -190,8 +338,6 @@ def make_job(
 
 
 # --- files -------------------------------------------------------------------------------------------------
-
-
 def _job_files(source: Path) -> Iterator[Path]:
     try:
         if not source.is_dir():
@@ -208,8 +354,6 @@ def _job_files(source: Path) -> Iterator[Path]:
 
 
 # --- rows --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     """
@@ -287,8 +431,6 @@ class RowFile:
 
 
 # --- one job -----------------------------------------------------------------------------------------------
-
-
 def _combinations(axes: Sequence[Axis]) -> Iterator[tuple[Overrides, str]]:
     """Yield every choice of one value per axis, with a label of its swept values."""
     swept = [axis.key for axis in axes if len(axis.values) > 1]

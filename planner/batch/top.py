@@ -12,9 +12,9 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from planner.batch.choices import METRICS
-from planner.batch.table import csv_row, row_of, sentences
+from planner.batch.results import csv_row, row_of, sentences
 from planner.jobs.strategy_file import layers_text
-from planner.report.screen import ENDLESS, Screen
+from planner.report.section import ENDLESS, Screen
 
 OF_LINE = (
     "name",

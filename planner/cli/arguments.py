@@ -15,12 +15,12 @@ from costmodel.errors import SpecError
 from planner.cli.output import check_output, progress, screen_of, write
 from planner.frameworks import TARGETS
 from planner.report import FORMATS
-from planner.report.screen import Asked
+from planner.report.section import Asked
 
 if TYPE_CHECKING:
     from planner.jobs.document import Document
     from planner.jobs.written.places import Place
-    from planner.report.document import AnyReport
+    from planner.report.records.reports import AnyReport
 
 STDIN = "standard input"
 """The name of stdin in messages."""
@@ -184,7 +184,7 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
     """
     from planner.jobs.document import read_document
     from planner.jobs.line.reading import unknown_word
-    from planner.jobs.line.words import is_line
+    from planner.jobs.line.writing import is_line
     from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
 
     is_file = arguments.job == "-" or arguments.job.endswith((".yaml", ".yml"))

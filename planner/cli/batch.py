@@ -26,7 +26,7 @@ from planner.cli.arguments import (
 )
 from planner.cli.output import check_output, real, screen_of, write
 from planner.cli.terminal.messages import current, note
-from planner.report.screen import ENDLESS, PLAIN
+from planner.report.section import ENDLESS, PLAIN
 
 EXIT_CODES = """exit codes:
   0  every job has a plan
@@ -80,9 +80,8 @@ def run_batch(arguments: argparse.Namespace) -> int:
     """Plan the jobs, and note the number of plans and failures."""
     from planner.batch import run
     from planner.batch.jobs import JobSet
-    from planner.batch.progress import progress_text, reasons_text, summary_text
-    from planner.batch.results import ResultsFile, read_results
-    from planner.batch.table import require_writable, write_table
+    from planner.batch.results import ResultsFile, read_results, require_writable, write_table
+    from planner.batch.run import progress_text, reasons_text, summary_text
 
     sources, assignments = _split_arguments([*arguments.sources, *arguments.assignments])
     assignments = all_overrides(assignments, arguments)

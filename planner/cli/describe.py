@@ -8,8 +8,7 @@ from pathlib import Path
 
 from planner.cli.arguments import TEXT_FORMATS, add_output, add_output_file, describe
 from planner.cli.output import check_output, progress, screen_of, write
-from planner.report.screen import PLAIN
-from planner.report.section import Section
+from planner.report.section import PLAIN, Section
 
 ATTENTION_CONVENTIONS = ("full", "causal")
 

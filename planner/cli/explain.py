@@ -84,7 +84,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     if arguments.recipe is not None:
         return _run_compare_recipe(arguments)
     words = [arguments.job, *arguments.assignments]
-    from planner.jobs.line.words import is_line
+    from planner.jobs.line.writing import is_line
     from planner.verbs.any_job import is_job
 
     jobs = [word for word in words if "=" not in (word.split() or [""])[0] and not is_line(word)]

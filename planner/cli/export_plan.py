@@ -45,9 +45,8 @@ def run_export(arguments: argparse.Namespace) -> int:
         raise SpecError("--number", f"expected a whole number from 1, got {shown(number)}.")
     with progress(f"exporting {arguments.plan}"):
         from planner.frameworks import export
-        from planner.frameworks.folder import write_files
-        from planner.frameworks.launch import launched
-        from planner.verbs.saved_plan import read_plan
+        from planner.frameworks.launch import launched, write_files
+        from planner.verbs.plan import read_plan
 
         saved = read_plan(arguments.plan, int(number))
         exported = export(saved.plan, arguments.target, arguments.framework_version)

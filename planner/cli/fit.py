@@ -45,8 +45,7 @@ def run_fit(arguments: argparse.Namespace) -> int:
     require_new(arguments.output, force=arguments.force)
     with progress(f"learning from {arguments.samples}"):
         from planner.jobs.cluster import device_text
-        from planner.measure.fit.device import fit_device
-        from planner.measure.fit.wording import render_fit
+        from planner.measure.fit.device import fit_device, render_fit
         from planner.measure.sample.table import read_samples
 
         samples = read_samples(arguments.samples, notify=note)

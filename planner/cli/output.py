@@ -24,7 +24,7 @@ from planner.cli.terminal.messages import (
     short,
 )
 from planner.cli.terminal.streams import stdout_errors
-from planner.report.screen import PLAIN, Screen
+from planner.report.section import PLAIN, Screen
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel

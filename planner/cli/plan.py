@@ -98,9 +98,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         overrides.append("search.fastest=true")
     overrides += [entry for flag, entry in FLAG_ENTRIES.items() if getattr(arguments, flag)]
     with progress(f"planning {arguments.job}"):
-        from planner.jobs.line.entries import PIN, pin_words
-        from planner.jobs.line.model import require_parts
-        from planner.jobs.line.reading import read_words
+        from planner.jobs.line.reading import PIN, pin_words, read_words, require_parts
         from planner.jobs.problem import load, split_overrides
         from planner.verbs.plan import plan
 

@@ -115,8 +115,8 @@ def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
     if arguments.job is None:
         raise SpecError("more", "says of which device, --for of which job: give both.")
     from planner.jobs.problem import load
-    from planner.measure.fit.doubts import doubtful_points
     from planner.measure.sample.job_shapes import job_shapes
+    from planner.measure.sample.shapes import doubtful_points
     from planner.verbs.plan import plan
 
     problem = load(arguments.job, [f"cluster.device={real(arguments.more)}"])

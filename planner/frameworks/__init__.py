@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.frameworks.planned import Plan
-    from planner.frameworks.target import Export
+    from planner.frameworks.target import Export, Plan
 
 TARGETS = {
     "megatron-lm": "planner.frameworks.megatron.lm",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import yaml
 
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
-from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
@@ -20,6 +19,7 @@ from planner.frameworks.target import (
     Entries,
     Export,
     FieldOptions,
+    Plan,
     Program,
     Unsupported,
     checkpoints,

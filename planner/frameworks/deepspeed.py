@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
-from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
@@ -17,6 +16,7 @@ from planner.frameworks.target import (
     Entries,
     Export,
     FieldOptions,
+    Plan,
     Program,
     Unsupported,
     checkpoints,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import lcm
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 import yaml
@@ -19,10 +21,10 @@ import yaml
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.frameworks import LAUNCHERS, TARGETS
-from planner.frameworks.planned import Plan
-from planner.frameworks.target import Export, Program, subject
+from planner.frameworks.target import Export, Plan, Program, subject
 
 PORT = 29500
+
 """Port of the first node: torchrun's own default."""
 
 RESOURCES = {
@@ -32,11 +34,12 @@ RESOURCES = {
     "Huawei": "huawei.com/Ascend910",
     "Intel": "habana.ai/gaudi",
 }
+
 """Resource name of a device in Kubernetes' device plugins, by its maker."""
 
 RESOURCE = "nvidia.com/gpu"
-"""Resource name of NVIDIA's devices, and of devices whose maker is not known."""
 
+"""Resource name of NVIDIA's devices, and of devices whose maker is not known."""
 
 Lines: TypeAlias = list[str]
 
@@ -183,8 +186,6 @@ class Start:
 
 
 # --- the three ---------------------------------------------------------------------------------------------
-
-
 def _torchrun(start: Start) -> str:
     several = start.num_nodes > 1
     where = f"each of the {start.num_nodes} nodes" if several else "the node"
@@ -303,4 +304,49 @@ def _join_lines(lines: Lines) -> str:
 
 
 WRITERS: dict[str, Callable[[Start], str]] = {"torchrun": _torchrun, "slurm": _slurm, "kubernetes": _kubernetes}
+
 """Writer of each launcher's file."""
+
+
+def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple[Path, ...]:
+    """
+    Write the files of an export.
+
+    They are written to temporary files beside their places, and moved there when all are complete.
+
+    Parameters
+    ----------
+    folder
+        The folder, created if it does not exist.
+    files
+        Texts by file name.
+    force
+        True to overwrite files that exist.
+
+    Returns
+    -------
+    tuple of Path
+        Paths of the written files.
+
+    Raises
+    ------
+    SpecError
+        If the folder is a file, or if a file exists already.
+    OSError
+        If a file cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(str(folder), "is a file, expected a folder to write to.")
+    paths = tuple(folder / name for name in files)
+    for path in paths:
+        if path.is_dir():
+            raise SpecError(str(path), "is a directory, expected a file to write to.")
+        if path.exists() and not force:
+            raise SpecError(str(path), "exists already; nothing was written.", "Name another folder, or add --force.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder, prefix=".export-") as drafts:
+        for name, text in files.items():
+            Path(drafts, name).write_text(text, encoding="utf-8")
+        for name, path in zip(files, paths, strict=True):
+            Path(drafts, name).replace(path)
+    return paths

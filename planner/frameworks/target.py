@@ -6,17 +6,74 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.device import Cluster
 from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Model
-from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, storage_precision
+from costmodel.lowering.framework import NARROW_WEIGHTS, loss_of, storage_precision
 from costmodel.models.numerics import NAMES
 from costmodel.strategy import CudaGraphs, Decision, Sharding, StageLayout, Strategy, TokenDispatcher
+from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.frameworks.planned import Plan
+from planner.jobs.checkpoints import CheckpointSchedule
+from planner.uncertainty.intervals import Interval
+
+
+class Chosen(Protocol):
+    """Strategy for a job, without its costs."""
+
+    @property
+    def facts(self) -> Facts:
+        """Model, workload and cluster."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Cluster that it uses."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """Strategy that was chosen."""
+
+
+class Plan(Chosen, Protocol):
+    """Strategy for a job with its predicted costs and checkpoints."""
+
+    @property
+    def schedule(self) -> CheckpointSchedule:
+        """Checkpoint interval and length of the training."""
+
+    @property
+    def checkpoint_seconds(self) -> float:
+        """Training time that is lost per checkpoint, in seconds."""
+
+    @property
+    def write_seconds(self) -> float:
+        """Time in seconds to write a checkpoint while training goes on; 0 where training waits."""
+
+    @property
+    def kept_checkpoints(self) -> int | None:
+        """Number of newest checkpoints that are kept; None: all."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Time of one optimizer step, in seconds."""
+
+    @property
+    def interval(self) -> Interval:
+        """Interval in which the measured step time is expected."""
+
+    @property
+    def headroom_bytes(self) -> float:
+        """Free memory of the fullest rank, in bytes; negative where the plan does not fit."""
+
+
+def name_of_costed_release(plan: Plan) -> str:
+    """Name of the release that a plan is costed with, as the job has it; empty where the job names none."""
+    cluster = plan.cluster
+    return cluster.unknown_release or (cluster.framework.name if cluster.framework else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +137,11 @@ class Unsupported:
 
 
 Entries: TypeAlias = dict[str, Any]
+
 """Options of a target with their values."""
 
 OptionsOf: TypeAlias = Callable[[Plan], Entries | Unsupported]
+
 """A function that returns the options of a target for one field of a strategy or of the settings."""
 
 
@@ -104,13 +163,15 @@ class Choice:
 
 
 FieldOptions: TypeAlias = str | Choice | OptionsOf
+
 """Answer of a target for a field: the option that takes its value, options by value, or a function of the plan."""
 
-
 Known: TypeAlias = Mapping[str, Any]
+
 """Values of fields that were read before, by name, and the ``model``."""
 
 Reader: TypeAlias = Callable[[Entries, Known, list[str]], Any]
+
 """A function that reads a field from the options of a target; it may add notes. None: they do not say it."""
 
 
@@ -164,15 +225,19 @@ class Answers:
 
 
 EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
+
 """Decisions that every target must express or refuse."""
 
 EVERY_SETTING = frozenset(one.name for one in fields(Settings))
+
 """Settings that every target must express or refuse."""
 
 NO_NAME = re.compile(r"[^\w .,:+()-]")
+
 """Characters that could end a comment or a text."""
 
 HINT = "Plan again for it (--target), or with search.pin, search.allow or search.forbid keeping to what it can."
+
 SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 
 
@@ -277,8 +342,6 @@ def _spell(value: object) -> str:
 
 
 # --- settings of the framework ---------------------------------------------------------------------------
-
-
 def effective_settings(plan: Plan) -> Settings:
     """
     Complete the settings of a plan.
@@ -412,10 +475,11 @@ def variables(plan: Plan) -> dict[str, str]:
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 BESIDE_GRAPHS = {"NCCL_GRAPH_REGISTER": "0"}
+
 """Variable that Megatron-Core requires with both (0.16.1, ``megatron/core/transformer/cuda_graphs.py:1415,1683``)."""
 
-
 MODELS_OWN: dict[str, FieldOptions] = dict.fromkeys(("mtp_layers", "kernels", "attention", "loss"), no_options)
+
 """Settings that the code of the user's own model decides, not the target; :func:`model_notes` lists them."""
 
 OFFLOADS_WHOLE = "Optimizer states alone do not leave the device."
@@ -470,6 +534,7 @@ def require_version(version: str | None, target: str, known: Collection[str]) ->
 
 
 TODO = "TODO: {}."
+
 """Line of a file for a value that the user has to fill in."""
 
 
@@ -479,8 +544,6 @@ def write_comments(lines: Iterable[str]) -> str:
 
 
 # --- texts -------------------------------------------------------------------------------------------------
-
-
 def num_microbatches(plan: Plan) -> int | None:
     """Micro-batches per pipeline and step; None where the batch is no multiple of them."""
     each = plan.strategy.dp * plan.strategy.mbs

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from math import ceil
 from operator import attrgetter
 from typing import Any
 
 from costmodel import catalog
-from costmodel.facts.model import Attention, Model
+from costmodel.facts.model import Attention, Model, Rotary, Routing
+from costmodel.models.numerics import NAMES
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
-from planner.frameworks.planned import Plan, name_of_costed_release
 from planner.frameworks.target import (
     NO_STEP,
     OFFLOADS_WHOLE,
@@ -27,12 +28,14 @@ from planner.frameworks.target import (
     Entries,
     Export,
     FieldOptions,
+    Plan,
     Program,
     Unsupported,
     checkpoints,
     entries_of,
     hybrid_sharding,
     model_notes,
+    name_of_costed_release,
     no_options,
     num_microbatches,
     num_sharing_groups,
@@ -43,12 +46,125 @@ from planner.frameworks.target import (
     variables,
     write_comments,
 )
-from planner.frameworks.torchtitan_model import SET_FACTS, facts_of, todo_lines
 from planner.jobs.document import nest_entries
 
+SCALINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "default": ("none", {}),
+    "llama3": (
+        "llama",
+        {
+            "scaling_factor": "factor",
+            "low_freq_factor": "low_freq_factor",
+            "high_freq_factor": "high_freq_factor",
+            "original_max_position_embeddings": "original_max_position_embeddings",
+        },
+    ),
+    "yarn": (
+        "yarn",
+        {
+            "rope_factor": "factor",
+            "beta_fast": "beta_fast",
+            "beta_slow": "beta_slow",
+            "original_seq_len": "original_max_position_embeddings",
+        },
+    ),
+}
+
+"""Names of rotary scalings and their parameters (torchtitan/models/common/rope.py, RoPE.Config)."""
+
+WHOLE = ("original_max_position_embeddings", "original_seq_len")
+
+SET_FACTS = '''
+
+def parts(config):
+    """Yield a configuration and all that it consists of."""
+    yield config
+    for field in fields(config):
+        value = getattr(config, field.name)
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if is_dataclass(one) and not isinstance(one, type):
+                yield from parts(one)
+
+
+def set_facts(model) -> None:
+    """Set what the planned model has wherever the configuration has a field of that name."""
+    for part in parts(model):
+        for owner, facts in FACTS.items():
+            if hasattr(part, owner):
+                for name, value in facts.items():
+                    setattr(part, name, value)
+'''
+
+"""Functions that a recipe contains."""
+
+
+def facts_of(model: Model) -> dict[str, dict[str, Any]]:
+    """Return facts of rotary embeddings, norms and routers that torchtitan has fields for, by a field of each part."""
+    numerics, facts = model.numerics, dict[str, dict[str, Any]]()
+    rotary = numerics.rotary
+    if rotary is not None and rotary.base is not None and rotary.scaling in SCALINGS:
+        facts["theta"] = {"theta": rotary.base, **_scaling(rotary)}
+    if numerics.norm_epsilon is not None:
+        facts["normalized_shape"] = {"eps": numerics.norm_epsilon}
+    if numerics.routing is not None and numerics.routing.score_function is not None:
+        facts["score_func"] = _routing(numerics.routing)
+    return facts
+
+
+def _scaling(rotary: Rotary) -> dict[str, Any]:
+    name, spelled = SCALINGS[rotary.scaling]
+    numbers = {own: rotary.parameter(key) for own, key in spelled.items()}
+    said = {own: int(value) if own in WHOLE else value for own, value in numbers.items() if value is not None}
+    truncates = rotary.parameter("truncate", 1.0)
+    return {"scaling": name, **said, **({"truncate": bool(truncates)} if name == "yarn" else {})}
+
+
+def _routing(routing: Routing) -> dict[str, Any]:
+    groups = {"num_expert_groups": routing.num_groups, "num_limited_groups": routing.group_topk}
+    return {
+        "score_func": routing.score_function,
+        **({} if routing.normalizes is None else {"route_norm": routing.normalizes}),
+        **({} if routing.scaling_factor is None else {"route_scale": routing.scaling_factor}),
+        **groups,
+    }
+
+
+def todo_lines(model: Model) -> Iterator[str]:
+    """Yield one line for each fact that is unknown, or that has no field."""
+    numerics, rotary = model.numerics, model.numerics.rotary
+    unknown = "the model's config.json does not say it, the registry's holds"
+    no_field = "torchtitan 0.3.0 has no field for it"
+    if numerics.norm_epsilon is None:
+        yield f"{NAMES['norm_epsilon']}: {unknown}"
+    if rotary is None or rotary.base is None:
+        if not model.learned_positions and not model.has_single_blocks:
+            yield f"{NAMES['base']}: {unknown}"
+    else:
+        if rotary.scaling not in SCALINGS:
+            yield f"rope_scaling = {rotary.scaling}: {no_field}"
+        if rotary.fraction not in (None, 1.0):
+            yield f"{NAMES['fraction']} = {rotary.fraction:g}: it is the width (dim) of the registry's rotation"
+    name = NAMES["initializer_range"]
+    if numerics.initializer_range is None:
+        yield f"{name}: {unknown}"
+    else:
+        yield f"{name} = {numerics.initializer_range:g}: initialisation is the registry's (param_init)"
+    for name in ("attention_dropout", "hidden_dropout", "embedding_dropout", "attention_softcap", "logit_softcap"):
+        if value := getattr(numerics, name):
+            yield f"{NAMES[name]} = {value:g}: {no_field}"
+    if model.has_experts:
+        coefficient = numerics.routing and numerics.routing.aux_loss_coefficient
+        text = f" = {coefficient:g}: {no_field}" if coefficient else f": {unknown}"
+        if coefficient != 0:
+            yield f"{NAMES['aux_loss_coefficient']}{text}"
+
+
 TARGET = "torchtitan"
+
 VERSION = "0.3.0"
+
 VERSIONS = (VERSION,)
+
 FILE = "torchtitan_recipe.py"
 
 FLAVORS = {
@@ -62,6 +178,7 @@ FLAVORS = {
     "gpt-oss-20b": ("gpt_oss", "gpt_oss_20b", "20b"),
     "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b", "120b"),
 }
+
 """
 Models of the catalog that torchtitan has: its module, the recipe with the options that a plan does not set, the flavor.
 
@@ -73,15 +190,19 @@ SCHEDULES = {
     Schedule.ZB_V: "ZBVZeroBubble",
     Schedule.DUALPIPEV: "DualPipeV",
 }
+
 """Names of ``get_schedule_class``, torch/distributed/pipelining/schedules.py; that of 1F1B depends on vpp."""
 
 NUM_ACTIVE_CHUNKS = 3
+
 """Number of chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
 
 NUM_WAITS = 3
+
 """Steps that a collective may wait before the job counts as hung; at least torchtitan's 100 s."""
 
 PROGRAM = Program(words=("-m", "torchtitan.train", "--module", "{module}", "--config", "recipe"))
+
 """Program of every process."""
 
 
@@ -112,8 +233,6 @@ def _precision(plan: Plan) -> str:
 
 
 # --- decisions ---------------------------------------------------------------------------------------------
-
-
 def _tp(plan: Plan) -> Entries | Unsupported:
     mixers = (kind.attention for kind in plan.facts.model.kinds)
     if any(one.num_kv_heads % plan.strategy.tp for one in mixers if isinstance(one, Attention)):
@@ -367,6 +486,7 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
     "dp_overlap": _dp_overlap,
     "layout": _layout,
 }
+
 """torchtitan's options for each field of a strategy."""
 
 SETTINGS: dict[str, FieldOptions] = {
@@ -404,15 +524,15 @@ SETTINGS: dict[str, FieldOptions] = {
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
 }
+
 """torchtitan's options for each setting."""
 
 ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=_precision)
+
 """torchtitan's answers for decisions, settings and the job."""
 
 
 # --- the recipe --------------------------------------------------------------------------------------------
-
-
 class _Code(str):
     """Value that is written as it is, without quotation marks."""
 

@@ -8,13 +8,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from constraints.candidate_list import CandidateList
+from constraints.limits import CandidateList
 from costmodel.errors import MOST_MISTAKES, SpecError, mistakes_of, together
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.validation import shown
-from planner.jobs.document import parse, read_text
+from planner.jobs.document import decision_value, parse, read_text, require_one_of
 from planner.jobs.strategy_file import FOLLOWING, LAYOUT, StrategyFile, read_layout
-from planner.jobs.values import decision_value, require_one_of
 
 MAX_ROWS = 10_000
 """Strategies that a list may hold."""

@@ -14,15 +14,14 @@ import yaml
 from constraints import TARGET_RULES
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import Device, EquippedDevice
+from costmodel.facts.device import Cluster, Device, EquippedDevice
 from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
-from costmodel.lowering.framework.settings import apply_framework
+from costmodel.lowering.framework import apply_framework
 from costmodel.validation import shown
+from planner.jobs.completion import require_sound
+from planner.jobs.document import require_one_of
 from planner.jobs.entries import ClusterSection, Reference
-from planner.jobs.framework import require_sound
-from planner.jobs.values import require_one_of
 
 GIB_BYTES = 2**30
 

@@ -19,15 +19,21 @@ from typing import Any, BinaryIO, TypeAlias
 
 import yaml
 
-from costmodel.errors import SpecError
+from constraints.rules.frameworks import MEGATRON_MODULES
+from costmodel.errors import NumberError, SpecError, did_you_mean
+from costmodel.quantities import COUNT, Kind, number
+from costmodel.strategy import ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 from planner.jobs.written.places import NOWHERE, WHOLE, Place
 
 Plain: TypeAlias = dict[str, "Plain"] | list["Plain"] | str | int | float | bool | None
 
 MAX_BYTES = 2**20
+
 MAX_ENTRIES = 20_000
+
 MAX_DEPTH = 32
+
 MAX_INTEGER_DIGITS = 40
 
 TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels."
@@ -44,15 +50,16 @@ def _resolve(kind: str, pattern: str, first: Sequence[str]) -> None:
 
 
 _resolve("null", r"~|null|Null|NULL|", ("~", "n", "N", ""))
+
 _resolve("bool", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO")
+
 _resolve("int", r"[-+]?[0-9][0-9_]*", "-+0123456789")
+
 _resolve("float", r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789")
+
 _resolve("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.")
 
-
 # --- reading -----------------------------------------------------------------------------------------------
-
-
 OF_A_JOB = "A job needs at least 'model', 'cluster' and 'training'."
 
 
@@ -214,9 +221,9 @@ def _refuse_bombs(text: str, source: str) -> None:
     """Refuse text with too many or too deep entries, by its events: they need no memory."""
     depth = 0
     events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
-    for number, event in enumerate(events):
+    for position, event in enumerate(events):
         where = f"{source}, line {event.start_mark.line + 1}"
-        if number > MAX_ENTRIES:
+        if position > MAX_ENTRIES:
             raise SpecError(where, f"has more than {MAX_ENTRIES} entries, which no job file has.")
         if getattr(event, "anchor", None) is not None:
             problem = "uses an anchor or alias (& or *), which job files may not."
@@ -312,8 +319,6 @@ def _yaml_problem(error: yaml.YAMLError, source: str, text: str) -> SpecError:
 
 
 # --- Python objects ----------------------------------------------------------------------------------------
-
-
 def mapping_from_python(value: Mapping[Any, Any]) -> dict[str, Plain]:
     """
     Copy a mapping to plain data, as if it had been read from a file: dictionaries, lists and scalars.
@@ -352,8 +357,6 @@ def _copy_value(value: object, where: str, depth_left: int, budget: Iterator[int
 
 
 # --- overrides ---------------------------------------------------------------------------------------------
-
-
 def nest_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     """
     Nest entries with dotted names.
@@ -443,3 +446,105 @@ def _entry(place: Plain, name: str, where: str) -> tuple[Any, str | int]:
         return place, int(name)
     allowed = f"a number from 0 to {len(place) - 1}" if place else "none, it is empty"
     raise SpecError(where, f"is a list; {shown(name)} is no entry of it (allowed: {allowed}).")
+
+
+MAX_DEGREE = 10**9
+
+"""Largest degree that is accepted; far above that of every cluster."""
+
+OUR_MODULES = {megatron: own for own, megatron in MEGATRON_MODULES.items() if megatron != own}
+
+"""Modules to recompute whose names differ in Megatron-LM, by Megatron-LM's name."""
+
+SEVERAL = re.compile(r"[0-9]{1,9}(?:, *[0-9]{1,2}){1,9}")
+
+"""Several values separated by commas; three digits after a comma are thousands."""
+
+
+def decision_value(name: str, value: object, where: str) -> int:
+    """
+    Read one value of a decision as a number.
+
+    >>> decision_value("recompute", "full", "search.pin.recompute"), decision_value("dp_overlap", True, "example")
+    (<Recompute.FULL: 2>, 1)
+    """
+    if name in ENUMS:
+        return _enum_value(name, value, where)
+    if name in FLAGS:
+        if not isinstance(value, bool) and value not in (0, 1):
+            raise SpecError(where, f"expected true or false, got {shown(value)}.")
+        return int(bool(value))
+    if where.startswith("search.pin.") and isinstance(value, str) and SEVERAL.fullmatch(value):
+        problem = f"expected one whole number, got {shown(value)}."
+        raise SpecError(where, problem, f"Write search.allow.{name}=[{value}] to allow several.")
+    given = parse_count(value, where)
+    whole = int(given) if isinstance(given, float) and given.is_integer() else given
+    if isinstance(whole, bool) or not isinstance(whole, int):
+        raise SpecError(where, f"expected a whole number, got {shown(value)}.")
+    if not 1 <= whole <= MAX_DEGREE:
+        raise SpecError(where, f"must be from 1 to {MAX_DEGREE}, got {shown(value)}.")
+    return whole
+
+
+def parse_count(value: object, where: str, kind: Kind = COUNT) -> object:
+    """
+    Read text with a unit as a number; return other values unchanged.
+
+    >>> parse_count("1k", "search.pin.mbs"), parse_count(8, "search.pin.tp")
+    (1000, 8)
+    >>> parse_count("full", "search.pin.recompute")
+    'full'
+    """
+    try:
+        return number(value, kind) if isinstance(value, str) else value
+    except NumberError as error:
+        raise SpecError(where, error.problem, error.hint) from None
+
+
+def decision_values(decisions: Mapping[str, object], where: str) -> dict[str, int]:
+    """Read several decisions as numbers; ``where`` is the path of the mapping."""
+    return {name: decision_value(name, value, f"{where}.{name}") for name, value in decisions.items()}
+
+
+def plain_value(name: str, value: int) -> str | int | bool:
+    """
+    Write a value as in a job file; the inverse of :func:`decision_value`.
+
+    >>> plain_value("recompute", 2), plain_value("dp_overlap", 1), plain_value("tp", 8)
+    ('full', True, 8)
+    """
+    text = decision_text(name, value)
+    return int(text) if text.isdigit() else {"true": True, "false": False}.get(text, text)
+
+
+def require_one_of(name: str, known: Iterable[str], where: str, what: str = "no decision") -> None:
+    """Refuse an unknown name; ``what`` completes the message, such as ``no precision``."""
+    if name not in (names := tuple(known)):
+        raise SpecError(where, f"{shown(name)} is {what}.", did_you_mean(name, names))
+
+
+def require_entry(name: str, known: Iterable[str], where: str, what: str = "decision") -> None:
+    """Refuse an unknown entry of the mapping at a path."""
+    if name not in (names := tuple(known)):
+        raise SpecError(entry_path(where, name), f"no such {what}.", did_you_mean(name, names))
+
+
+def entry_path(where: str, name: str) -> str:
+    """Return the path of an entry; long or strange names are shortened."""
+    return f"{where}.{shown(name)[1:-1]}"
+
+
+def _enum_value(name: str, value: object, where: str) -> int:
+    if isinstance(value, ENUMS[name]):
+        return value
+    modules = MODULES_OF.get(name, ())
+    others = OUR_MODULES if name == "recompute" else {}
+    known = [*(member.text for member in ENUMS[name]), *modules]
+    try:
+        parts = value.split("+") if isinstance(value, str) else []
+        return ENUMS[name].named("+".join(others.get(part, part) for part in parts))
+    except KeyError:
+        hint = did_you_mean(value, [*known, *others]) if isinstance(value, str) else ""
+        joined = " (the latter may be joined by +)" if modules else ""
+        problem = f"expected one of {', '.join(known)}{joined}, got {shown(value)}."
+        raise SpecError(where, problem, hint if "mean" in hint else "") from None

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from costmodel.facts.costs import Costs
 from costmodel.facts.device import Network
 from costmodel.facts.fields import (
     STRICT,
@@ -32,7 +31,7 @@ from costmodel.facts.fields import (
     Seconds,
 )
 from costmodel.facts.framework import Settings
-from costmodel.facts.reliability import RecoveryLevel
+from costmodel.facts.reliability import Costs, RecoveryLevel
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS, SEQUENCE, Kind, Quantity
 
 LEAST_KEPT = 2

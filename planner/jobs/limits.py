@@ -9,8 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from constraints.candidate_list import CandidateList
-from constraints.limits import RELATIONS, Bound
+from constraints.limits import RELATIONS, Bound, CandidateList
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy, decision_text
@@ -19,12 +18,11 @@ from costmodel.validation import shown
 from planner.jobs.candidate_list import read_candidate_list
 from planner.jobs.cluster import GIB_BYTES
 from planner.jobs.completion import ALWAYS_SAID, complete_strategy, is_whole
-from planner.jobs.document import parse
+from planner.jobs.document import decision_value, parse, parse_count, require_entry, require_one_of
 from planner.jobs.entries import Job, SearchSection
 from planner.jobs.line.reading import read_words
 from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_given
-from planner.jobs.values import decision_value, parse_count, require_entry, require_one_of
-from planner.uncertainty.retries import usual_headroom_bytes
+from planner.uncertainty.peaks import usual_headroom_bytes
 
 MAX_ALLOWED_VALUES = 10_000
 

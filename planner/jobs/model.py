@@ -15,8 +15,8 @@ from costmodel.errors import SpecError, did_you_mean, together
 from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
-from costmodel.lowering.framework.settings import limit_mtp_layers
-from costmodel.models import config_json, description, hub, huggingface
+from costmodel.lowering.framework import limit_mtp_layers
+from costmodel.models import config_json, description, huggingface
 from costmodel.validation import build, shown
 from planner.jobs.document import similar_files
 from planner.jobs.entries import Reference
@@ -160,8 +160,8 @@ def config_path(name: str, folder: Path) -> Path | None:
     path = folder / os.path.expanduser(name)
     if name and exists(path):
         return path / "config.json" if path.is_dir() else path
-    if hub.is_hub_name(name):
-        cached = hub.find_cached_config(name)
+    if config_json.is_hub_name(name):
+        cached = config_json.find_cached_config(name)
         if cached is None and name not in catalog.hub_names():
             raise _not_cached(name)
         return cached
@@ -175,7 +175,7 @@ def config_path(name: str, folder: Path) -> Path | None:
 def _not_cached(name: str) -> SpecError:
     """Return the error for a model of the hub that is not cached, with the download command."""
     problem = (
-        f"{shown(name)} is no file, nor in the catalog, nor in the Hugging Face cache ({hub.cache_folder()}); "
+        f"{shown(name)} is no file, nor in the catalog, nor in the Hugging Face cache ({config_json.cache_folder()}); "
         "nothing is downloaded."
     )
     nearest = did_you_mean(name, catalog.hub_names())

@@ -13,18 +13,17 @@ from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
 from costmodel.errors import SpecError
 from costmodel.events import log_event
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.costs import Costs
-from costmodel.facts.device import Device
+from costmodel.facts.device import Cluster, Device
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
-from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, RecoveryLevel, Reliability
+from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, Costs, RecoveryLevel, Reliability
 from costmodel.facts.workload import Precision, Workload
-from costmodel.lowering.framework.settings import limit_mtp_layers, storage_precision
+from costmodel.lowering.framework import limit_mtp_layers, storage_precision
 from costmodel.models.parameters import mtp_parameters, parameters
 from costmodel.tables import Facts
 from costmodel.validation import build, require_type, shown
 from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path
+from planner.jobs.completion import require_features
 from planner.jobs.document import (
     Document,
     apply_overrides,
@@ -42,11 +41,8 @@ from planner.jobs.entries import (
     ReliabilitySection,
     TrainingSection,
 )
-from planner.jobs.framework import require_features
 from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
-from planner.jobs.line.entries import expand_lines, read_lines
-from planner.jobs.line.model import require_parts
-from planner.jobs.line.reading import read_strategy, split_words
+from planner.jobs.line.reading import expand_lines, read_lines, read_strategy, require_parts, split_words
 from planner.jobs.model import read
 from planner.jobs.setting_choices import CHOOSABLE, Value, combine_settings, split
 from planner.jobs.strategy_file import StrategyFile
@@ -182,7 +178,7 @@ class Problem:
         return replace(self, search=replace(self.search, **changes))
 
     def change_cluster(self, **changes: Any) -> Problem:
-        """Return the job on a changed cluster, by the names of :class:`costmodel.facts.cluster.Cluster`."""
+        """Return the job on a changed cluster, by the names of :class:`costmodel.facts.device.Cluster`."""
         others = tuple(replace(one, facts=_change_cluster(one.facts, changes)) for one in self.alternatives)
         return replace(self, facts=_change_cluster(self.facts, changes), alternatives=others)
 

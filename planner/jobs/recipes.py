@@ -10,7 +10,7 @@ from costmodel import catalog
 from costmodel.catalog.files import read_table
 from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.models.shape import Shape, shape_in
+from costmodel.models.patterns import Shape, shape_in
 from costmodel.validation import shown
 
 TABLES = ("recipes/megatron-bridge.csv", "recipes/dgxc-benchmarking.csv")

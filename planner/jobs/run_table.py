@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -20,15 +20,128 @@ from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS
 from costmodel.validation import shown
-from planner.jobs.document import nest_entries, similar_files
+from planner.jobs.document import nest_entries, parse_count, similar_files
 from planner.jobs.entries import Job, kinds
-from planner.jobs.run_contradictions import require_no_contradiction
-from planner.jobs.values import parse_count
+
+Pair: TypeAlias = tuple[str, str, Callable[[Any, Any], bool], str]
+
+
+def require_no_contradiction(cell: Callable[[str], Any]) -> None:
+    """
+    Refuse a row whose settings and decisions exclude each other.
+
+    A row that leaves one of both open is not wrong: its framework's default ran.
+
+    Parameters
+    ----------
+    cell
+        Function that returns a column's value in the row, None where it is empty.
+
+    Raises
+    ------
+    SpecError
+        With both columns.
+    """
+    for column, other, excludes, why in (*PAIRS, *_processors(cell)):
+        value, other_value = cell(column), cell(other)
+        if value is not None and other_value is not None and excludes(value, other_value):
+            raise SpecError(column, f"{shown(value)} contradicts {other} = {shown(other_value)}: {why}.")
+
+
+def _is_in_16_bits(precision: Any) -> bool:
+    name = precision.get("base") if isinstance(precision, Mapping) else precision
+    return name in ("bf16", "fp16")
+
+
+def _are_modules(graphs: Any) -> bool:
+    return graphs not in ("none", "full_iteration")
+
+
+PAIRS: tuple[Pair, ...] = (
+    (
+        "settings.fp8_param_gather",
+        "training.precision",
+        lambda gather, precision: gather == 1 and _is_in_16_bits(precision),
+        "there are no 8-bit weights to gather",
+    ),
+    (
+        "settings.optimizer_group",
+        "strategy.sharding",
+        lambda _, sharding: sharding == "none",
+        "no ranks share optimizer states",
+    ),
+    (
+        "settings.offloaded_layers",
+        "strategy.activation_offload",
+        lambda _, offload: offload == 0,
+        "no layer is offloaded",
+    ),
+    *(
+        (name, "strategy.optimizer_offload", lambda _, offload: offload == 0, "no optimizer state is offloaded")
+        for name in ("settings.offloaded_states", "settings.offloaded_masters", "settings.offload_overlap")
+    ),
+    (
+        "strategy.cuda_graphs",
+        "strategy.recompute",
+        lambda graphs, recompute: _are_modules(graphs) and recompute == "full",
+        "layers that are recomputed whole are in no graph of modules",
+    ),
+    (
+        "strategy.sequence_parallel",
+        "strategy.tp",
+        lambda parallel, tp: parallel == 1 and tp == 1,
+        "there are no ranks to split a sequence over",
+    ),
+    (
+        "strategy.vpp",
+        "strategy.pp",
+        lambda vpp, pp: pp == 1 and isinstance(vpp, int) and vpp > 1,
+        "one stage has no virtual ones",
+    ),
+    (
+        "strategy.token_dispatcher",
+        "strategy.ep",
+        lambda dispatcher, ep: ep == 1 and dispatcher != "alltoall",
+        "no token leaves its device",
+    ),
+    (
+        "strategy.ep_overlap",
+        "strategy.ep",
+        lambda overlap, ep: overlap == 1 and ep == 1,
+        "no token leaves its device",
+    ),
+    (
+        "settings.communication_sms",
+        "strategy.ep",
+        lambda _, ep: ep == 1,
+        "no token leaves its device",
+    ),
+    (
+        "settings.communication_sms",
+        "strategy.token_dispatcher",
+        lambda _, dispatcher: dispatcher == "alltoall",
+        "an all-to-all has no kernels that take processors of their own",
+    ),
+)
+
+"""Two columns, a test that their values exclude each other, and the reason."""
+
+
+def _processors(cell: Callable[[str], Any]) -> Iterator[Pair]:
+    """Yield communication SMs against the processors of a device in the catalog."""
+    name = cell("cluster.device")
+    most = catalog.device(name).num_processors if isinstance(name, str) and catalog.find_unique_device(name) else None
+    if most is not None:
+        why = f"it has {most} processors"
+        yield "settings.communication_sms", "cluster.device", lambda sms, _: isinstance(sms, int) and sms > most, why
+
 
 REQUIRED = ("id", "model", "cluster.device", "cluster.num_devices")
+
 """Columns without which a row cannot be predicted."""
 
 ESSENTIAL = ("training.global_batch_size", "training.sequence_length", "strategy.mbs", "strategy.tp", "strategy.pp")
+
 """Cells without which a row has no layout."""
 
 COLUMNS = (
@@ -46,15 +159,19 @@ COLUMNS = (
     "memory_kind",
     "not_modelled",
 )
+
 """Columns besides keys of a job; other columns without a dot are comments."""
 
 SECTIONS = tuple(one.name for one in fields(Job))
+
 """First words of the keys of a job."""
 
 PLANNED = "planned"
+
 """Kind of a run that was not measured yet; ``planner calibrate`` orders these by their information."""
 
 KINDS = ("pretrain", "proxy", "finetune", "adapters", "oom", "component", PLANNED)
+
 MEMORY_KINDS = ("allocated", "reserved", "nvidia-smi", "unspecified")
 
 FORMER = {
@@ -70,19 +187,23 @@ FORMER = {
     "framework": "cluster.framework",
     "step_time_s": "step_seconds",
 }
+
 """Columns of the tables of 0.1, which identify such a table, and their present names."""
 
 CONVERTER = "python -m benchmarks.measured_runs --runs OLD.csv -o FOLDER, in the project's checkout, converts a table."
 
 FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+
 """Spellings of true and false; pandas writes ``1.0`` in a column with empty cells, spreadsheets ``TRUE``."""
 
 UNITS = {"step_seconds": SECONDS, "peak_memory_gib": GIBIBYTES}
+
 """Measurements that may be written with a unit."""
 
 LONGEST_ID = 200
 
 THROUGHPUT_TOLERANCE = 0.1
+
 """Largest difference between step time and tokens per second: the coarsest printed throughput is rounded to 4 %."""
 
 
@@ -191,6 +312,7 @@ def read(path: Path) -> Iterator[Run | RejectedRow]:
 
 
 BROKEN_BYTES = "surrogateescape"
+
 """Error handler that keeps bytes which are not UTF-8 in a cell until its row is refused."""
 
 
@@ -321,8 +443,6 @@ def _number_or_none(cell: str | None) -> float | None:
 
 
 # --- one row -----------------------------------------------------------------------------------------------
-
-
 def read_run(cells: Mapping[str, str]) -> Run:
     """
     Read a row that is offered and has a layout.
@@ -417,6 +537,7 @@ def _count(run: Run, key: str, default: int | None = None) -> int:
 
 
 MOST = 10**9
+
 """Largest count in a row."""
 
 

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from costmodel import catalog
 from costmodel.errors import SpecError, alternatives
-from costmodel.facts.features import lacks
-from costmodel.facts.framework import Framework, Settings
+from costmodel.facts.framework import Framework, Settings, lacks
 from costmodel.validation import build, shown
 
 Value: TypeAlias = bool | int | float | str

@@ -13,8 +13,8 @@ from costmodel.facts.model import Model
 from costmodel.pipelines.stages import settle_layout, stage_layout
 from costmodel.strategy import DECISIONS, Recompute, Schedule, StageLayout, Strategy, Vocabulary, decision_text
 from costmodel.validation import shown
+from planner.jobs.document import decision_value, decision_values, plain_value, require_entry
 from planner.jobs.setting_choices import Value
-from planner.jobs.values import decision_value, decision_values, plain_value, require_entry
 
 LAYOUT = "layout"
 """The entry of a strategy that is no decision: its stages."""

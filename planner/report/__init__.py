@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.report.screen import PLAIN, Asked, Screen
+from planner.report.section import PLAIN, Asked, Screen
 
 if TYPE_CHECKING:
-    from planner.report.document import AnyReport
+    from planner.report.records.reports import AnyReport
     from planner.results import EstimateReport, PlanReport
 
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
@@ -57,7 +57,7 @@ def render(
 
             return markdown_text(report)
         case "json":
-            from planner.report.document import json_text
+            from planner.report.records.reports import json_text
 
             return json_text(report)
         case "html":

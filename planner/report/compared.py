@@ -2,23 +2,188 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planner.report.compared_two import figures_section, memory_section, two_sections
 from planner.report.conflicts import forbidden_rules_sections, nothing_sections, preference_sections
 from planner.report.gain import gain_section, verdict
 from planner.report.memory import missing_sections
-from planner.report.published import doubt_rows
 from planner.report.reasons import SAME_SECONDS, differences_section
-from planner.report.section import Section
-from planner.report.setting import setting_section
+from planner.report.results import FIGURES, figure, figure_text
+from planner.report.section import Section, number_rows
+from planner.report.setting import doubt_rows, setting_section
 from planner.report.strategies import completion_rows, strategies_section
-from planner.report.wording import money, seconds
+from planner.report.wording import NOTHING, gib, money, part_label, seconds
 
 if TYPE_CHECKING:
-    from planner.report.records.explained import ComparisonRecord
+    from planner.report.records.explained import ComparisonRecord, MemoryDifferenceRecord, SideRecord
+    from planner.report.records.plan import PlanRecord
+    from planner.verbs.compare import Comparison
+
+NAMES = ("first", "second")
+
+
+def two_sections(whole: ComparisonRecord) -> Iterator[Section]:
+    """Build the sections of two jobs that are compared, in reading order."""
+    first, second = whole.given, whole.best
+    assert second is not None, "both sides have a plan"
+    plans = list(zip(NAMES, (first, second), strict=True))
+    rows = [(label, f"the {name} is {text}") for name, plan in plans for label, text in doubt_rows(plan)]
+    rows += [(f"{name} line", one.line) for name, one in plans]
+    rows += [(name, _side_text(side)) for name, side in zip(NAMES, whole.apart.sides, strict=True)]
+    yield Section(title="Two jobs compared", rows=(*rows, ("answer", _answer_of_two(whole))))
+    if whole.apart.unlike:
+        yield _unlike_section(whole)
+    for name, side in zip(NAMES, whole.comparison.sides, strict=True):
+        for section in forbidden_rules_sections(side.report.broken_rules):
+            yield replace(section, title=f"Forbidden: the {name} strategy breaks these rules")
+    table = strategies_section([first.strategy, second.strategy])
+    yield replace(table, notes=("1: the first job's strategy; 2: the second's.", *table.notes[1:]))
+    yield figures_section("The first against the second", first, second, NAMES)
+    if whole.apart.gain:
+        yield gain_section(whole.apart.gain, NAMES)
+    yield parts_section(whole)
+    yield memory_section(whole.apart.memory, NAMES, swapped=True)
+    for name, each in zip(NAMES, whole.apart.sides, strict=True):
+        if each.notes:
+            yield Section(title=f"Notes on the {name}", rows=number_rows(each.notes))
+
+
+def _side_text(side: SideRecord) -> str:
+    cluster, training = side.setting.cluster, side.setting.training
+    return (
+        f"{side.name}: {side.what}; {side.setting.model.name} on {cluster.num_devices:,} x {cluster.device}, "
+        f"{training.global_batch_size:,} x {training.sequence_length:,} tokens per step, {training.precision}"
+    )
+
+
+def _answer_of_two(whole: ComparisonRecord) -> str:
+    first, second = whole.given, whole.best
+    assert second is not None, "both sides have a plan"
+    assert whole.apart.gain is not None, "both sides have a plan"
+    if whole.comparison.same_step:
+        ours, theirs = (seconds(one.step_time_seconds) for one in (first, second))
+        text = f"the first takes {ours} s per step, the second {theirs} s"
+    else:
+        ours, theirs = (f"{one.tokens_per_second_per_gpu:,.1f}" for one in (first, second))
+        text = f"the first trains {ours} tokens/s/GPU, the second {theirs}"
+    return (
+        f"{text}; the second {verdict(whole.apart.gain, 'the first')}{_training_text(whole.comparison, first, second)}"
+    )
+
+
+def _training_text(comparison: Comparison, first: PlanRecord, second: PlanRecord) -> str:
+    """Describe the differences of two trainings; for trainings that are not alike, their costs per token."""
+    name = "cost" if comparison.same_run else "cost per trillion tokens"
+    costs = [figure(one, name) for one in (first, second)] if _is_known(name, first, second) else []
+    if not comparison.same_run:
+        both = [money(one, first.costs.currency) for one in costs]
+        return f"; {both[0]} and {both[1]} per trillion tokens" if both else ""
+    days, hours = comparison.saved_days, comparison.saved_gpu_hours
+    less = [
+        f"{abs(days):,.2f} days {'less' if days >= 0 else 'more'}",
+        f"{abs(hours):,.0f} GPU-hours {'less' if hours >= 0 else 'more'}",
+    ]
+    if costs:
+        cheaper = costs[0] - costs[1]
+        less.append(f"{money(abs(cheaper), first.costs.currency)} {'less' if cheaper >= 0 else 'more'}")
+    return f"; as predicted {', '.join(less)}"
+
+
+def _unlike_section(whole: ComparisonRecord) -> Section:
+    notes = []
+    if not whole.comparison.same_step:
+        notes.append(
+            "Steps of different models or batches take different times whatever the strategy: compare tokens/s."
+        )
+    if not whole.comparison.same_run:
+        notes.append("Days and GPU-hours are of different trainings.")
+    return Section(
+        title="Differences between the two jobs",
+        header=("", *NAMES),
+        rows=tuple((one.what, one.given, one.best) for one in whole.apart.unlike),
+        notes=tuple(notes),
+    )
+
+
+def figures_section(title: str, first: PlanRecord, second: PlanRecord, names: tuple[str, str]) -> Section:
+    """Build the table of the figures of two plans and their differences; devices only where they differ."""
+    same = first.num_devices == second.num_devices
+    names_shown = (name for name in FIGURES if (name != "GPUs" or not same) and _is_known(name, first, second))
+    rows = tuple(_figure(name, first, second) for name in names_shown)
+    return Section(title=title, header=("", *names, "difference"), rows=rows)
+
+
+def _is_known(name: str, first: PlanRecord, second: PlanRecord) -> bool:
+    """True if both plans have a figure, in one currency; MFU by the bf16 peak counts only where it differs from MFU."""
+    path, _ = FIGURES[name]
+    if path == "mfu_bf16" and (first.mfu_bf16, second.mfu_bf16) == (first.mfu, second.mfu):
+        return False
+    if path.startswith("costs.total_cost") and first.costs.currency != second.costs.currency:
+        return False
+    return None not in (figure(first, name), figure(second, name))
+
+
+def _figure(name: str, first: PlanRecord, second: PlanRecord) -> tuple[str, ...]:
+    more = figure(second, name) - figure(first, name)
+    return (name, figure_text(first, name), figure_text(second, name), difference_text(more, FIGURES[name][1]))
+
+
+def parts_section(whole: ComparisonRecord) -> Section:
+    """Build the table of differences by part of the step, per token where batches, models or clusters differ."""
+    alike = whole.comparison.same_step and not any(one.what == "cluster" for one in whole.apart.unlike)
+    lines = (
+        [(one.name, one.given_seconds, one.best_seconds) for one in whole.differences]
+        if alike
+        else [(one.name, one.given_device_seconds, one.best_device_seconds) for one in whole.apart.per_token]
+    )
+    what = "Seconds of the step" if alike else "GPU-seconds per million tokens"
+    return _lines_section(
+        f"{what} by part, largest difference first",
+        ("part", *NAMES),
+        [(part_label(name), ours, theirs) for name, ours, theirs in lines],
+        seconds,
+    )
+
+
+def memory_section(
+    lines: Sequence[MemoryDifferenceRecord], names: tuple[str, str], *, swapped: bool = False
+) -> Section:
+    """Compare the memory of the fullest pipeline ranks: the best plan first, or the given one where swapped."""
+    rows = [
+        (one.name, one.given_bytes, one.best_bytes) if swapped else (one.name, one.best_bytes, one.given_bytes)
+        for one in lines
+    ]
+    title = "Memory of the fullest pipeline rank, GiB per GPU, largest difference first"
+    return _lines_section(title, ("part", *names), rows, gib)
+
+
+def _lines_section(
+    title: str, header: tuple[str, ...], rows: Sequence[tuple[str, float, float]], text: Callable[[float], str]
+) -> Section:
+    """Build a table of lines of two plans, their differences, and the sums."""
+    whole = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
+    return Section(
+        title=title,
+        header=(*header, "difference"),
+        rows=tuple(
+            (name, text(ours), text(theirs), difference_text(theirs - ours, text))
+            for name, ours, theirs in (*rows, whole)
+            if name == "all" or any(digit in text(ours) + text(theirs) for digit in "123456789")
+        ),
+    )
+
+
+def difference_text(more: float, text: Callable[[float], str]) -> str:
+    """
+    Write a difference with its sign, or a dash where it rounds to zero.
+
+    >>> difference_text(-0.25, seconds), difference_text(1e-6, seconds)
+    ('-0.250', '-')
+    """
+    written = text(abs(more))
+    return f"{'+' if more > 0 else '-'}{written}" if any(digit in written for digit in "123456789") else NOTHING
 
 
 def comparison_sections(whole: ComparisonRecord) -> Iterator[Section]:

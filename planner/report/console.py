@@ -7,14 +7,13 @@ from io import StringIO
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from planner.report.screen import PLAIN, Screen
-from planner.report.section import Section
+from planner.report.section import PLAIN, Screen, Section
 from planner.report.wording import is_numeric
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType
 
-    from planner.report.document import AnyReport
+    from planner.report.records.reports import AnyReport
 
 NARROWEST = 32
 """Columns that text is laid out for at least."""

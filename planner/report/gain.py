@@ -9,7 +9,7 @@ from planner.report.section import Section, group_rows
 from planner.report.wording import seconds
 
 if TYPE_CHECKING:
-    from planner.report.records.gain import GainRecord, MeasuredSideRecord
+    from planner.report.records.explained import GainRecord, MeasuredSideRecord
 
 GIVEN, BEST = "given", "best"
 

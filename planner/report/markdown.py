@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.report.document import AnyReport
+from planner.report.records.reports import AnyReport
 from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.wording import is_numeric

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from costmodel.strategy import DEGREES
 from planner.jobs.setting_choices import text_of
 from planner.report.conflicts import shortage_text
-from planner.report.devices import idle_proof_rows
 from planner.report.records.outcome import EVEN
 from planner.report.section import Section
+from planner.report.setting import idle_proof_rows
 from planner.report.wording import count, seconds
 
 if TYPE_CHECKING:
-    from planner.report.records.outcome import AlternativeRecord, CertificateRecord
+    from planner.report.records.outcome import AlternativeRecord, CertificateRecord, RecommendationRecord
     from planner.report.records.reports import PlanReportRecord
     from planner.search.branch_and_bound import SearchStats
 
@@ -231,4 +231,37 @@ def _describe_forms(forms: Mapping[str, float], whole: PlanReportRecord) -> str:
 
 
 SAME_FRACTION = 1e-5
+
 """Relative difference between the closed form and the simulated step that is not worth a line."""
+
+
+def recommendation_sections(advice: RecommendationRecord | None) -> Iterator[Section]:
+    """Build the section on the recommended plan and its advantages; none where the fastest plan was asked for."""
+    if advice is None:
+        return
+    rows = [("recommended", _recommendation(advice))]
+    if not advice.is_fastest:
+        rows.append(("fastest", _describe_fastest(advice)))
+        rows.extend(
+            ("  preferred", f"{one.text} instead of {one.instead_of}: {one.reason}") for one in advice.preferred
+        )
+    notes = (
+        ()
+        if advice.complete
+        else ("Time ran out before all plans that the order of preferences puts first were searched.",)
+    )
+    yield Section(title="Recommendation", rows=tuple(rows), notes=notes)
+
+
+def _recommendation(advice: RecommendationRecord) -> str:
+    within = f"within {advice.tolerance_fraction:.1%} of the fastest one"
+    if advice.is_fastest:
+        return f"strategy 1, the fastest plan: no plan {within} is better by the order of preferences"
+    return f"strategy 1, the first in the order of preferences among all plans {within}"
+
+
+def _describe_fastest(advice: RecommendationRecord) -> str:
+    number = advice.fastest_number
+    named = advice.fastest_strategy.line if number is None else f"strategy {number}"
+    gain = f"{advice.gain_fraction:.1%} less"
+    return f"{named}: {seconds(advice.fastest_step_time_seconds)} s per step, {gain} (--fastest puts it first)"

@@ -11,13 +11,11 @@ from planner.jobs.line.writing import write_completed, write_words
 from planner.jobs.strategy_file import LAYOUT
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
-from planner.report.published import doubt_rows
 from planner.report.section import Section, number_rows
-from planner.report.setting import setting_section
+from planner.report.setting import doubt_rows, setting_section
 from planner.report.strategies import ORIGIN, strategies_section
 from planner.report.wording import NOTHING, gib, part_label, seconds
-from planner.uncertainty.peaks import STARTS
-from planner.uncertainty.retries import RUNS_FAST
+from planner.uncertainty.peaks import RUNS_FAST, STARTS
 from planner.verbs.explain import Explanation, Kind
 
 if TYPE_CHECKING:

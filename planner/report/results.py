@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from planner.report.devices import device_notes
 from planner.report.section import Section
+from planner.report.setting import device_notes
 from planner.report.wording import (
     NOTHING,
     amount,
@@ -20,13 +20,13 @@ from planner.report.wording import (
     share,
     span,
 )
-from planner.uncertainty.evidence.ground import MOST_TOLD
+from planner.uncertainty.evidence.gaps import MOST_TOLD
 
 if TYPE_CHECKING:
     from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord
     from planner.report.records.reports import ReportRecord
     from planner.report.records.setting import SettingRecord
-    from planner.uncertainty.evidence.ground import Gap
+    from planner.uncertainty.evidence.gaps import Gap
     from planner.uncertainty.operators import TimedOperator
 
 MILLISECOND = 1e-3

@@ -6,16 +6,25 @@ from collections.abc import Iterator
 
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.costs import costs_sections
-from planner.report.devices import nearby_sections
-from planner.report.document import AnyReport, record_of
 from planner.report.memory import memory_section
-from planner.report.proof import alternatives_sections, candidates_sections, proof_text, search_section
-from planner.report.published import doubt_rows, publication_rows
-from planner.report.recommended import recommendation_sections
-from planner.report.records.reports import ReportRecord
+from planner.report.proof import (
+    alternatives_sections,
+    candidates_sections,
+    proof_text,
+    recommendation_sections,
+    search_section,
+)
+from planner.report.records.reports import AnyReport, ReportRecord, record_of
 from planner.report.results import breakdown_section, loss_sections, operator_sections, results_section, run_section
 from planner.report.section import Section, group_rows
-from planner.report.setting import conventions_section, line_rows, setting_section
+from planner.report.setting import (
+    conventions_section,
+    doubt_rows,
+    line_rows,
+    nearby_sections,
+    publication_rows,
+    setting_section,
+)
 from planner.report.strategies import settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
 

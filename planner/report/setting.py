@@ -7,19 +7,113 @@ from typing import TYPE_CHECKING
 
 from costmodel.facts.workload import Precision
 from planner.jobs.setting_choices import text_of
-from planner.report.devices import device_rows
-from planner.report.framework import framework_text, targets_text
-from planner.report.section import Section
+from planner.report.records.setting import framework_text, targets_text
+from planner.report.section import Section, group_rows
 from planner.report.strategies import completion_rows
-from planner.report.wording import amount, count, gib, tflops
+from planner.report.wording import amount, count, gib, seconds, tflops
 
 if TYPE_CHECKING:
-    from planner.jobs.conventions import ModelSummary
+    from planner.jobs.checkpoints import ModelSummary
     from planner.jobs.problem import Problem
-    from planner.report.records.devices import IdleDevicesRecord
-    from planner.report.records.plan import PlanRecord
-    from planner.report.records.reports import ReportRecord
+    from planner.report.records.outcome import IdleDevicesRecord
+    from planner.report.records.plan import BestRunRecord, PlanRecord, PublishedLayoutRecord
+    from planner.report.records.reports import PlanReportRecord, ReportRecord
     from planner.report.records.setting import SettingRecord, TrainingRecord
+
+
+def device_rows(
+    setting: SettingRecord, best: PlanRecord | None, idle: IdleDevicesRecord | None
+) -> Iterator[tuple[str, str]]:
+    """Build the row on the devices that the best plan uses, and why others idle; none where it uses all."""
+    all_devices, most = setting.cluster.num_devices, setting.job.max_devices
+    if best is None or (most is None and best.num_devices >= all_devices):
+        return
+    used = f"{best.num_devices:,} of {all_devices:,} GPUs on {count(best.num_nodes, 'node')}"
+    if most is not None:
+        used += f"; the job allows {most:,}"
+    elif idle is not None and idle.num_idle_devices:
+        used += f"; {count(setting.cluster.num_nodes - best.num_nodes, 'node')} left idle: {_why_idle(best, idle)}"
+    yield "uses", used
+
+
+def _why_idle(best: PlanRecord, idle: IdleDevicesRecord) -> str:
+    if idle.all_devices is None:
+        return "no strategy for all GPUs satisfies the rules"
+    step = idle.all_devices.step_time_seconds
+    return (
+        f"with all {idle.all_devices.num_devices:,} GPUs a step takes {seconds(step)} s, "
+        f"{step / best.step_time_seconds - 1:.1%} longer ({idle.all_devices.strategy.line})"
+    )
+
+
+def device_notes(plans: Sequence[PlanRecord], num_devices: int) -> Iterator[str]:
+    """Return the note that figures per GPU count only GPUs in use; none where all are in use."""
+    if any(plan.num_devices < num_devices for plan in plans):
+        yield "Tokens/s/GPU, MFU, HFU, GPU-hours and failures count the GPUs that a strategy uses, not those left idle."
+
+
+def idle_proof_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
+    """Build the row on the smaller numbers of nodes that were searched, and on the proof for them."""
+    idle = whole.idle
+    if idle is None or not whole.plans:
+        return
+    nodes = f"{idle.fewest_nodes_searched:,} to {count(idle.most_nodes_searched, 'node')}"
+    if not idle.is_proven:
+        yield "fewer GPUs", "time ran out before it was proven that no plan on fewer whole nodes is faster"
+    elif not idle.most_nodes_searched:
+        yield "fewer GPUs", "proven: on fewer whole nodes no step can be as short, by what the layers take"
+    elif idle.num_idle_devices:
+        yield (
+            "fewer GPUs",
+            f"searched with the plans on all: {nodes}; on fewer no step can be as short. The proof is of all of them",
+        )
+    else:
+        yield "fewer GPUs", f"proven: no plan on {nodes} is faster; on fewer none can be, by what the layers take"
+
+
+LEAST_GAIN = 0.03
+
+"""Gain in tokens per second from which on a near-by batch belongs to the first screen."""
+
+
+def nearby_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+    """Build the row on the near-by batch that gains most, if it gains more than ``LEAST_GAIN``."""
+    best = max(whole.nearby_batches, key=lambda one: one.gain_fraction, default=None)
+    if best is not None and best.gain_fraction > LEAST_GAIN:
+        yield (
+            "near-by batch",
+            f"{best.global_batch_size:,} sequences ({best.change_fraction:+.1%}) on all {best.num_devices:,} GPUs: "
+            f"{seconds(best.step_time_seconds)} s, {best.gain_fraction:+.1%} tokens/s",
+        )
+
+
+def nearby_sections(whole: ReportRecord) -> Iterator[Section]:
+    """Build the section on near-by batches with which all devices train faster."""
+    nearby = whole.nearby_batches
+    if not nearby:
+        return
+    rows = [
+        (
+            f"{one.global_batch_size:,}",
+            f"{one.change_fraction:+.1%}",
+            f"{one.num_devices:,}",
+            seconds(one.step_time_seconds),
+            f"{one.tokens_per_second:,.0f}",
+            f"{one.gain_fraction:+.1%}",
+            f"{one.mfu:.1%}",
+        )
+        for one in nearby
+    ]
+    yield Section(
+        title="Near-by batch sizes",
+        header=("sequences", "change", "GPUs", "step, s", "tokens/s", "gain", "MFU"),
+        rows=tuple(rows),
+        notes=(
+            f"Instead of training.global_batch_size={whole.training.global_batch_size}, with all GPUs; gain: more "
+            "tokens per second than the fastest plan trains. The few sizes within 5% that share most with the number "
+            "of GPUs were searched.",
+        ),
+    )
 
 
 def setting_section(
@@ -113,6 +207,7 @@ def batch_text(training: TrainingRecord) -> str:
 
 
 LARGEST_BATCH_TOKENS = 15_360 * 4_096
+
 """Tokens of the largest batch that is published: DeepSeek-V3, arXiv 2412.19437, section 4.2."""
 
 
@@ -152,3 +247,53 @@ def conventions_section(setting: SettingRecord) -> Section:
             ("operator times", origins),
         ),
     )
+
+
+def doubt_rows(plan: PlanRecord | None) -> Iterator[tuple[str, str]]:
+    """Build the row that doubts a plan predicted far above every published run; it comes first in a report."""
+    if plan is not None and plan.record is not None and plan.record.is_doubtful:
+        record, step = plan.record, f"{seconds(plan.record.step_time_seconds)} s per step of this job"
+        yield "doubt", f"predicted {record.above_fraction:.0%} above the {_run_text(record)}, {step}"
+
+
+def publication_rows(whole: ReportRecord, *, is_short: bool = False) -> Iterator[tuple[str, str]]:
+    """Build the rows on the nearest published layout and the best run; a short answer omits forbidden layouts."""
+    layout = None if whole.published and is_short and whole.published.broken_rules else whole.published
+    rows = [layout_text(layout, is_short=is_short)] if layout else []
+    if whole.plans and (record := whole.plans[0].record) is not None and not record.is_doubtful:
+        side = "above" if record.above_fraction >= 0 else "below"
+        rows.append(f"{_run_text(record)}; this plan is predicted {abs(record.above_fraction):.0%} {side}")
+    yield from group_rows("published", rows)
+
+
+def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str:
+    """
+    Compare a published layout with the first plan.
+
+    The long form lists all changes made to the layout, and the reason that the search does not try it.
+    """
+    figures = f"{layout.title}: {seconds(layout.step_time_seconds)} s, {layout.slower_fraction:+.1%}"
+    forbidden = [f"forbidden: {layout.broken_rules[0]}"] if layout.broken_rules else []
+    if forbidden:
+        figures = layout.title  # what no run can have is no step to compare with
+    is_told = not is_short or layout.slower_fraction < 0  # a faster layout wants a reason
+    reason = layout.outside[0].partition(" (search.")[0] if layout.outside and is_told and not forbidden else ""
+    left_out = [f"not searched: {reason}"] if reason else []
+    notes = layout.notes[:1] if is_short else layout.notes
+    return "; ".join((figures, *notes, *(text.rstrip(".") for text in (*forbidden, *left_out))))
+
+
+def _run_text(record: BestRunRecord) -> str:
+    """
+    Describe a published run: its rate, its release and devices, and its precision recipe unless that is bf16.
+
+    A run of another model is given by its MFU, since its tokens cost other FLOPs.
+    """
+    precision = [] if record.precision == "bf16" else [record.precision]
+    notes = [record.notes] if record.notes else []
+    if not record.same_model:
+        where = ", ".join([record.label, *precision, f"{record.num_devices:,} {record.device}", *notes])
+        return f"nearest published run: {record.model}, {record.mfu:.1%} MFU ({where})"
+    at = [] if record.same_sequence else [f"sequences of {record.sequence_length:,} tokens"]
+    where = ", ".join([record.label, *precision, f"{record.num_devices:,} GPUs", *at, *notes])
+    return f"best published run: {record.tokens_per_second_per_gpu:,.0f} tokens/s/GPU ({where})"

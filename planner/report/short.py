@@ -11,14 +11,20 @@ from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
 from planner.report.conflicts import conflict_sections, lift_notes, none_text
 from planner.report.costs import money_rows
-from planner.report.devices import device_rows, nearby_rows
 from planner.report.proof import proof_text
-from planner.report.published import doubt_rows, publication_rows
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
 from planner.report.results import contention_text, figure_text, gaps_text, unproven_text
-from planner.report.screen import WIDTH, Asked
-from planner.report.section import Section, group_rows
-from planner.report.setting import ambiguity_rows, batch_text, line_rows, title_of
+from planner.report.section import WIDTH, Asked, Section, group_rows
+from planner.report.setting import (
+    ambiguity_rows,
+    batch_text,
+    device_rows,
+    doubt_rows,
+    line_rows,
+    nearby_rows,
+    publication_rows,
+    title_of,
+)
 from planner.report.wording import amount, count, gib, seconds, share, span
 
 if TYPE_CHECKING:

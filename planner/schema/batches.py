@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.batch.job_result import FORMAT_VERSION, KIND, JobOutcome, JobResult, JobStatus
-from planner.batch.table import OF_LINE as OF_ROW
+from planner.batch.results import OF_LINE as OF_ROW
 from planner.batch.top import OF_LINE
 from planner.batch.work import OF_COSTS, OF_PLAN, OF_RUN
 from planner.jobs.written.commented import descriptions

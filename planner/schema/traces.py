@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from planner.measure.project.records import ProjectionRecord
+from planner.measure.project.wording import ProjectionRecord
 from planner.measure.traces.report.comparison.compare import ComparedStep
 from planner.measure.traces.report.contents import TraceContents
-from planner.measure.traces.report.replay.document import ReplayRecord
+from planner.measure.traces.report.replay.report import ReplayRecord
 from planner.measure.traces.report.what_if_text import WhatIfRecord
 from planner.schema.records import Schema, record_schema, whole
 

@@ -26,13 +26,12 @@ from constraints.encoding import (
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
-from costmodel.axes import largest
-from costmodel.lowering.recompute import recomputes
+from costmodel.lowering.layer import recomputes
 from costmodel.memory.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
 from costmodel.module_sets import memory_follows, needless_sets
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, MODULES, OVERLAPS, Recompute
-from costmodel.tables import Facts, tabulate
+from costmodel.tables import Facts, largest, tabulate
 from planner.jobs.problem import Problem
 from planner.search.domains import FEATURES, Columns
 from planner.search.rules import Rules, needs

@@ -17,17 +17,15 @@ from costmodel.errors import SpecError, alternatives
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.completion import complete_strategy, is_whole
-from planner.jobs.framework import require_features
+from planner.jobs.completion import complete_strategy, is_whole, require_features
 from planner.jobs.limits import StageChoice
-from planner.jobs.line.model import require_parts
-from planner.jobs.line.reading import read_strategy
+from planner.jobs.line.reading import read_strategy, require_parts
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import value_text
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, apply_layout
-from planner.search.clock import Clock
-from planner.search.published import add_published
+from planner.search.recipes import add_published
 from planner.search.runnable import find_runnable, limit_to_runnable_stages
+from planner.search.solver import Clock
 
 if TYPE_CHECKING:
     from planner.search.alternatives import JointOutcome

@@ -14,13 +14,12 @@ from constraints import (
     PREFERENCE_RULES,
     TARGET_RULES,
 )
-from constraints.candidate_list import candidate_list_rules
-from constraints.limits import bubble_rule, devices_rule, limit_rules, nodes_rule
+from constraints.limits import bubble_rule, candidate_list_rules, devices_rule, limit_rules, nodes_rule
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
 from constraints.rules import topology
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.features import lacks
-from costmodel.lowering.recompute import recomputes
+from costmodel.facts.device import Cluster
+from costmodel.facts.framework import lacks
+from costmodel.lowering.layer import recomputes
 from costmodel.strategy import (
     GRAPH_MODULES,
     CudaGraphs,

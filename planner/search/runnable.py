@@ -12,8 +12,8 @@ from typing import Any, cast
 from constraints import MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, Rule, sentence
 from constraints.verdict import find_violations
 from costmodel.errors import SpecError, alternatives
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.features import lacks
+from costmodel.facts.device import Cluster
+from costmodel.facts.framework import lacks
 from costmodel.strategy import (
     DECISIONS,
     DEGREES,
@@ -27,8 +27,7 @@ from costmodel.strategy import (
 )
 from costmodel.tables import Facts
 from planner.frameworks import TARGETS, export
-from planner.frameworks.planned import Plan
-from planner.frameworks.target import Answers, Choice, list_refusals, refusals
+from planner.frameworks.target import Answers, Choice, Plan, list_refusals, refusals
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load, require_problem
 from planner.jobs.strategy_file import LAYOUT

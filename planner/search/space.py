@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.classes import Classes
+from constraints.conflict import Classes
 from constraints.rule import Rule
-from costmodel.axes import present
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
@@ -27,17 +26,17 @@ from costmodel.strategy import (
     Recompute,
     Strategy,
 )
-from costmodel.tables import Facts, tabulate
+from costmodel.tables import Facts, present, tabulate
 from planner.jobs.problem import Problem
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
+    fast_enough,
     feature_values,
     free_replicas,
     job_choices,
     row_domains,
 )
-from planner.search.node_counts import fast_enough
 from planner.search.rules import GROWTH, Rules, needs, problem_rules
 
 TIME_ONLY = ("token_dispatcher", "cuda_graphs", *OVERLAPS)

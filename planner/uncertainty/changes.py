@@ -13,8 +13,7 @@ from pydantic.dataclasses import dataclass as validated
 from costmodel.facts.fields import STRICT
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.stored import read_stored
-from planner.uncertainty.evidence.traits import MATTERS_ABOVE, value_of
+from planner.uncertainty.evidence.counts import MATTERS_ABOVE, read_stored, value_of
 from planner.uncertainty.intervals import Interval, release_name
 
 TABLE = "changes.yaml"

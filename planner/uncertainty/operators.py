@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.groups import dense_data_group, layer_group, pipeline_group

@@ -15,13 +15,12 @@ from costmodel.validation import require_type
 from planner.frameworks.imports.job import import_job, is_foreign, read_variables
 from planner.jobs.document import Document, read_document, read_text
 from planner.jobs.line.reading import read_decisions
-from planner.jobs.line.words import is_line, is_word
+from planner.jobs.line.writing import is_line, is_word
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
 from planner.results import EstimateReport, PlanReport
 from planner.verbs.compare import Comparison, Side, compare_with_plan, plan_for_comparison, side_of
-from planner.verbs.plan import estimate, judge_strategy
-from planner.verbs.saved_plan import MAX_BYTES, read_plan
+from planner.verbs.plan import MAX_BYTES, estimate, judge_strategy, read_plan
 
 ENDINGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".txt")
 """Suffixes of files; no cluster in one word ends so."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from constraints import Rule, sentence
 from constraints.verdict import find_violations
 from costmodel.errors import SpecError
 from costmodel.events import log_event
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.models.flops import (
     flops_per_second_per_device,
     model_flops_per_token,
@@ -23,21 +26,22 @@ from costmodel.reliability import scale_reliability
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from costmodel.strategy import DECISIONS, Strategy
-from planner.jobs.checkpoints import schedule_checkpoints
-from planner.jobs.conventions import Conventions, conventions_of, model_summary
+from costmodel.validation import require_type, shown
+from planner.jobs.checkpoints import Conventions, conventions_of, model_summary, schedule_checkpoints
+from planner.jobs.completion import complete_strategy
+from planner.jobs.document import read_text
 from planner.jobs.line.writing import write_completed
-from planner.jobs.problem import Problem
-from planner.jobs.strategy_file import StrategyFile
+from planner.jobs.problem import Problem, load
+from planner.jobs.strategy_file import StrategyFile, read_given
 from planner.results import EstimateReport, Plan, PlanReport
-from planner.search.clock import Clock
 from planner.search.complete import CompletedBy, complete, fastest_of, read_asked
-from planner.search.freed_memory import releases_memory
+from planner.search.domains import allow_idle_nodes, says_how_many
 from planner.search.listed import check_list
-from planner.search.node_counts import allow_idle_nodes, says_how_many
-from planner.search.published import add_published
+from planner.search.recipes import add_published
 from planner.search.rules import problem_rules
 from planner.search.runnable import limit_to_runnable_stages, require_runnable
-from planner.uncertainty.evidence.ground import list_gaps
+from planner.search.solver import Clock, releases_memory
+from planner.uncertainty.evidence.gaps import list_gaps
 from planner.uncertainty.intervals import noise_fraction
 from planner.uncertainty.operators import list_timed_operators
 from planner.uncertainty.records import interval_and_record
@@ -83,7 +87,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     log_event(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
     joint, fewer = fastest_of(problem)
     if not joint.ranked:
-        from planner.verbs.conflict import explain_failure
+        from planner.verbs.repairs import explain_failure
 
         joint = explain_failure(problem, joint, clock)
     outcome, chosen = joint.outcome, replace(joint.problem, top=problem.top)
@@ -219,8 +223,6 @@ def judge_strategy(
 
 
 # --- one plan ----------------------------------------------------------------------------------------------
-
-
 def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | None = None) -> Plan:
     """Evaluate one strategy as a plan; ``conventions`` are the job's by default."""
     problem = allow_idle_nodes(problem, strategy.num_devices)
@@ -275,8 +277,6 @@ def _choose_cluster(problem: Problem, strategy: Strategy) -> Cluster:
 
 
 # --- a given strategy --------------------------------------------------------------------------------------
-
-
 def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
     if math.isfinite(estimated.step_seconds) and math.isfinite(estimated.device_bytes + estimated.host_bytes):
         return
@@ -307,3 +307,111 @@ def _find_broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...
 def _find_broken_preferences(problem: Problem, strategy: Strategy) -> tuple[Rule, ...]:
     """Return preferences for which the job's search would leave a strategy out."""
     return find_violations(problem.facts, strategy.decisions(), rules=problem_rules(problem).preferences)
+
+
+FORMAT_VERSION = 1
+
+"""Version of JSON reports; grows when an entry changes its name, unit or meaning; new entries do not count."""
+
+MAX_BYTES = 2**28
+
+"""Largest size of a report; it has some kilobytes per pipeline rank and plan."""
+
+HINT = "Make one with: planner plan JOB.yaml --format json -o plan.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedPlan:
+    """
+    A plan of a report.
+
+    Parameters
+    ----------
+    problem
+        Job of the plan.
+    plan
+        The plan, costed again.
+    step_seconds
+        Step time in the report.
+    """
+
+    problem: Problem
+    plan: Plan
+    step_seconds: float
+
+    @property
+    def drift_fraction(self) -> float:
+        """Relative difference of its step between this version of the planner and the report."""
+        return self.plan.step_seconds / self.step_seconds - 1
+
+
+def read_plan(path: str | os.PathLike[str], number: int = 1) -> SavedPlan:
+    """
+    Read one plan of a JSON report, as ``planner plan`` and ``planner estimate`` write it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    number
+        Number of the plan, from 1, best first.
+
+    Raises
+    ------
+    SpecError
+        If the file is no such report, has another format version, or has no plan with that number.
+    """
+    require_type(path, (str, os.PathLike), "path", "the path of a JSON report")
+    require_type(number, int, "number", "a whole number")
+    path = Path(path)
+    report = _report(path)
+    plans = report.get("plans") if report.get("kind") == "plan" else [report]
+    if not isinstance(plans, list):
+        raise SpecError(str(path), f"is no complete report: expected a list of plans, got {shown(plans)}.", HINT)
+    if not plans:
+        raise SpecError(str(path), f"holds no plan: its status is {shown(report.get('status'))}.")
+    if not 1 <= number <= len(plans):
+        raise SpecError(str(path), f"has plans 1 to {len(plans)}, not {number}.")
+    try:
+        chosen = plans[number - 1]
+        problem = _problem(report, chosen.get("settings") or {})
+        given = read_given(chosen["strategy"], f"{path}: strategy")
+        step_seconds = float(chosen["step_time_seconds"])
+        if not 0 < step_seconds < math.inf:
+            raise ValueError(f"the step time is {shown(chosen['step_time_seconds'])}")
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise SpecError(str(path), f"is no complete report: {error}.", HINT) from None
+    strategy = complete_strategy(problem.facts, given)
+    return SavedPlan(problem=problem, plan=evaluate(problem, strategy), step_seconds=step_seconds)
+
+
+def _report(path: Path) -> Mapping[str, Any]:
+    text = read_text(path, MAX_BYTES)
+    try:
+        report = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(str(path), f"is not JSON: {error}.", HINT) from None
+    if not isinstance(report, dict) or "format_version" not in report:
+        raise SpecError(str(path), "is no report of this planner.", HINT)
+    if report["format_version"] != FORMAT_VERSION:
+        version = shown(report["format_version"])
+        raise SpecError(str(path), f"has format version {version}; this planner reads {FORMAT_VERSION}.", HINT)
+    if report.get("kind") not in ("plan", "estimate"):
+        raise SpecError(str(path), f"is a report of kind {shown(report.get('kind'))}, expected plan or estimate.", HINT)
+    return report
+
+
+def _problem(report: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
+    """Load the job of a report, with a plan's settings and the names from the report."""
+    document = report["job"]["document"]
+    problem = load({**document, "settings": {**(document.get("settings") or {}), **settings}})
+    said = report["model"]
+    model = replace(problem.facts.model, name=_text(said["name"], "name"), source=_text(said["source"], "source"))
+    facts = replace(problem.facts, model=model)
+    return replace(problem, name=_text(report["job"]["name"], "name"), facts=facts, settings=settings)
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {shown(value)}, expected text")
+    return value

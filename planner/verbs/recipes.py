@@ -13,12 +13,13 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.jobs.recipes import LISTED, recipe
 from planner.results import EstimateReport
-from planner.search.published import is_set_by_layout, published_headroom_bytes
 from planner.search.recipes import (
     PublishedLayout,
     fit_recipe,
+    is_set_by_layout,
     list_refused_recipes,
     nearest_layouts,
+    published_headroom_bytes,
     recipes_for,
     sort_recipes,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.accuracy.__main__ import RULES_FORBID, main
-from benchmarks.accuracy.allowed import allowed_lines, distinct_configurations, refusals
+from benchmarks.accuracy.checks import allowed_lines, distinct_configurations, refusals
 from constraints import MEGATRON_LM_RULES
 from constraints.rules import frameworks, microbatches, topology
 from tests.builders_runs import a_file, predicted, project_predictions

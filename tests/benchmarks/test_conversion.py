@@ -10,8 +10,7 @@ import yaml
 import planner
 from benchmarks.measured_runs import convert, is_collected
 from benchmarks.measured_runs.__main__ import FOLDER, convert_files, main
-from benchmarks.measured_runs.columns import COLLECTED, EXPLICIT, JOB
-from benchmarks.measured_runs.writing import models_file, table
+from benchmarks.measured_runs.columns import COLLECTED, EXPLICIT, JOB, models_file, table
 from planner.jobs.strategy_file import read_given
 
 ROW = {

@@ -8,9 +8,20 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.effects.__main__ import OWN_RUNS, main, predicted_runs
-from benchmarks.effects.pairs import PAIRS, RELEASE_ALONE, Pair, kind_of, read_groups, read_pairs
-from benchmarks.effects.ratios import Effect, effects, figures, figures_by
-from benchmarks.effects.report import counted, lines
+from benchmarks.effects.ratios import (
+    PAIRS,
+    RELEASE_ALONE,
+    Effect,
+    Pair,
+    counted,
+    effects,
+    figures,
+    figures_by,
+    kind_of,
+    lines,
+    read_groups,
+    read_pairs,
+)
 from benchmarks.output import CHECKS_FAILED, NOTHING_TO_READ
 from tests.builders_runs import predicted, project_predictions
 

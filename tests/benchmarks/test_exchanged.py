@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 
 from benchmarks.operators import dispatch
-from benchmarks.operators.baselines import alpha_beta_seconds, datasheet_seconds, interpolated_seconds
+from benchmarks.operators.baselines import (
+    Unseen,
+    alpha_beta_seconds,
+    datasheet_seconds,
+    interpolated_seconds,
+    joined,
+    lines,
+)
 from benchmarks.operators.communication import EVERY, by_ranks, by_size, collectives, fabric_of, small_collectives
-from benchmarks.operators.unseen import Unseen, joined, lines
 from costmodel.network.link_law import calls_of
-from planner.measure.fit.estimation import Measured
+from planner.measure.fit.law import Measured
 
 
 @pytest.fixture(scope="module")

@@ -8,30 +8,27 @@ from math import comb, nan
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.left_out.figures import left_out, macro, worst_outer
 from benchmarks.accuracy.left_out.folds import (
     GROUP,
+    HELD_OUT,
     KINDS,
     MODEL,
     NEWEST,
     SOFTWARE,
     SOURCE,
     Folds,
-    fitted_without,
-    folds_by,
-    is_newest,
-    left_out_seconds,
-    release_of,
-)
-from benchmarks.accuracy.left_out.goals import Goal, goals
-from benchmarks.accuracy.left_out.held_out import (
-    HELD_OUT,
     HeldOut,
     as_held_out,
+    fitted_without,
+    folds_by,
     held_out_rows,
+    is_newest,
+    left_out_seconds,
     read_held_out,
+    release_of,
     write_held_out,
 )
+from benchmarks.accuracy.left_out.goals import Goal, goals, left_out, macro, worst_outer
 from benchmarks.accuracy.left_out.intervals import LeftOutError, band, coverages, difference_errors, left_out_errors
 from benchmarks.accuracy.page import PAGE, PLOTS, generated
 from planner.measure.calibrate.cases import Predictor, log_measured_seconds

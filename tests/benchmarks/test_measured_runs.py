@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.accuracy.tables import FOLDER
+from benchmarks.accuracy.metrics import FOLDER
 from planner.jobs.run_table import Run, read
 
 ROUNDING_SECONDS = 2e-6
@@ -23,7 +23,7 @@ LOGIT_BYTES = 52
 """What Megatron-LM's loss reads and writes per logit (``costmodel/lowering/embedding.py``)."""
 
 NARROW_LOGIT_BYTES = 20
-"""The same on 16-bit logits (``costmodel/lowering/framework/settings.py``)."""
+"""The same on 16-bit logits (``costmodel/lowering/framework.py``)."""
 
 
 @pytest.fixture(scope="module")

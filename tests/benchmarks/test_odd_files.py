@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from benchmarks.accuracy.__main__ import main
-from benchmarks.accuracy.left_out.held_out import HELD_OUT, read_held_out
-from benchmarks.accuracy.tables import FOLDER, RUNS, read_table
+from benchmarks.accuracy.left_out.folds import HELD_OUT, read_held_out
+from benchmarks.accuracy.metrics import FOLDER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions

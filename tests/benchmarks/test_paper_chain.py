@@ -33,7 +33,7 @@ from costmodel.lowering import layer_operators
 from costmodel.lowering.shape import layer_shape
 from costmodel.pipelines.simulator import simulate
 from costmodel.strategy import Schedule
-from costmodel.timing.sampled import Rates, SampledTimes
+from costmodel.timing.sampled_source import Rates, SampledTimes
 from costmodel.timing.work import MatmulSize, Operator
 from planner.measure.calibrate.constants import table as calibrated
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 import yaml
 
-from benchmarks.accuracy.plain import plain_estimates, plain_job, plain_lines
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.checks import plain_estimates, plain_job, plain_lines
+from benchmarks.accuracy.metrics import read_table
 from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
 from planner import load

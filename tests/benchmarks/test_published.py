@@ -8,7 +8,7 @@ import io
 import pytest
 
 from benchmarks.measured_runs.__main__ import FOLDER, NEWER, convert_files
-from benchmarks.measured_runs.writing import table as runs_table
+from benchmarks.measured_runs.columns import table as runs_table
 from benchmarks.output import format_csv
 from benchmarks.recipes.__main__ import recipe_rows, table
 from benchmarks.recipes.published import read_published

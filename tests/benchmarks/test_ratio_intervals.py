@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from benchmarks.effects.intervals import PairError, coverages, fitted_errors, inside, left_out_hits
 from benchmarks.plans.measured import FILE, measured, text_of
 from planner.uncertainty.changes import Change, change_errors
-from planner.uncertainty.measured import read_measured_runs
+from planner.uncertainty.records import read_measured_runs
 
 
 def drawn(size, factor=1.0, changes=(Change.DEGREES,), groups=200, seed=0):

@@ -9,18 +9,21 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.small_transformers.comparison import compared, lines, mean_error, planned
 from benchmarks.small_transformers.composition import (
     WEIGHT_GRADIENTS,
     by_learning,
+    compared,
     composed,
     exactly,
+    lines,
+    mean_error,
     parts_of,
+    planned,
     points_of,
 )
 from benchmarks.small_transformers.configurations import Configuration, configurations, job_of, weight_shapes
 from benchmarks.small_transformers.measure import COLUMNS, Step, read_steps
-from benchmarks.small_transformers.training import Training, random_batch
+from benchmarks.small_transformers.transformer import Training, random_batch
 from costmodel.errors import SpecError
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
 from costmodel.models.parameters import parameters

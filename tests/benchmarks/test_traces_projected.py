@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.accuracy.fit import timed_cases
-from benchmarks.accuracy.tables import read_table
+from benchmarks.accuracy.metrics import read_table
 from benchmarks.traces.projected import SOURCES, Pair, _anchor, _lines, _pair, read_constants, siblings
 from benchmarks.traces.projected_recorded import is_plain, is_small
 from benchmarks.traces.recorded.configurations import traced_configurations

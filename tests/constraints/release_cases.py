@@ -11,7 +11,7 @@ import numpy as np
 from constraints.rule import Rule
 from constraints.rules import frameworks, releases, settings
 from costmodel import catalog
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from constraints.candidate_list import CandidateList, candidate_list_rules
+from constraints.limits import CandidateList, candidate_list_rules
 from constraints.rule import sentence
 
 NAMES = ("tp", "cp", "pp", "recompute")

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constraints.classes import Classes
-from constraints.conflict import hitting_sets, necessary, smallest_sets
+from constraints.conflict import Classes, hitting_sets, necessary, smallest_sets
 
 SETS = st.lists(st.frozensets(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=6)
 

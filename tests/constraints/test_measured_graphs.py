@@ -9,7 +9,7 @@ from typing import Any
 from constraints.rules import features, frameworks
 from constraints.verdict import find_violations
 from costmodel import catalog
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
 from tests.builders import a_latent_model, a_model, a_moe_model

@@ -29,7 +29,7 @@ from constraints import (
 from constraints.rule import Rule
 from constraints.verdict import find_violations
 from costmodel.facts.calibration import MeasuredRate
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,

@@ -11,8 +11,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.facts.calibration import MeasuredCollective
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import Network
+from costmodel.facts.device import Cluster, Network
 from costmodel.lowering.shape import distinct_ranks_fraction
 from costmodel.network.collectives import (
     COLLECTIVES,

@@ -19,7 +19,7 @@ from costmodel.costs import (
     stepping_seconds,
     training_costs,
 )
-from costmodel.facts.costs import Costs, PowerDraw
+from costmodel.facts.reliability import Costs, PowerDraw
 from costmodel.step.estimate import Part
 
 HOUR = 3600.0

@@ -13,10 +13,17 @@ from costmodel.catalog.allocators import allocator
 from costmodel.catalog.software import framework_of
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
-from costmodel.facts.features import feature_of, has_values, lacks
-from costmodel.facts.framework import Behaviour, Framework, Kernels, MemoryModel, Settings
-from costmodel.lowering.framework.settings import apply_framework, limit_mtp_layers, storage_precision
-from costmodel.lowering.framework.stage_dealing import framework_stages
+from costmodel.facts.framework import (
+    Behaviour,
+    Framework,
+    Kernels,
+    MemoryModel,
+    Settings,
+    feature_of,
+    has_values,
+    lacks,
+)
+from costmodel.lowering.framework import apply_framework, framework_stages, limit_mtp_layers, storage_precision
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, CudaGraphs, Recompute, Schedule
 from tests.builders import a_latent_model, a_model
 from tests.builders_cluster import GB, a_device

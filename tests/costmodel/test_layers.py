@@ -20,7 +20,7 @@ from costmodel.lowering import (
     layer_operators,
     mtp_operators,
 )
-from costmodel.lowering.recompute import sum_by_module
+from costmodel.lowering.layer import sum_by_module
 from costmodel.strategy import MODULES, CudaGraphs
 from costmodel.timing.work import Operator
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape

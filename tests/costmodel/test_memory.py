@@ -7,13 +7,13 @@ import pytest
 
 from costmodel.facts.framework import MemoryModel
 from costmodel.facts.workload import Precision
-from costmodel.lowering.recompute import sum_over_modules
-from costmodel.memory.footprint import layer_footprint
+from costmodel.lowering.layer import sum_over_modules
 from costmodel.memory.parts import (
     activation_bytes,
     gathered_bytes,
     gradient_bytes,
     kept_bytes,
+    layer_footprint,
     offloaded_bytes,
     optimizer_bytes,
     weight_bytes,

@@ -13,8 +13,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import MeasuredRate
 from costmodel.strategy import CudaGraphs
-from costmodel.timing.measured import has_measured_rate
-from costmodel.timing.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
+from costmodel.timing.roofline import GRAPHED_SECONDS, STREAMING_SECONDS, has_measured_rate
 from costmodel.timing.source import operator_times, slowest_of
 from costmodel.timing.work import AttentionSize, Operator
 from tests.builders_cluster import a_device, achieved

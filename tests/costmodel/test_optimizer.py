@@ -11,8 +11,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.facts.calibration import DpBandwidth
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice, HostProcessors, Network
+from costmodel.facts.device import Cluster, EquippedDevice, HostProcessors, Network
 from costmodel.memory.parts import state_shards
 from costmodel.network.groups import Group
 from costmodel.step.optimizer import (

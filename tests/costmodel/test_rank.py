@@ -12,7 +12,7 @@ import pytest
 from costmodel.catalog.allocators import allocator
 from costmodel.facts.framework import MemoryModel
 from costmodel.facts.model import Model
-from costmodel.memory.footprint import layer_footprint
+from costmodel.memory.parts import layer_footprint
 from costmodel.memory.rank import (
     RankBytes,
     RankParameters,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel import catalog, reliability
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.reliability import Checkpoint, RecoveryLevel, Reliability
 from costmodel.facts.workload import Workload
 from tests.builders_cluster import GB, a_cluster, a_workload

@@ -5,9 +5,8 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
-from costmodel.network.estimates import Estimates
-from costmodel.network.link_law import CONSTANTS, KINDS, calls_of, law_seconds
-from costmodel.network.sampled import Deviations, SampledCollectives
+from costmodel.network.link_law import CONSTANTS, KINDS, Estimates, calls_of, law_seconds
+from costmodel.network.sampled_fabric import Deviations, SampledCollectives
 from costmodel.timing.gaussian_process import fit_sparse_process
 from costmodel.validation import build
 from tests.cases import in_one_case

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.timing.gaussian_process import fit_sparse_process
-from costmodel.timing.sampled import Rates, SampledTimes
-from costmodel.timing.sampled_shapes import TILES, Shapes, matmul_shapes, streaming_shapes
+from costmodel.timing.sampled_source import TILES, Rates, SampledTimes, Shapes, matmul_shapes, streaming_shapes
 
 RATES = Rates(flops_per_second=1e14, bytes_per_second=1e12, smallest_seconds=2e-6)
 

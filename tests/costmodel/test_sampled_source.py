@@ -9,12 +9,12 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.step.optimizer import device_update_seconds
-from costmodel.timing.sampled_shapes import shapes_of_samples
 from costmodel.timing.sampled_source import (
     SampledSource,
     backward_passes,
     load_learned_times,
     load_update_times,
+    shapes_of_samples,
     size_of_operator,
 )
 from costmodel.timing.source import build_sampled_source, operator_times

@@ -10,16 +10,13 @@ import pytest
 from costmodel.errors import SpecError
 from planner.measure.traces.breakdown import break_down
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.building.background import background_edges
-from planner.measure.traces.building.one_rank import rank_graph
-from planner.measure.traces.building.polls import find_polls
+from planner.measure.traces.building.all_ranks import rank_graph
 from planner.measure.traces.building.streams import Streams
 from planner.measure.traces.building.tasks import host_tasks
-from planner.measure.traces.building.threads import thread_edges
+from planner.measure.traces.building.waits import background_edges, find_polls, thread_edges
 from planner.measure.traces.critical_path import critical_path
-from planner.measure.traces.events import Blocks, Category, Device, Trace
+from planner.measure.traces.events import Blocks, Category, Device, Trace, length, union
 from planner.measure.traces.graph import Dependency, Waiting
-from planner.measure.traces.intervals import length, union
 from planner.measure.traces.iterations import Iteration
 from planner.measure.traces.replay import replay, take_recorded_times
 from tests.builders_traces import COMPUTE, TRACKS, a_step, events_of

@@ -10,11 +10,10 @@ import pytest
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.change import remove_overlap
 from planner.measure.traces.circles import break_circles
-from planner.measure.traces.critical_path import critical_path
+from planner.measure.traces.critical_path import critical_path, difference, is_usable, wrong_waits
 from planner.measure.traces.events import UNKNOWN, Category, Track
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from planner.measure.traces.replay import replay, take_recorded_times
-from planner.measure.traces.verdict import difference, is_usable, wrong_waits
 from tests.builders_operators import AUTOGRAD, COMPUTE, GPU, SENDING, Recording, a_message
 
 THREAD, FIRST, SECOND, OTHER_THREAD = range(4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.building.background import background_edges
+from planner.measure.traces.building.waits import background_edges
 from planner.measure.traces.change import faster
 from planner.measure.traces.critical_path import critical_path, path_parts
 from planner.measure.traces.events import Category, Message, Track, Wait

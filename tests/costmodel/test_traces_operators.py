@@ -8,11 +8,9 @@ from planner.measure.sample.samples import OPERATORS, SIZE_COLUMNS
 from planner.measure.traces.events import Category, Operands
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.operators import TracedOperators, find_operators
-from planner.measure.traces.operators.device import late_launches, slowdown_beside_communication
-from planner.measure.traces.operators.matching import LONG_LIST
-from planner.measure.traces.operators.messages import find_messages
-from planner.measure.traces.operators.names import read_operator_names
-from planner.measure.traces.operators.shares import shares
+from planner.measure.traces.operators.device import find_messages, late_launches, slowdown_beside_communication
+from planner.measure.traces.operators.matching import LONG_LIST, read_operator_names
+from planner.measure.traces.operators.timing import shares
 from tests.builders_operators import AUTOGRAD, GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 
 LINEAR = {"m": 8, "n": 16, "k": 4}

@@ -13,7 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Message, Operands, Track, Wait
 from planner.measure.traces.reading import read_recordings, read_trace, runs_of
-from planner.measure.traces.reading.communication import find_communication
+from planner.measure.traces.reading.messages import find_communication
 from tests.builders_kineto import SENT, a_step, distributed, event, kernel, launch, operator, write_file
 
 

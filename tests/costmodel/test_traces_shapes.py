@@ -15,9 +15,8 @@ from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import Category, Operands
 from planner.measure.traces.graph import ExecutionGraph
 from planner.measure.traces.shapes import Retimed, Rule, Sizes, message_factors, retime_tasks, sizes_of
-from planner.measure.traces.shapes.explaining import Explanations
-from planner.measure.traces.shapes.laws import machine, overhead_of
-from planner.measure.traces.shapes.work import Work, shape_of, work
+from planner.measure.traces.shapes.sizes import Explanations
+from planner.measure.traces.shapes.work import Work, machine, overhead_of, shape_of, work
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_strategy
 from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording, a_message

@@ -8,9 +8,9 @@ import pytest
 from planner.measure.traces.events import UNKNOWN, Category, Trace, Track
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.structure import Parts, Phase, Role, parts
-from planner.measure.traces.structure.names import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
-from planner.measure.traces.structure.passes import number_by_order
-from planner.measure.traces.structure.repeats import kinds, repetitions
+from planner.measure.traces.structure.layers import kinds, repetitions
+from planner.measure.traces.structure.phases import number_by_order
+from planner.measure.traces.structure.records import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
 from tests.builders_operators import Recording
 
 TRACKS = (Track("thread", "1", "1"), Track("thread", "1", "2"), Track("stream", "0", "7"))

@@ -25,7 +25,7 @@ from costmodel.memory.rank import different_ranks, rank_bytes, rank_host_bytes
 from costmodel.strategy import DECISIONS, FLAGS, Recompute, Sharding
 from costmodel.tables import tabulate
 from planner.jobs.problem import Problem
-from planner.verbs.conflict import search_or_explain
+from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device

@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
-from constraints.candidate_list import CandidateList
-from constraints.limits import Bound
+from constraints.limits import Bound, CandidateList
 from constraints.rule import Rule
 from constraints.rules.topology import degrees_multiply_to_the_devices
 from constraints.verdict import find_violations

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.models.class_defaults import CLASS_DEFAULTS
+from costmodel.models.config_json import CLASS_DEFAULTS
 from costmodel.models.families import FAMILIES
 from costmodel.models.huggingface import model_from_config
 

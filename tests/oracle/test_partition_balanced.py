@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from costmodel.lowering.framework.stage_dealing import balance_stages
+from costmodel.lowering.framework import balance_stages
 
 utils = pytest.importorskip("deepspeed.runtime.utils")
 

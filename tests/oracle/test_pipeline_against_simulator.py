@@ -13,10 +13,11 @@ from costmodel.pipelines.interleaved import (
     chunks_in_flight,
     chunks_waiting_seconds,
     interleaved_bubble_seconds,
+    least_plain_seconds,
     p2p_exposed_seconds,
+    plain_seconds,
     unequal_chunks_seconds,
 )
-from costmodel.pipelines.plain import least_plain_seconds, plain_seconds
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step.layouts import even_chunks, last_rank_chunks
 from tests.oracle.paper_phases import cooldown_seconds, steady_seconds, warmup_seconds

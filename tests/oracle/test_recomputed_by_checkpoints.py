@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.facts.model import Attention, Layer, Mlp
 from costmodel.lowering import layer_operators
-from costmodel.lowering.recompute import BEHIND_THE_LAST_KEPT
+from costmodel.lowering.layer import BEHIND_THE_LAST_KEPT
 from tests.builders import a_shape
 
 reference = pytest.importorskip("tests.oracle.reference_layers", reason="the oracle needs torch")

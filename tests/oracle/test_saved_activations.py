@@ -13,7 +13,7 @@ import pytest
 from costmodel.facts.framework import Kernels, MemoryModel
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mlp
 from costmodel.lowering import layer_operators
-from costmodel.lowering.recompute import sum_by_module
+from costmodel.lowering.layer import sum_by_module
 from costmodel.lowering.shape import Shape
 from costmodel.memory.parts import kept_bytes
 from costmodel.strategy import Recompute

@@ -19,12 +19,11 @@ import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
-from constraints.dealings import options_of_dealings
-from constraints.stages import Chunks, Pipeline, StageOptions, encode_stages, objective
+from constraints.stages import Chunks, Pipeline, StageOptions, encode_stages, objective, options_of_dealings
 from constraints.verdict import find_violations
 from costmodel.facts.model import Model
 from costmodel.models.flops import head_layers
-from costmodel.models.layer_pattern import LayerPattern, shortest_pattern
+from costmodel.models.patterns import LayerPattern, shortest_pattern
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step.layouts import (
     RankCosts,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel.pipelines import orders
+from costmodel.pipelines.graph import STRIDES, spans_seconds
 from costmodel.pipelines.simulator import simulate
-from costmodel.pipelines.wavefronts import STRIDES, spans_seconds
 from costmodel.strategy import V_SHAPED, Schedule
 from tests.oracle import pipeline_simulator as naive
 

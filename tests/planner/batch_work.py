@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from planner.batch.executors.local import Workers
-from planner.batch.fingerprint import KEY_BYTES
 from planner.batch.job_result import JobOutcome, JobStatus
-from planner.batch.jobs import BatchJob
+from planner.batch.jobs import KEY_BYTES, BatchJob
 from planner.batch.run import make_pool
 
 PLAN = {"number": 1, "step_time_seconds": 2.0, "num_devices": 8, "strategy": {"tp": 8, "layout": None}}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from constraints.stages import Pipeline
-from costmodel.models.layer_pattern import layer_pattern
+from costmodel.models.patterns import layer_pattern
 from costmodel.pipelines.stages import layers_between
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import PER_RANK, Contents, constant_seconds, layout_cost, rank_costs

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from planner import cli, load, plan
-from planner.batch.progress import progress_text
-from planner.batch.run import Tally
+from planner.batch.run import Tally, progress_text
 from planner.cli.terminal.messages import RunningLine
 from tests.schemas import valid
 

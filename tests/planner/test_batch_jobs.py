@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.fingerprint import Fingerprints
-from planner.batch.jobs import JobSet, make_job
-from planner.batch.sweep import read_axis
+from planner.batch.jobs import Fingerprints, JobSet, make_job, read_axis
 
 JOB = """
 model: llama3-8b
@@ -225,7 +223,7 @@ def test_files_that_a_job_names_are_part_of_it(entry, name, tmp_path, job):
 def test_another_version_of_the_planner_plans_anew(job, monkeypatch):
     """Its figures may differ."""
     before = keys([job])
-    monkeypatch.setattr("planner.batch.fingerprint.version", lambda: "99.0")
+    monkeypatch.setattr("planner.batch.jobs.version", lambda: "99.0")
 
     assert keys([job]) != before
 

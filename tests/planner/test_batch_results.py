@@ -15,8 +15,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner import cli
 from planner.batch.job_result import JobOutcome, JobStatus, result_of
-from planner.batch.results import ResultsFile, read_results
-from planner.batch.table import require_writable, row_of, write_table
+from planner.batch.results import ResultsFile, read_results, require_writable, row_of, write_table
 from planner.batch.top import render_top, top
 from tests.planner import batch_work
 
@@ -431,7 +430,7 @@ def test_a_system_without_locks_is_told_so(out, monkeypatch):
 def test_results_as_parquet(tmp_path, monkeypatch):
     """Numbers are numbers, whatever is missing is null, and it is written group by group."""
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra 'parquet' is not installed")
-    monkeypatch.setattr("planner.batch.table.ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("planner.batch.results.ROWS_AT_ONCE", 4)
 
     write_table(lambda: LINES, tmp_path / "table.parquet")
 
@@ -461,7 +460,7 @@ def test_a_full_disk_leaves_no_half_table(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("planner.batch.table.Path.replace", fail)
+    monkeypatch.setattr("planner.batch.results.Path.replace", fail)
     with pytest.raises(SpecError, match="cannot be written: No space left on device"):
         write_table(lambda: LINES, path)
 

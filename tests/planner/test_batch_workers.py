@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.fingerprint import KEY_BYTES
 from planner.batch.job_result import JobOutcome, JobStatus
-from planner.batch.jobs import BatchJob
+from planner.batch.jobs import KEY_BYTES, BatchJob
 from planner.batch.results import ResultsFile, read_results
 from planner.batch.run import Tally, make_pool, plan_many, run_batch, run_jobs
 from tests.planner import batch_work

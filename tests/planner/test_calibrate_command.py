@@ -20,10 +20,9 @@ from planner.jobs.document import read_mapping
 from planner.jobs.run_jobs import References, references
 from planner.jobs.run_table import CONVERTER, read
 from planner.measure.calibrate import advice
-from planner.measure.calibrate.advice import _candidates
+from planner.measure.calibrate.advice import First, _candidates
 from planner.measure.calibrate.calibrate import Calibration, _configuration, calibrate
 from planner.measure.calibrate.cases import seconds_of
-from planner.measure.calibrate.first import First
 from planner.measure.calibrate.wording import calibration_text
 from planner.measure.runs.predictions import Case, cases
 from tests.builders_runs import GOOD, a_file, rows_of

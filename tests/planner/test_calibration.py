@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.accuracy.profile_text import with_numbers
+from benchmarks.accuracy.catalog_files import with_numbers
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.advice import narrow_covariance
-from planner.measure.calibrate.cases import folds_of, group_of, source_weights
+from planner.measure.calibrate.cases import folds_of, group_of, share_work, source_weights
 from planner.measure.calibrate.constants import (
     MOST_PER_FRAMEWORK,
     CalibrationEntry,
@@ -29,8 +29,7 @@ from planner.measure.calibrate.constants import (
     table,
 )
 from planner.measure.calibrate.fit import REACH, Priors, covariance, fit
-from planner.measure.calibrate.processes import share_work
-from planner.uncertainty.evidence.ground import Gap
+from planner.uncertainty.evidence.gaps import Gap
 from planner.uncertainty.intervals import (
     COVERAGE,
     FEWEST_GROUPS,

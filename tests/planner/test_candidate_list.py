@@ -16,8 +16,8 @@ from planner.report import render
 from planner.search.branch_and_bound import Status
 from planner.search.listed import check_list
 from planner.search.space import build_space
-from planner.verbs.conflict import search_or_explain
 from planner.verbs.plan import plan
+from planner.verbs.repairs import search_or_explain
 from tests.builders_problem import a_problem, limits_of
 from tests.planner.test_job import a_job
 

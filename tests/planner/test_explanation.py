@@ -11,13 +11,12 @@ from constraints.rule import sentence
 from constraints.rules import memory, topology
 from costmodel.step import step
 from costmodel.strategy import Sharding
-from planner.jobs.values import decision_value
+from planner.jobs.document import decision_value
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import memory_only
 from planner.search.rules import sequence_is_split_where_it_can_be
 from planner.search.space import build_space
-from planner.verbs.conflict import search_or_explain
-from planner.verbs.repairs import explain
+from planner.verbs.repairs import explain, search_or_explain
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of

@@ -23,7 +23,7 @@ from planner.frameworks.launch import WRITERS
 from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Program, entries_of, no_options, only
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.results import Plan
-from planner.verbs.saved_plan import FORMAT_VERSION
+from planner.verbs.plan import FORMAT_VERSION
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.documents import page
 from tests.planner.test_job import JOBS

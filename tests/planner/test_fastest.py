@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from planner.uncertainty.fastest import chances_fastest
+from planner.uncertainty.intervals import chances_fastest
 
 
 def drawn(step_seconds: list[float], noise_fraction: float) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Schedule, TokenDispatcher
-from planner.jobs.framework import require_features
+from planner.jobs.completion import require_features
 from planner.jobs.problem import load
 from planner.search.space import build_space
 from planner.verbs.plan import estimate

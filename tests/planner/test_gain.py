@@ -18,9 +18,8 @@ from planner.report.records.explained import ComparisonRecord
 from planner.uncertainty.changes import Change, ChangeErrors, Costed, Factor, changes_between, distance, ratio_interval
 from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.intervals import Interval
-from planner.verbs import gain as of_gain
-from planner.verbs.compare import side_of
-from planner.verbs.gain import gain_of
+from planner.verbs import compare as of_gain
+from planner.verbs.compare import gain_of, side_of
 from planner.verbs.plan import judge_strategy
 
 JOB = {

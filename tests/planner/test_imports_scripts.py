@@ -262,7 +262,7 @@ def test_messages_have_no_signs_of_our_own(tmp_path):
 PATHS = {
     "a file": ("if [ -f /opt/flag ]; then TP=8; else TP=2; fi", 3, {"true": 8, "false": 2}),
     "a program": ("if nvidia-smi | grep -q H100; then TP=2; else TP=4; fi", 3, {"true": 2, "false": 4}),
-    "another way": ("TP=2\nmkdir /tmp/mine || TP=8", 4, {"true": 2, "false": 8}),
+    "another way": ("TP=2\nmkdir build/mine || TP=8", 4, {"true": 2, "false": 8}),
     "an output": ("TP=1\nif [ $(nvidia-smi -L | wc -l) -gt 4 ]; then TP=4; fi", 4, {"true": 4, "false": 1}),
     "a name of it": ('case "$(hostname)" in\n  a*) TP=2 ;;\n  *) TP=4 ;;\nesac', 3, {"abc": 2, "z": 4}),
 }

@@ -21,9 +21,9 @@ from planner.frameworks.launch import launched
 from planner.jobs.checkpoints import schedules_around
 from planner.jobs.problem import load
 from planner.report import render
-from planner.report.html.inputs import input_sections
+from planner.report.html.chapters import input_sections
+from planner.report.html.frame import MOST_OPEN, section_html, transpose
 from planner.report.html.launch import SCRIPTS, launch_blocks
-from planner.report.html.markup import MOST_OPEN, section_html, transpose
 from planner.report.html.page import page_html
 from planner.report.html.study import report_plans, study
 from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
@@ -33,8 +33,8 @@ from planner.report.results import results_section
 from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.strategies import strategies_section
-from planner.search.clock import Clock
 from planner.search.runnable import targets_of
+from planner.search.solver import Clock
 from planner.verbs.compare import compare, compare_two, side_of
 from planner.verbs.explain import explain
 from planner.verbs.pareto import pareto_front

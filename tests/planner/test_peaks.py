@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from planner.jobs.problem import load
-from planner.uncertainty.evidence.kinds import ANY
+from planner.uncertainty.evidence.counts import ANY
 from planner.uncertainty.peaks import (
     COVERAGE,
     OWN_ROWS,
@@ -24,8 +24,8 @@ from planner.uncertainty.peaks import (
     law_of,
     laws,
     peak_interval,
+    usual_headroom_bytes,
 )
-from planner.uncertainty.retries import usual_headroom_bytes
 from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.planner.test_job import a_job

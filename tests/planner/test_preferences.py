@@ -19,9 +19,9 @@ from planner.report import render
 from planner.search.branch_and_bound import Status
 from planner.search.rules import problem_rules
 from planner.search.space import build_space
-from planner.verbs.conflict import search_or_explain
 from planner.verbs.explain import Kind, explain
 from planner.verbs.plan import plan
+from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_problem import a_problem, limits_of

@@ -9,7 +9,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
 from costmodel.network.link_law import CONSTANTS, calls_of, law_seconds
 from planner.measure.fit.communication import collective_samples, curve_medians, learn_collectives
-from planner.measure.fit.estimation import Measured
+from planner.measure.fit.law import Measured
 from planner.measure.sample.samples import Machine, Point, Sample, Sizes, Timing
 
 pytest.importorskip("scipy", reason="learning needs SciPy")

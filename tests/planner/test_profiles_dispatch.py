@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.network.sampled_dispatch import Exchanges, constant_names, num_visited_places, seconds_per_byte
+from costmodel.network.sampled_fabric import Exchanges, constant_names, num_visited_places, seconds_per_byte
 from planner.measure.fit.dispatch import learn_dispatch
-from planner.measure.fit.estimation import Measured
+from planner.measure.fit.law import Measured
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
 

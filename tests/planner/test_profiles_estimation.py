@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from costmodel.timing.gaussian_process import matern
-from planner.measure.fit.estimation import Known, estimate_constants, likeliest_smoothness
+from planner.measure.fit.law import Known, estimate_constants, likeliest_smoothness
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
 

@@ -12,9 +12,8 @@ from costmodel import catalog
 from costmodel.facts.samples import Fabric, Samples
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.sampled_fabric import learn_collectives, sampled_seconds
-from planner.measure.fit.communication import FEWEST
+from planner.measure.fit.communication import FEWEST, learn_fabric, report_unlearned_collectives
 from planner.measure.fit.device import fit_device
-from planner.measure.fit.fabric import learn_fabric, report_unlearned_collectives
 from planner.measure.sample.samples import Point, Sample, Sizes
 from tests.builders_cluster import a_cluster, achieved
 from tests.builders_samples import (

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.timing.sampled import Rates
-from costmodel.timing.sampled_shapes import matmul_shapes, streaming_shapes
-from planner.measure.fit.estimation import widening
-from planner.measure.fit.learning import deal_families, fit_rates, hold_out, learn_operator, replace_rates
+from costmodel.timing.sampled_source import Rates, matmul_shapes, streaming_shapes
+from planner.measure.fit.law import widening
+from planner.measure.fit.operators import deal_families, fit_rates, hold_out, learn_operator, replace_rates
 
 pytest.importorskip("sklearn", reason="learning needs scikit-learn")
 

@@ -18,11 +18,9 @@ from planner.cli import main
 from planner.jobs.problem import Problem, load
 from planner.measure.calibrate.calibrate import Unfit
 from planner.measure.calibrate.fit import priors_of
-from planner.measure.project.anchor import Anchor, anchor
+from planner.measure.project.anchor import Anchor, Peaks, anchor
 from planner.measure.project.comparison import covered_fraction, differences
-from planner.measure.project.measured_device import road
-from planner.measure.project.memory import Peaks
-from planner.measure.project.posterior import simulated_seconds
+from planner.measure.project.posterior import road, simulated_seconds
 from planner.measure.project.projected import ProjectedPart, project, project_interval, project_plan
 from planner.measure.project.small_runs import small_runs
 from planner.measure.project.wording import projection_text

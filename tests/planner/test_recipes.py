@@ -9,7 +9,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.models.shape import shape_of
+from costmodel.models.patterns import shape_of
 from costmodel.strategy import Sharding
 from planner import compare_recipe, estimate, judge_recipes, load, plan, recipe_candidates, recipes_for, render
 from planner.cli import main

@@ -10,7 +10,7 @@ from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner import estimate, load, plan, render
 from planner.jobs.strategy_file import read_given
-from planner.verbs.saved_plan import read_plan
+from planner.verbs.plan import read_plan
 
 JOB = {
     "model": "llama3-8b",

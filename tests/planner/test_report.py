@@ -18,11 +18,11 @@ from planner import cli
 from planner.jobs.problem import load
 from planner.report import FORMATS, render
 from planner.report.console import console_text, table_text
-from planner.report.document import document
-from planner.report.framework import ASSUMED
 from planner.report.markdown import markdown_text
 from planner.report.records.plan import PlanRecord
-from planner.report.screen import WIDTH
+from planner.report.records.reports import document
+from planner.report.records.setting import ASSUMED
+from planner.report.section import WIDTH
 from planner.search.branch_and_bound import Status
 from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job

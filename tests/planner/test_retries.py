@@ -11,8 +11,15 @@ import pytest
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.problem import load
 from planner.report import render
-from planner.uncertainty.peaks import LEAST_HEADROOM_BYTES, STARTS, chance_to_fit, law_of
-from planner.uncertainty.retries import RUNS_FAST, chance_fast, usual_headroom_bytes
+from planner.uncertainty.peaks import (
+    LEAST_HEADROOM_BYTES,
+    RUNS_FAST,
+    STARTS,
+    chance_fast,
+    chance_to_fit,
+    law_of,
+    usual_headroom_bytes,
+)
 from planner.verbs.plan import estimate, plan
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import a_strategy

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.accuracy.tables import FOLDER
+from benchmarks.accuracy.metrics import FOLDER
 from costmodel import catalog
 from costmodel.facts.model import Attention, LinearAttention, Mamba
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary

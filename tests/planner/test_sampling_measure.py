@@ -14,14 +14,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from costmodel.errors import SpecError  # noqa: E402
-from planner.measure.sample.bench import Bench  # noqa: E402
+from planner.measure.sample.bench import Bench, moved_bytes  # noqa: E402
+from planner.measure.sample.kernels import attention  # noqa: E402
 from planner.measure.sample.measure import MEASURED, Sampler, Skipped  # noqa: E402
-from planner.measure.sample.operators.attention import attention  # noqa: E402
 from planner.measure.sample.run import sample_operators  # noqa: E402
 from planner.measure.sample.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
 from planner.measure.sample.table import read_samples  # noqa: E402
 from planner.measure.sample.timing import Limits  # noqa: E402
-from planner.measure.sample.work import moved_bytes  # noqa: E402
 
 QUICK = Limits(seconds=0.01, enough_repeats=3)
 
@@ -172,7 +171,7 @@ def test_one_kernel_is_the_loop(monkeypatch, pass_):
         pytest.skip("this torch has no grouped matmul for CPUs")
     point = Point(operator="grouped_matmul", pass_=pass_, dtype="bf16", sizes=Sizes(batch=3, m=72, n=64, k=32))
     loop = MEASURED["grouped_matmul"](RecordingBench(), point).calls[0]()
-    monkeypatch.setattr("planner.measure.sample.operators.matmuls.has_grouped_kernel", lambda *_: True)
+    monkeypatch.setattr("planner.measure.sample.kernels.has_grouped_kernel", lambda *_: True)
 
     kernel = MEASURED["grouped_matmul"](RecordingBench(), point).calls[0]()
 

@@ -204,7 +204,7 @@ class TestLockstep:
 FOLLOWER = """
 import os
 from planner.measure.sample.bench import UnavailableError
-from planner.measure.sample.machine import require_torch
+from planner.measure.sample.samples import require_torch
 from planner.measure.sample.measure import Sampler
 from planner.measure.sample.ranks import joined_ranks
 
@@ -341,7 +341,7 @@ class TestCalls:
         """Four ranks have parts of a fourth of 4,096 bytes."""
         torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
         from planner.measure.sample.bench import Bench
-        from planner.measure.sample.operators.collectives import MEASURED_TOGETHER
+        from planner.measure.sample.kernels import MEASURED_TOGETHER
 
         called: list[tuple[str, list[int]]] = []
         bench, group = Bench(torch, "cpu"), a_group(called, members=(0, 1, 2, 3))
@@ -355,7 +355,7 @@ class TestCalls:
         """One of two ranks sends first; a call is two messages."""
         torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
         from planner.measure.sample.bench import Bench
-        from planner.measure.sample.operators.collectives import send
+        from planner.measure.sample.kernels import send
 
         called: list[tuple[str, list[int]]] = []
         work = send(Bench(torch, "cpu"), a_message("send"), a_group(called, is_first=is_first))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.jobs.problem import load
+from planner.measure.sample.bench import least_flops, moved_bytes, needed_bytes
 from planner.measure.sample.job_shapes import JobShapes, job_shapes
 from planner.measure.sample.samples import OPERATORS, Point, Sizes
 from planner.measure.sample.shapes import (
@@ -15,7 +16,6 @@ from planner.measure.sample.shapes import (
     points_to_measure,
     spread_out,
 )
-from planner.measure.sample.work import least_flops, moved_bytes, needed_bytes
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_device, achieved
 from tests.builders_problem import a_problem

@@ -12,9 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
 
-from planner.measure.sample import machine, measure  # noqa: E402
+from planner.measure.sample import kernels, measure, samples  # noqa: E402
 from planner.measure.sample.measure import MEASURED, Sampler, Skipped  # noqa: E402
-from planner.measure.sample.operators import attention  # noqa: E402
 from planner.measure.sample.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
 from planner.measure.sample.shapes import device_points  # noqa: E402
 from planner.measure.sample.timing import Limits  # noqa: E402
@@ -97,9 +96,9 @@ class Torch:
 def sampler(monkeypatch) -> Sampler:
     """On a stand-in, whose driver answers as NVIDIA's tool does."""
     answer = SimpleNamespace(stdout="570.124.06, 1980\n")
-    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(samples.subprocess, "run", lambda *_, **__: answer)
     monkeypatch.setattr(measure, "require_torch", Torch)
-    monkeypatch.setattr(attention, "_kernels", lambda bench: contextlib.nullcontext())
+    monkeypatch.setattr(kernels, "_kernels", lambda bench: contextlib.nullcontext())
     return Sampler()
 
 

@@ -16,7 +16,7 @@ from planner.search import branch_and_bound as module
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status
 from planner.search.candidates import Formulas, not_dominated
 from planner.search.space import build_space
-from planner.verbs.conflict import search_or_explain
+from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
@@ -389,7 +389,7 @@ def test_an_empty_space_is_infeasible():
 SCRIPT = """
 import json
 from dataclasses import asdict
-from planner.verbs.conflict import search_or_explain
+from planner.verbs.repairs import search_or_explain
 from tests.builders import a_moe_model
 from tests.builders_problem import a_problem
 outcome = search_or_explain(a_problem(a_moe_model(num_layers=4), num_devices=16, top=5))

@@ -11,10 +11,9 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner import compare, estimate, explain, export, from_megatron_lm, load, plan, read_plan, render
-from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import line_of, result_of
-from planner.batch.jobs import make_job
-from planner.batch.table import row_of
+from planner.batch.jobs import Fingerprints, make_job
+from planner.batch.results import row_of
 from planner.batch.work import plan_job
 from planner.cli import main
 from planner.jobs.setting_choices import CHOOSABLE, MOST_COMBINATIONS, has_value

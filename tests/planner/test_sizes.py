@@ -15,13 +15,13 @@ from planner.report.records.reports import report_record
 from planner.report.records.setting import ClusterRecord
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import least_memory, memory_only, mode_memory
-from planner.search.clock import Clock, OutOfTimeError
 from planner.search.rules import problem_rules
+from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import build_space
 from planner.verbs import cluster_sizes as sizes
 from planner.verbs.cluster_sizes import MOST_TIMES, smallest_cluster
-from planner.verbs.conflict import search_or_explain
 from planner.verbs.plan import plan
+from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
@@ -44,7 +44,7 @@ def smallest_of(problem):
 @pytest.fixture
 def alone(monkeypatch):
     """Searches that do not explain, which would look for the smallest cluster themselves."""
-    monkeypatch.setattr("planner.verbs.conflict.explain", lambda *_, **__: None)
+    monkeypatch.setattr("planner.verbs.repairs.explain", lambda *_, **__: None)
 
 
 def a_tight_problem(seed):

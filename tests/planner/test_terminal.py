@@ -20,8 +20,7 @@ from planner.cli.output import Watch, progress
 from planner.jobs.problem import load
 from planner.report import render
 from planner.report.console import sections_text, table_text
-from planner.report.screen import Asked, Screen
-from planner.report.section import Section
+from planner.report.section import Asked, Screen, Section
 from planner.report.sections import all_sections
 from planner.report.short import short_sections
 from planner.verbs.plan import estimate, plan

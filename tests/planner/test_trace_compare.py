@@ -23,8 +23,15 @@ from planner.jobs.problem import load
 from planner.measure.traces.events import Category, Device, Trace
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.report.comparison.compare import compare_with_traces
-from planner.measure.traces.report.comparison.devices import device_doubt
-from planner.measure.traces.report.comparison.kinds import IDLE, KINDS, OPTIMIZER, OTHER, group_of, kind_of
+from planner.measure.traces.report.comparison.traced import (
+    IDLE,
+    KINDS,
+    OPTIMIZER,
+    OTHER,
+    device_doubt,
+    group_of,
+    kind_of,
+)
 from planner.measure.traces.writing import write_trace
 from planner.results import Plan
 from planner.uncertainty.operators import strategy_operators

@@ -15,7 +15,7 @@ from planner.jobs.problem import load
 from planner.measure.sample.samples import TRACED, Point, Sizes
 from planner.measure.sample.table import read_samples
 from planner.measure.traces.events import Category, Device, Operands, Trace
-from planner.measure.traces.report.device_file import fit_device_file, host_times, measure_constants
+from planner.measure.traces.report.device_file import PROFILED, fit_device_file, host_times, measure_constants
 from planner.measure.traces.report.extraction import (
     DIVIDED,
     LEFT_OUT,
@@ -26,7 +26,6 @@ from planner.measure.traces.report.extraction import (
     machine_of,
     missing_operators,
 )
-from planner.measure.traces.report.wording import PROFILED
 from planner.measure.traces.writing import write_trace
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
 

@@ -18,13 +18,10 @@ from costmodel.errors import SpecError
 from planner.cli import main
 from planner.measure.traces.events import UNKNOWN, Category
 from planner.measure.traces.reading import read_trace
-from planner.measure.traces.report.replay import timeline
-from planner.measure.traces.report.replay.document import replay_document
-from planner.measure.traces.report.replay.page import replay_page
-from planner.measure.traces.report.replay.report import replay_report
-from planner.measure.traces.report.replay.side_by_side import side_by_side
+from planner.measure.traces.report.replay import page
+from planner.measure.traces.report.replay.page import CRITICAL, replay_page, side_by_side, timeline_of
+from planner.measure.traces.report.replay.report import replay_document, replay_report
 from planner.measure.traces.report.replay.text import replay_text
-from planner.measure.traces.report.replay.timeline import CRITICAL, timeline_of
 from planner.measure.traces.writing import write_trace
 from tests.builders_kineto import graph_steps, write_file
 from tests.builders_traces import a_step
@@ -225,7 +222,7 @@ class TestTimeline:
 
     def test_only_the_longest_are_drawn(self, report, monkeypatch):
         """Of eight tasks three, and it says how many and how much the others are."""
-        monkeypatch.setattr(timeline, "MOST_DRAWN", 3)
+        monkeypatch.setattr(page, "MOST_DRAWN", 3)
         found = timeline_of(report, report.ranks[0])
 
         assert found["left_out"] == [5, pytest.approx((100 + 30) * 1e-6)]

@@ -14,9 +14,8 @@ from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
 from planner.cli import main
 from planner.measure.traces.events import Category, Message
-from planner.measure.traces.report.what_if import Change, what_if
+from planner.measure.traces.report.what_if import Change, PlannedNetwork, what_if
 from planner.measure.traces.report.what_if_jobs import read_changed_jobs
-from planner.measure.traces.report.what_if_network import PlannedNetwork
 from planner.measure.traces.report.what_if_text import what_if_text
 from planner.measure.traces.structure import Phase, parts
 from planner.measure.traces.writing import write_trace

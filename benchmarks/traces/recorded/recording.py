@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from benchmarks.small_transformers.ranks import rank_processes
+from benchmarks.small_transformers.measure import rank_processes
 from benchmarks.traces.recorded.configurations import MOST_RANKS, TracedConfiguration
 from benchmarks.traces.recorded.folder import (
     INDEX,
@@ -33,7 +33,7 @@ from benchmarks.traces.recorded.folder import (
 )
 from benchmarks.traces.recorded.training import RankTraining
 from costmodel.errors import SpecError
-from planner.measure.sample.machine import machine_of, require_torch
+from planner.measure.sample.samples import machine_of, require_torch
 
 WARM_UP, STEPS, PROFILED = 2, 3, 3
 """Steps of a round before those that count, those that are timed, and those that are recorded."""

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
-from benchmarks.small_transformers.training import LEARNING_RATE, random_batch
 from benchmarks.small_transformers.transformer import (
+    LEARNING_RATE,
     Tensor,
     embedded,
     head_logits,
     layer_output,
+    random_batch,
     random_weights,
     rotations,
 )

@@ -6,7 +6,7 @@ builds, replays or changes graphs of them can be compared with it to the nanosec
 """
 
 from benchmarks.traces.synthetic.machine import Lags
-from benchmarks.traces.synthetic.making import Made, make
 from benchmarks.traces.synthetic.recipe import Recipe, Work
+from benchmarks.traces.synthetic.truth import Made, make
 
 __all__ = ["Lags", "Made", "Recipe", "Work", "make"]

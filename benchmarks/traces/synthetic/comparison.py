@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.traces.synthetic.drawn import with_other_durations
-from benchmarks.traces.synthetic.making import Made, make
-from benchmarks.traces.synthetic.truth import Place
+from benchmarks.traces.synthetic.truth import Made, Place, make
 from planner.measure.traces.breakdown import break_down
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers

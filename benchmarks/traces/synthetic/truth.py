@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.traces.synthetic.machine import Event, Reason
-from planner.measure.traces.events import ON_STREAMS, Category, Integers
+from benchmarks.traces.synthetic.machine import Event, Lane, Machine, Reason
+from benchmarks.traces.synthetic.recipe import Recipe
+from benchmarks.traces.synthetic.recording import Recording
+from benchmarks.traces.synthetic.steps import AUTOGRAD, MAIN, programs
+from planner.measure.traces.events import ON_STREAMS, Category, Device, Integers, Trace, Track
 
 NOT_TASKS = (Category.ANNOTATION, Category.OPERATOR, Category.SYNCHRONIZATION)
+
 """Events that stand for others, or for a stretch of them."""
 
 
@@ -130,8 +134,6 @@ def span(event: Event) -> tuple[int, int]:
 
 
 # --- iterations --------------------------------------------------------------------------------------------
-
-
 class _Step(NamedTuple):
     """A step of a rank: its annotation, that of the next one, what it put on streams, when they were free before."""
 
@@ -196,8 +198,6 @@ def _shares(
 
 
 # --- the critical path -------------------------------------------------------------------------------------
-
-
 def critical_path(events: Iterable[Event], step: int) -> list[Event]:
     """
     What the end of a step depends on, from its beginning.
@@ -223,3 +223,89 @@ def _binding(event: Event) -> Event | None:
     starts = [(event.earliest, other) for other, why in event.after if why == "launch"]
     starts += [(span(other)[1], other) for other, why in event.after if why in ("stream", "event", "thread", "handoff")]
     return max(starts, key=lambda one: one[0])[1] if starts else None
+
+
+DEVICES_PER_NODE = 8
+
+DEVICE = Device("NVIDIA H100 80GB HBM3", 132, 85_899_345_920)
+
+BEGIN = 1_000_000_000_000
+
+"""Nanoseconds of right clocks when the job begins."""
+
+FIRST_PROCESS, AUTOGRAD_THREAD = 10_000, 500_000
+
+"""Process of rank 0, which is also its main thread; what autograd's thread has more."""
+
+COLUMNS = ("correlation", "external", "sequence", "forward_thread", "operands", "message", "wait", "nbytes")
+
+"""Columns of the profiler's events that those of the machine have."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """
+    Traces, one of each rank, and what is true of them.
+
+    Parameters
+    ----------
+    recipe
+        What they were made of.
+    traces
+        As a reader of the profiler's files would have them, by rank.
+    truth
+        What a replay must say.
+    """
+
+    recipe: Recipe
+    traces: tuple[Trace, ...]
+    truth: Truth
+
+
+def make(recipe: Recipe) -> Made:
+    """
+    Make the traces of a job.
+
+    Parameters
+    ----------
+    recipe
+        The job.
+
+    Raises
+    ------
+    SpecError
+        If there is no such job.
+    """
+    events = Machine(programs(recipe), recipe.lags).run()
+    by_rank: dict[int, list[Event]] = {rank: [] for rank in range(recipe.world_size)}
+    for event in events:
+        by_rank[event.lane.rank].append(event)
+    for own in by_rank.values():
+        own.sort(key=lambda one: (span(one)[0], -span(one)[1]))
+    return Made(
+        recipe=recipe,
+        traces=tuple(_trace(recipe, rank, own) for rank, own in by_rank.items()),
+        truth=truth_of(by_rank),
+    )
+
+
+def _trace(recipe: Recipe, rank: int, events: Sequence[Event]) -> Trace:
+    made, begin = Recording(rank, (DEVICE,) * min(DEVICES_PER_NODE, recipe.world_size)), span(events[0])[0]
+    for one in events:
+        start, end = span(one)
+        columns = {name: getattr(one, name) for name in COLUMNS}
+        made.add(one.category, one.name, start - begin, end - start, on=_track(one.lane), **columns)
+    trace = made.trace(
+        source=f"rank {rank}",
+        world_size=recipe.world_size,
+        begin=BEGIN + begin + (recipe.clocks[rank] if rank < len(recipe.clocks) else 0),
+    )
+    return replace(trace, groups={one.group: one.ranks for one in trace.messages})
+
+
+def _track(lane: Lane) -> Track:
+    """The track of a thread, or of a stream of the rank's device."""
+    if lane.name in (MAIN, AUTOGRAD):
+        process = FIRST_PROCESS + lane.rank
+        return Track("thread", str(process), str(process + (lane.name == AUTOGRAD) * AUTOGRAD_THREAD))
+    return Track("stream", str(lane.rank % DEVICES_PER_NODE), lane.name)

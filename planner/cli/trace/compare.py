@@ -40,8 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"reading {len(arguments.traces)} traces"):
         from planner.jobs.problem import load
         from planner.measure.traces.reading import read_traces
-        from planner.measure.traces.report.comparison.compare import compare_with_traces
-        from planner.measure.traces.report.comparison.text import write_comparison_json, write_comparison_text
+        from planner.measure.traces.report.comparison.compare import (
+            compare_with_traces,
+            write_comparison_json,
+            write_comparison_text,
+        )
 
         found = compare_with_traces(load(arguments.job), read_traces(arguments.traces))
     screen = screen_of(arguments.output)

@@ -49,9 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"reading {len(arguments.traces)} traces"):
         from planner.jobs.problem import load
         from planner.measure.traces.reading import read_recordings
-        from planner.measure.traces.report.device_file import host_times
+        from planner.measure.traces.report.device_file import host_times, write_extraction_text
         from planner.measure.traces.report.extraction import extract_samples, missing_operators, write_samples
-        from planner.measure.traces.report.wording import write_extraction_text
 
         traces = read_recordings(arguments.traces)
         problem = load(arguments.job) if arguments.job else None
@@ -70,8 +69,7 @@ def _device(arguments: argparse.Namespace, traces: Any, found: Any) -> str:
     with progress("learning from the samples"):
         from planner.cli.fit import read_facts
         from planner.jobs.cluster import device_text
-        from planner.measure.traces.report.device_file import fit_device_file
-        from planner.measure.traces.report.wording import device_report
+        from planner.measure.traces.report.device_file import device_report, fit_device_file
 
         facts = read_facts(arguments.facts) if arguments.facts else None
         fitted, constants = fit_device_file(traces, found, name=arguments.device_file.stem, facts=facts)

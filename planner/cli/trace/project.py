@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Project and print."""
-    from planner.jobs.line.words import is_line
+    from planner.jobs.line.writing import is_line
 
     assignments = [*(word for word in arguments.small if "=" in word or is_line(word)), *arguments.assignments]
     paths = [Path(word) for word in arguments.small if "=" not in word and not is_line(word)]

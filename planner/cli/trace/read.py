@@ -36,8 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Read the traces and print their contents."""
     check_output(arguments.output, arguments.traces)
     num_kernels = whole_number("--kernels", arguments.kernels)
-    from planner.measure.traces.report.contents import contents
-    from planner.measure.traces.report.contents_text import contents_json, contents_text
+    from planner.measure.traces.report.contents import contents, contents_json, contents_text
 
     found = [contents(trace, num_kernels=num_kernels) for trace in traces_of(arguments.traces)]
     text = contents_json(found) if arguments.format == "json" else contents_text(found, screen_of(arguments.output))

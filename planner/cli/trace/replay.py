@@ -51,13 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"replaying {files_text(arguments.traces)}"):
         report = replay_report(traces, number)
         if arguments.perfetto is not None:
-            from planner.measure.traces.report.replay.side_by_side import side_by_side
+            from planner.measure.traces.report.replay.page import side_by_side
             from planner.measure.traces.writing import write_trace
 
             write_trace(side_by_side(report), arguments.perfetto)
         match arguments.format:
             case "json":
-                from planner.measure.traces.report.replay.document import replay_json
+                from planner.measure.traces.report.replay.report import replay_json
 
                 text = replay_json(report)
             case "html":

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTAL
 LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 
-@cache
+@lru_cache(maxsize=64)
 def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
     """Read the rows of a table of this room, cells by column; they are shared and must not be changed."""
     with path.open(encoding="utf-8", newline="") as lines:

@@ -33,17 +33,23 @@ from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, 
 from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
 from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
-from planner.frameworks.imports.printed.checkpoints import text_of_checkpoint
 from planner.frameworks.imports.printed.container import container_job, is_container
-from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, titan_job
+from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, text_of_checkpoint, titan_job
 from planner.frameworks.imports.printed.names import is_arguments
 from planner.frameworks.imports.published.modelzoo import choose_launch, zoo_job
 from planner.frameworks.imports.published.performance import find_published, recipe_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
-from planner.frameworks.imports.tools.files import File
 from planner.frameworks.imports.tools.recognition import READERS, refuse_other_program, refuse_other_tool, tool_of
-from planner.frameworks.imports.torchtitan import apply_options, preset_devices, read_torchtitan, torchtitan_job
-from planner.frameworks.imports.torchtitan_python import is_torchtitan, read_installed, read_python
+from planner.frameworks.imports.tools.references import File
+from planner.frameworks.imports.torchtitan import (
+    apply_options,
+    is_torchtitan,
+    preset_devices,
+    read_installed,
+    read_python,
+    read_torchtitan,
+    torchtitan_job,
+)
 from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import by_option, options
 from planner.frameworks.megatron.read import Imported

@@ -19,7 +19,7 @@ from planner.frameworks.shell.text import known_part, unknown_names, write_unkno
 
 PROGRAMS = Path(__file__).parent / "programs.csv"
 """
-Table of programs by the end of their path, with their framework, or the reason why they are refused; behind them
+Table of programs by the end of their path, with their framework or the reason why they are refused. Behind them
 frameworks by an option of a program that is not in the table.
 """
 

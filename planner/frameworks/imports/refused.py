@@ -22,8 +22,9 @@ Some also apply to names of options and entries, others only to names of program
 
 REASONS = Path(__file__).parent / "reasons.csv"
 """
-Table of trainings that are no pretraining, each with the reason why the cost of a pretraining step would be wrong, and
-of models that are not decoders of text only.
+Table of trainings that are no pretraining, each with the reason why the cost of a pretraining step would be wrong.
+
+It also has models that are not decoders of text only.
 """
 
 KINDS, MODELS = (

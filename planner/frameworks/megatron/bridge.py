@@ -14,7 +14,7 @@ from constraints.verdict import violated_by_ranks
 from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.models.class_defaults import CLASS_DEFAULTS
+from costmodel.models.config_json import CLASS_DEFAULTS
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import CudaGraphs, Sharding
 from planner.frameworks.megatron.lm import (
@@ -29,7 +29,6 @@ from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.releases import DROPOUTS, describe_costed_release, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.megatron.strategy import DECISION_OPTIONS
-from planner.frameworks.planned import Plan, name_of_costed_release
 from planner.frameworks.target import (
     TODO,
     Answers,
@@ -37,9 +36,11 @@ from planner.frameworks.target import (
     Export,
     FieldOptions,
     OptionsOf,
+    Plan,
     Program,
     Unsupported,
     effective_settings,
+    name_of_costed_release,
     only,
     require_version,
     write_comments,

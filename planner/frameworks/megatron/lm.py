@@ -24,13 +24,13 @@ from planner.frameworks.megatron.settings import (
 )
 from planner.frameworks.megatron.stages import LAYOUT, stage_entries
 from planner.frameworks.megatron.strategy import DECISION_OPTIONS
-from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     TODO,
     Answers,
     Entries,
     Export,
     FieldOptions,
+    Plan,
     Program,
     entries_of,
     require_version,

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.facts.model import Attention, LatentAttention, Model
-from costmodel.facts.numerics import Rotary, Routing
+from costmodel.facts.model import Attention, LatentAttention, Model, Rotary, Routing
 from costmodel.models.numerics import NAMES
 
 MULTIPLE = 128

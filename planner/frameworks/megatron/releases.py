@@ -15,13 +15,12 @@ from constraints.verdict import violated_by_ranks
 from costmodel.catalog.releases import release_of, stands_in
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.lowering.framework.settings import replace_loss
+from costmodel.lowering.framework import replace_loss
 from costmodel.step.estimate import Estimate, estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, split_pattern
 from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.stages import LAST
-from planner.frameworks.planned import Plan, name_of_costed_release
-from planner.frameworks.target import Entries
+from planner.frameworks.target import Entries, Plan, name_of_costed_release
 
 RELEASES = ("0.14", "0.16", "0.17", "0.18", "0.19", "main")
 """Releases of Megatron Core, which are those of Megatron-LM; main is that of ``options.csv``."""

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.facts.cluster import Cluster
-from costmodel.lowering.recompute import recomputes
+from costmodel.facts.device import Cluster
+from costmodel.lowering.layer import recomputes
 from costmodel.strategy import Recompute, Sharding, Strategy, TokenDispatcher
 from planner.frameworks.megatron.options import WHERE, Arguments
-from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     NO_STEP,
     Choice,
@@ -18,6 +17,7 @@ from planner.frameworks.target import (
     Entry,
     FieldOptions,
     Known,
+    Plan,
     Unsupported,
     effective_settings,
     no_options,

@@ -8,7 +8,7 @@ from typing import Any
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
-from costmodel.lowering.recompute import recomputes
+from costmodel.lowering.layer import recomputes
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import (
     CudaGraphs,
@@ -33,13 +33,13 @@ from planner.frameworks.megatron.settings import (
     shares_by_layers,
 )
 from planner.frameworks.megatron.stages import LAYOUT, block_of, place_layers, read_stages, stage_entries
-from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     Entries,
     Entry,
     FieldOptions,
     Known,
     OptionsOf,
+    Plan,
     Unsupported,
     no_options,
     reads_switch,

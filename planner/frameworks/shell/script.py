@@ -12,24 +12,162 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.shell.commands import SHELLS, inner_script, read_names, script_place
 from planner.frameworks.shell.conditions import Verdict, decide, decide_number
-from planner.frameworks.shell.parsing import REDIRECTS, branches_of, find_assignments, parse, targets
 from planner.frameworks.shell.text import known_part, unknown_names, write_unknowns
 from planner.frameworks.shell.variables import Value, Variables
 from planner.frameworks.shell.words import Words, line_of, source_of
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from tree_sitter import Node, Parser
+
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+
+READERS = {"read": "dinNptu", "mapfile": "dnOsuCc", "readarray": "dnOsuCc"}
+
+"""Commands that set variables to what they read, with the letters of their options that take a value."""
+
+
+def read_names(words: Sequence[str]) -> list[str]:
+    """The variables that a command sets to what it reads, which is not known."""
+    if not words or words[0] not in READERS:
+        return []
+    names: list[str] = []
+    takes = False
+    for word in words[1:]:
+        if takes:
+            takes = False
+        elif word.startswith("-"):
+            takes = len(word) > 1 and word[-1] in READERS[words[0]]
+        elif re.fullmatch(r"[A-Za-z_]\w*", word):
+            names.append(word)
+    return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
+
+
+def script_place(words: Sequence[str]) -> int | None:
+    """Return the position of a script's name in a command: first, or behind a shell or a queue."""
+    runs = {place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] in (*SHELLS, "sbatch", "srun")}
+    for place, word in enumerate(words):
+        if word.endswith(".sh") and (place == 0 or any(run < place for run in runs)):
+            return place
+    return None
+
+
+REMOTE = ("ssh", "pdsh", "clush", "dsh")
+
+"""Commands that run one on other hosts."""
+
+
+def inner_script(words: Sequence[str]) -> str | None:
+    """Return the argument of ``bash -c``, wherever it stands in a command, or the command of other hosts."""
+    if words[0].rsplit("/", 1)[-1] in REMOTE:
+        return next((word for word in words[1:] if len(word.split()) > 1), None)
+    for position, word in enumerate(words):
+        if word.rsplit("/", 1)[-1] in SHELLS:
+            for place in range(position + 1, len(words) - 1):
+                if re.fullmatch(r"-[a-z]*c", words[place]):
+                    return words[place + 1]
+                if not words[place].startswith("-"):
+                    break
+    return None
+
+
+PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/_]|$)")
+
+"""``<path to data>``, a placeholder of examples that is not valid Bash."""
+
+
+@cache
+def _parser() -> Parser:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+NAME = re.compile(rb"[A-Za-z_]\w*|\d|[@*#?]")
+
+
+def find_assignments(root: Node) -> set[str]:
+    """Return the variables that a script sets anywhere, also in branches that are not taken."""
+    found, nodes = set[str](), [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.named_children
+        if node.type == "variable_assignment" and (name := node.child_by_field_name("name")) is not None:
+            found.add(source_of(name))
+    return found
+
+
+MOST_REPAIRS = 50
+
+"""Times that a script is parsed again; one error of the grammar may hide the next."""
+
+
+def parse(text: str) -> Node:
+    """Parse a script; where tree-sitter's grammar errs, parse an equivalent spelling instead."""
+    source = PLACEHOLDER.sub(r"'<\1>'", text).encode()
+    for _ in range(MOST_REPAIRS):
+        root = _parser().parse(source).root_node
+        repairs = sorted(_repairs(root, source), reverse=True)
+        if not repairs:
+            break
+        for place, more in repairs:
+            source = source[:place] + more + source[place:]
+    return root
+
+
+def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
+    """
+    Yield byte offsets with the text to insert there.
+
+    A name after a bare ``$`` gets braces, and a line ``A=1 B=2`` a semicolon at its end.
+    """
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
+            if found := NAME.match(source, node.end_byte):
+                yield from ((found.start(), b"{"), (found.end(), b"}"))
+        elif node.type == "command":
+            for one, following in pairwise(node.children):
+                between = source[one.end_byte : following.start_byte].replace(b"\\\n", b"")
+                if one.type == "variable_assignment" and b"\n" in between:
+                    yield one.end_byte, b";"
+
+
+def targets(redirect: Node) -> list[Node]:
+    """A redirection's file, and what stands behind it; of ``2>&-`` the whole."""
+    return [one for one in redirect.named_children if one.type != "file_descriptor"] or [redirect]
+
+
+REDIRECTS = ("file_redirect", "herestring_redirect", "heredoc_redirect")
+
+
+def branches_of(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
+    """Conditions and bodies; none of ``else``."""
+    clauses = [child for child in node.named_children if child.type in ("elif_clause", "else_clause")]
+    for part in (node, *clauses):
+        named = [child for child in part.named_children if child not in clauses]
+        if part.type == "else_clause":
+            yield [], named
+            continue
+        then = next((child.start_byte for child in part.children if child.type == "then"), part.end_byte)
+        yield [one for one in named if one.start_byte < then], [one for one in named if one.start_byte > then]
+
 
 WHERE = "script"
 
 MOST_STATEMENTS = 20_000
+
 MOST_DEPTH = 20
+
 MOST_LETTERS = 1_000_000
 
 
@@ -548,7 +686,8 @@ class _Follower:
         text = self.find(words[1]) if len(words) > 1 else None
         if text is None:
             self._note(
-                f"Line {line}: {write_unknowns(' '.join(words))[:200]} is not found; variables that it sets are unknown."
+                f"Line {line}: {write_unknowns(' '.join(words))[:200]} is not found; "
+                "variables that it sets are unknown."
             )
         else:
             self._text(text, first_line=line)

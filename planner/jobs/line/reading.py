@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError, alternatives, did_you_mean, together
-from costmodel.strategy import DECISIONS, FLAGS
+from costmodel.facts.model import Model
+from costmodel.strategy import DECISIONS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
-from planner.jobs.document import parse
-from planner.jobs.line.words import (
+from planner.jobs.completion import is_whole
+from planner.jobs.document import entry_path, parse, plain_value, require_one_of
+from planner.jobs.entries import SECTIONS
+from planner.jobs.line.writing import (
     BY_TEXT,
     FLAG_WORDS,
     JOINED,
@@ -22,15 +27,15 @@ from planner.jobs.line.words import (
     Word,
     is_line,
 )
-from planner.jobs.setting_choices import CHOOSABLE, read_value
+from planner.jobs.setting_choices import ANY, CHOOSABLE, Value, read_value
 from planner.jobs.strategy_file import FOLLOWING, LAYOUT, StrategyFile, read_given
-from planner.jobs.values import entry_path, require_one_of
 
 STRATEGY = "strategy"
 
 EXAMPLE = "such as TP4 PP2 DP8 MBS1 ZeRO1 recompute=none overlap=tp,dp"
 
 MOST_WORDS = 200
+
 """Largest number of words that is read; a line has far fewer."""
 
 
@@ -121,8 +126,6 @@ def read_decisions(words: Sequence[str]) -> dict[str, object]:
 
 
 # --- one word ----------------------------------------------------------------------------------------------
-
-
 def _entries(text: str, where: str, others: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield the decisions and settings of a word, with their values as written."""
     name, value = _split(text, where, others)
@@ -236,3 +239,124 @@ def _flags(word: Word, text: str, where: str) -> Iterator[tuple[str, bool]]:
 def _suggest(name: str, known: Iterable[str]) -> str:
     hint = did_you_mean(name, known)
     return hint if hint.startswith("Did") else ""
+
+
+OF_EXPERTS = ("shared_experts", "expert_activation", "experts", "moe", "moe_router", "moe_preprocess")
+
+"""Modules that only models with experts have."""
+
+OFF: Mapping[str, int] = {"ep": 1, "etp": 1, "token_dispatcher": 0, "ep_overlap": 0}
+
+"""Decisions about experts, with their values in models without experts."""
+
+
+def require_parts(model: Model, given: StrategyFile, where: str = STRATEGY) -> None:
+    """
+    Refuse decisions about experts in a line for a model that has none.
+
+    Raises
+    ------
+    SpecError
+        With the wrong decision.
+    """
+    if model.has_experts:
+        return
+    for name, value in given.decisions.items():
+        parts = decision_text(name, int(value)).split("+")
+        of_experts = [part for part in parts if name in MODULES_OF and part in OF_EXPERTS]
+        if of_experts or value != OFF.get(name, value):
+            text = "+".join(MEGATRON_MODULES.get(part, part) for part in parts)
+            raise SpecError(f"{where}.{name}", f"is {text}, but {model.name} has no experts.")
+
+
+PIN = "search.pin"
+
+
+def read_lines(document: Mapping[str, Any]) -> dict[str, StrategyFile]:
+    """Read the lines of a job by the entries that hold them."""
+    search = document.get("search")
+    entries = {"strategy": document.get("strategy"), PIN: search.get("pin") if isinstance(search, dict) else None}
+    return {where: read_words(line.split(), where) for where, line in entries.items() if isinstance(line, str)}
+
+
+def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> None:
+    """
+    Write a job's lines as mappings, and their settings as the job's.
+
+    A whole pinned line stays a line: it means one strategy, not only the decisions that it names. An override of one of
+    its decisions expands it.
+
+    >>> job = {"strategy": "TP8 moments_dtype=bf16"}
+    >>> expand_lines(job)
+    >>> job
+    {'strategy': {'tp': 8}, 'settings': {'moments_dtype': 'bf16'}}
+
+    Raises
+    ------
+    SpecError
+        If a line is wrong, or gives another value of a setting than the job.
+    """
+    if isinstance(document.get("strategy"), str):
+        document["strategy"] = _expand_line(document, document["strategy"], "strategy", "strategy")
+    search = document.get("search")
+    if isinstance(search, dict) and isinstance(search.get("pin"), str):
+        given = read_words(search["pin"].split(), PIN)
+        is_changed = any(one.strip().startswith(f"{PIN}.") for one in overrides)
+        entries = _expand_line(document, search["pin"], PIN, PIN)
+        if is_changed or not is_whole(given):
+            document["search"] = {**search, "pin": entries}
+
+
+def pin_words(words: Sequence[str], overrides: Sequence[str] = ()) -> list[str]:
+    """
+    Write words of a command line as entries that pin them; a whole line replaces all pins.
+
+    Raises
+    ------
+    SpecError
+        If one of the overrides pins the same decision.
+
+    Examples
+    --------
+    >>> pin_words(["TP4", "mbs=2"])
+    ['search.pin.tp=4', 'search.pin.mbs=2']
+    """
+    given = read_words(words, PIN, SECTIONS)
+    pinned = {word.partition("=")[0]: word for word in overrides}
+    for name in given.decisions:
+        if (twice := pinned.get(f"{PIN}.{name}")) is not None:
+            raise SpecError(f"{PIN}.{name}", f"is given twice, by {' '.join(words)} and {twice}; keep one.")
+    if is_whole(given):
+        return [f"{PIN}={json.dumps(' '.join(words))}"]
+    return [f"{PIN}.{name}={json.dumps(value)}" for name, value in plain_entries(given).items()]
+
+
+def plain_entries(given: StrategyFile) -> dict[str, Any]:
+    """Write the given part of a strategy as in a job file."""
+    decisions = {name: plain_value(name, int(value)) for name, value in given.decisions.items()}
+    if given.layout is None:
+        return decisions
+    plain = {name: [_plain(name, value) for value in values] for name, values in given.layout.items()}
+    return {**decisions, LAYOUT: plain or None}
+
+
+def _plain(name: str, value: int) -> str | int | bool:
+    """Write a value of a rank; numbers of layers stay."""
+    return plain_value(name, int(value)) if name in ("recompute", "activation_offload") else int(value)
+
+
+def _expand_line(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
+    given = read_words(line.split(), where)
+    if given.settings:
+        document["settings"] = _merge_settings(document.get("settings") or {}, given.settings, said_by)
+    return plain_entries(given)
+
+
+def _merge_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
+    """Merge the settings of a line into those of a job; refuse a value that the job does not allow."""
+    for name, value in said.items():
+        given = own.get(name)
+        if given in (None, ANY, value) or (isinstance(given, list) and value in given):
+            continue
+        raise SpecError(f"settings.{name}", f"is {shown(given)}, but {said_by} says {shown(value)}; keep one.")
+    return {**own, **said}

@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from costmodel.facts.costs import Costs
+from costmodel.facts.reliability import Costs
 from planner.jobs.document import Plain, parse
 from planner.jobs.entries import ClusterSection, Job, ReliabilitySection, SearchSection, TrainingSection
 from planner.jobs.model import exists

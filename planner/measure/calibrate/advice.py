@@ -14,17 +14,180 @@ from planner.jobs.run_jobs import References
 from planner.jobs.run_table import Run
 from planner.measure.calibrate.cases import Array, Predictor
 from planner.measure.calibrate.constants import Constant
-from planner.measure.calibrate.first import greedy, unexplained_covariance
+from planner.measure.calibrate.fit import priors_of
 from planner.measure.runs.predictions import Case, case
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Discrepancy:
+    r"""
+    Standard deviations of the logarithm of measured over predicted time that constants leave on an unseen stack.
+
+    .. math:: \mathrm{cov}(i, j) = [m_i = m_j] (\sigma_m^2 + \sigma_l^2 e^{-d_{ij} / \ell}) + [i = j] \sigma^2
+
+    Parameters
+    ----------
+    model
+        Common to all runs of one model.
+    layout, reach
+        Deviation of its layouts, and the distance over which it falls to 1/e: a doubled degree, or a changed feature,
+        is 1.
+    repeat
+        Deviation of one run.
+
+    References
+    ----------
+    Kennedy and O'Hagan, "Bayesian calibration of computer models", 2001: constants and a discrepancy, fitted together.
+    The numbers are the likeliest ones of the published stacks: ``python -m benchmarks.learning_curve --spread``.
+    """
+
+    model: float = 0.057
+    layout: float = 0.060
+    reach: float = 2.6
+    repeat: float = 0.029
+
+    def covariance(self, runs: Sequence[Case]) -> Array:
+        """Return the common covariance of runs, without the noise of each; shape (runs, runs)."""
+        names = np.array([one.facts.model.name for one in runs])
+        is_same = names[:, None] == names
+        return np.asarray(is_same * (self.model**2 + self.layout**2 * np.exp(-distances(runs) / self.reach)))
+
+
+PUBLISHED = Discrepancy()
+
+DOUBLED = ("tp", "pp", "cp", "ep", "mbs", "vpp")
+
+CHANGED = ("recompute", "sharding", "cuda_graphs", "tp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
+
+"""Decisions whose doublings, or changes, count as a distance of 1 each."""
+
+
+def distances(runs: Sequence[Case]) -> Array:
+    """Return distances between layouts: doublings of sizes and degrees, and different features; shape (runs, runs)."""
+    sizes = np.log2([_sizes(one) for one in runs])
+    features = np.array([_features(one) for one in runs])
+    doubled = np.abs(sizes[:, None, :] - sizes).sum(axis=2)
+    changed = (features[:, None, :] != features).sum(axis=2)
+    return np.asarray(doubled + changed, dtype=np.float64)
+
+
+def _sizes(one: Case) -> list[float]:
+    workload, decisions = one.facts.workload, one.strategy.decisions()
+    num_devices = one.run.num_devices
+    per_device = workload.global_batch_size / num_devices
+    return [num_devices, workload.sequence_length, per_device, *(float(decisions[name]) for name in DOUBLED)]
+
+
+def _features(one: Case) -> list[str]:
+    return [one.facts.workload.precision.name, *(str(one.strategy.decisions()[name]) for name in CHANGED)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class First:
+    """
+    Planned runs, the most informative first.
+
+    Parameters
+    ----------
+    order
+        The runs.
+    errors
+        Expected error of the planned runs' step times, as a standard deviation: before any of them is measured, then
+        after each; one more than runs.
+    """
+
+    order: tuple[Case, ...]
+    errors: tuple[float, ...]
+
+
+def measure_first(
+    planned: Sequence[Case], timed: Sequence[Case], constants: Sequence[Constant], known: References
+) -> First:
+    """
+    Order planned runs by their information.
+
+    Parameters
+    ----------
+    planned
+        At least one run that was not measured.
+    timed
+        Measured runs.
+    constants, known
+        Constants of a fit, with priors; references of the runs.
+    """
+    runs = [*timed, *planned]
+    logs = priors_of(constants).mean
+    slopes = Predictor(cases=runs, constants=constants, known=known).jacobian(logs)
+    whole = joint_covariance(runs, slopes, priors_of(constants).sigma)
+    for row in range(len(timed)):
+        whole = measure_run(whole, row)
+    order, errors = greedy(whole[len(timed) :, len(timed) :])
+    return First(order=tuple(planned[index] for index in order), errors=errors)
+
+
+def joint_covariance(runs: Sequence[Case], slopes: Array, sigma: Array) -> Array:
+    r"""
+    Return the covariance of the logarithms of runs on an unseen stack.
+
+    .. math:: K = J S J^T + D
+
+    J: slopes by the constants; S: their prior variances; D: errors of the formulas
+    (:meth:`planner.measure.calibrate.advice.Discrepancy.covariance`).
+    """
+    reach = slopes * sigma
+    return np.asarray(reach @ reach.T + PUBLISHED.covariance(runs))
+
+
+def unexplained_covariance(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
+    """Return the covariance that constants do not explain, after other runs were measured; shape (runs, runs)."""
+    whole = PUBLISHED.covariance([*timed, *runs])
+    for row in range(len(timed)):
+        whole = measure_run(whole, row)
+    return whole[len(timed) :, len(timed) :]
+
+
+def measure_run(whole: Array, row: int) -> Array:
+    """Return the covariance after one run is measured."""
+    column = whole[:, row]
+    return np.asarray(whole - np.outer(column, column) / (whole[row, row] + PUBLISHED.repeat**2))
+
+
+def greedy(whole: Array) -> tuple[list[int], tuple[float, ...]]:
+    """
+    Order runs so that each lowers the sum of all variances most; return the order, and the deviation after each.
+
+    References
+    ----------
+    I-optimal design, one run after the other: Sacks et al., "Design and Analysis of Computer Experiments", 1989.
+    """
+    left, order = list(range(len(whole))), []
+    errors = [_deviation(whole)]
+    while left:
+        gains = (whole[:, left] ** 2).sum(axis=0) / (whole[left, left] + PUBLISHED.repeat**2)
+        best = left.pop(int(gains.argmax()))
+        order.append(best)
+        whole = measure_run(whole, best)
+        errors.append(_deviation(whole))
+    return order, tuple(errors)
+
+
+def _deviation(whole: Array) -> float:
+    """Return the root of the mean variance, including the noise of a measurement."""
+    return float(np.sqrt(np.diag(whole).mean() + PUBLISHED.repeat**2))
+
+
 MOST_CANDIDATES = 60
+
 MOST_MORE = 12
+
 SHOWN = 3
 
 WELL_KNOWN = 0.03
+
 """Error of a step time from the constants' widths that is small enough: the noise of a measurement itself is 2 %."""
 
 DEGREES = (1, 2, 4, 8, 16)
+
 RECOMPUTES = ("none", "full")
 
 

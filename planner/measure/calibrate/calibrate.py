@@ -19,7 +19,7 @@ from planner.jobs.document import nest_entries
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import PLANNED, RejectedRow
 from planner.jobs.run_table import read as read_runs
-from planner.measure.calibrate.advice import Advice, advice
+from planner.measure.calibrate.advice import Advice, First, advice, measure_first
 from planner.measure.calibrate.cases import (
     LEAST_SENSITIVITY,
     Array,
@@ -29,9 +29,7 @@ from planner.measure.calibrate.cases import (
     log_measured_seconds,
 )
 from planner.measure.calibrate.constants import Constant, around, calibration_fields, constants
-from planner.measure.calibrate.first import First, measure_first
-from planner.measure.calibrate.fit import NOISE, Fit, Priors, covariance, fit, priors_of
-from planner.measure.calibrate.left_out import predict_left_out
+from planner.measure.calibrate.fit import NOISE, Fit, Priors, covariance, fit, predict_left_out, priors_of
 from planner.measure.runs.predictions import Case, cases, find_unreported_recompute, not_predicted
 
 FEWEST_RUNS = 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +18,67 @@ from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.constants import Constant, replace_constants
-from planner.measure.calibrate.processes import share_work
 from planner.measure.runs.predictions import Case
 
+Result = TypeVar("Result")
+
+
+def share_work(work: Callable[[int], Result], count: int, num_processes: int) -> list[Result]:
+    """
+    Return the results of ``work(0)`` to ``work(count - 1)``, in order.
+
+    Processes are forked, so that nothing is copied to them; where they cannot be forked, one process does all work.
+
+    Parameters
+    ----------
+    work
+        Free of side effects; its results can be pickled.
+    count
+        Number of pieces.
+    num_processes
+        Number of processes, which take the pieces in turns.
+    """
+    num_processes = min(num_processes, count)
+    if num_processes <= 1 or "fork" not in multiprocessing.get_all_start_methods():
+        return [work(index) for index in range(count)]
+    context = multiprocessing.get_context("fork")
+    parts: dict[int, Result] = {}
+    channels = [context.Pipe(duplex=False) for _ in range(num_processes)]
+    workers = [
+        context.Process(target=_serve, args=(work, range(first, count, num_processes), sender))
+        for first, (_, sender) in enumerate(channels)
+    ]
+    for worker in workers:
+        worker.start()
+    for first, (receiver, sender) in enumerate(channels):
+        sender.close()
+        done = receiver.recv()
+        if isinstance(done, Exception):
+            raise done
+        parts.update(zip(range(first, count, num_processes), done, strict=True))
+    for worker in workers:
+        worker.join()
+    return [parts[index] for index in range(count)]
+
+
+def _serve(work: Callable[[int], Result], indices: range, sender: Connection) -> None:
+    try:
+        sender.send([work(index) for index in indices])
+    except Exception as error:  # It is raised in the process that waits for the results.
+        sender.send(error)
+    sender.close()
+
+
 Array: TypeAlias = NDArray[np.float64]
+
 Group: TypeAlias = tuple[str, str, str, int]
 
 DIFFERENCE = 0.01
+
 """Step in the logarithm of a constant over which a derivative is taken; only a matter of numerics."""
 
 LEAST_SENSITIVITY = 1e-3
+
 """Derivative of a step time by a constant, both in logarithms, below which it is not computed again."""
 
 

@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.measure.calibrate.cases import Array
+from costmodel.events import log_progress
+from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import Constant
+from planner.measure.runs.predictions import Case
 
 NOISE = 0.02
+
 """
 Relative error of a step time that no constants remove: one configuration in different containers differs by 2 % in the
 median (NVIDIA's repeated H100 rows in benchmarks/measured_runs).
 """
 
 REACH = 0.20
+
 """
 Error s of the robust loss r^2 / (1 + (r / s)^2) (Geman and McClure, 1987): rows pull most at 0.58 s, and less and less
 beyond. There a formula is missing, which no constant should compensate, or the row is wrong.
 """
 
 MOST_ROUNDS = 40
+
 LONGEST_STEP = 0.5
+
 """Largest change of a logarithm in one round."""
 
 REFRESH = 0.2
+
 """Change of a logarithm above which derivatives are computed again before a fit counts as done."""
 
 CONVERGED = 5e-4
+
 """Share of the cost that a round must remove; with less the fit is done."""
 
 
@@ -171,3 +181,52 @@ def _update_derivatives(jacobian: Array, step: Array, change: Array) -> Array:
     surprise = change - jacobian @ step
     correction = np.divide(surprise, length, out=np.zeros_like(length), where=length > 0)
     return np.asarray(jacobian + correction[:, None] * steps)
+
+
+Weights: TypeAlias = Callable[[Sequence[Case]], Array]
+
+
+def predict_left_out(
+    predictor: Predictor,
+    whole: Fit,
+    weights: Weights,
+    priors: Priors,
+    *,
+    folds: NDArray[np.int64],
+) -> Array:
+    """
+    Return logarithms of the seconds of every row, predicted by a fit to the other folds.
+
+    Parameters
+    ----------
+    predictor
+        The rows and the constants.
+    whole
+        A fit to all rows, where each fit starts, which saves its first derivatives. It does not leak held-out rows:
+        their weight is zero, and the search continues until it converges.
+    weights
+        Function that returns square roots of the weights of fitted rows.
+    priors
+        As in :func:`planner.measure.calibrate.fit.fit`.
+    folds
+        Fold of every row.
+    """
+    measured = log_measured_seconds(predictor.cases)
+    left_out = np.zeros(len(measured))
+    numbers = sorted(set(folds.tolist()))
+    for fold in numbers:
+        log_progress(__name__, "fits without a group", numbers.index(fold), len(numbers))
+        is_out = folds == fold
+        row_weights = np.zeros(len(measured))
+        row_weights[~is_out] = weights([case for case, out in zip(predictor.cases, is_out, strict=True) if not out])
+        fitted = fit(
+            predictor.logarithms,
+            predictor.jacobian,
+            measured,
+            weights=row_weights,
+            priors=priors,
+            start=whole,
+            num_refreshes=0,
+        )
+        left_out[is_out] = predictor.estimate_logarithms(fitted.logs, is_out)
+    return left_out

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from costmodel.facts.samples import Fabric
-from costmodel.network.estimates import Estimates
-from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, calls_of, law_seconds
-from costmodel.network.sampled import Deviations, SampledCollectives
+from costmodel.facts.samples import Fabric, SampledFabric, SampledTier
+from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Estimates, calls_of, law_seconds
+from costmodel.network.sampled_fabric import Deviations, SampledCollectives
 from costmodel.timing.gaussian_process import Rows
-from planner.measure.fit.estimation import (
+from planner.measure.fit.law import (
     Errors,
     HeldOutSamples,
     Known,
@@ -27,24 +26,31 @@ from planner.measure.fit.estimation import (
     require_samples,
     widen_by_folds,
 )
+from planner.measure.fit.operators import DIGITS, Unlearned, round_digits
 from planner.measure.sample.samples import Sample
 
 FEWEST = 5
+
 """Fewest samples of a fabric to learn from."""
 
 PER_OCTAVE = 4
+
 """Medians that represent the samples of a curve between one size and twice it."""
 
 NUM_SIZE_FOLDS = 4
+
 """Folds of each curve's sizes, each held out once."""
 
 LENGTHS = np.array([2.0, 2.0, 2.0, 2.0, *[1.0] * len(KINDS)])
+
 """Prior lengths: doublings of bytes, ranks, nodes and ranks per node; kinds."""
 
 APART = 1e-2
+
 """Length over which curves are independent."""
 
 USABLE = 0.25
+
 """
 Largest error of a logarithm on held-out numbers of ranks for which a process is shared between them.
 
@@ -52,6 +58,7 @@ With a larger error the law misses something that is not smooth, and the law alo
 """
 
 FAR_OFF, MOST_DEVIATIONS = 0.25, 4.0
+
 """
 Largest deviation of a sample from the law that the process sees: as a logarithm, and in standard deviations.
 
@@ -132,8 +139,6 @@ def curve_medians(samples: Measured[Calls]) -> Measured[Calls]:
 
 
 # --- constants ---------------------------------------------------------------------------------------------
-
-
 def constants(samples: Measured[Calls], fabric: Fabric, *, start: Estimates | None = None) -> Estimates:
     """
     Estimate the likeliest ``CONSTANTS``: large messages weigh more than small ones, whose times vary from run to run.
@@ -222,6 +227,7 @@ def _network_priors(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known
 
 
 UNKNOWN_BANDWIDTH = Known(value=1e10, width=2.0)
+
 """Prior bandwidth of links without a datasheet or a sample, in bytes per second."""
 
 
@@ -235,12 +241,12 @@ def _rate(datasheet: float | None, rates: Rows, *, fraction: float, width: float
 
 
 # --- what is left ------------------------------------------------------------------------------------------
-
-
 _Part: TypeAlias = tuple[Measured[Calls], Measured[Calls], SampledCollectives]
+
 """Known samples, held-out samples, and the law with constants from the known ones."""
 
 _Tier: TypeAlias = tuple[Calls, HeldOutSamples]
+
 """Unseen calls inside nodes, or between them, with the errors of the law."""
 
 
@@ -336,3 +342,73 @@ def _clip_outliers(calls: Calls, left: Rows) -> Rows:
         around = [np.median(left[order[max(place - 2, 0) : place + 3]]) for place in range(len(order))]
         calm[order] = np.clip(left[order], np.subtract(around, FAR_OFF), np.add(around, FAR_OFF))
     return calm
+
+
+def learn_fabric(samples: Sequence[Sample], fabric: Fabric) -> tuple[SampledFabric | None, SampledCollectives | None]:
+    """
+    Learn collectives for a device's file; return the record and the times; None where samples are missing or too few.
+
+    Parameters
+    ----------
+    samples
+        Samples of one machine, collectives and others.
+    fabric
+        Known facts of its links.
+
+    Raises
+    ------
+    SpecError
+        If SciPy is not installed.
+    """
+    if len(collectives_alone(samples)) < FEWEST:
+        return None, None
+    measured = collective_samples(samples)
+    times = learn_collectives(measured, fabric)
+    return _store(times, measured), times
+
+
+def report_unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, ...]:
+    """Report collectives as unlearned if some but too few were sampled."""
+    number = len(collectives_alone(samples))
+    if number == 0 or number >= FEWEST:
+        return ()
+    return (Unlearned(name="collectives", reason=f"{number} samples; at least {FEWEST} are needed"),)
+
+
+def _store(times: SampledCollectives, measured: Measured[Calls]) -> SampledFabric:
+    errors = np.abs(np.log(times.seconds_of(measured.calls) / measured.seconds))
+    estimates = times.estimates
+    return SampledFabric(
+        fabric=times.fabric,
+        num_samples=len(measured),
+        error=round_digits(float(np.median(errors))),
+        constants={name: round_digits(value) for name, value in estimates.values.items()},
+        covariance=_table(estimates.covariance.tolist()),
+        inside=_tier(times.inside),
+        between=_tier(times.between),
+    )
+
+
+def _tier(found: Deviations | None) -> SampledTier | None:
+    if found is None:
+        return None
+    process = found.process
+    features, values = process.to_samples()
+    kinds = [KINDS[place] for place in np.argmax(features[:, NUM_SIZES:], axis=1)]
+    nbytes, ranks, nodes = np.exp2(features[:, :3]).T
+    rows = zip(kinds, nbytes.tolist(), np.round(ranks).tolist(), np.round(nodes).tolist(), values.tolist(), strict=True)
+    return SampledTier(
+        variance=round_digits(process.variance),
+        noise=round_digits(process.noise),
+        lengths=tuple(round_digits(one) for one in process.lengths),
+        lowest=tuple(round_digits(one) for one in found.lowest),
+        highest=tuple(round_digits(one) for one in found.highest),
+        widening=round_digits(found.widening),
+        widening_elsewhere=round_digits(found.widening_elsewhere),
+        curves="\n".join(f"{KINDS[kind]} {ranks} {nodes}" for kind, ranks, nodes in sorted(found.curves)),
+        rows="\n".join(f"{kind} {_table([numbers])}" for kind, *numbers in rows),
+    )
+
+
+def _table(rows: list[list[float]]) -> str:
+    return "\n".join(" ".join(f"{number:.{DIGITS}g}" for number in row) for row in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,21 +12,23 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.device import Network
 from costmodel.facts.samples import Fabric, SampledFabric, SampledOperator
-from costmodel.network.sampled import SampledCollectives
+from costmodel.network.sampled_fabric import SampledCollectives
 from costmodel.validation import build, shown
-from planner.measure.fit.fabric import learn_fabric, report_unlearned_collectives
-from planner.measure.fit.learning import FEWEST
-from planner.measure.fit.operators import Unlearned, learn_operators, round_digits
+from planner.measure.fit.communication import learn_fabric, report_unlearned_collectives
+from planner.measure.fit.operators import FEWEST, Unlearned, learn_operators, round_digits
+from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.samples import TRACED, Machine, Sample, Sizes
-from planner.measure.sample.work import least_flops, moved_bytes
 
 Passes = Mapping[tuple[str, str, str], SampledOperator]
+
 """Learned operators, by operator, pass and dtype."""
 
 LARGE_FLOPS, LARGE_BYTES = 1e9, 1e7
+
 """FLOPs and bytes from which on a rate counts."""
 
 RUNTIME_SHARE = 0.06
+
 """Share of the memory that driver, communication library and allocator take: 5 of 80 GB, as in the catalog."""
 
 ASSUMED: Mapping[str, float] = {
@@ -35,6 +37,7 @@ ASSUMED: Mapping[str, float] = {
     "host_to_device_bandwidth": 5.5e10,
     "device_to_host_bandwidth": 5.5e10,
 }
+
 """
 Assumptions for unmeasured entries, in bytes per second: storage as in MoFa (arXiv 2511.09837), Table 3; pinned copies
 over PCIe 5.0 as in the catalog.
@@ -48,15 +51,18 @@ BETTER = (
     "device_to_host_bandwidth",
     "host_processors",
 )
+
 """Entries that samples override in the catalog, whose memory and link rates are nominal."""
 
 FASTER, SLOWER = 1.1, 0.05
+
 """
 Range of the fastest matmul's rate over the stated peak, for samples and facts of one device: from the worst device with
 published matmuls to a clock above the datasheet's.
 """
 
 LEAST_BANDWIDTH, MOST_LATENCY = 1e6, 1.0
+
 LEAST = {
     "memory_bytes": (1e8, "bytes"),
     "host_memory_bytes": (1e8, "bytes"),
@@ -64,6 +70,7 @@ LEAST = {
     "host_to_device_bandwidth": (1e6, "bytes per second"),
     "device_to_host_bandwidth": (1e6, "bytes per second"),
 }
+
 """Least plausible values; smaller ones are in GB or GB/s."""
 
 EXAMPLE = (
@@ -72,6 +79,7 @@ EXAMPLE = (
 )
 
 NEEDED = ("memory_bytes", "memory_bandwidth", "devices_per_node", "networks")
+
 """Entries that a device's file needs, and samples may lack."""
 
 CANNOT = (
@@ -269,6 +277,7 @@ def _base(name: object) -> dict[str, Any]:
 
 
 MANY_DEVICES = 1048576
+
 """Devices that the outermost level of sampled networks reaches: samples show no limit."""
 
 
@@ -301,8 +310,6 @@ def _networks(links: SampledCollectives, entry: Mapping[str, Any]) -> list[dict[
 
 
 # --- what was measured --------------------------------------------------------------------------------------
-
-
 def _entries_from_samples(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
     """Return the entries of a device that samples contain."""
     found: dict[str, Any] = {}
@@ -475,3 +482,47 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain_value(one) for key, one in value.items() if one is not None}
     return list(value) if isinstance(value, tuple) else value
+
+
+WELL_KNOWN = 0.05
+
+"""Median error up to which an operator needs no more samples."""
+
+
+def render_fit(found: FittedDevice, path: str) -> str:
+    """Write the report of a device file."""
+    return "\n".join(_lines(found, path))
+
+
+def _lines(found: FittedDevice, path: str) -> Iterator[str]:
+    yield f"{found.num_samples} samples of {found.machine}; device written to {path}"
+    yield ""
+    if found.operators:
+        yield f"{'operator':<34} {'samples':>7} {'error':>7}  rates"
+    for one in sorted(found.operators, key=lambda one: (one.operator, one.of_pass, one.dtype)):
+        yield _operator(one)
+    if found.collectives:
+        yield _collectives(found.collectives)
+    if found.operators:
+        yield "error: of the median sample, with its family of shapes held out (collectives: none held out)"
+    for other in found.unlearned:
+        yield f"  not learned: {other.name}: {other.reason}; the roofline times it"
+    assumed = [name for name, source in found.entry["sources"].items() if source.startswith("assumption")]
+    if assumed:
+        yield f"  assumed, neither measured nor stated: {', '.join(assumed)} (state them with --facts)"
+    yield ""
+    yield f"Use it as cluster: {{device: {path if '/' in path else f'./{path}'}}} of a job."
+
+
+def _operator(one: SampledOperator) -> str:
+    name = f"{one.operator} {one.of_pass} {one.dtype}"
+    computing = f"{one.flops_per_second / 1e12:,.3g} TFLOP/s, " if one.flops_per_second else ""
+    rates = f"{computing}{one.bytes_per_second / 1e9:,.3g} GB/s, at least {one.smallest_seconds * 1e6:,.3g} us"
+    return f"{name:<34} {one.num_samples:>7} {one.error:>7.1%}  {rates}"
+
+
+def _collectives(links: SampledFabric) -> str:
+    inside = f"{links.constants['bandwidth'] / 1e9:,.3g} GB/s inside a node"
+    between = f"{links.constants['network_bandwidth'] / 1e9:,.3g} GB/s of a device between nodes"
+    rates = ", ".join(text for text, tier in ((inside, links.inside), (between, links.between)) if tier)
+    return f"{'collectives':<34} {links.num_samples:>7} {links.error:>7.1%}  {rates}"

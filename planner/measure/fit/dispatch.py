@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from costmodel.network.estimates import Estimates
-from costmodel.network.sampled_dispatch import (
+from costmodel.network.link_law import Estimates
+from costmodel.network.sampled_fabric import (
     PAYLOADS,
     TIERS,
     Exchanges,
@@ -18,7 +18,7 @@ from costmodel.network.sampled_dispatch import (
     seconds_per_byte,
 )
 from costmodel.timing.gaussian_process import Rows
-from planner.measure.fit.estimation import (
+from planner.measure.fit.law import (
     Errors,
     HeldOutSamples,
     Known,

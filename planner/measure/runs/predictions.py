@@ -20,14 +20,14 @@ from planner.jobs.run_jobs import (
     Unpredictable,
     leaves_out_recompute,
     problem_of,
+    replace_unknown_names,
     require_a_step,
     strategy_of,
     unreported_peak_bytes,
 )
 from planner.jobs.run_table import RejectedRow, Run
 from planner.measure.runs.plausibility import require_of_the_model, require_plausible, require_possible
-from planner.measure.runs.relatives import replace_unknown_names
-from planner.uncertainty.evidence.kinds import architecture_of
+from planner.uncertainty.evidence.counts import architecture_of
 from planner.uncertainty.intervals import Interval, step_interval
 
 GIB = 2**30

@@ -8,12 +8,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from planner.measure.sample.bench import Bench, UnavailableError, Work
-from planner.measure.sample.machine import device_of, free_bytes, machine_of, require_torch
-from planner.measure.sample.operators import attention, matmuls, rowwise, transfers
-from planner.measure.sample.operators.collectives import MEASURED_TOGETHER
+from planner.measure.sample import kernels
+from planner.measure.sample.bench import Bench, UnavailableError, Work, needed_bytes
+from planner.measure.sample.kernels import MEASURED_TOGETHER
 from planner.measure.sample.ranks import Group, LostRankError, Ranks, members_of
-from planner.measure.sample.samples import Machine, Point, Sizes, Timing
+from planner.measure.sample.samples import (
+    Machine,
+    Point,
+    Sizes,
+    Timing,
+    device_of,
+    free_bytes,
+    machine_of,
+    require_torch,
+)
 from planner.measure.sample.timing import (
     ALONE,
     NOTHING,
@@ -25,32 +33,31 @@ from planner.measure.sample.timing import (
     NotCoveredError,
     measure_call,
 )
-from planner.measure.sample.work import needed_bytes
 
 MEASURED: Mapping[str, Callable[[Bench, Point], Work]] = {
-    "matmul": matmuls.matmul,
-    "batched_matmul": matmuls.batched_matmul,
-    "grouped_matmul": matmuls.grouped_matmul,
-    "attention": attention.attention,
-    "rms_norm": rowwise.rms_norm,
-    "layer_norm": rowwise.layer_norm,
-    "rotary": rowwise.rotary,
-    "swiglu": rowwise.swiglu,
-    "gelu": rowwise.gelu,
-    "squared_relu": rowwise.squared_relu,
-    "softmax": rowwise.softmax,
-    "cross_entropy": rowwise.cross_entropy,
-    "embedding": rowwise.embedding,
-    "top_k": rowwise.top_k,
-    "permutation": rowwise.permutation,
-    "residual": rowwise.residual,
-    "adam": transfers.adam,
-    "host_adam": transfers.host_adam,
-    "copy": transfers.copy,
-    "host_to_device": transfers.host_to_device,
-    "device_to_host": transfers.device_to_host,
-    "launch": transfers.launch,
-    "graph_launch": transfers.graph_launch,
+    "matmul": kernels.matmul,
+    "batched_matmul": kernels.batched_matmul,
+    "grouped_matmul": kernels.grouped_matmul,
+    "attention": kernels.attention,
+    "rms_norm": kernels.rms_norm,
+    "layer_norm": kernels.layer_norm,
+    "rotary": kernels.rotary,
+    "swiglu": kernels.swiglu,
+    "gelu": kernels.gelu,
+    "squared_relu": kernels.squared_relu,
+    "softmax": kernels.softmax,
+    "cross_entropy": kernels.cross_entropy,
+    "embedding": kernels.embedding,
+    "top_k": kernels.top_k,
+    "permutation": kernels.permutation,
+    "residual": kernels.residual,
+    "adam": kernels.adam,
+    "host_adam": kernels.host_adam,
+    "copy": kernels.copy,
+    "host_to_device": kernels.host_to_device,
+    "device_to_host": kernels.device_to_host,
+    "launch": kernels.launch,
+    "graph_launch": kernels.graph_launch,
 }
 """Functions that make the calls of each operator that needs no other process."""
 
@@ -108,7 +115,7 @@ class Sampler:
     def machine(self) -> Machine:
         """The machine of the samples."""
         found = machine_of(self.bench.torch, self.device)
-        grouped = "in one kernel" if matmuls.has_grouped_kernel(self.bench) else "in a loop"
+        grouped = "in one kernel" if kernels.has_grouped_kernel(self.bench) else "in a loop"
         here = self._ranks.hosts.count(self._ranks.place.host) if self._ranks else 1
         return replace(
             found,

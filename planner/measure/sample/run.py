@@ -12,15 +12,14 @@ from typing import Protocol
 
 from costmodel.errors import SpecError
 from planner.jobs.problem import Problem
+from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.job_shapes import job_shapes
-from planner.measure.sample.machine import device_of, require_torch
 from planner.measure.sample.measure import Sampler, Skipped
 from planner.measure.sample.ranks import joined_ranks
-from planner.measure.sample.samples import Machine, Point, Timing
+from planner.measure.sample.samples import Machine, Point, Timing, device_of, require_torch
 from planner.measure.sample.shapes import points_to_measure
 from planner.measure.sample.table import SamplesFile
 from planner.measure.sample.timing import Limits
-from planner.measure.sample.work import least_flops, moved_bytes
 
 LARGE_FLOPS, LARGE_BYTES = 1e8, 1e7
 """Work of a point from which on its rate predicts the time of others."""

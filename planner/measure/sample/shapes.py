@@ -7,17 +7,22 @@ from itertools import chain, zip_longest
 from math import exp, log
 from typing import Any, NamedTuple
 
-from planner.measure.sample.job_shapes import JobShapes
+from planner.measure.sample.bench import least_flops, needed_bytes
+from planner.measure.sample.job_shapes import JobShapes, points_of
 from planner.measure.sample.samples import COLLECTIVES, OPERATORS, Point, Sizes
-from planner.measure.sample.work import least_flops, needed_bytes
+from planner.results import Plan
+from planner.uncertainty.operators import strategy_operators
 
 BASES = (2, 3, 5, 7, 11, 13)
+
 """One prime per dimension of a Halton sequence (Halton, Numerische Mathematik 2, 1960)."""
 
 MULTIPLE, ODD_EVERY = 64, 8
+
 """Most sizes are multiples of this; one in so many points has odd sizes."""
 
 MOST_OF_MEMORY = 0.5
+
 """Fraction of the device's memory that a point may take."""
 
 
@@ -40,24 +45,33 @@ EXTENTS = {
     "cuda": Extent(4096, (2**28, 2**24, 2**20), (2**26, 2**22, 2**28, 2**24), 5e13, 2**28),
     "cpu": Extent(1024, (2**26, 2**23, 2**20), (2**24, 2**22), 1e11, 2**25),
 }
+
 """By device; the largest matmul takes a tenth of a second on a GPU, and up to some seconds on a CPU."""
 
 ROUNDS = 64
+
 """Rounds of points that fill the space of sizes."""
 
 TOKENS = (64, 65536)
+
 WIDTHS = (64, 32768)
+
 HEAD_DIMS = (64, 80, 96, 128, 192, 256)
+
 CHAIN = 1000
+
 """Kernels of a chain of launches."""
 
 LEAST_MESSAGE = 2**10
+
 """Bytes of a message whose time is only latency."""
 
 SEND_RANKS = 2
+
 """Ranks of a point-to-point message."""
 
 WIDEST_BYTES = 4
+
 """Bytes of an element of the widest dtype: messages divide into such elements."""
 
 
@@ -302,3 +316,36 @@ def _moving(operator: str, at: Sequence[float], round_to: int) -> Sizes:
 
 def _one_of(fraction: float, values: Sequence[int]) -> int:
     return values[min(len(values) - 1, int(fraction * len(values)))]
+
+
+MOST_NEIGHBOURS = 24
+
+"""Other sizes of an operator and pass that are measured beside a plan's own."""
+
+
+def doubtful_points(plans: Sequence[Plan], job: JobShapes) -> tuple[Point, ...]:
+    """
+    List points of the plans' operators, those first that leave most of the first plan's step uncertain.
+
+    For each operator the plans' own sizes come first, then others that the job may have. Operators that cannot be
+    measured are left out.
+
+    Parameters
+    ----------
+    plans
+        Plans on a sampled device, the best first.
+    job
+        Sizes of the job.
+    """
+    names = [one.name for one in plans[0].operators]
+    own: dict[str, list[Point]] = {name: [] for name in names}
+    for plan in plans:
+        for operator, _ in strategy_operators(plan.facts, plan.strategy):
+            own.setdefault(operator.name, []).extend(points_of(operator))
+    found: dict[Point, None] = {}
+    for name in own:
+        found |= dict.fromkeys(own[name])
+        groups = (group for (operator, _), group in job.groups.items() if operator == name)
+        for group in groups:
+            found |= dict.fromkeys(spread_out(sorted(group, key=lambda one: (group[one], str(one))))[:MOST_NEIGHBOURS])
+    return tuple(found)

@@ -17,6 +17,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, alternatives, did_you_mean, optional_library
 from costmodel.validation import shown
+from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.samples import (
     COLLECTIVES,
     DTYPES,
@@ -29,7 +30,6 @@ from planner.measure.sample.samples import (
     Sizes,
     Timing,
 )
-from planner.measure.sample.work import least_flops, moved_bytes
 
 MACHINE_COUNTS = ("memory_bytes", "num_processors", "devices_per_node")
 """Columns with the size of the machine; they are optional, and do not identify a machine."""

@@ -9,10 +9,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.awaited import find_awaited
 from planner.measure.traces.events import UNKNOWN, Integers
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Waiting
-from planner.measure.traces.replay import find_recorded_durations, take_recorded_times
+from planner.measure.traces.replay import find_awaited, find_recorded_durations, take_recorded_times
 
 WAITS: dict[int, str] = {
     Dependency.EVENT: "a stream for an event",

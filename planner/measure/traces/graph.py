@@ -32,7 +32,7 @@ class Waiting(IntEnum):
 
     NOTHING = 0
     DEVICE = 1
-    """All work that its rank has launched on any stream; see :func:`planner.measure.traces.awaited.find_awaited`."""
+    """All work that its rank has launched on any stream; see :func:`planner.measure.traces.replay.find_awaited`."""
     STREAM = 2
     """All work on one stream (``waits_for`` is the track)."""
     TASK = 3

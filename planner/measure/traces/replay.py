@@ -3,15 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.awaited import find_awaited
 from planner.measure.traces.events import UNKNOWN, Integers
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
+
+Awaited: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
+
+"""For each host task, the tracks that it waits for, and the last task there that it may wait for."""
+
+
+def find_awaited(graph: ExecutionGraph) -> Awaited:
+    """
+    Find the last task on each stream for which each synchronising call may wait.
+
+    A call waits for everything launched before it runs. In a replay an unblocked thread may run ahead of another, so
+    that more has been launched by then than in the recording; the recorded call never waited for it. Therefore a replay
+    waits for these tasks at most, whatever its times.
+
+    Parameters
+    ----------
+    graph
+        Any graph.
+    """
+    tasks = graph.tasks
+    waits = np.flatnonzero(np.isin(tasks.waiting, (Waiting.DEVICE, Waiting.STREAM)))
+    if not len(waits):
+        return {}
+    streams, launched = _streams(graph), _launch_times(graph)
+    found = {}
+    for task in waits.tolist():
+        is_stream = tasks.waiting[task] == Waiting.STREAM
+        tracks = [int(tasks.waits_for[task])] if is_stream else streams.get(int(tasks.track[task]), [])
+        last = (
+            (track, _last_before(*launched[track], int(tasks.start[task]))) for track in tracks if track in launched
+        )
+        found[task] = tuple((track, place) for track, place in last if place != UNKNOWN)
+    return found
+
+
+def _last_before(places: NDArray[np.intp], when: Integers, moment: int) -> int:
+    """Return the last task launched, with all before it, no later than a moment: a call may launch and wait."""
+    number = int(np.searchsorted(when, moment, side="right"))
+    return int(places[number - 1]) if number else UNKNOWN
+
+
+def _launch_times(graph: ExecutionGraph) -> dict[int, tuple[NDArray[np.intp], Integers]]:
+    """Return for each stream its tasks, and the times by which each of them and all before it had been launched."""
+    tasks, edges = graph.tasks, graph.edges
+    when = np.full(len(tasks), np.iinfo(np.int64).min)
+    launches = edges.dependency == Dependency.LAUNCH
+    np.maximum.at(when, edges.after[launches], tasks.start[edges.before[launches]])
+    order = np.flatnonzero(graph.is_on_stream)
+    order = order[np.argsort(tasks.track[order], kind="stable")]
+    tracks, first = np.unique(tasks.track[order], return_index=True)
+    stop = np.append(first, len(order))[1:]
+    found = {}
+    for track, begin, end in zip(tracks.tolist(), first.tolist(), stop.tolist(), strict=True):
+        places = order[begin:end]
+        found[track] = places, np.maximum.accumulate(when[places])
+    return found
+
+
+def _streams(graph: ExecutionGraph) -> dict[int, list[int]]:
+    """Return the streams on the rank of each thread."""
+    of_rank: dict[int, list[int]] = {}
+    for number, one in enumerate(graph.tracks):
+        if one.track.kind == "stream":
+            of_rank.setdefault(one.rank, []).append(number)
+    return {number: of_rank.get(one.rank, []) for number, one in enumerate(graph.tracks) if one.track.kind == "thread"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,3 +295,83 @@ def _members(tasks: Tasks) -> tuple[dict[int, list[int]], dict[int, int]]:
     for task, collective in zip(rows.tolist(), tasks.collective[rows].tolist(), strict=True):
         members.setdefault(collective, []).append(task)
     return members, {collective: len(those) for collective, those in members.items()}
+
+
+MOST_ROUNDS = 8
+
+"""Iterations after which a run is taken as steady: pipelines repeat from the second or third on."""
+
+
+def align_begins(graph: ExecutionGraph) -> ExecutionGraph:
+    """
+    Let the iteration of all ranks begin at 0.
+
+    Parameters
+    ----------
+    graph
+        Any graph; stages of a pipeline in a longer run begin one after the other.
+    """
+    return _delay_begins(graph, {rank: -begin for rank, begin in graph.begins.items()})
+
+
+def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
+    """
+    Return a graph's iteration as it is in a run of many, and its times.
+
+    A change affects the begins of ranks only in the next iteration. So the graph is replayed repeatedly, each rank from
+    the end of its thread and its streams, until the duration of an iteration no longer changes.
+
+    Parameters
+    ----------
+    graph
+        Any graph.
+
+    Returns
+    -------
+    graph
+        The graph, with other begins.
+    times
+        Its replay.
+    """
+    times = replay(graph)
+    for _ in range(MOST_ROUNDS):
+        following = _next_iteration(graph, times)
+        then = replay(following)
+        if then.iterations == times.iterations:
+            break
+        graph, times = following, then
+    return graph, times
+
+
+def _next_iteration(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
+    """Return the iteration behind a replayed one."""
+    ends = {
+        rank: int(times.end[graph.last[rank]]) if rank in graph.last else times.begins[rank] + times.iterations[rank]
+        for rank in graph.ranks
+    }
+    earliest = min(ends.values())
+    moved = _delay_begins(graph, {rank: end - earliest - graph.begins[rank] for rank, end in ends.items()})
+    tasks, on_stream, of_rank = graph.tasks, graph.is_on_stream, graph.task_ranks
+    gap, free = moved.tasks.gap.copy(), dict(moved.begins)
+    first = graph.previous() == UNKNOWN
+    for track in np.unique(tasks.track[on_stream]).tolist():
+        own = tasks.track == track
+        ended = int(times.end[own].max()) - earliest
+        rank = int(of_rank[own][0])
+        gap[own & first] = max(ended, moved.begins[rank])
+        free[rank] = max(free[rank], ended)
+    return replace(moved, tasks=replace(moved.tasks, gap=gap), device_free=free)
+
+
+def _delay_begins(graph: ExecutionGraph, by: Mapping[int, int]) -> ExecutionGraph:
+    """Delay the begins of ranks by some nanoseconds."""
+    tasks = graph.tasks
+    later = np.array([by[rank] for rank in graph.ranks], dtype=np.int64)
+    later = later[np.searchsorted(graph.ranks, graph.task_ranks)]
+    first = graph.previous() == UNKNOWN
+    return replace(
+        graph,
+        tasks=replace(tasks, gap=np.where(first, tasks.gap + later, tasks.gap)),
+        begins={rank: begin + by[rank] for rank, begin in graph.begins.items()},
+        device_free={rank: free + by[rank] for rank, free in graph.device_free.items()},
+    )

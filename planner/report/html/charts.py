@@ -13,7 +13,7 @@ from planner.jobs.checkpoints import CheckpointSchedule, schedule_every, schedul
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
-from planner.uncertainty.evidence.ground import list_gaps
+from planner.uncertainty.evidence.gaps import list_gaps
 from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.intervals import Interval as StepInterval
 from planner.uncertainty.operators import list_timed_operators
@@ -22,7 +22,7 @@ from planner.uncertainty.peaks import peak_interval
 from planner.uncertainty.records import interval_and_record
 
 if TYPE_CHECKING:
-    from costmodel.facts.cluster import Cluster
+    from costmodel.facts.device import Cluster
     from costmodel.step.estimate import Estimate
     from costmodel.tables import Facts
     from planner.jobs.problem import Problem

@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from planner.report.conflicts import nothing_sections
-from planner.report.devices import nearby_sections
-from planner.report.html.chapters import each, inputs_chapter, launch_chapter, plan_chapters, tiles, training_chapter
+from planner.report.html.chapters import (
+    DAYS_CAPTION,
+    ETTR_CAPTION,
+    each,
+    inputs_chapter,
+    intervals_section,
+    launch_chapter,
+    memory_blocks,
+    plan_chapters,
+    tiles,
+    timeline_blocks,
+    training_chapter,
+)
 from planner.report.html.charts import strategy_interval
 from planner.report.html.costs import costs_chapter
 from planner.report.html.frame import (
     Chapter,
+    Tile,
     body_html,
     choice_html,
     details_html,
     header_html,
     pair,
     plot,
+    section_html,
     side_by_side,
     switch_html,
+    transpose,
 )
 from planner.report.html.launch import BESIDE_BEST, BESIDE_TODAY, launch_blocks
-from planner.report.html.markup import section_html, transpose
-from planner.report.proof import alternatives_sections, candidates_sections, search_section
+from planner.report.proof import alternatives_sections, candidates_sections, recommendation_sections, search_section
 from planner.report.reasons import binding_sections
-from planner.report.recommended import recommendation_sections
-from planner.report.results import loss_sections, results_section
+from planner.report.records.reports import PlanReportRecord
+from planner.report.results import loss_sections, results_section, run_section
 from planner.report.section import Section, number_rows
 from planner.report.sections import decisions_section, forbidden_sections, heading_section
+from planner.report.setting import nearby_sections
 from planner.report.strategies import settings_sections, stages_sections
 from planner.report.wording import gib, seconds
+from planner.results import PlanReport
+from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
     from costmodel.tables import Facts
-    from planner.report.html.study import Study
-    from planner.report.records.reports import PlanReportRecord, ReportRecord
+    from planner.report.html.study import Shown, Study
+    from planner.report.records.explained import ComparisonRecord
+    from planner.report.records.reports import ReportRecord
     from planner.verbs.pareto import ParetoFront
 
 
@@ -70,8 +87,6 @@ def _chapters(study: Study) -> Iterator[Chapter]:
 
 
 # --- the top -----------------------------------------------------------------------------------------------
-
-
 def _header(study: Study) -> str:
     setting = heading_section(study.whole)
     facts = {row[0]: row[1] for row in setting.rows}
@@ -94,8 +109,6 @@ def _verdict(whole: ReportRecord) -> str:
 
 
 # --- chapters ----------------------------------------------------------------------------------------------
-
-
 def _nothing(whole: ReportRecord) -> Iterator[str]:
     yield from map(section_html, nothing_sections(whole, whole.conflict))
     if whole.conflict and whole.conflict.closest:
@@ -125,6 +138,7 @@ def _plans(study: Study) -> Iterator[str]:
 
 
 MOST_TURNED = 4
+
 """Strategies that stand side by side, a decision in each row; more have a row each."""
 
 
@@ -190,3 +204,83 @@ def proof(whole: PlanReportRecord) -> Iterator[str]:
     yield section_html(Section(title="Result of the search", rows=tuple(kept)))
     sections = (*candidates_sections(whole), *alternatives_sections(whole), search)
     yield details_html("Search space and proof in detail", "".join(map(section_html, sections)))
+
+
+def comparison_body(whole: ComparisonRecord, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[str]:
+    """Build header, navigation and chapters from the sections of the text report, the first of which is its heading."""
+    return body_html(_comparison_header(whole, every, sections[0]), _chapter_list(whole, every, sections[1:]))
+
+
+def _comparison_header(whole: ComparisonRecord, every: Sequence[Shown], heading: Section) -> str:
+    facts = {row[0]: row[1] for row in heading.rows}
+    return header_html(
+        subject=facts.pop("job", "") or whole.problem.name,
+        title=heading.title,
+        answer=facts.pop("answer"),
+        verdict={0: "good", 1: "bad"}.get(whole.comparison.exit_code, "plain"),
+        tiles=tuple(_tiles(every)),
+        facts=facts,
+    )
+
+
+def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
+    """Build the large figures of the plan, with those of the given strategy below."""
+    given = {tile.name: tile.text for tile in tiles(every[0])}
+    for tile in tiles(every[-1]):
+        beside = f"{every[0].name.lower()}: {given.get(tile.name, 'not known')}"
+        yield tile._replace(below=beside) if every[1:] else tile
+
+
+def _chapter_list(whole: ComparisonRecord, every: Sequence[Shown], sections: Sequence[Section]) -> Iterator[Chapter]:
+    yield Chapter("beside", "Side by side", _title(every), _table_pairs(sections))
+    yield Chapter("step", "Step", "Time of a step by part", _steps(every, alike=whole.comparison.same_step))
+    yield Chapter("memory", "Memory", "Memory of each pipeline rank", _together(every, memory_blocks))
+    yield Chapter("pipeline", "Pipeline", "The pipeline, pass by pass", _together(every, timeline_blocks, stacked=True))
+    yield Chapter("training", "Training", "The whole training and its checkpoints", _training(every))
+    yield costs_chapter(every, together=True)
+    yield launch_chapter(block for one in every[1:] for block in launch_blocks(one, searched=False))
+    report, sides = whole.comparison.report, whole.apart.sides
+    if isinstance(report, PlanReport):
+        yield Chapter("proof", "Proof", "The proof", proof(PlanReportRecord.build_from_report(report)))
+    jobs = [(one.plan.problem, one.setting, one.of if sides else "") for one in every]
+    yield inputs_chapter(jobs if sides else jobs[:1])
+
+
+def _title(every: Sequence[Shown]) -> str:
+    return f"The {' beside the '.join(one.name.lower() for one in every)}"
+
+
+def _table_pairs(sections: Sequence[Section]) -> Iterator[str]:
+    """Build the tables of decisions and figures side by side, the others below."""
+    blocks = [
+        section_html(transpose(section, "decision"), compare=True, across=True)
+        if section.header[:1] == ("#",)
+        else section_html(section)
+        for section in sections
+    ]
+    tables = [block for section, block in zip(sections, blocks, strict=True) if section.header]
+    yield from (block for section, block in zip(sections, blocks, strict=True) if not section.header)
+    for place in range(0, len(tables), 2):
+        yield pair(*tables[place : place + 2])
+
+
+def _steps(every: Sequence[Shown], *, alike: bool) -> Iterator[str]:
+    own = plot("steps", f"The parts of each step; the lines: the {COVERAGE:.0%} intervals of measured steps")
+    if every[1:] and alike:
+        names = " takes longer than the ".join(one.name.lower() for one in every)
+        lost = f"Time that the {names}; the line: the {COVERAGE:.0%} interval of such differences"
+        yield pair(own, plot("differences", lost))
+    else:
+        yield own
+
+
+def _together(every: Sequence[Shown], blocks: Callable[[Shown], Iterable[str]], *, stacked: bool = False) -> list[str]:
+    """Build the blocks of all plans, side by side where the page is wide enough."""
+    made = ["".join(blocks(one)) for one in every]
+    return made if stacked else [pair(*made)]
+
+
+def _training(every: Sequence[Shown]) -> Iterator[str]:
+    yield pair(*(section_html(run_section(one.setting, one.record, one.of)) for one in every))
+    yield pair(plot("ettr", ETTR_CAPTION), plot("days", DAYS_CAPTION))
+    yield pair(*(section_html(intervals_section(one), folded=True) for one in every))

@@ -13,8 +13,7 @@ import yaml
 from costmodel.errors import SpecError
 from planner.frameworks import LAUNCHERS, TARGETS, export
 from planner.frameworks.launch import launched
-from planner.report.html.frame import code_html, details_html, pair
-from planner.report.html.markup import section_html
+from planner.report.html.frame import code_html, details_html, pair, section_html
 from planner.report.section import Section, number_rows
 from planner.search.runnable import targets_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.report.compared import comparison_sections
-from planner.report.html import compared, content
+from planner.report.html import content
 from planner.report.html.charts import (
     bindings_chart,
     checkpoint_charts,
@@ -54,7 +54,7 @@ def comparison_page(comparison: Comparison) -> str:
     return page_text(
         title=sections[0].title,
         subject=whole.problem.name,
-        body=compared.comparison_body(whole, shown, sections),
+        body=content.comparison_body(whole, shown, sections),
         data=finite({"report": whole, "charts": charts, "timelines": timelines}),
         scripts=[asset("timeline.js")],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, dataclass_transform, get_args, get_type_hints
 
@@ -125,7 +125,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-@cache
+@lru_cache(maxsize=256)
 def _hints(record_type: type) -> dict[str, Any]:
     return get_type_hints(record_type)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias, cast
+import json
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, cast
 
-from planner.report.records.devices import IdleDevicesRecord, NearbyBatchRecord
 from planner.report.records.outcome import (
     EVEN,
     AlternativeRecord,
@@ -12,15 +12,21 @@ from planner.report.records.outcome import (
     CertificateRecord,
     ConflictRecord,
     EffortRecord,
+    IdleDevicesRecord,
+    NearbyBatchRecord,
     OutcomeRecord,
+    RecommendationRecord,
 )
-from planner.report.records.plan import NumberedPlanRecord, PlanRecord
-from planner.report.records.published import PublishedLayoutRecord
-from planner.report.records.recommended import RecommendationRecord
-from planner.report.records.record import Record, finite
+from planner.report.records.plan import NumberedPlanRecord, PlanRecord, PublishedLayoutRecord
+from planner.report.records.record import Plain, Record, finite
 from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
+from planner.verbs.compare import Comparison
+from planner.verbs.explain import Explanation
 from planner.verbs.recipes import nearest_recipe
+
+if TYPE_CHECKING:
+    from planner.report.records.explained import ComparisonRecord, ExplanationRecord
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):
@@ -182,3 +188,28 @@ def report_record(report: PlanReport | EstimateReport) -> ReportRecord:
     if isinstance(report, EstimateReport):
         return EstimateReportRecord.build_from_report(report)
     return PlanReportRecord.build_from_report(report)
+
+
+AnyReport: TypeAlias = "PlanReport | EstimateReport | Explanation | Comparison"
+
+AnyRecord: TypeAlias = "ReportRecord | ExplanationRecord | ComparisonRecord"
+
+
+def record_of(report: AnyReport) -> AnyRecord:
+    """Build the record of any report."""
+    if isinstance(report, PlanReport | EstimateReport):
+        return report_record(report)
+    from planner.report.records.explained import ComparisonRecord, ExplanationRecord
+    from planner.verbs.compare import Comparison
+
+    return ComparisonRecord.build(report) if isinstance(report, Comparison) else ExplanationRecord.build(report)
+
+
+def document(report: AnyReport) -> Plain:
+    """Return the whole report as plain data; infinite and undefined figures are None."""
+    return record_of(report).plain()
+
+
+def json_text(report: AnyReport) -> str:
+    """Return the document as strict JSON."""
+    return json.dumps(document(report), indent=2, ensure_ascii=False, allow_nan=False)

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.pipelines.graph import spans_seconds
 from costmodel.pipelines.stages import stage_layout
-from costmodel.pipelines.wavefronts import spans_seconds
 from costmodel.step.layouts import layout_cost, passes_by_layer_counts
 from costmodel.step.rank_time import pipeline_order
 from costmodel.strategy import Strategy

@@ -12,7 +12,7 @@ import numpy as np
 
 from constraints.stages import RANK_TICK_SECONDS, Chunks, Ints, Pipeline, StageOptions, kinds_met
 from costmodel.facts.model import Model
-from costmodel.models.layer_pattern import LayerPattern, layer_pattern
+from costmodel.models.patterns import LayerPattern, layer_pattern
 from costmodel.pipelines.stages import activation_imbalance, layers_of_each_kind
 from costmodel.step.layouts import (
     Contents,

@@ -15,11 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from constraints.cp_sat import cp_model
-from constraints.dealings import options_of_dealings
 from constraints.encoding import MAX_TICKS, TICK_SECONDS, seconds_to_floor_ticks
-from constraints.stages import RANK_TICK_SECONDS, Pipeline, encode_stages, objective
+from constraints.stages import RANK_TICK_SECONDS, Pipeline, encode_stages, objective, options_of_dealings
 from costmodel.facts.model import Model
-from costmodel.models.layer_pattern import LayerPattern, layer_pattern
+from costmodel.models.patterns import LayerPattern, layer_pattern
 from costmodel.step.layer import layer_parts
 from costmodel.step.layouts import (
     PER_RANK,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Framework
 from costmodel.facts.model import Experts, Model
 from costmodel.facts.workload import Precision, Workload
@@ -25,8 +25,7 @@ from costmodel.strategy import (
     decision_text,
 )
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.counts import Entry, read_counts
-from planner.uncertainty.evidence.kinds import ANY, CHANGED, architecture_of, stack_of
+from planner.uncertainty.evidence.counts import ANY, CHANGED, Entry, architecture_of, read_counts, stack_of
 
 FEWEST_RUNS = 3
 """Fewest measured runs of a feature, or pair of features, in a default plan."""

@@ -185,8 +185,10 @@ def write_override(value: Any) -> str:
     """
     Write a value as an override does.
 
-    >>> write_override(True), write_override(None), write_override([["embedding", "decoder"], ["decoder", "loss"]]), write_override(["mlp"])
-    ('true', 'null', 'Et|tL', '[mlp]')
+    >>> write_override(True), write_override(None), write_override(["mlp"])
+    ('true', 'null', '[mlp]')
+    >>> write_override([["embedding", "decoder"], ["decoder", "loss"]])
+    'Et|tL'
     """
     if isinstance(value, bool):
         return str(value).lower()

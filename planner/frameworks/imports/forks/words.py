@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from costmodel.errors import SpecError
-from costmodel.lowering.framework.stage_dealing import balance_stages
+from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
 from planner.frameworks.megatron.options import WHERE
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text

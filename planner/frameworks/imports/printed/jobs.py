@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,127 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.deepspeed import deepspeed_job, require_deepspeed
 from planner.frameworks.imports.finish import newest
+from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.printed.container import container_job
 from planner.frameworks.imports.printed.log import cluster_of, find_printed
 from planner.frameworks.imports.printed.names import entries_of, whole_arguments, words_of
-from planner.frameworks.imports.printed.titan_model import model_from_layers
-from planner.frameworks.imports.torchtitan import torchtitan_job
-from planner.frameworks.imports.torchtitan_python import MODES
+from planner.frameworks.imports.torchtitan import MODES, torchtitan_job
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
+from planner.jobs.model import read
+
+WHERE = "model_spec.model"
+
+HINT = "Add model=NAME, one of planner catalog models, or the path of its config.json."
+
+LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+"""Sizes of latent attention, which have the same names in a job file."""
+
+PARTS = (
+    *("attention", "attention_norm", "dim", "enable_weight_tying", "feed_forward", "ffn_norm", "layers", "lm_head"),
+    *("moe", "mtp_layers", "norm", "param_init", "sharding_config", "tok_embeddings", "vocab_size"),
+)
+
+"""Parts of models and of layers that are read, or cost nothing."""
+
+DISPATCHERS = {"non_blocking_capacity_factor": "hybridep", "cudagraphable": "deepep", "hidden_dim": "minimal_async_ep"}
+
+"""Dispatchers of tokens by a field that only they have, the first that fits (models/common/token_dispatcher.py)."""
+
+
+def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
+    """
+    Return the model that a specification describes, and the dispatcher of its tokens.
+
+    A model of the catalog with the same layers has its name.
+
+    Raises
+    ------
+    SpecError
+        If it has a part that no size of a job file describes.
+    """
+    model, named = spec.get("model"), model_named(f"{spec.get('name')}/{spec.get('flavor')}")
+    if not isinstance(model, Mapping):
+        return named, "standard"
+    try:
+        entry, sent_by = _entries(model)
+        described = read(entry, Path()).model
+    except (KeyError, TypeError, AttributeError, IndexError):
+        raise SpecError(WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", HINT) from None
+    known = read(named, Path()).model if named is not None else None
+    is_known = known is not None and all(
+        getattr(known, part) == getattr(described, part)
+        for part in ("hidden_size", "vocab_size", "layers", "tied_embeddings")
+    )
+    return named if is_known and not model.get("mtp_layers") else entry, sent_by
+
+
+def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the entries of a job for a model, and the dispatcher of its tokens."""
+    _refuse_others(model)
+    layers = [_layer(layer) for layer in model["layers"]]
+    kinds: list[dict[str, Any]] = []
+    for part in range(3):
+        entries = [layer[part] for layer in layers if layer[part]]
+        if any(one != entries[0] for one in entries):
+            raise SpecError(WHERE, "has layers of several sizes, which are not read.", HINT)
+        kinds.append(entries[0] if entries else {})
+    attention, dense, sparse = kinds
+    first = next((place for place, layer in enumerate(layers) if layer[2]), len(layers))
+    if any(dense for _, dense, _ in layers[first:]):
+        raise SpecError(WHERE, "has dense layers behind those with experts, which are not read.", HINT)
+    sizes = {
+        "hidden_size": model["dim"],
+        "num_layers": len(layers),
+        "vocab_size": model["vocab_size"],
+        "tied_embeddings": bool(model["enable_weight_tying"]),
+    }
+    width = dense or {"ffn_hidden_size": sparse.get("expert_ffn_hidden_size")}
+    more = {"first_dense_layers": first} if sparse and first else {}
+    mtp = {"mtp_layers": len(model["mtp_layers"])} if model.get("mtp_layers") else {}
+    fields = model["layers"][-1]["moe"]["routed_experts"]["token_dispatcher"] if sparse else ()
+    sent_by = next((name for field, name in DISPATCHERS.items() if field in fields), "standard")
+    return {**sizes, **attention, **width, **sparse, **more, **mtp}, sent_by
+
+
+def _layer(layer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the entries of attention, of a dense feed-forward, and of experts."""
+    _refuse_others(layer)
+    experts, routed = layer["moe"], dict[str, Any]()
+    if experts:
+        routed = {
+            "num_experts": experts["num_experts"],
+            "top_k": experts["router"]["top_k"],
+            "expert_ffn_hidden_size": experts["routed_experts"]["inner_experts"]["hidden_dim"],
+        }
+        if experts["shared_experts"]:
+            routed["shared_ffn_hidden_size"] = experts["shared_experts"]["w1"]["out_features"]
+    dense = layer["feed_forward"]
+    width = {"ffn_hidden_size": dense["w1"]["out_features"], "gated": "w3" in dense} if dense else {}
+    return _attention(layer["attention"]), width, routed
+
+
+def _attention(attention: Mapping[str, Any]) -> dict[str, Any]:
+    if "kv_lora_rank" in attention:
+        sizes = {name: attention[name] for name in LATENT if attention[name]}
+        return {"num_heads": attention["n_heads"], **sizes}
+    heads = attention["qkv_linear"]
+    kv_heads, bias, normed = heads["n_kv_heads"], heads["wqkv"]["bias"], attention["qk_norm"]
+    return {
+        "num_heads": heads["n_heads"],
+        "num_kv_heads": kv_heads if kv_heads is not None else heads["n_heads"],
+        "head_dim": heads["head_dim"],
+        **({"qk_norm": "per_head"} if normed else {}),
+        **({"qkv_bias": True} if bias else {}),
+        **({"output_bias": True} if attention["wo"]["bias"] else {}),
+    }
+
+
+def _refuse_others(part: Mapping[str, Any]) -> None:
+    others = [name for name in part if name not in PARTS and part[name]]
+    if others:
+        raise SpecError(f"{WHERE}: {others[0]}", "is a part of the model that is not read.", HINT)
 
 
 def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[str], text: str = "") -> Imported:
@@ -38,6 +152,7 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
 
 
 OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
+
 """Classes of activation checkpointing by a field that only they have, as their name is not saved."""
 
 
@@ -129,3 +244,59 @@ def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in content.items()
         if value is not None
     }
+
+
+PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".distcp", ".bin", ".metadata", ".safetensors", ".nemo")
+
+HEADS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+"""First bytes of zips and pickles."""
+
+TEXTS = ("run_config.yaml", "args.json", "args.yaml")
+
+"""Names of files that hold a run's configuration: Megatron-Bridge's, and arguments by name."""
+
+LEVELS = 2
+
+"""Folders above a file of a checkpoint in which its configuration may stand."""
+
+
+def text_of_checkpoint(path: Path) -> Path:
+    """
+    Return the file with the configuration of a checkpoint, or the path itself if it is no checkpoint.
+
+    Raises
+    ------
+    SpecError
+        If the configuration of a checkpoint is in pickles only.
+    """
+    is_folder = path.is_dir()
+    if not is_folder and not _is_pickled(path):
+        return path
+    for folder in _folders(path) if is_folder else path.absolute().parents[:LEVELS]:
+        for name in TEXTS:
+            if os.path.isfile(folder / name):
+                return folder / name
+    what = (
+        "is a folder without" if is_folder else f"is {path.suffix or shown(path.name)}, a pickle, and beside it is no"
+    )
+    problem = f"{what} {TEXTS[0]} or {TEXTS[1]}; a pickle is code, which is not executed."
+    written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
+    hint = f"Give the log of the run's first minute, or write its arguments: {written}."
+    raise SpecError(str(path), problem, hint)
+
+
+def _is_pickled(path: Path) -> bool:
+    if path.suffix.lower() in PICKLED or path.name in PICKLED:
+        return True
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4).startswith(HEADS)
+    except OSError:
+        return False
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """Yield a checkpoint's folder, and those of its steps, newest first."""
+    yield path
+    yield from sorted(path.glob("iter_*"), reverse=True)

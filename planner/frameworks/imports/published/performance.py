@@ -23,10 +23,9 @@ from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.options import by_option
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import unknown_names
-from planner.jobs.document import set_entry
+from planner.jobs.document import plain_value, set_entry
 from planner.jobs.model import read
 from planner.jobs.recipes import Recipe, recipes
-from planner.jobs.values import plain_value
 
 STACK, SOURCE, DGXC = "megatron-bridge", "Megatron-Bridge", "dgxc-benchmarking"
 """

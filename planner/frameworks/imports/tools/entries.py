@@ -12,12 +12,12 @@ from typing import Any
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.lowering.framework.stage_dealing import balance_stages
+from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
 from planner.frameworks.imports.finish import complete_job, degree, devices_contradicted, prepare_job, release_assumed
 from planner.frameworks.imports.named import model_named, vocabulary_of
-from planner.frameworks.imports.tools.files import File, read_mapping
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of, text_of
+from planner.frameworks.imports.tools.references import File, read_mapping
 from planner.frameworks.megatron.read import Imported
 from planner.jobs.document import set_entry
 

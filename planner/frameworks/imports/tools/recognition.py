@@ -11,9 +11,8 @@ from typing import Any
 from costmodel.errors import SpecError
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.tools.entries import foundry_job, nanotron_job, neox_job
-from planner.frameworks.imports.tools.files import File
 from planner.frameworks.imports.tools.keys import text_of
-from planner.frameworks.imports.tools.references import flatten
+from planner.frameworks.imports.tools.references import File, flatten
 from planner.frameworks.imports.tools.words import flagscale_job, nemo_job, primus_job
 from planner.frameworks.megatron.read import Imported
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.jobs.document import Plain, parse
+from planner.frameworks.imports.documents import read_yaml
+from planner.jobs.document import Plain, parse, read_text
 
 INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+
 VARIABLE = re.compile(r"(?:oc\.env:)?([A-Za-z_]\w*)(?:[:,]\s*(.*)|\s*(\?\?.*))?", re.DOTALL)
+
 PATH = re.compile(r"\.*[\w-]+(\.[\w-]+)*")
 
 UNKNOWN = object()
+
 """Value of an unknown reference; null is a known value."""
 
 MOST_STEPS, LONGEST, MOST = 64, 4096, 1e15
+
 """Limits of nested references: their number, their length, and the size of a result."""
 
 SUMS: Mapping[str, Callable[..., Any]] = {
@@ -30,9 +37,11 @@ SUMS: Mapping[str, Callable[..., Any]] = {
     "divide_floor": operator.floordiv,
     "divide_ceil": lambda left, right: -(-left // right),
 }
+
 """Arithmetic resolvers that NeMo registers (nemo/utils/config_utils and launcher_scripts/main.py)."""
 
 ROOTS = ("training.",)
+
 """Prefixes of references to the file itself, which a launcher puts under a name."""
 
 
@@ -129,3 +138,60 @@ def read_plain(text: str) -> Plain:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+MOST_FOLDERS = 8
+
+"""Most folders above a file in which files that it names are searched, and most files that extend each other."""
+
+
+class File(NamedTuple):
+    """
+    Configuration with the values that complete it.
+
+    Parameters
+    ----------
+    content
+        Document of the file.
+    path
+        Path of the file.
+    overrides
+        Entries of the job as ``key=value``.
+    given
+        Values of variables that it uses.
+    """
+
+    content: Mapping[str, Any]
+    path: Path
+    overrides: Sequence[str]
+    given: Mapping[str, str]
+
+    def flat(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return entries by dotted name, of this document or of another one with the same variables."""
+        return flat_entries(self.content if content is None else content, self.given)
+
+    def says(self, name: str) -> str | None:
+        """Return the value that the command has for an entry; None: none."""
+        return next((entry.partition("=")[2] for entry in self.overrides if entry.partition("=")[0] == name), None)
+
+    def named(self, name: str, under: Sequence[str] = ("",)) -> Path | None:
+        """Return a file that this one names, beside it or under a folder above it; None: there is none."""
+        plain = Path(os.path.normpath(name))
+        folders = list(self.path.resolve().parents)[:MOST_FOLDERS] if ".." not in plain.parts else []
+        places = (folder / start / plain for folder in folders for start in under)
+        return next((place for place in places if os.path.isfile(place)), None)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """
+    Read the mapping in a file.
+
+    Raises
+    ------
+    SpecError
+        If the file is not YAML, or has no mapping.
+    """
+    content = read_yaml(read_text(path), str(path))
+    if not isinstance(content, dict):
+        raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
+    return content

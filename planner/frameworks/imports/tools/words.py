@@ -24,9 +24,8 @@ from planner.frameworks.imports.finish import (
 )
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.refused import refuse_entries
-from planner.frameworks.imports.tools.files import MOST_FOLDERS, File, read_mapping
 from planner.frameworks.imports.tools.keys import Meaning, is_on, meaning_of, text_of
-from planner.frameworks.imports.tools.references import flat_entries, resolve
+from planner.frameworks.imports.tools.references import MOST_FOLDERS, File, flat_entries, read_mapping, resolve
 from planner.frameworks.imports.torchtitan import torchtitan_job
 from planner.frameworks.megatron.read import Imported
 from planner.jobs.model import read

@@ -3,22 +3,294 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.measure.traces.building.one_rank import rank_graph
+from costmodel.errors import SpecError
+from planner.measure.traces.building.streams import JUST, Streams
+from planner.measure.traces.building.tasks import host_tasks
+from planner.measure.traces.building.waits import (
+    ASKS,
+    POLLS,
+    HostWaits,
+    background_edges,
+    find_background,
+    find_polls,
+    pauses,
+    queue_track,
+    thread_edges,
+)
 from planner.measure.traces.circles import break_circles
-from planner.measure.traces.events import UNKNOWN, Integers, Message, Trace
-from planner.measure.traces.graph import Edges, ExecutionGraph, Kind, Tasks, Waiting
-from planner.measure.traces.iterations import choose_iteration
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace
+from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
+from planner.measure.traces.iterations import Iteration, choose_iteration
+
+END_OF_ITERATION = "end of the iteration"
+
+"""Name of the task that ends the main thread's iteration."""
+
+BETWEEN_HOST_AND_DEVICE = r"(?i)^memcpy (htod|dtoh)"
+
+"""Names of copies that leave or enter a device."""
+
+UNRECORDED = 0.05
+
+"""Share of an iteration above which unrecorded time of CUDA graphs is reported."""
+
+Link: TypeAlias = tuple[int, int, int, Dependency]
+
+"""An edge: before, after, lag, and dependency."""
+
+
+def rank_graph(trace: Trace, iteration: Iteration, rank: int = 0) -> ExecutionGraph:
+    """
+    Build the graph of one iteration of one rank.
+
+    Its tracks are those of the trace, then queues of background communication; its names are those of the trace, and
+    one more for the end of the iteration. Times count from the begin of the iteration.
+
+    Parameters
+    ----------
+    trace, iteration, rank
+        Trace of the rank, the iteration in it, and the rank's number.
+
+    Raises
+    ------
+    SpecError
+        If nothing ran in the iteration.
+    """
+    found = _Builder(trace, iteration).graph(rank)
+    if not len(found.tasks):
+        raise SpecError("iteration", f"{iteration.name} of {trace.source} holds nothing that ran.", "Take another one.")
+    return found
+
+
+class _Builder:
+    def __init__(self, trace: Trace, iteration: Iteration) -> None:
+        self.trace, self.iteration, self.events = trace, iteration, trace.events
+        self.streams = streams = Streams(trace)
+        inside = (streams.when >= iteration.begin) & (streams.when < iteration.end)
+        self.places = np.flatnonzero(inside)
+        calls = streams.call[streams.call != UNKNOWN]
+        rows = host_tasks(trace, iteration, calls)
+        self.waits = HostWaits(streams, rows)
+        track = self.events.track[rows]
+        of_main = np.flatnonzero(track == iteration.thread)
+        stop = [int(of_main[-1]) + 1 if len(of_main) else 0] if iteration.thread != UNKNOWN else []
+        self.last = stop[0] if stop else UNKNOWN
+        self.rows = np.insert(rows, stop, UNKNOWN)
+        self.track = np.insert(track, stop, iteration.thread)
+        self.start = np.insert(self.events.start[rows], stop, iteration.end)
+        self.end = np.insert(self.events.end[rows], stop, iteration.end)
+        self.num_host = len(self.rows)
+        self.background, self.queue = find_background(trace, iteration)
+        self.task_of_place = np.full(len(streams.rows), UNKNOWN)
+        self.task_of_place[self.places] = self.num_host + np.arange(len(self.places))
+        self.task_of_row = {row: task for task, row in enumerate(self.rows.tolist()) if row != UNKNOWN}
+
+    def graph(self, rank: int) -> ExecutionGraph:
+        tasks, edges = self._add_edges(self._tasks())
+        earlier = self.streams.end[self.streams.when < self.iteration.begin]
+        queues = (queue_track(self.trace, one) for one in range(int(self.queue.max(initial=-1)) + 1))
+        return ExecutionGraph(
+            tasks=tasks,
+            edges=edges,
+            tracks=tuple(RankTrack(rank, one) for one in (*self.trace.tracks, *queues)),
+            names=(*self.trace.names, END_OF_ITERATION),
+            messages=self.trace.messages,
+            begins={rank: 0},
+            device_free={rank: max(0, int(earlier.max(initial=0)) - self.iteration.begin)},
+            last={rank: self.last} if self.last != UNKNOWN else {},
+            traces=(self.trace,),
+            doubts=tuple(self._doubts()),
+        )
+
+    # --- tasks -------------------------------------------------------------------------------------------------
+
+    def _tasks(self) -> Tasks:
+        streams, begin = self.streams, self.iteration.begin
+        rows = np.concatenate([self.rows, streams.rows[self.places], self.background])
+        start = np.concatenate([self.start, streams.start[self.places], self.events.start[self.background]])
+        end = self._ends()
+        named = rows != UNKNOWN
+        host = np.arange(len(rows)) < self.num_host
+        message = np.where(named, self.events.message[rows], UNKNOWN)
+        kind = np.where(host, Kind.HOST, self._kinds(rows, message))
+        waiting, waits_for, duration = self._waits(len(rows), end - start)
+        none = np.zeros(len(self.background), dtype=np.int64)
+        return Tasks.build(
+            len(rows),
+            track=np.concatenate([self.track, streams.track[self.places], len(self.trace.tracks) + self.queue]),
+            kind=kind,
+            duration=duration,
+            gap=np.concatenate([pauses(self.track, self.start, self.end, begin), self._stream_gaps(), none]),
+            start=start - begin,
+            event=rows,
+            trace=0,
+            name=np.where(named, self.events.name[rows], len(self.trace.names)),
+            waiting=waiting,
+            waits_for=waits_for,
+            message=message,
+        )
+
+    def _ends(self) -> Integers:
+        ends = [self.end, self.streams.end[self.places], self.events.end[self.background]]
+        return np.concatenate(ends)
+
+    def _kinds(self, rows: NDArray[np.intp], message: NDArray[np.int32]) -> NDArray[np.int8]:
+        copied = ((self.events.category == Category.COPY) & self.trace.named(BETWEEN_HOST_AND_DEVICE))[rows]
+        return np.where(message != UNKNOWN, Kind.COMMUNICATION, np.where(copied, Kind.COPY, Kind.COMPUTE))
+
+    def _waits(self, number: int, duration: Integers) -> tuple[NDArray[np.int8], Integers, Integers]:
+        waiting, waits_for = np.zeros(number, dtype=np.int8), np.full(number, UNKNOWN)
+        for row, wait in self.waits.by_row.items():
+            target = int(self.task_of_place[wait.target]) if wait.of == Waiting.TASK else wait.target
+            task = self.task_of_row[row]
+            duration[task] = wait.duration
+            if wait.of != Waiting.TASK or target != UNKNOWN:
+                waiting[task], waits_for[task] = wait.of, target
+        return waiting, waits_for, duration
+
+    def _stream_gaps(self) -> Integers:
+        """
+        Return the constant gap; for the first task of a stream, the time that earlier work on it still takes.
+
+        Without recorded launches pauses of streams are unexplained, and are kept.
+        """
+        track = self.streams.track[self.places]
+        if self._has_no_launches:
+            return pauses(track, self.streams.start[self.places], self.streams.end[self.places], self.iteration.begin)
+        gap = self.streams.lags.gap + self.streams.graph_pauses[self.places]
+        first = np.flatnonzero(np.r_[True, track[1:] != track[:-1]]) if len(track) else np.zeros(0, dtype=np.intp)
+        for number in first.tolist():
+            place = self.places[number]
+            has_before = place > 0 and self.streams.track[place - 1] == self.streams.track[place]
+            ended = int(self.streams.end[place - 1]) + self.streams.lags.gap if has_before else self.iteration.begin
+            gap[number] = max(0, ended - self.iteration.begin)
+        return gap
+
+    @property
+    def _has_no_launches(self) -> bool:
+        return not (self.streams.call != UNKNOWN).any()
+
+    # --- edges -------------------------------------------------------------------------------------------------
+
+    def _launches(self) -> list[Link]:
+        pauses, found = self.streams.graph_pauses + self.streams.lags.launch, []
+        for place in self.places.tolist():
+            call = self.task_of_row.get(int(self.streams.call[place]))
+            if call is not None:
+                found.append((call, int(self.task_of_place[place]), int(pauses[place]), Dependency.LAUNCH))
+        return found
+
+    def _events(self) -> list[Link]:
+        lags, of = self.streams.graph_pauses + self.streams.lags.event, self.task_of_place
+        waits = self.streams.waits
+        found = [(int(of[before]), int(of[after]), int(lags[after]), Dependency.EVENT) for before, after in waits]
+        for before, after, late in self.streams.late_kernels:
+            found.append((int(of[before]), int(of[after]), late, Dependency.PROCESSORS))
+        return [one for one in found if UNKNOWN not in one[:2]]
+
+    def _add_edges(self, tasks: Tasks) -> tuple[Tasks, Edges]:
+        gap = tasks.gap.copy()
+        threads, explained = thread_edges(self.track, self.start, self.end, self.iteration.thread)
+        gap[explained] = 0
+        found = [*self._launches(), *self._events(), *self._background_links(gap)]
+        found += self._polls(tasks, gap, found)
+        found += [(*one, Dependency.THREAD) for one in threads]
+        return replace(tasks, gap=gap), Edges.build_from_rows(found)
+
+    def _background_links(self, gap: Integers) -> list[Link]:
+        """
+        Return the edges of background communication, and remove pauses of the main thread that are waits for it.
+
+        Communication that no task starts keeps its pause behind the one before it in its queue.
+        """
+        of_main = np.flatnonzero(self.track == self.iteration.thread)
+        rows, first = self.background, self.num_host + len(self.places)
+        if not len(rows) or not len(of_main):
+            return []
+        asks = self.trace.named(ASKS)[self.rows[of_main]] & (self.rows[of_main] != UNKNOWN)
+        begun, done = self.events.start[rows], self.events.end[rows]
+        launches, waits, explained = background_edges(self.start[of_main], self.end[of_main], asks, begun, done)
+        task = of_main.tolist()
+        gap[[task[place] for place in sorted(explained)]] = 0
+        alone = np.setdiff1d(np.arange(len(rows)), np.array([one for _, one, _ in launches], dtype=np.int64))
+        gap[first + alone] = pauses(self.queue.astype(np.int32), begun, done, self.iteration.begin)[alone]
+        return [
+            *((task[place], first + one, lag, Dependency.LAUNCH) for place, one, lag in launches),
+            *((first + one, task[place], lag, Dependency.THREAD) for one, place, lag in waits),
+        ]
+
+    def _polls(self, tasks: Tasks, gap: Integers, found: list[Link]) -> list[Link]:
+        """Return edges from kernels that a thread polls for, and remove the pauses before its next tasks."""
+        operations = [message.operation in POLLS for message in self.trace.messages]
+        kernels = {int(task) for task in np.flatnonzero(tasks.message != UNKNOWN) if operations[tasks.message[task]]}
+        launches = [(before, after) for before, after, _, why in found if why == Dependency.LAUNCH and after in kernels]
+        same = np.flatnonzero(self.track[1:] == self.track[:-1])
+        following = dict(zip(same.tolist(), (same + 1).tolist(), strict=True))
+        times = (tasks.start + self.iteration.begin).tolist(), self._ends().tolist()
+        polls = find_polls(launches, following, *times) if launches else []
+        gap[[waiting for _, waiting, _ in polls]] = 0
+        return [(kernel, waiting, lag, Dependency.THREAD) for kernel, waiting, lag in polls]
+
+    def _doubts(self) -> Iterator[str]:
+        streams = self.streams
+        orphans = int((streams.call[self.places] == UNKNOWN).sum())
+        if orphans and self._has_no_launches:
+            yield "No launch was recorded: pauses of streams are kept, since their cause is unknown."
+        elif orphans:
+            yield f"{orphans:,} kernels have no recorded launch: they follow the task before them on their stream."
+        if streams.inferred:
+            yield (
+                f"{streams.inferred:,} waits of streams do not name their event: the last ended task was taken. "
+                "Record with enable_cuda_sync_events=True."
+            )
+        pauses = int(streams.graph_pauses[self.places].sum())
+        if pauses > UNRECORDED * self.iteration.duration:
+            yield (
+                f"CUDA graphs pause {pauses / 1e6:,.3f} ms between their recorded tasks: their unrecorded "
+                "work is assumed to fill it, and it is kept."
+            )
+        if streams.late_kernels:
+            yield (
+                f"{len(streams.late_kernels):,} kernels began late, when another one freed processors: "
+                "they are assumed to have waited for it."
+            )
+        if self.waits.num_inferred:
+            yield (
+                f"{self.waits.num_inferred:,} calls wait for a stream or an event that was not recorded: the stream of "
+                "the copy in front of each was taken, else the task that ended last during it and emptied its "
+                "stream. Record with enable_cuda_sync_events=True."
+            )
+        yield from self._doubts_of_clocks()
+
+    def _doubts_of_clocks(self) -> Iterator[str]:
+        """Yield doubts about differences between the clocks of host and device."""
+        since = (self.streams.start - self.streams.when)[self.places]
+        early = since[(self.streams.call[self.places] != UNKNOWN) & (since < -JUST)]
+        if len(early):
+            yield (
+                f"{len(early):,} kernels begin before their launch, by up to {-early.min() / 1e6:,.3f} ms: host and "
+                "device have two clocks, or launches are joined to wrong kernels. Waits of threads are uncertain."
+            )
+        if self.waits.num_early:
+            yield (
+                f"{self.waits.num_early:,} calls that synchronise return before the awaited task ends: host and "
+                "device have two clocks, or the recording is wrong. These calls wait for nothing."
+            )
+
 
 CLOCKS_DISAGREE = 1_000_000
+
 """Nanoseconds by which the ends of most collectives may differ between ranks without a doubt being raised."""
 
 Collective: TypeAlias = tuple[object, ...]
+
 """Group and operation of a collective, or sender and receiver."""
 
 
@@ -53,8 +325,6 @@ def ranks_of(traces: Sequence[Trace]) -> list[int]:
 
 
 # --- ranks side by side ------------------------------------------------------------------------------------
-
-
 class _Table:
     """Numbers of distinct objects."""
 
@@ -104,8 +374,6 @@ def _join_ranks(parts: Sequence[ExecutionGraph]) -> ExecutionGraph:
 
 
 # --- collectives -------------------------------------------------------------------------------------------
-
-
 def _add_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> ExecutionGraph:
     """Put all ranks on one clock, and let collectives begin when the last rank has arrived."""
     if len(begins) == 1:

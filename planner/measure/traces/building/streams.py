@@ -9,8 +9,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.building.calls import GRAPH_LAUNCHES, PAGEABLE, RECORDS, STREAM_WAITS, find_calls
-from planner.measure.traces.building.tasks import sort_by_stream
+from planner.measure.traces.building.tasks import (
+    GRAPH_LAUNCHES,
+    PAGEABLE,
+    RECORDS,
+    STREAM_WAITS,
+    find_calls,
+    sort_by_stream,
+)
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
 
 JUST = 10_000

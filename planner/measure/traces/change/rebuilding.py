@@ -8,16 +8,19 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from costmodel.errors import SpecError
-from planner.measure.traces.change.layout import Direction, Layout, Network, Pass
-from planner.measure.traces.change.likeness import find_layers_by_inner_stages
-from planner.measure.traces.change.replicas import REDUCTIONS, Replicas
-from planner.measure.traces.change.stages import slowest_replica
-from planner.measure.traces.change.steady import align_begins
-from planner.measure.traces.change.template import RankTemplate, Segment, Tasks, rank_template
+from planner.measure.traces.change.layout import REDUCTIONS, Direction, Layout, Network, Pass, Replicas, slowest_replica
+from planner.measure.traces.change.template import (
+    RankTemplate,
+    Segment,
+    Tasks,
+    find_layers_by_inner_stages,
+    rank_template,
+)
 from planner.measure.traces.change.writer import RankWriter, Written
 from planner.measure.traces.circles import break_circles
 from planner.measure.traces.events import UNKNOWN, Message, Track
 from planner.measure.traces.graph import ExecutionGraph
+from planner.measure.traces.replay import align_begins
 from planner.measure.traces.structure import Parts, Role
 
 ENDS: Mapping[Direction, tuple[Role, Role]] = {
@@ -63,7 +66,7 @@ def rebuild_graph(
     Each pass of each stage is assembled from recorded layers, in the order of the schedule. A layer's tasks for a
     micro-batch are copied with their launches and waits. Receives are posted as early as they were recorded, sends
     follow their pass, and the optimizer waits for sends and gradients. All ranks begin at once; see
-    :func:`planner.measure.traces.change.steady` for their begins in a longer run.
+    :func:`planner.measure.traces.replay` for their begins in a longer run.
 
     Parameters
     ----------

@@ -2,28 +2,169 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
-from costmodel.timing.sampled_shapes import MATMULS
+from costmodel.timing.sampled_source import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
-from planner.measure.traces.operators.autograd import forward_of_nodes
-from planner.measure.traces.operators.matching import Match
-from planner.measure.traces.operators.names import read_operator_names
-from planner.measure.traces.operators.records import TracedPass
-from planner.measure.traces.structure.nesting import Nesting
+from planner.measure.traces.operators.matching import Match, read_operator_names
+from planner.measure.traces.structure import parts
+from planner.measure.traces.structure.records import Nesting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedPass:
+    """
+    One pass of one operator, run once in one iteration.
+
+    Parameters
+    ----------
+    operator, of_pass, dtype
+        Names in the table of samples; ``backward`` is the pass of operators that are not matmuls.
+    sizes
+        Sizes by the names of the table's columns, those of the forward pass.
+    row
+        Its event: the operator in the forward pass, else the node of autograd or the operator in it.
+    iteration
+        Place in the trace's iterations.
+    nanoseconds
+        Sum of its kernels on a device, else its own time on its thread.
+    beside
+        Nanoseconds of these during which the device also communicated.
+    """
+
+    operator: str
+    of_pass: str
+    dtype: str
+    sizes: Mapping[str, int] = field(hash=False)
+    row: int
+    iteration: int
+    nanoseconds: int = 0
+    beside: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Other:
+    """
+    A recorded operator or kernel that the cost model does not know.
+
+    Parameters
+    ----------
+    name
+        Name of the operator, else of the kernel.
+    reason
+        Reason that it is not known.
+    count, nanoseconds
+        Number of times that it was recorded, and their total time.
+    """
+
+    name: str
+    reason: str
+    count: int
+    nanoseconds: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedOperators:
+    """
+    All computation of a trace's iterations: known operators, and the rest.
+
+    Parameters
+    ----------
+    operators
+        Each pass of a known operator.
+    others
+        All other computation, the longest first.
+    owner
+        Place in ``operators`` of each event that is part of one: shape (events,); ``UNKNOWN`` for others.
+    nanoseconds
+        Total time of computation: kernels, fills and copies inside of the device, without communication; operators on
+        threads where there is no device.
+    doubts
+        Sentences on assumptions.
+    """
+
+    operators: tuple[TracedPass, ...]
+    others: tuple[Other, ...]
+    owner: Integers = field(repr=False)
+    nanoseconds: int
+    doubts: tuple[str, ...] = ()
+
+
+def forward_of_nodes(trace: Trace, nesting: Nesting, around: Integers, of_match: Integers) -> dict[int, int]:
+    """
+    Return the match to which each node of autograd belongs, by the node's row; nodes of other operators are left out.
+
+    The operator that made a node is the last one that began with its sequence number. Numbers are counted per thread.
+    Nodes name the thread by a number of the profiler; it is the thread that explains most of their numbers.
+
+    Parameters
+    ----------
+    trace, nesting, around
+        A trace, the nesting of its events, and the node of autograd around each.
+    of_match
+        Place of the match that contains each event, shape (events,).
+    """
+    events = trace.events
+    operators = (events.category == Category.OPERATOR) & (events.sequence != UNKNOWN)
+    forward = np.flatnonzero(operators & (around == UNKNOWN))
+    nodes = np.flatnonzero(operators & (around == np.arange(len(events))))
+    made = dict(
+        zip(
+            zip(events.track[forward].tolist(), events.sequence[forward].tolist(), strict=True),
+            forward.tolist(),
+            strict=True,
+        )
+    )
+    threads = np.unique(events.track[forward]).tolist()
+    inner = _only_match_inside(nesting, of_match)
+    found: dict[int, int] = {}
+    for number in np.unique(events.forward_thread[nodes]).tolist():
+        own = nodes[events.forward_thread[nodes] == number].tolist()
+        numbers = events.sequence[own].tolist()
+        explained = Counter({track: sum((track, one) in made for one in numbers) for track in threads})
+        track = explained.most_common(1)[0][0] if explained else UNKNOWN
+        for node, one in zip(own, numbers, strict=True):
+            maker = made.get((track, one), UNKNOWN)
+            if maker == UNKNOWN or events.start[maker] > events.start[node]:
+                continue
+            place = int(of_match[maker])
+            place = inner.get(maker, UNKNOWN) if place == UNKNOWN else place
+            if place != UNKNOWN:
+                found[node] = place
+    return found
+
+
+def _only_match_inside(nesting: Nesting, of_match: Integers) -> dict[int, int]:
+    """Return the match within operators that contain exactly one: custom functions around an operator."""
+    parents = nesting.parent
+    own = np.flatnonzero(of_match != UNKNOWN)
+    outermost = own[(parents[own] == UNKNOWN) | (of_match[np.maximum(parents[own], 0)] != of_match[own])]
+    inside: dict[int, int | None] = {}
+    for row in outermost.tolist():
+        place, around = int(of_match[row]), int(parents[row])
+        while around != UNKNOWN:
+            inside[around] = place if inside.setdefault(around, place) == place else None
+            around = int(parents[around])
+    return {around: place for around, place in inside.items() if place is not None}
+
 
 MULTIPLICATIONS = frozenset(
     {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_grouped_mm"}
 )
+
 """Operators by which autograd multiplies."""
 
 SUMS = frozenset({"aten::add", "aten::add_"})
+
 """Operators by which autograd adds gradients of a tensor that was used twice."""
 
 ONLY_FORWARD = ("residual", "adam")
+
 """Operators without a backward pass: a sum passes its gradient on unchanged."""
 
 
@@ -140,3 +281,78 @@ def _passes_of(match: Match, sizes: tuple[tuple[int, ...], ...]) -> Iterator[str
         yield "wgrad"
     if (left, right) == ((m, n), (n, k)):
         yield "dgrad"
+
+
+GRADIENT = "torch::autograd::AccumulateGrad"
+
+"""Operator that adds a gradient of the backward pass to that of one parameter, whose sizes are those of its input."""
+
+SHARDED = ("reduce_scatter", "all_gather", "broadcast")
+
+"""Collectives of ranks whose optimizer may update only a shard of the parameters."""
+
+STAGES = ("send", "recv")
+
+"""Messages between pipeline stages; a rank may have several stages, each with its own parameters."""
+
+
+def size_updates(
+    trace: Trace, number: Integers, unsized: Sequence[Match], known: Sequence[Match], parameters: int | None
+) -> Iterator[Match]:
+    """
+    Yield updates of lists without sizes, one per iteration; none where the number of elements is unknown.
+
+    Parameters
+    ----------
+    trace, number
+        A trace, and the iteration of each of its events.
+    unsized, known
+        Updates of lists without sizes, and operators with sizes, whose elements are not updated twice.
+    parameters
+        Elements that the rank updates in a step; None counts those with a gradient.
+    """
+    several: dict[int, list[Match]] = defaultdict(list)
+    for one in unsized:
+        several[int(number[one.rows[0]])].append(one)
+    sized: Counter[int] = Counter()
+    for one in known:
+        if one.pattern.operator == "adam":
+            sized[int(number[one.rows[0]])] += one.sizes["n"]
+    elements = gradient_elements(trace, number) if parameters is None else dict.fromkeys(several, parameters)
+    for iteration, updates in several.items():
+        rest = elements.get(iteration, 0) - sized[iteration]
+        if rest > 0:
+            rows = tuple(row for one in updates for row in one.rows)
+            yield replace(updates[0], sizes={"n": rest}, rows=rows)
+
+
+def gradient_elements(trace: Trace, number: Integers) -> Mapping[int, int]:
+    """
+    Count the elements of parameters with a gradient, by iteration; iterations with an uncertain count are left out.
+
+    Each micro-batch adds to the gradient of each parameter once. With sharded optimizer states the updated elements
+    differ from those with a gradient. Passes of several stages on a rank can be told from micro-batches only by
+    annotations.
+
+    Parameters
+    ----------
+    trace, number
+        A trace, and the iteration of each of its events.
+    """
+    operations = {message.operation for message in trace.messages}
+    summary = parts(trace).summary
+    passes = max(summary.num_microbatches, 1)
+    if operations.intersection(SHARDED):
+        return {}
+    if operations.intersection(STAGES) and summary.microbatches_from != "annotations" and passes > 1:
+        return {}
+    counts: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    for row in np.flatnonzero(trace.named(f"^{GRADIENT}$") & (trace.events.category == Category.OPERATOR)).tolist():
+        place = int(trace.events.operands[row])
+        if place != UNKNOWN and trace.operands[place].sizes:
+            counts[int(number[row])][trace.operands[place].sizes[0]] += 1
+    return {
+        iteration: sum(prod(sizes) * count for sizes, count in own.items()) // passes
+        for iteration, own in counts.items()
+        if not any(count % passes for count in own.values())
+    }

@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.memory.rank import updated_parameters
-from costmodel.timing.sampled_shapes import ELEMENT_BYTES
+from costmodel.timing.sampled_source import ELEMENT_BYTES, MATMULS
 from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import Problem
 from planner.measure.sample.job_shapes import job_shapes
@@ -23,33 +23,70 @@ from planner.measure.traces.operators import Other, TracedOperators, find_operat
 from planner.measure.traces.operators.device import (
     ALONE,
     Slowdown,
+    TracedMessage,
     communication_overlap_nanoseconds,
+    find_messages,
     late_launches,
     slowdown_beside_communication,
 )
-from planner.measure.traces.operators.messages import TracedMessage, find_messages
 from planner.measure.traces.reading import runs_of
-from planner.measure.traces.report.routed import EXPERT, Kept, drop_routed_sizes
+
+EXPERT = "expert_"
+
+"""Prefix of the names of routed experts' operators in the cost model."""
+
+ROUTED = ("m", "rows", "batch")
+
+"""Sizes of an expert's operators that the router decides: rows, and the number of experts with tokens."""
+
+Kept = tuple[str, tuple[tuple[str, int], ...]]
+
+"""Operator and sizes that the router does not decide; all kinds of matmuls are one."""
+
+
+def drop_routed_sizes(operator: str, sizes: Mapping[str, int]) -> Kept:
+    """
+    Return the operator and the sizes that the router does not decide.
+
+    The planner distributes tokens to experts evenly, a router never does. Experts may run one after the other, each by
+    a matmul, or as one grouped matmul.
+
+    Parameters
+    ----------
+    operator, sizes
+        Names in the table of samples.
+
+    >>> drop_routed_sizes("matmul", {"m": 37, "n": 8, "k": 4}) == drop_routed_sizes(
+    ...     "grouped_matmul", {"batch": 2, "m": 64, "n": 8, "k": 4}
+    ... )
+    True
+    """
+    kept = tuple(sorted((name, value) for name, value in sizes.items() if name not in ROUTED))
+    return "matmul" if operator in MATMULS else operator, kept
+
 
 NANOSECONDS = 1e9
 
 SHOWN = 5
+
 """Names of unknown operators that a message lists, the longest first."""
 
 COPIES = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "copy"}
+
 """Samples of copies by a part of the profiler's name."""
 
 PAGEABLE = "Pageable"
+
 """Part of the names of copies with unpinned host memory: they do not run at a link's speed."""
 
 COPY_DTYPE = "bf16"
+
 """Type in the rows of copies, which move bytes of any type."""
 
 LOWER_BOUND = (
     "{number} collectives were not recorded on all ranks: their time is the least of all repeats, with the shortest "
     "wait. Record all ranks of a group to remove waits."
 )
-
 
 SEVERAL = "Ranks occur twice: traces are assigned to {number} runs by the time of their recording."
 
@@ -59,7 +96,9 @@ LEFT_OUT = (
 )
 
 ONLY_BESIDE = "{number} operators and sizes ran only next to communication: "
+
 DIVIDED = "their time is divided by {factor:.3f}, the slowdown of kernels that ran both ways."
+
 NOT_DIVIDED = "the slowdown remains in their times, since no kernel ran both ways."
 
 

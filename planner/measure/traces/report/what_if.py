@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -11,9 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.lowering import embedding_communications, head_communications, layer_communications
 from costmodel.models.parameters import parameters
-from costmodel.network.collectives import COLLECTIVES
+from costmodel.network.collectives import COLLECTIVES, collective_seconds
+from costmodel.network.groups import dense_data_group, layer_group
+from costmodel.step.p2p import p2p_seconds
+from costmodel.strategy import Recompute
 from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, load_learned_times
+from costmodel.timing.work import Communication
 from planner.measure.traces.breakdown import Breakdown, break_down
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.change import (
@@ -28,13 +34,14 @@ from planner.measure.traces.change import (
     steady,
     tensor_parallel_tasks,
 )
+from planner.measure.traces.critical_path import MOST_OFF, difference, is_usable, worst_rank, wrong_waits
 from planner.measure.traces.events import UNKNOWN, Message
+from planner.measure.traces.reading.messages import element_bytes
 from planner.measure.traces.replay import Replayed, replay, take_recorded_times
 from planner.measure.traces.report.replay.text import wrong_wait_text
-from planner.measure.traces.report.what_if_network import NS, PlannedNetwork, tensor_parallel_messages
 from planner.measure.traces.shapes import HIDDEN, Sizes, message_factors, retime_tasks, sizes_of
-from planner.measure.traces.structure import Parts, parts
-from planner.measure.traces.verdict import MOST_OFF, difference, is_usable, worst_rank, wrong_waits
+from planner.measure.traces.structure import Parts, Phase, Role, parts
+from planner.uncertainty.operators import strategy_shape
 
 if TYPE_CHECKING:
     from costmodel.facts.model import Model
@@ -44,16 +51,141 @@ if TYPE_CHECKING:
     from planner.measure.traces.graph import ExecutionGraph
     from planner.results import EstimateReport
 
+USUAL_BYTES = 2
+
+"""Bytes of an element of a message whose type was not recorded."""
+
+NS = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNetwork:
+    """
+    Times of messages by the planner's network model.
+
+    Parameters
+    ----------
+    facts, strategy
+        Job of the messages.
+    """
+
+    facts: Facts
+    strategy: Strategy
+
+    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
+        """Return the time of a message; see :class:`planner.measure.traces.change.Network`."""
+        one, facts = self.strategy, self.facts
+        if purpose == "pp":
+            hop = p2p_seconds(
+                facts.model,
+                facts.cluster,
+                facts.workload,
+                tp=one.tp,
+                cp=one.cp,
+                pp=max(2, one.pp),
+                dp=one.dp,
+                mbs=one.mbs,
+                sequence_parallel=one.sequence_parallel,
+            )
+            return round(float(hop) / NS)
+        group = dense_data_group(tp=one.tp, cp=one.cp, dp=ranks / one.cp)
+        kind = message.operation or "all_reduce"
+        seconds = collective_seconds(
+            facts.cluster, "dp", kind, nbytes=message_bytes(message), ranks=ranks, stride=group.stride
+        )
+        return round(float(seconds) / NS)
+
+    def tensor_parallel_nanoseconds(self, message: Message, *, factor: float = 1.0) -> float:
+        """
+        Return the nanoseconds of a tensor-parallel collective.
+
+        Parameters
+        ----------
+        message
+            Operation, elements and type; for experts with their own tensor parallelism also the number of ranks.
+        factor
+            Bytes over those of the message.
+        """
+        seconds = collective_seconds(
+            self.facts.cluster,
+            "tp",
+            message.operation or "all_reduce",
+            nbytes=message_bytes(message) * factor,
+            ranks=message.num_ranks or self.strategy.tp,
+            stride=1,
+        )
+        return float(seconds) / NS
+
+
+def message_bytes(message: Message) -> int:
+    """Bytes of the whole tensor."""
+    return max(message.elements_in, message.elements_out) * (element_bytes(message.dtype) or USUAL_BYTES)
+
+
+def tensor_parallel_messages(facts: Facts, strategy: Strategy) -> Mapping[tuple[Phase, Role], Sequence[Message]]:
+    """
+    Return the collectives of a job's tensor-parallel ranks in each layer, the embedding and the head, by pass.
+
+    Layers of several kinds have those of the most common kind. Recomputation repeats the collectives of the forward
+    pass.
+
+    Parameters
+    ----------
+    facts, strategy
+        The job.
+    """
+    shape = strategy_shape(facts, strategy)
+    counts = facts.model.layer_counts
+    of_role = {
+        Role.LAYER: layer_communications(max(counts, key=lambda one: counts[one]), shape),
+        Role.EMBEDDING: embedding_communications(facts.model, shape),
+        Role.HEAD: head_communications(facts.model, shape),
+    }
+    found: dict[tuple[Phase, Role], list[Message]] = defaultdict(list)
+    for role, several in of_role.items():
+        found[Phase.FORWARD, role] = _messages(several, strategy, "forward")
+        found[Phase.BACKWARD, role] = _messages(several, strategy, "backward")
+        if strategy.recompute == Recompute.FULL:
+            found[Phase.RECOMPUTE, role] = found[Phase.FORWARD, role]
+    return found
+
+
+def _messages(
+    several: Iterable[Communication], strategy: Strategy, which: Literal["forward", "backward"]
+) -> list[Message]:
+    found = []
+    for one in several:
+        number = getattr(one, which)
+        if one.group not in ("tp", "etp") or not number or not np.asarray(one.nbytes).max() > 0:
+            continue
+        group = layer_group(one.group, tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, etp=strategy.etp)
+        elements = round(float(np.asarray(one.nbytes).max()) / USUAL_BYTES)
+        message = Message(
+            operation=one.kind,
+            description="tensor parallel",
+            num_ranks=int(np.asarray(group.ranks).max()),
+            elements_in=elements,
+            elements_out=elements,
+            dtype="BFloat16",
+        )
+        found += [message] * int(number)
+    return [one for one in found if one.num_ranks > 1]
+
+
 OWN_CHANGES = ("layers", "microbatches")
+
 """Changes that need no job; all others are job settings."""
 
 TRANSFERS = re.compile(r"(?i)send_?recv")
+
 """Names of NCCL's kernels that send and receive."""
 
 FOUND = "Layers and micro-batches were found in the traces: pass --job with the recorded job if they are wrong."
+
 """Added to errors of a layout that was found without a job."""
 
 REPLAY_ERROR = 0.01
+
 """Error of the unchanged step's replay above which it is reported."""
 
 
@@ -208,8 +340,6 @@ def _doubt_replay(traced: int, replayed: int) -> list[str]:
 
 
 # --- layouts -----------------------------------------------------------------------------------------------
-
-
 def layout_of(facts: Facts, strategy: Strategy) -> Layout:
     """Return the layout of a job."""
     return Layout(
@@ -316,6 +446,7 @@ class _NoNetwork:
 
 
 MOST_UNSIZED = 0.5
+
 """Share of the time without sizes above which other sizes are refused: most of the time would not change."""
 
 
@@ -400,8 +531,6 @@ def same_shapes(before: Sizes, after: Sizes) -> bool:
 
 
 # --- words -------------------------------------------------------------------------------------------------
-
-
 def read_changes(assignments: Sequence[str]) -> tuple[dict[str, int], list[str]]:
     """
     Split changes into those that need no job, and assignments that do.

@@ -10,8 +10,7 @@ from planner.measure.traces.change import Layout
 from planner.measure.traces.report.what_if import WhatIf
 from planner.report.console import sections_text
 from planner.report.records.record import Figure, Record, entry
-from planner.report.screen import PLAIN, Screen
-from planner.report.section import Section, number_rows
+from planner.report.section import PLAIN, Screen, Section, number_rows
 
 PARTS = ("computation", "communication", "overlapped", "idle")
 """Parts of a step in the order of the table."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,121 @@ from numpy.typing import NDArray
 from costmodel.timing.sampled_source import SampledPasses
 from planner.measure.traces.events import UNKNOWN, Integers, Trace
 from planner.measure.traces.graph import ExecutionGraph, Kind, Waiting
-from planner.measure.traces.shapes.doubts import Notes, sentences, unsized_fraction
-from planner.measure.traces.shapes.explaining import Explanations
-from planner.measure.traces.shapes.kinds import Alike, alike
-from planner.measure.traces.shapes.laws import Machine, machine, overhead_of
-from planner.measure.traces.shapes.pieces import pieces_of
-from planner.measure.traces.shapes.sampling import find_sampled_ratio
-from planner.measure.traces.shapes.sizes import Sizes
+from planner.measure.traces.shapes.pieces import Alike, alike, pieces_of
+from planner.measure.traces.shapes.sizes import Explanations, Sizes
+from planner.measure.traces.shapes.work import Machine, machine, overhead_of
+
+DTYPES: Mapping[str, str] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
+
+"""Names of types in samples."""
+
+
+def find_sampled_ratio(one: Alike, samples: SampledPasses) -> float | None:
+    """
+    Return the sampled time of an operator in the other job over that in the recorded one; None where none is sampled.
+
+    Each matmul of a trace counts as a forward matmul of its sizes, and attention as causal.
+
+    Parameters
+    ----------
+    one
+        The operator.
+    samples
+        Samples of the same machine.
+    """
+    shape = one.shape
+    if shape is None or shape.kind not in ("matmul", "attention") or shape.dtype not in DTYPES:
+        return None
+    is_backward = shape.kind == "attention" and "backward" in one.operator
+    is_batched = shape.expected == "batched matmul"
+    name = "batched_matmul" if is_batched else shape.kind
+    known = samples.get(name, "backward" if is_backward else "forward", DTYPES[shape.dtype])
+    if known is None:
+        return None
+    (before,), (after,) = shape.sizes, one.explained
+    columns = _attention if shape.kind == "attention" else _matmul
+    seconds = [float(known.seconds(columns(sizes))) for sizes in (before, after.after)]
+    return seconds[1] / seconds[0]
+
+
+def _matmul(sizes: tuple[float, ...]) -> dict[str, float]:
+    m, n, k, *batch = sizes
+    return {"m": m, "n": n, "k": k} | ({"batch": batch[0]} if batch else {})
+
+
+def _attention(sizes: tuple[float, ...]) -> dict[str, float]:
+    """Name the sizes of PyTorch's queries: sequences, heads, tokens, width; keys are assumed to have as many heads."""
+    *_, heads, queries, width, keys = (1.0, *sizes)
+    sequences = sizes[0] if len(sizes) > 4 else 1.0
+    return {
+        "sequences": sequences,
+        "queries": queries,
+        "keys": keys,
+        "heads": heads,
+        "kv_heads": heads,
+        "qk_head_dim": width,
+        "v_head_dim": width,
+        "causal": 1.0,
+    }
+
+
+SHARE = 0.01
+
+"""Share of the total time above which a doubt is reported."""
+
+BEYOND = 4.0
+
+"""Ratio to the largest recorded operator of its kind above which a time is reported as extrapolated."""
+
+MOST = 3
+
+"""Examples in a sentence."""
+
+Notes: TypeAlias = tuple[tuple[Alike, ...], Machine]
+
+"""Kinds of operators and kernels of a rank's trace; rates and overhead that its machine achieved."""
+
+
+def unsized_fraction(ranks: Sequence[Notes]) -> float:
+    """Share of the total time that is in kernels without a recorded operator with sizes."""
+    kinds = [one for own, _ in ranks for one in own]
+    return sum(one.total for one in _find_unsized(kinds)) / max(sum(one.total for one in kinds), 1)
+
+
+def _find_unsized(kinds: Sequence[Alike]) -> list[Alike]:
+    return [one for one in kinds if one.works and one.shape is None and one.kernel and not one.on_weights]
+
+
+def sentences(ranks: Sequence[Notes]) -> tuple[str, ...]:
+    """
+    Describe uncertain times, with their share of the total time.
+
+    Parameters
+    ----------
+    ranks
+        Notes of each trace.
+    """
+    kinds = [one for own, _ in ranks for one in own]
+    total = sum(one.total for one in kinds)
+    working = [one for one in kinds if one.works]
+    unnamed = _find_unsized(kinds)
+    unknown = [one for one in working if any(each.unknown for each in one.explained)]
+    several = [one for one in working if not all(each.is_sure for each in one.explained)]
+    beyond = [one for own, here in ranks for one in own if one.works and one.after.flops > BEYOND * here.largest_flops]
+    cases = (
+        (unnamed, "kernels without an operator with recorded sizes: they are kept. Record with record_shapes=True"),
+        (unknown, "operators with sizes that the job does not have: these sizes are kept"),
+        (several, "operators whose sizes fit several quantities of the job: the most common was taken"),
+        (beyond, f"operators that would compute more than {BEYOND:.0f} times the largest recorded FLOPs: extrapolated"),
+    )
+    found = ((sum(one.total for one in some) / max(total, 1), text, some) for some, text in cases)
+    return tuple(_sentence(share, text, some) for share, text, some in found if share > SHARE)
+
+
+def _sentence(share: float, text: str, some: Sequence[Alike]) -> str:
+    longest = sorted(some, key=lambda one: -one.total)
+    examples = list(dict.fromkeys(one.text for one in longest))[:MOST]
+    return f"{share:.0%} of the time are {text} ({'; '.join(examples)})."
 
 
 class Rule(IntEnum):

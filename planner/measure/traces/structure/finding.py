@@ -10,24 +10,21 @@ from numpy.typing import NDArray
 
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace
 from planner.measure.traces.iterations import Iteration, iteration_numbers, iterations
-from planner.measure.traces.structure import names
+from planner.measure.traces.structure import records
 from planner.measure.traces.structure.layers import BACK, FRONT, Cut, Cutter, cutter
-from planner.measure.traces.structure.nesting import ON_THREADS, find_launchers, nesting
-from planner.measure.traces.structure.passes import (
-    Backward,
-    backward_passes,
-    forward_passes,
-    number_by_order,
-    read_numbers,
-)
 from planner.measure.traces.structure.phases import (
+    Backward,
     autograd_nodes,
+    backward_passes,
     complete_thread,
+    forward_passes,
     host_phases,
     kernel_phases,
+    number_by_order,
+    read_numbers,
     values_at,
 )
-from planner.measure.traces.structure.records import Parts, Phase, Role, Summary
+from planner.measure.traces.structure.records import ON_THREADS, Parts, Phase, Role, Summary, find_launchers, nesting
 
 BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
 """Phases of a backward pass."""
@@ -270,7 +267,7 @@ def _apply_call_numbers(
 def _build_parts(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:
     """Build the record, with roles and the summary."""
     role = np.where(columns.layer >= 0, np.int8(Role.LAYER), np.int8(Role.OTHER))
-    for place, pattern, which in ((FRONT, names.EMBEDDING, Role.EMBEDDING), (BACK, names.HEAD, Role.HEAD)):
+    for place, pattern, which in ((FRONT, records.EMBEDDING, Role.EMBEDDING), (BACK, records.HEAD, Role.HEAD)):
         rows = columns.layer == place
         if trace.named(pattern)[rows].any():
             role[rows] = which
@@ -298,7 +295,7 @@ def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> S
         doubts.append("No backward pass was found: everything that could be one is taken as a forward pass.")
     if num_layers == 0:
         doubts.append("No layers were found: nothing names them, and no pass repeats itself.")
-    if model and model.found == "repetition" and not trace.named(names.ATTENTION)[columns.layer >= 0].any():
+    if model and model.found == "repetition" and not trace.named(records.ATTENTION)[columns.layer >= 0].any():
         doubts.append("No layer has an attention with a known name: the repeated part may not be a layer.")
     if len(counts) > 1:
         doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")

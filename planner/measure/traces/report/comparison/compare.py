@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -14,12 +15,25 @@ from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
 from planner.measure.traces.events import Trace
 from planner.measure.traces.iterations import Iteration, is_whole, iterations
-from planner.measure.traces.report.comparison.devices import device_doubt, name_device
-from planner.measure.traces.report.comparison.kinds import KINDS, MODEL_PARTS, OTHER
-from planner.measure.traces.report.comparison.planned import PlannedParts, split_planned_step, stage_operators
-from planner.measure.traces.report.comparison.traced import TracedParts, names_by_size
+from planner.measure.traces.report.comparison.traced import (
+    KINDS,
+    MODEL_PARTS,
+    OTHER,
+    PlannedParts,
+    TracedParts,
+    device_doubt,
+    has_other_layers,
+    name_device,
+    names_by_size,
+    split_planned_step,
+    stage_operators,
+)
 from planner.measure.traces.report.extraction import NANOSECONDS
-from planner.measure.traces.report.layer_counts import has_other_layers
+from planner.measure.traces.report.replay.text import printable
+from planner.report.console import sections_text
+from planner.report.records.record import finite
+from planner.report.section import PLAIN, Screen, Section, number_rows
+from planner.report.wording import NOTHING
 from planner.uncertainty.operators import strategy_operators
 from planner.verbs.plan import estimate
 
@@ -196,8 +210,6 @@ def _mean(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 # --- which rank, which iteration ---------------------------------------------------------------------------
-
-
 def _stage(trace: Trace, strategy: Strategy) -> int:
     """Return the pipeline rank of a trace: stages are the outermost groups of ranks, as frameworks number them."""
     if strategy.pp == 1:
@@ -264,8 +276,6 @@ def median_iteration(steps: Sequence[Iteration]) -> Iteration:
 
 
 # --- doubts ------------------------------------------------------------------------------------------------
-
-
 def _doubts(trace: Trace, strategy: Strategy) -> Iterator[str]:
     """Yield conflicts of a rank's trace with the job, and omitted iterations."""
     if trace.world_size not in (None, _num_ranks(strategy)):
@@ -293,3 +303,92 @@ def _merge_doubts(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Ite
             yield sentence
         else:
             yield f"Rank {', '.join(map(str, ranks))}: {sentence}"
+
+
+HEADER = ("part", "planner", "trace", "difference", "of the step", "hidden: planner", "hidden: trace")
+
+
+def write_comparison_text(found: ComparedStep, screen: Screen = PLAIN) -> str:
+    """Write the comparison as text: its ranks and devices, a table, the largest difference, and doubts."""
+    return sections_text(_sections(found), screen)
+
+
+def _sections(found: ComparedStep) -> Iterator[Section]:
+    planned, traced = (f"{1e3 * one:,.2f} ms" for one in (found.predicted_seconds, found.traced_seconds))
+    yield Section(
+        title=f"{printable(found.job)}: the planner's step and the traced one",
+        rows=(
+            ("answer", f"{planned} planned, {traced} traced: {found.error:+.1%}"),
+            ("ranks", _ranks(found)),
+            ("iteration", _iterations(found.ranks)),
+            ("device", f"{found.device} in the job, {printable(found.traced_device)} in the trace"),
+            *((("operator times", ", ".join(found.operator_times)),) if found.operator_times else ()),
+        ),
+    )
+    yield _table(found)
+    if found.doubts:
+        yield Section(title="Missing, inferred or not comparable", rows=number_rows(map(printable, found.doubts)))
+
+
+def _ranks(found: ComparedStep) -> str:
+    """Describe the ranks, their stages, and the averaging of the columns."""
+    if found.ranks[0].rank is None:
+        return "one, whose number was not recorded; both columns are of it"
+    several, stages = len(found.ranks) > 1, sorted({one.stage for one in found.ranks})
+    text = ", ".join(str(one.rank) for one in found.ranks)
+    if found.num_stages > 1:
+        text += (
+            f", on pipeline stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))} of 0 to {found.num_stages - 1}"
+        )
+    return f"{text}; both columns are {'means over them' if several else 'of it'}"
+
+
+def _iterations(ranks: Sequence[ComparedRank]) -> str:
+    """Describe the iteration of each rank."""
+    names = list(dict.fromkeys(one.iteration for one in ranks))
+    number = max(one.num_iterations for one in ranks)
+    which = f"{', '.join(map(printable, names))}, of median length of {number}" if number > 1 else printable(names[0])
+    return which + ("" if len(ranks) == 1 or len(names) > 1 else ", the same on all ranks")
+
+
+def _table(found: ComparedStep) -> Section:
+    seconds = found.predicted_seconds, found.traced_seconds
+    whole = ComparedPart("step", *seconds, 0.0, 0.0, seconds[0] - seconds[1])
+    rows = [_row(one, found.traced_seconds) for one in (*found.parts, whole)]
+    is_hidden = any(one.predicted_hidden_seconds or one.traced_hidden_seconds for one in found.parts)
+    columns = len(HEADER) if is_hidden else len(HEADER) - 2
+    worst = max(found.parts, key=lambda one: abs(one.difference_seconds))
+    notes = [
+        f"They differ most in {worst.name}: {worst.difference_seconds / found.traced_seconds:+.1%} of the traced step."
+    ]
+    if is_hidden:
+        notes.append("Hidden: communication behind computation, which adds nothing to the step.")
+    if any(one.name == OTHER and one.traced_seconds for one in found.parts):
+        notes.append("Other: traced computation outside of the job's operators with sizes.")
+    return Section(
+        title="Breakdown of the step, ms",
+        header=HEADER[:columns],
+        rows=tuple(row[:columns] for row in rows),
+        notes=tuple(notes),
+    )
+
+
+def _row(one: ComparedPart, step: float) -> tuple[str, ...]:
+    hidden = (one.predicted_hidden_seconds, one.traced_hidden_seconds)
+    return (
+        one.name,
+        _milliseconds(one.predicted_seconds),
+        _milliseconds(one.traced_seconds),
+        f"{1e3 * one.difference_seconds:+,.2f}",
+        f"{one.difference_seconds / step:+.1%}",
+        *(_milliseconds(value) if any(hidden) else "" for value in hidden),
+    )
+
+
+def _milliseconds(value: float) -> str:
+    return f"{1e3 * value:,.2f}" if value else NOTHING
+
+
+def write_comparison_json(found: ComparedStep) -> str:
+    """Write the comparison as JSON, in seconds."""
+    return json.dumps(finite(asdict(found)), indent=2)

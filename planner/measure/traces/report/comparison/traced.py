@@ -2,41 +2,132 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.facts.device import Device
+from costmodel.facts.model import Model
+from costmodel.lowering import embedding_operators, head_operators, layer_operators
+from costmodel.lowering.layer import mtp_projection_operators
+from costmodel.step.estimate import Part, stages_of
 from costmodel.strategy import Strategy
+from costmodel.tables import Facts
 from costmodel.timing.sampled_source import size_of_operator
+from costmodel.timing.source import operator_times
 from costmodel.timing.work import Operator
 from planner.measure.traces.events import UNKNOWN, Category, Message, Trace
 from planner.measure.traces.iterations import Iteration
 from planner.measure.traces.operators import TracedPass, find_operators
-from planner.measure.traces.operators.shares import Shares, shares
-from planner.measure.traces.report.comparison.kinds import (
-    COPIES,
-    EXPERTS,
-    IDLE,
-    MODEL_PARTS,
-    OPTIMIZER,
-    OTHER,
-    RECOMPUTE,
-    group_of,
-    kind_of,
-)
-from planner.measure.traces.report.routed import drop_routed_sizes
+from planner.measure.traces.operators.timing import Shares, shares
+from planner.measure.traces.report.extraction import drop_routed_sizes
 from planner.measure.traces.structure import Phase, parts
-from planner.measure.traces.structure.nesting import find_launchers, nesting
+from planner.measure.traces.structure.records import Summary, find_launchers, nesting
+from planner.uncertainty.operators import strategy_shape
+
+EXPERTS = "experts"
+
+KINDS: Mapping[str, str] = {
+    "embedding": r"embedding",
+    "head and loss": r"head|loss|mtp_projection",
+    "norms and residuals": r".*norms?|residuals",
+    EXPERTS: r"expert_.*|shared_.*|router|top_k|sort|dispatch|combine|latent_(up|down)",
+    "queries, keys, values": r"qkv|(q|k|v|kv|query|key|value).*|in_projection",
+    "attention": r"core_attention|softmax|rotary|convolution|decay|scan|.*scores",
+    "attention's output": r"output_projection|output_gate|context_output",
+    "feed-forward": r"(up|down|gate|activation).*",
+}
+
+"""Parts of a step, and the cost model's operators in each; the first match counts."""
+
+MODEL_PARTS: Mapping[str, str] = {
+    "recompute": "recompute",
+    "tp": "tp communication",
+    "cp": "cp communication",
+    "ep": "ep communication",
+    "dp": "dp communication",
+    "pp": "pp communication and bubble",
+    "bubble": "pp communication and bubble",
+    "offload": "copies to and from the host",
+    "host": "host and idle",
+    "optimizer": "gradient sums and optimizer",
+}
+
+"""Lines of the planner's breakdown, computation aside, by the parts that a trace can distinguish."""
+
+RECOMPUTE, OPTIMIZER, COPIES, IDLE, OTHER = (
+    "recompute",
+    "gradient sums and optimizer",
+    "copies to and from the host",
+    "host and idle",
+    "other",
+)
+
+GROUPS: Mapping[str, str] = {
+    "tp": r"(?i)(^|[^a-z])tp([^a-z]|$)|tensor",
+    "pp": r"(?i)(^|[^a-z])pp([^a-z]|$)|pipeline",
+    "cp": r"(?i)(^|[^a-z])cp([^a-z]|$)|context",
+    "ep": r"(?i)(^|[^a-z])ep([^a-z]|$)|expert",
+    "dp": r"(?i)(^|[^a-z])dp([^a-z]|$)|data_parallel|ddp|fsdp|shard|replicate",
+}
+
+"""Patterns in the descriptions of process groups of Megatron-LM, torchtitan and DeepSpeed."""
+
+KIND_OF_GROUP: Mapping[str, str] = {
+    "send": "pp",
+    "recv": "pp",
+    "dispatch": "ep",
+    "combine": "ep",
+    "notify": "ep",
+    "all_to_all": "ep",
+}
+
+"""Groups by operation, where no description names them."""
+
+
+def kind_of(name: str) -> str:
+    """
+    Return the part of a step to which an operator of the cost model belongs.
+
+    >>> kind_of("core_attention"), kind_of("down"), kind_of("mtp_norms")
+    ('attention', 'feed-forward', 'norms and residuals')
+    """
+    return next((kind for kind, pattern in KINDS.items() if re.fullmatch(pattern, name)), OTHER)
+
+
+def group_of(message: Message, strategy: Strategy) -> str:
+    """
+    Return the parallel group of a message; "" where it is unknown.
+
+    It follows from the message's description, from its operation, or from the only degree of the strategy with its
+    number of ranks.
+    """
+    for group, pattern in GROUPS.items():
+        if re.search(pattern, message.description):
+            return group
+    if message.operation in KIND_OF_GROUP:
+        return KIND_OF_GROUP[message.operation]
+    degrees = {"tp": strategy.tp, "cp": strategy.cp, "ep": strategy.ep, "dp": strategy.dp, "pp": strategy.pp}
+    fitting = [group for group, ranks in degrees.items() if ranks == message.num_ranks]
+    several = [group for group, ranks in degrees.items() if ranks > 1]
+    candidates = fitting if len(fitting) == 1 else several
+    return candidates[0] if len(candidates) == 1 else ""
+
 
 Size = tuple[str, tuple[tuple[str, int], ...]]
+
 """A sampled operator and its sizes."""
 
 ADDS_GRADIENTS = "AccumulateGrad"
+
 """Part of the name of autograd's node that accumulates gradients of micro-batches."""
 
 COLLECTIVES = "c10d::"
+
 """Prefix of operators that communicate."""
 
 OPERATIONS: Mapping[str, str] = {
@@ -47,6 +138,7 @@ OPERATIONS: Mapping[str, str] = {
     "send": "send",
     "recv": "recv",
 }
+
 """Operations by the rest of such names."""
 
 
@@ -188,3 +280,137 @@ class TracedParts:
         adds = nesting(self._trace).inherit_values(own, unknown=UNKNOWN) != UNKNOWN
         launched = find_launchers(self._trace)
         return np.asarray(adds | ((launched != UNKNOWN) & adds[launched]))
+
+
+PlannedParts: TypeAlias = tuple[dict[str, float], dict[str, float]]
+
+"""Seconds that each part adds to a rank's step, and seconds of each part that are overlapped with computation."""
+
+
+def split_planned_step(facts: Facts, strategy: Strategy, breakdown: Sequence[Part], stage: int) -> PlannedParts:
+    """
+    Split the breakdown of a pipeline rank; its computation is divided among its operators by their own times.
+
+    Parameters
+    ----------
+    facts, strategy
+        The job.
+    breakdown
+        Breakdown of the step on that rank: :func:`costmodel.step.estimate.rank_breakdowns`.
+    stage
+        Number of the pipeline rank.
+    """
+    times = operator_times(
+        facts.cluster.device,
+        facts.workload.precision.compute,
+        num_devices=strategy.tp * strategy.cp * strategy.dp,
+        cuda_graphs=strategy.cuda_graphs,
+    )
+    alone: dict[str, float] = defaultdict(float)
+    for operator, count in stage_operators(facts, strategy, stage):
+        seconds = float(times.forward_seconds(operator)) + float(times.backward_seconds(operator))
+        alone[kind_of(operator.name)] += count * seconds
+    total = sum(alone.values())
+    exposed: dict[str, float] = defaultdict(float)
+    hidden: dict[str, float] = defaultdict(float)
+    for part in breakdown:
+        if part.name == "compute":
+            for kind, seconds in alone.items():
+                exposed[kind] += part.exposed_seconds * seconds / total
+        else:
+            exposed[MODEL_PARTS[part.name]] += part.exposed_seconds
+            hidden[MODEL_PARTS[part.name]] += part.hidden_seconds
+    return dict(exposed), dict(hidden)
+
+
+def stage_operators(facts: Facts, strategy: Strategy, stage: int) -> Iterator[tuple[Operator, float]]:
+    """
+    Yield the operators of a pipeline rank's micro-batch: of its layers, and of the embedding and head it has.
+
+    Yields
+    ------
+    operator, count
+        Layers of the rank with this operator; for embedding and head the share that the rank has.
+    """
+    ranks, shape = stages_of(facts, strategy), strategy_shape(facts, strategy)
+    layers = ranks.layers.reshape(strategy.pp, -1)[stage].tolist()
+    for layer, count in zip(facts.model.kinds, layers, strict=True):
+        if count:
+            yield from ((operator, count) for operator in layer_operators(layer, shape))
+    first, last = float(ranks.first.ravel()[stage]), float(ranks.last.ravel()[stage])
+    if first:
+        yield from ((operator, first) for operator in embedding_operators(facts.model, shape))
+    if last:
+        ends = (*head_operators(facts.model, shape), *mtp_projection_operators(facts.model, shape))
+        yield from ((operator, last) for operator in ends)
+
+
+HOST = "host processors"
+
+"""Name of a machine without a device, as in the table of samples."""
+
+MODEL = re.compile(r"\b[a-z]{1,3}\d{2,4}[a-z]{0,2}\b")
+
+"""Model number in the name of a device: ``h100`` of both ``NVIDIA H100 80GB HBM3`` and ``h100-80gb-sxm``."""
+
+MOST_MEMORY = 1.2
+
+"""Largest ratio between a device's memory in its driver's report and in a job."""
+
+
+def name_device(traces: Sequence[Trace]) -> str:
+    """Return the name of the traces' device."""
+    first = traces[0]
+    if not first.has_device:
+        return HOST
+    return first.devices[0].name or "a device without a name" if first.devices else "a device without a name"
+
+
+def device_doubt(traces: Sequence[Trace], device: Device) -> str:
+    """Return a sentence if the traces' device differs from the job's; "" where nothing shows it."""
+    name, samples = name_device(traces), device.calibration.samples
+    machine = samples.machine.partition(",")[0] if samples else ""
+    job = f"{device.name} {machine}".lower()
+    if name == HOST:
+        differs = HOST not in job and (device.architecture is not None or bool(MODEL.findall(job)))
+    else:
+        differs = HOST in job or _is_another(traces[0], job, device)
+    if not differs:
+        return ""
+    return (
+        f"The device differs: the traces are of {name}, the job is of {device.name}. Most of the difference comes "
+        "from that."
+    )
+
+
+def _is_another(trace: Trace, job: str, device: Device) -> bool:
+    """Compare the model numbers in both names, the processors and the memory; unknown values are ignored."""
+    if not trace.devices:
+        return False
+    one = trace.devices[0]
+    traced, known = MODEL.findall(one.name.lower()), MODEL.findall(job)
+    if traced and known and not any(a in b or b in a for a in traced for b in known):
+        return True
+    if one.num_processors and device.num_processors and one.num_processors != device.num_processors:
+        return True
+    ratio = one.memory_bytes / device.memory_bytes
+    return bool(one.memory_bytes) and not 1 / MOST_MEMORY < ratio < MOST_MEMORY
+
+
+def has_other_layers(found: Summary, layers: Iterable[int], num_microbatches: int, model: Model) -> bool:
+    """
+    Return True if no pipeline rank of a job has as many passes through layers as a trace, chunks taken together.
+
+    Parameters
+    ----------
+    found
+        Parts of the trace; one without layers never differs.
+    layers
+        Layers of each rank that the trace may belong to.
+    num_microbatches
+        Micro-batches of the job.
+    model
+        Model of the job: layers of multi-token prediction may differ from all others.
+    """
+    shown, mtp = found.num_layers * found.num_microbatches, len(model.mtp_layers)
+    return bool(shown) and all(shown not in (one * num_microbatches, (one - mtp) * num_microbatches) for one in layers)

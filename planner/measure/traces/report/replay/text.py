@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from planner.measure.traces.critical_path import PathKind
+from planner.measure.traces.breakdown import ProcessorUse
+from planner.measure.traces.critical_path import MOST_OFF, PathKind, WrongWait, difference
 from planner.measure.traces.events import Track
-from planner.measure.traces.processors import ProcessorUse
 from planner.measure.traces.report.replay.report import RankReplay, ReplayReport, Side
-from planner.measure.traces.verdict import MOST_OFF, WrongWait, difference
 from planner.report.console import sections_text
-from planner.report.screen import PLAIN, Screen
-from planner.report.section import Section, number_rows
+from planner.report.section import PLAIN, Screen, Section, number_rows
 from planner.report.wording import NOTHING, count, share
 
 LONGEST_NAME = 68

@@ -7,20 +7,22 @@ from dataclasses import dataclass, replace
 
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.counts import Counts, read_counts
-from planner.uncertainty.evidence.kinds import ANY, stack_of
-from planner.uncertainty.evidence.traits import INLINE, Traits, traits_of
+from planner.uncertainty.evidence.counts import ANY, INLINE, Counts, Traits, read_counts, stack_of, traits_of
 
 FEW_RUNS = 3
+
 """Runs from which on a value counts as measured: one or two may be odd, and are often of one source."""
 
 FEWEST_RUNS = 50
+
 """Runs from which on the absence of a value is evidence; below, related stacks count, then all."""
 
 MOST_TOLD = 6
+
 """Gaps that a text report lists; the JSON has all of them."""
 
 NEARLY = 1.1
+
 """Multiple of the largest measured number from which on a number counts as larger than all."""
 
 ORDER = (
@@ -32,9 +34,11 @@ ORDER = (
     *("num_devices", "parameters", "sequence_length"),
     *("ep", "cp", "pp", "tp", "etp", "vpp", "release"),
 )
+
 """Dimensions, those first that change a step most without measurements."""
 
 MODEL = {"dense": "dense model", "moe": "MoE model", "hybrid": "hybrid model"}
+
 MODELS = {"dense": "dense models", "moe": "MoE models", "hybrid": "hybrid models"}
 
 FEATURES: Mapping[str, tuple[str, str]] = {
@@ -49,6 +53,7 @@ FEATURES: Mapping[str, tuple[str, str]] = {
     "recompute": ("recomputes {value}", "recomputation of {value}"),
     **{f"{name}_overlap": (f"overlaps {name}", f"overlap of {name}") for name in ("tp", "cp", "ep", "pp", "dp")},
 }
+
 """Verb phrase for a run with a feature, and name of the feature."""
 
 VALUES = {
@@ -56,9 +61,11 @@ VALUES = {
     ("recompute", "full"): "whole layers",
     ("recompute", "selective"): "attention",
 }
+
 """Values that read better in other words."""
 
 PLAIN = ("none", "false", "1f1b", "ends", "alltoall")
+
 """Values that are not features: decisions as in the simplest software."""
 
 TIMES = {1: "once", 2: "twice"}
@@ -114,8 +121,6 @@ def gaps_to_runs(run: Traits, counts: Counts) -> list[Gap]:
 
 
 # --- software, device, model --------------------------------------------------------------------------------
-
-
 def _few(dimension: str, value: str, runs: int, *, none: str, what: str) -> Iterator[Gap]:
     """Yield a gap if runs are few: a sentence for none, or with their number."""
     if runs < FEW_RUNS:
@@ -208,8 +213,6 @@ def _precision(run: Traits, counts: Counts) -> Iterator[Gap]:
 
 
 # --- decisions ----------------------------------------------------------------------------------------------
-
-
 def _features(run: Traits, counts: Counts) -> Iterator[Gap]:
     """Yield features that few runs of its stack have, or of related stacks where its own has too few runs to tell."""
     known = [*run.features.items(), *(("recompute", part) for part in run.recompute)]
@@ -269,8 +272,6 @@ def _launches(run: Traits, _: Counts) -> Iterator[Gap]:
 
 
 # --- numbers ------------------------------------------------------------------------------------------------
-
-
 def _sizes(run: Traits, counts: Counts) -> Iterator[Gap]:
     """Yield numbers beyond all measured ones of its kind; for devices, those on its device where there are any."""
     if not counts.runs("kind", run.kind):

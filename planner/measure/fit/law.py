@@ -18,17 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, optional_library
-from costmodel.network.estimates import Estimates, Law, jacobian
+from costmodel.network.link_law import Estimates, Law, jacobian
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples, fit_sparse_process, matern
-from costmodel.timing.sampled import NORMAL_90
+from costmodel.timing.sampled_source import NORMAL_90
 
 FURTHEST = 6.0
+
 """Standard deviations of the prior within which a constant must lie."""
 
 NUM_TUNED = 200
+
 """Samples that are used to choose lengths and variances."""
 
 NUM_POINTS = 300
+
 """Support points of a process."""
 
 Places: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
@@ -91,8 +94,6 @@ def require_samples(number: int, kind: str, fewest: int) -> None:
 
 
 # --- constants ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
     """
@@ -194,8 +195,6 @@ def _mattering(seconds_at: Callable[[Rows], Rows], logarithms: Rows, widths: Row
 
 
 # --- the remaining error -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Smoothness:
     """
@@ -281,8 +280,8 @@ def import_library(name: str) -> Any:
 
 
 # --- the width of intervals --------------------------------------------------------------------------------
-
 Errors: TypeAlias = tuple[Rows, Rows]
+
 """Features of samples, shape (rows, features), and logarithms of measured over computed seconds, shape (rows,)."""
 
 

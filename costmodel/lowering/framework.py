@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
@@ -15,9 +17,11 @@ from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
 
 FACTORS = "cluster.framework.factors"
+
 """Entry of a job that holds a framework's factors."""
 
 CAPPED = 1.0
+
 """Upper bound of a fraction of a peak after a factor is applied."""
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "bf16+fp32": 6.0}
@@ -25,9 +29,11 @@ DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "bf16+fp32": 6.0}
 NUM_MOMENTS = 2
 
 NARROW_WEIGHTS = ("fp8", "mxfp8")
+
 """Dtypes of recipes whose weights can be held and gathered in 8 bits."""
 
 NARROW_GATHERS = {"fp8": 1.0, "fp8_current": 1.0}
+
 """
 Bytes per parameter that ``fp8_param_gather`` gathers, by recipe.
 
@@ -41,6 +47,7 @@ LOSS_BYTES: dict[Loss, dict[str, float]] = {
     "fused": {"loss_forward_bytes": 6.0, "loss_backward_bytes": 4.0},
     "unfused": {"loss_forward_bytes": 38.0, "loss_backward_bytes": 14.0},
 }
+
 """
 Bytes per logit that a loss reads and writes. Fused: Transformer Engine 2.11, ``triton/cross_entropy.py``, which reads
 logits twice and writes their gradient over them, then multiplies it in place. Unfused: Megatron-LM's own in FP32,
@@ -48,12 +55,14 @@ logits twice and writes their gradient over them, then multiplies it in place. U
 """
 
 LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "unfused": 6.0}
+
 """
 Bytes per logit that either loss keeps. Fused: 16 bits. Unfused: also Megatron-LM's FP32 copy, on which all operations
 are in place since 2023 (``megatron/core/tensor_parallel/cross_entropy.py``).
 """
 
 PARTS_LOSS_BYTES = {"loss_forward_bytes": 16.0, "loss_backward_bytes": 4.0}
+
 """
 Bytes per logit of Megatron-LM's loss on 16-bit logits (``fp16_lm_cross_entropy``, ``vocab_parallel_cross_entropy``):
 maximum 2, difference, exponential and quotient in place 4 each, sum 2; backward a product in place. Sums of parts leave
@@ -61,10 +70,11 @@ no time for FP32 (``benchmarks/measured_runs/README.md``).
 """
 
 PARTS_DROPOUT: dict[str, Any] = {"attention_score_bytes": 5.0, "dropout_mask_bytes": 1.0}
+
 """Dropout of parts that are timed alone, Megatron-LM's default (Korthikanti et al., arXiv:2205.05198, eq. 1)."""
 
-
 OF_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap", "host_threads")
+
 """Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` with equal names."""
 
 
@@ -106,8 +116,6 @@ def _apply_efficiency(network: Network, constants: Constants) -> Network:
 
 
 # --- constants ---------------------------------------------------------------------------------------------
-
-
 def _constants(device: Device, framework: Framework) -> Constants:
     """Return the calibration's constants at the clock of the device's power limit, times the framework's factors."""
     constants = device.calibration.constants
@@ -147,8 +155,6 @@ def _scale(value: Any, factor: float, framework: Framework, name: str) -> Any:
 
 
 # --- behaviour ---------------------------------------------------------------------------------------------
-
-
 def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) -> Behaviour:
     """Apply settings to the behaviour of the code."""
     changes: dict[str, dict[str, Any]] = {one.name: {} for one in fields(Behaviour)}
@@ -198,8 +204,6 @@ def loss_of(memory_model: MemoryModel) -> Loss:
 
 
 # --- bytes of the recipe, and the model that is trained ----------------------------------------------------
-
-
 def storage_precision(precision: Precision, settings: Settings) -> Precision:
     """
     Return a recipe with the bytes that a framework with its settings stores and sends.
@@ -240,3 +244,116 @@ def limit_mtp_layers(model: Model, settings: Settings) -> Model:
         return model
     kind = model.mtp_layers[-1:] or model.layers[-1:]
     return replace(model, mtp_layers=kind * settings.mtp_layers)
+
+
+SLOTS_AT_ENDS = 2
+
+"""
+Slots of embedding and head if layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``).
+"""
+
+
+def framework_stages(framework: Framework, num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+    """
+    Number of layers of each stage as a framework assigns them; None: as the planner does.
+
+    Derivation: the framework's ``stages`` names the rule. ``filled``: each stage but the last has L / p layers, rounded
+    up, the last one the rest, unless p divides L or L + 2 (:func:`recipe_stages`). ``modules``: equally many modules
+    per stage, embedding and head among them (:func:`module_stages`). Otherwise None, and
+    :func:`costmodel.pipelines.stages.layers_per_chunk` assigns the layers.
+    """
+    deal = {"filled": recipe_stages, "modules": module_stages}.get(framework.stages)
+    return deal(num_layers, num_stages) if deal else None
+
+
+def recipe_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+    """
+    Number of layers of each stage in Megatron-Bridge's recipes, if Megatron-LM cannot split them evenly.
+
+    Megatron-LM splits layers evenly with or without embedding and head as a layer each. Recipes of other models
+    (DeepSeek-V3, Kimi-K2: 61 layers) print a layout that fills one stage after the other.
+
+    References
+    ----------
+    Megatron-Bridge, ``recipes/deepseek/deepseek_v3.py``, ``set_deepseek_v3_pipeline_model_parallel_layout``.
+
+    >>> recipe_stages(61, 8), recipe_stages(126, 16)
+    ((8, 8, 8, 8, 8, 8, 8, 5), None)
+    """
+    if num_layers % num_stages == 0 or (num_layers + SLOTS_AT_ENDS) % num_stages == 0:
+        return None
+    full = -(-num_layers // num_stages)
+    rest = num_layers - full * (num_stages - 1)
+    return (*(full,) * (num_stages - 1), rest) if rest >= 0 else None
+
+
+MODULES_AT_ENDS = (1, 3)
+
+"""
+Number of layers that GPT-NeoX's list of modules counts before its layers, and after them.
+
+With 44, 40 and 32 layers the first, the middle and the last of four stages have 11/12/9, 10/11/8 and 8/9/6 (the tables
+of arXiv 2509.22832's predictor).
+"""
+
+
+def module_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+    """
+    Number of layers of each stage if DeepSpeed splits modules evenly, with the remainder on later stages.
+
+    None if a stage is too short for its end of the model.
+
+    References
+    ----------
+    DeepSpeed, ``runtime/utils.py``, ``partition_uniform``.
+
+    >>> module_stages(44, 4), module_stages(7, 8)
+    ((11, 12, 12, 9), None)
+    """
+    ahead, behind = MODULES_AT_ENDS
+    base, remainder = divmod(num_layers + ahead + behind, num_stages)
+    sizes = [base] * (num_stages - remainder) + [base + 1] * remainder
+    sizes[0] -= ahead
+    sizes[-1] -= behind
+    return tuple(sizes) if min(sizes) >= 0 else None
+
+
+def balance_stages(weights: Sequence[int], num_stages: int) -> tuple[int, ...]:
+    """
+    First module of each stage, and the end, if the heaviest and the lightest stage differ least.
+
+    Parameters
+    ----------
+    weights
+        Weight of each module: 1 for those that DeepSpeed's ``type:`` names, and 0 for others.
+    num_stages
+        Stages of the pipeline.
+
+    References
+    ----------
+    DeepSpeed since 0.12 at the latest, ``runtime/utils.py``, ``partition_balanced``: of equal cuts the last one. Before
+    it filled one stage after the other up to the least bottleneck (:data:`MODULES_AT_ENDS`).
+
+    >>> balance_stages([0, 1, 1, 1, 1, 1, 0], 2)
+    (0, 4, 7)
+    """
+    count = len(weights)
+    if count <= num_stages:
+        return tuple(min(stage, count) for stage in range(num_stages + 1))
+    sums = np.concatenate([[0], np.cumsum(weights)])
+    most, least = np.full(count + 1, np.inf), np.full(count + 1, np.inf)
+    most[0] = 0
+    cuts = []
+    for _ in range(num_stages):
+        before, other = most, least
+        most, least, cut = np.full(count + 1, np.inf), np.full(count + 1, np.inf), np.zeros(count + 1, dtype=int)
+        for end in range(1, count + 1):
+            own = sums[end] - sums[:end]
+            high, low = np.maximum(before[:end], own), np.minimum(other[:end], own)
+            cut[end] = end - 1 - int(np.argmin((high - low)[::-1]))
+            most[end], least[end] = high[cut[end]], low[cut[end]]
+        cuts.append(cut)
+    bounds = [count]
+    for cut in reversed(cuts):
+        bounds.append(int(cut[bounds[-1]]))
+    return tuple(reversed(bounds))

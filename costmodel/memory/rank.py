@@ -466,7 +466,7 @@ def seen_bytes(
     bytes are subtracted. With a strategy, reserved memory is the memory that the allocator holds with spare room.
 
     >>> from costmodel import catalog
-    >>> h100 = catalog.equipped_device("h100-80gb-sxm")
+    >>> h100 = catalog.equip_device("h100-80gb-sxm")
     >>> seen_bytes(h100, 6e10, "reserved") - 6e10
     -5000000000.0
     """

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from planner.frameworks.runnable import as_plan, plainest
+from planner.search.runnable import wrap_as_plan, plainest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
@@ -441,7 +441,7 @@ def test_each_decision_is_read_as_it_is_written():
     facts = load(job).facts
     ranks = {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "ep": 2, "vpp": 2}
     strategy = replace(plainest(), **ranks | FIELDS)
-    plan, known = as_plan(facts, strategy), {**strategy.decisions(), "model": facts.model}
+    plan, known = wrap_as_plan(facts, strategy), {**strategy.decisions(), "model": facts.model}
 
     for name, value in FIELDS.items():
         written = STRATEGY[name].write

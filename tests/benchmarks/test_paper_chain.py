@@ -249,7 +249,8 @@ class TestOperators:
         """Of every linear, both passes; the others stay."""
         seen = []
         monkeypatch.setattr(
-            "benchmarks.paper_chain.operators.learn_operator", lambda shapes, seconds, families: seen.append(set(families))
+            "benchmarks.paper_chain.operators.learn_operator",
+            lambda shapes, seconds, families: seen.append(set(families)),
         )
         learned_linears.__wrapped__("GH200-120GB (Vista)", frozenset({4096, 6144}))
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from planner.search.runnable import wrap_as_plan, plainest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
@@ -23,6 +22,7 @@ from planner.frameworks.megatron.options import MEANINGS, options
 from planner.frameworks.megatron.read import WITHOUT_COST, from_megatron_lm
 from planner.frameworks.megatron.read_model import REFUSED
 from planner.frameworks.megatron.strategy import DECISION_OPTIONS, STRATEGY
+from planner.search.runnable import plainest, wrap_as_plan
 from tests.constraints.test_megatron_cases import the_file
 
 SMALL = (

@@ -32,7 +32,8 @@ from planner.search.branch_and_bound import (
     Status,
 )
 from planner.search.candidates import OWN, Formulas, Pruned
-from planner.search.solver import NO_RIVALS, Clock, Rivals
+from planner.search.clock import Clock
+from planner.search.incumbents import NO_RIVALS, Rivals
 from planner.search.stages.search import StageSearchStats
 
 ORDERED_ROWS = 64

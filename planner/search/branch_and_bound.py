@@ -48,8 +48,9 @@ from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
+from planner.search.incumbents import Found, IncumbentPool, Rivals
 from planner.search.listed import cost_whole, rules_for
-from planner.search.solver import Found, IncumbentPool, Rivals, new_solver
+from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stages.exchanges import descend, least_layers, write_out_layout
 from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, stage_restrictions

@@ -28,9 +28,10 @@ from planner.jobs.setting_choices import text_of
 from planner.search import margin as tables
 from planner.search.branch_and_bound import Outcome, Status
 from planner.search.candidates import OWN, Formulas, Ints
+from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values, free_replicas, row_domains
 from planner.search.margin import TooManyStrategiesError, tabulate_margin
-from planner.search.solver import Clock, OutOfTimeError, new_solver
+from planner.search.solver import new_solver
 from planner.search.space import strategy_of
 
 LONGEST_SECONDS = 10.0

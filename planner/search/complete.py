@@ -23,9 +23,9 @@ from planner.jobs.line.reading import read_strategy, require_parts
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import value_text
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, apply_layout
+from planner.search.clock import Clock
 from planner.search.recipes import add_published
 from planner.search.runnable import find_runnable, limit_to_runnable_stages
-from planner.search.solver import Clock
 
 if TYPE_CHECKING:
     from planner.search.alternatives import JointOutcome

@@ -30,8 +30,9 @@ from planner.search.alternatives import (
 )
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.candidates import OWN, Formulas
+from planner.search.clock import Clock
 from planner.search.domains import least_nodes, limit_nodes, may_leave_idle, smaller_nodes
-from planner.search.solver import NO_RIVALS, Clock, Rivals
+from planner.search.incumbents import NO_RIVALS, Rivals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

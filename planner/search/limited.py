@@ -11,7 +11,7 @@ from constraints.encoding import seconds_to_ticks
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome, Search
 from planner.search.candidates import OWN
-from planner.search.solver import Rivals
+from planner.search.incumbents import Rivals
 
 LIMIT = "limit"
 """The group of the only rival."""

@@ -20,7 +20,7 @@ from planner.search.space import Space
 
 if TYPE_CHECKING:
     from planner.search.candidates import CostLike, Ints
-    from planner.search.solver import Found
+    from planner.search.incumbents import Found
 
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""

@@ -29,7 +29,7 @@ from planner.search.candidates import (
     memory_by_mode,
     satisfy_time_rules,
 )
-from planner.search.solver import Clock
+from planner.search.clock import Clock
 from planner.search.space import CandidateBlock, Space, spread
 
 MAX_ENTRIES = 100_000

@@ -27,11 +27,12 @@ from planner.jobs.problem import Problem
 from planner.search.alternatives import AlternativeOutcome
 from planner.search.branch_and_bound import Status, bound_rows
 from planner.search.candidates import OWN, Ints
+from planner.search.clock import Clock, OutOfTimeError
 from planner.search.listed import find_broken_rules
 from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
 from planner.search.recipes import find_published
 from planner.search.rules import problem_rules
-from planner.search.solver import Clock, OutOfTimeError, new_solver
+from planner.search.solver import new_solver
 from planner.search.space import build_space, strategy_of
 from planner.uncertainty.evidence.counts import architecture_of, read_counts
 from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of

@@ -21,6 +21,7 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.candidates import MemoryFunction
+from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
@@ -32,7 +33,6 @@ from planner.search.domains import (
     row_domains,
 )
 from planner.search.rules import Rules, needs
-from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import Space, grow, space_of
 from planner.verbs.memory_gap import first_that_fits, least_lacking
 

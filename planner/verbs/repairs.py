@@ -45,6 +45,7 @@ from planner.search.candidates import (
     memory_only,
     mode_memory,
 )
+from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     FEATURES,
     Columns,
@@ -59,7 +60,6 @@ from planner.search.domains import (
     most_tp,
 )
 from planner.search.rules import SEARCH_BOUNDS, Rules, needs
-from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import FeatureSplit, Space, classify_features, grow, spread, tabulate_features
 from planner.verbs.cluster_sizes import smallest_cluster
 from planner.verbs.memory_gap import MemoryGap, chunks, closest, least_host_bytes

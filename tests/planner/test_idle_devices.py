@@ -17,9 +17,9 @@ from planner.report import render
 from planner.search.alternatives import search_each
 from planner.search.branch_and_bound import search
 from planner.search.certificate import Verdict, certify_all
+from planner.search.clock import Clock
 from planner.search.domains import limit_nodes, row_domains, smaller_nodes
 from planner.search.idle_devices import search_numbers
-from planner.search.solver import Clock
 from planner.search.space import build_space
 from planner.verbs.nearby_batches import divides_poorly, promising_sizes
 from planner.verbs.plan import read_plan

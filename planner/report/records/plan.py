@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from costmodel.memory.rank import seen_bytes
@@ -17,7 +17,7 @@ from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import Chance, allocator_interval, chance_fast, chance_to_fit, peak_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from costmodel.facts.device import Cluster
     from costmodel.step.estimate import Estimate, RankEstimate
@@ -539,8 +539,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             strategy=strategy,
             checkpoint=CheckpointRecord.build(plan),
             training_run=TrainingRunRecord.read(plan.schedule, num_failures=plan.schedule.failures),
-            costs=partial(CostsRecord.build, plan),
-            **others,
+            **{"costs": partial(CostsRecord.build, plan), **others},
         )
 
 
@@ -551,9 +550,9 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
     def build_all(cls, plans: Sequence[Plan]) -> list[NumberedPlanRecord]:
         """Build the records of plans, best first."""
         chances = chances_fastest([plan.step_seconds for plan in plans], plans[0].noise_fraction) if plans else []
-        records: list[NumberedPlanRecord] = []
-        for place, plan in enumerate(plans):
-            record = cls.build_from_plan(
+        costs = [cache(partial(CostsRecord.build, plan)) for plan in plans]
+        return [
+            cls.build_from_plan(
                 plan,
                 number=place + 1,
                 slower_fraction=plan.slower_fraction(plans[0]),
@@ -561,12 +560,13 @@ class NumberedPlanRecord(PlanRecord, PlaceRecord):
                 chance_fastest=chances[place],
                 difference_seconds=plan.step_seconds - plans[0].step_seconds,
                 difference_by_part=plan.difference(plans[0]),
-                difference_cost=partial(_cost_difference, records, place),
+                costs=costs[place],
+                difference_cost=partial(_cost_difference, costs[place], costs[0]),
             )
-            records.append(record)
-        return records
+            for place, plan in enumerate(plans)
+        ]
 
 
-def _cost_difference(records: Sequence[PlanRecord], place: int) -> float | None:
+def _cost_difference(own: Callable[[], CostsRecord], first: Callable[[], CostsRecord]) -> float | None:
     """Return the money that a plan costs more than the first one."""
-    return difference(records[place].costs.total_cost, records[0].costs.total_cost)
+    return difference(own().total_cost, first().total_cost)

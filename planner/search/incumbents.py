@@ -1,0 +1,107 @@
+"""Results of a search so far: strategies in the order of preference, the best of each group, and the cut."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from constraints.encoding import MAX_TICKS, Candidates
+from costmodel.strategy import DECISIONS, StageLayout, Strategy
+from planner.search.candidates import Ints
+from planner.search.space import strategy_of
+
+
+@dataclass(order=True, frozen=True, slots=True)
+class Found:
+    """A strategy, in the order of preference."""
+
+    ticks: int
+    device_mebibytes: int
+    host_mebibytes: int
+    values: tuple[int, ...]
+    layout: StageLayout | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, candidates: Candidates, index: int) -> Found:
+        """Return one of some candidates."""
+        return cls(
+            ticks=int(candidates.ticks[index]),
+            device_mebibytes=int(candidates.device_mebibytes[index]),
+            host_mebibytes=int(candidates.host_mebibytes[index]),
+            values=tuple(int(candidates.decisions[name][index]) for name in DECISIONS),
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy itself."""
+        return replace(strategy_of(dict(zip(DECISIONS, self.values, strict=True))), layout=self.layout)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rivals:
+    """
+    Best ticks of each group that other searches for the same job have found; slower strategies are not needed.
+
+    Parameters
+    ----------
+    ticks, summed_ticks
+        Ticks by the closed form, and by the sum over ranks that uneven stages are searched by.
+    """
+
+    ticks: Mapping[Hashable, int] = field(default_factory=dict)
+    summed_ticks: Mapping[Hashable, int] = field(default_factory=dict)
+
+    def merge(self, others: Rivals) -> Rivals:
+        """Merge the rivals of other groups into these."""
+        return Rivals(ticks={**self.ticks, **others.ticks}, summed_ticks={**self.summed_ticks, **others.summed_ticks})
+
+
+NO_RIVALS = Rivals()
+"""No other search has results."""
+
+
+@dataclass(kw_only=True, slots=True)
+class IncumbentPool:
+    """
+    The best strategy of each group so far, and the cut that follows; with all variants each is a group.
+
+    Ticks of rivals cut as well, though they are not among the best.
+    """
+
+    top: int
+    groups: dict[Hashable, Found] = field(default_factory=dict)
+    rivals: Mapping[Hashable, int] = field(default_factory=dict)
+
+    def add(self, group: Hashable, found: Found) -> None:
+        """Keep a strategy if it is its group's best."""
+        self.groups[group] = min(found, self.groups.get(group, found))
+
+    def add_all(self, variants: Iterable[Found]) -> None:
+        """Keep the best of the known and some more strategies."""
+        known = sorted({*self.groups.values(), *variants})
+        self.groups = {(found.values, found.layout): found for found in known[: self.top]}
+
+    @property
+    def best(self) -> list[Found]:
+        """The best strategies, best first."""
+        return sorted(self.groups.values())[: self.top]
+
+    @property
+    def cut(self) -> int:
+        """Ticks above which no strategy is of interest."""
+        least = {group: found.ticks for group, found in self.groups.items()}
+        for group, ticks in self.rivals.items():
+            least[group] = min(ticks, least.get(group, ticks))
+        best = sorted(least.values())
+        return best[self.top - 1] if len(best) >= self.top else MAX_TICKS
+
+    def cuts(self, groups: Ints) -> Ints:
+        """Return the cuts for rows of given groups: a group's own strategy cuts it too."""
+        cut = self.cut
+        rivals = self.rivals
+        own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
+        if rivals:
+            own = [min(ticks, rivals.get(group, ticks)) for ticks, group in zip(own, groups.tolist(), strict=True)]
+        return np.array(own, dtype=np.int64)

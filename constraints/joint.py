@@ -129,7 +129,7 @@ class _Relation:
     values: Mapping[str, Ints]
     holds: Flags
 
-    def within(self, domains: Mapping[str, Ints]) -> _Relation:
+    def restrict(self, domains: Mapping[str, Ints]) -> _Relation:
         """Return the part of the relation that lies within the domains."""
         holds = self.holds
         for axis, (name, values) in enumerate(self.values.items()):
@@ -220,7 +220,7 @@ class _Posting:
             return
         self.add_variables()
         for relation in relations:
-            self.add_relation(relation.within(self.domains))
+            self.add_relation(relation.restrict(self.domains))
         for rule in wide:
             self.add_wide(rule)
 

@@ -25,7 +25,7 @@ from planner.frameworks.imports.arguments import understand
 from planner.frameworks.imports.launch import find_launch, slurm_variables
 from planner.frameworks.megatron.options import options
 from planner.frameworks.shell.script import follow
-from planner.frameworks.shell.text import known_part, unknown_names
+from planner.frameworks.shell.text import strip_unknown, unknown_names
 
 SUFFIXES = (".sh", ".slurm", ".yaml", ".yml", ".json", ".toml", ".py", ".log", ".txt")
 SCRIPTS = (".sh", ".slurm")
@@ -110,7 +110,7 @@ def difference(text: str, folder: Path) -> str:
     launch = find_launch(follow(text, slurm_variables(text)), text)
     if launch is None or launch.kind != "megatron" or "\x00" in text:
         return ""
-    ours = _decided([known_part(word) for word in launch.words if known_part(word) or not unknown_names(word)])
+    ours = _decided([strip_unknown(word) for word in launch.words if strip_unknown(word) or not unknown_names(word)])
     theirs = [
         call[place + 1 :]
         for call in words_of_bash(text, folder)

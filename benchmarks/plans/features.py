@@ -40,7 +40,7 @@ def count_runs() -> Counts:
     """Count the traits of the table's rows, and the features of those that tell what a stack line can do."""
     traits = (entry for case in measured_cases() for entry in traits_of(case.facts, case.strategy).entries())
     features = (entry for case in proving_cases() for entry in feature_entries(case.facts, case.strategy))
-    return Counts.of((*traits, *features))
+    return Counts.count((*traits, *features))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -65,7 +65,7 @@ class Precision:
     gathered_gradient_bytes: Positive | None = None
 
     @property
-    def grouped_casts(self) -> tuple[int, int]:
+    def casts_per_group(self) -> tuple[int, int]:
         """
         Kernels of casts and scales of one group of a grouped matmul, forward and backward.
 

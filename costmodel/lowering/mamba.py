@@ -33,7 +33,7 @@ class _Widths:
         return self.inner + self.shared
 
     @property
-    def projected(self) -> Numbers:
+    def input_projection(self) -> Numbers:
         """Elements per token of the input projection: gate, x, B, C, steps."""
         return self.inner + self.convolution_width + self.steps
 
@@ -53,8 +53,8 @@ def mamba_operators(mamba: Mamba, shape: Shape) -> tuple[Operator, ...]:
             shape,
             rows=shape.tokens,
             inputs=shape.hidden_size,
-            outputs=widths.projected,
-            bias=widths.projected if mamba.bias else 0,
+            outputs=widths.input_projection,
+            bias=widths.input_projection if mamba.bias else 0,
             saved_elements=shape.input_elements_to_keep,
             saved_as="attention_input",
         ),
@@ -84,7 +84,7 @@ def mamba_communications(mamba: Mamba, shape: Shape) -> tuple[Communication, ...
     that ranks share are sent once more per rank, not counted.
     """
     widths = _widths(mamba, shape)
-    exchanged = shape.activation_bytes * shape.tokens * (widths.projected + widths.inner)
+    exchanged = shape.activation_bytes * shape.tokens * (widths.input_projection + widths.inner)
     return (
         *tensor_parallel_collectives(shape),
         Communication(group="cp", kind="all_to_all", nbytes=exchanged, forward=1, backward=1),
@@ -170,7 +170,7 @@ def _scan(mamba: Mamba, shape: Shape, widths: _Widths) -> Operator:
         bytes=shape.tokens * nbytes,
         backward_bytes=shape.tokens * backward,
         kernels=5,
-        saved_bytes=shape.activation_bytes * shape.tokens * (widths.projected + widths.inner),
+        saved_bytes=shape.activation_bytes * shape.tokens * (widths.input_projection + widths.inner),
         saved_as="mamba",
         parameters=3 * widths.steps,
         rows=shape.tokens,

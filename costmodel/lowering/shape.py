@@ -159,7 +159,7 @@ def layer_shape(
         activation_bytes=precision.activation_bytes,
         linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
         cast_bytes=precision.cast_bytes,
-        grouped_casts=precision.grouped_casts,
+        grouped_casts=precision.casts_per_group,
         gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
         gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
         gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,

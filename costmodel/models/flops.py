@@ -77,7 +77,7 @@ def model_flops_per_token(model: Model, sequence_length: int, attention: Attenti
     return 3 * (matmuls + scores) / sequence_length
 
 
-def recomputed_flops_per_token(
+def recomputation_flops_per_token(
     model: Model, sequence_length: int, attention: AttentionConvention, *, recompute: Recompute
 ) -> float:
     """

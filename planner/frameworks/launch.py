@@ -69,7 +69,7 @@ def launched(plan: Plan, export: Export, launcher: str) -> Export:
     """
     if launcher not in LAUNCHERS:
         raise SpecError("launch", f"{shown(launcher)} is unknown.", did_you_mean(launcher, LAUNCHERS))
-    text = WRITERS[launcher](Start.of(plan, export))
+    text = WRITERS[launcher](Start.build(plan, export))
     todo = [program_of(export).todo, *(line.partition("TODO: ")[2] for line in text.splitlines())]
     notes = tuple(f"TODO: {what}." for what in dict.fromkeys(todo) if what)
     return replace(export, files={**export.files, LAUNCHERS[launcher]: text}, notes=(*export.notes, *notes))
@@ -103,7 +103,7 @@ class Start:
     devices_per_node: int
 
     @classmethod
-    def of(cls, plan: Plan, export: Export) -> Start:
+    def build(cls, plan: Plan, export: Export) -> Start:
         """
         Build the contents for a plan.
 

@@ -220,7 +220,7 @@ class Search:
         self.formulas = formulas
         self.space = build_space(problem)
         log_event(__name__, "space built", strategies=self.space.size, rows=self.space.num_rows)
-        self.cost_table = CostTable.of(problem, self.space, formulas)
+        self.cost_table = CostTable.build(problem, self.space, formulas)
         self.incumbents = IncumbentPool(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
         self.stage_effort = StageSearchStats()
@@ -373,7 +373,7 @@ class Search:
         """Search the best strategies of any group; each is compared by itself, without a solver."""
         found, pruned = self.cost_table.variants(block, self.incumbents.cut, self.incumbents.top)
         self.pruned += pruned
-        self.incumbents.add_all(Found.of(found, index) for index in range(len(found)))
+        self.incumbents.add_all(Found.build(found, index) for index in range(len(found)))
 
     def cuts(self, groups: Ints) -> Ints:
         """Return the upper bound of each group, in ticks."""
@@ -488,12 +488,12 @@ class Search:
             self.leave(max(proven, int(candidates.ticks.min())))
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
             chosen = self.choose_preferred(candidates, candidates.ticks == round(solver.objective_value))
-            self.incumbents.add(int(groups[chosen]), Found.of(candidates, chosen))
+            self.incumbents.add(int(groups[chosen]), Found.build(candidates, chosen))
 
     def choose_preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
         """Return the preferred candidate among those that fit and are equally fast."""
         fit = _fitting(candidates, self.cost_table.capacity)
-        return min(np.flatnonzero(which & fit).tolist(), key=lambda index: Found.of(candidates, index))
+        return min(np.flatnonzero(which & fit).tolist(), key=lambda index: Found.build(candidates, index))
 
     def encode(self, candidates: Candidates) -> Encoding:
         """Build the model of some candidates, and count them."""

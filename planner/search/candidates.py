@@ -221,7 +221,7 @@ def memory_by_mode(
     memory: MemoryLike, num_rows: int, features: Columns, overlaps: tuple[str, ...] | None = None
 ) -> tuple[Memory, FeatureSplit]:
     """Return memory without the axes of folded overlaps (default: those without an axis), shape (rows, modes)."""
-    split = FeatureSplit.of(features, memory.device_bytes, memory.host_bytes)
+    split = FeatureSplit.split(features, memory.device_bytes, memory.host_bytes)
     if overlaps is not None:
         split = replace(split, overlaps=overlaps)
     shape = (num_rows, *(1 if name in split.overlaps else len(values) for name, values in features.items()))
@@ -290,7 +290,7 @@ class CostTable:
     formulas: Formulas
 
     @classmethod
-    def of(cls, problem: Problem, space: Space, formulas: Formulas) -> CostTable:
+    def build(cls, problem: Problem, space: Space, formulas: Formulas) -> CostTable:
         """Build the cost table of a problem."""
         headroom_bytes = problem.search.memory_headroom_bytes
         return cls(space=space, capacity=capacity(problem), headroom_bytes=headroom_bytes, formulas=formulas)

@@ -24,7 +24,7 @@ class Found:
     layout: StageLayout | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, candidates: Candidates, index: int) -> Found:
+    def build(cls, candidates: Candidates, index: int) -> Found:
         """Return one of some candidates."""
         return cls(
             ticks=int(candidates.ticks[index]),

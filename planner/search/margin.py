@@ -156,7 +156,7 @@ def tabulate_margin(
     TooManyStrategiesError
         If the tables have more rows.
     """
-    costs, rows = CostTable.of(problem, space, formulas), np.flatnonzero(row_bounds <= cut)
+    costs, rows = CostTable.build(problem, space, formulas), np.flatnonzero(row_bounds <= cut)
     is_thorough = _are_few(space, rows)
     every_set, num_rows = is_thorough or bool(space.rules.timed), len(rows)
     if is_thorough:

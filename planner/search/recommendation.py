@@ -129,7 +129,7 @@ def _is_tight(problem: Problem, decisions: Mapping[str, Any]) -> Any:
     )
 
 
-def _used_memory(problem: Problem, decisions: Mapping[str, Any]) -> Any:
+def _memory_steps(problem: Problem, decisions: Mapping[str, Any]) -> Any:
     """Bytes of the fullest device, rounded down to steps of ``MEMORY_STEP``."""
     step = MEMORY_STEP * problem.facts.cluster.device.memory_bytes
     return np.floor(decisions["device_mebibytes"] * MIB_BYTES / step) * step
@@ -194,7 +194,7 @@ ORDER: tuple[Criterion, ...] = (
         name="memory",
         words="{} GiB used",
         reason="less room for what predictions do not know",
-        amount=_used_memory,
+        amount=_memory_steps,
     ),
 )
 """Criteria in order: of two plans the one is better that is better by the first criterion in which they differ."""

@@ -242,7 +242,7 @@ class FeatureSplit:
     overlaps: tuple[str, ...]
 
     @classmethod
-    def of(cls, features: Iterable[str], *memory: Any) -> FeatureSplit:
+    def split(cls, features: Iterable[str], *memory: Any) -> FeatureSplit:
         """Split features by memory tables with rows on the first axis: a feature without an axis in them is folded."""
         names = tuple(features)
         shape = np.broadcast_shapes(*(np.shape(table) for table in memory), (1,) * (1 + len(names)))

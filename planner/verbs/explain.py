@@ -428,7 +428,7 @@ def _add_next(binding: Binding, problem: Problem, seconds: float, clock: Clock) 
 def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | None:
     """Return the strategy with least device memory among those that take less time and fit on the host."""
     space = build_space(problem)
-    cost_table = CostTable.of(problem, space, OWN)
+    cost_table = CostTable.build(problem, space, OWN)
     best: tuple[int, int] | None = None
     values: dict[str, int] = {}
     for rows in _faster_rows(problem, space, seconds):

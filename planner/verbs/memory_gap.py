@@ -58,7 +58,7 @@ class Lacks:
     host: Floats
 
     @classmethod
-    def of(cls, problem: Problem, memory: MemoryLike) -> Lacks:
+    def compute(cls, problem: Problem, memory: MemoryLike) -> Lacks:
         """Compute the memory that is missing on the devices of a problem."""
         device = problem.facts.cluster.device
         capacity = device.memory_bytes - problem.search.memory_headroom_bytes
@@ -79,7 +79,7 @@ def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunc
     bounds = [np.zeros(0)]
     for some in chunks(rows):
         clock.require()
-        lacks = Lacks.of(problem, least_memory(problem.facts, space.degrees(some), space.features))
+        lacks = Lacks.compute(problem, least_memory(problem.facts, space.degrees(some), space.features))
         bounds.append(np.where(lacks.host == 0, lacks.device, np.inf).min(axis=-1))
     return np.concatenate(bounds)
 
@@ -123,7 +123,7 @@ def _closest_of(problem: Problem, space: Space, memory: MemoryFunction, rows: In
     block = space.block(rows)
     used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
     overlaps = fold.flat(block.allowed)
-    lacks = Lacks.of(problem, used)
+    lacks = Lacks.compute(problem, used)
     every = np.where(overlaps.any(axis=-1), lacks.device + lacks.host, np.inf)
     for which in (lacks.host == 0, lacks.host > 0):
         missing = np.where(which, every, np.inf)
@@ -148,7 +148,7 @@ def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clo
             return None
         block = space.block(some)
         used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
-        fitting = fold.flat(block.allowed).any(axis=-1) & (Lacks.of(problem, used).device == 0)
+        fitting = fold.flat(block.allowed).any(axis=-1) & (Lacks.compute(problem, used).device == 0)
         least = min(least, float(np.where(fitting, used.host_bytes, np.inf).min()))
     return least if np.isfinite(least) else None
 

@@ -18,7 +18,7 @@ from costmodel.facts.device import Cluster
 from costmodel.models.flops import (
     flops_per_second_per_device,
     model_flops_per_token,
-    recomputed_flops_per_token,
+    recomputation_flops_per_token,
     tokens_per_second_per_device,
     utilization_fraction,
 )
@@ -233,7 +233,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     used = replace(facts, cluster=_choose_cluster(problem, strategy))
     reliability = scale_reliability(used.cluster, problem.reliability)
     needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
-    again = recomputed_flops_per_token(
+    again = recomputation_flops_per_token(
         facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
     )
     model_flops, hardware_flops = (

@@ -462,7 +462,7 @@ def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_le
 def _least_bubble_fraction(problem: Problem, outcome: Outcome, formulas: Formulas, clock: Clock) -> float | None:
     """Return the smallest bubble fraction of a strategy that fits; None where time is short."""
     space, least = outcome.space, np.inf
-    table = CostTable.of(problem, space, formulas)
+    table = CostTable.build(problem, space, formulas)
     for start in range(0, space.num_rows, BUBBLE_ROWS):
         if clock.is_over:
             return None

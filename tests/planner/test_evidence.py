@@ -73,7 +73,7 @@ def test_runs_are_counted_by_feature_and_pair():
     split = a_strategy(tp=2, dp=4, sharding=Sharding.WEIGHTS, sequence_parallel=True)
 
     runs = ((hopper, flat), (hopper, split), (ampere, flat))
-    counts = Counts.of(entry for run in runs for entry in feature_entries(*run))
+    counts = Counts.count(entry for run in runs for entry in feature_entries(*run))
 
     dense = "megatron hopper dense"
     assert counts.values("feature", dense) == {"sharding=weights": 2, "sharding=weights with tp": 1}

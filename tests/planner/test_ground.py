@@ -31,7 +31,7 @@ def a_run(*overrides: str, **decisions):
 
 def count(*runs) -> Counts:
     """Count the traits of runs."""
-    return Counts.of(entry for run in runs for entry in run.entries())
+    return Counts.count(entry for run in runs for entry in run.entries())
 
 
 def told(run, *grounds) -> dict[str, Gap]:

@@ -294,7 +294,9 @@ def test_other_options_are_well_formed():
         assert row["values"] in ("0", "1", "+"), row
         assert row["why"], row
         if row["meaning"] == "means":
-            assert all(options()[name].in_import == "read" for name, _ in arguments.by_option(row["why"].split())), row
+            assert all(
+                options()[name].in_import == "read" for name, _ in arguments.split_options(row["why"].split())
+            ), row
 
 
 def test_programs_that_are_refused_say_why():

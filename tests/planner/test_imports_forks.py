@@ -11,7 +11,7 @@ from benchmarks.imports.mutations import mutated
 from costmodel.errors import SpecError
 from planner import import_job, load
 from planner.frameworks.imports.arguments import FORKS
-from planner.frameworks.megatron.options import by_option, options
+from planner.frameworks.megatron.options import options, split_options
 
 DEVICE = "cluster.device=h100-80gb-sxm"
 
@@ -45,7 +45,7 @@ def rows():
 
 def test_what_options_mean_are_options_of_megatron_lm():
     """A misspelled one would be refused where a user has the option of a fork."""
-    words = [word for row in rows() if row["meaning"] == "means" for word, _ in by_option(row["why"].split())]
+    words = [word for row in rows() if row["meaning"] == "means" for word, _ in split_options(row["why"].split())]
 
     assert set(words) <= {*options()}
 

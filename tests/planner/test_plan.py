@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import planner
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
-from costmodel.models.flops import recomputed_flops_per_token
+from costmodel.models.flops import recomputation_flops_per_token
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, Recompute, Sharding
 from planner.jobs.checkpoints import schedule_checkpoints
 from planner.jobs.completion import complete_strategy
@@ -102,7 +102,7 @@ def test_recomputed_flops(recompute, flops):
     """Selective: Q, K, V and the attention core; full: all layers, but never the head."""
     model = a_problem().facts.model
 
-    assert recomputed_flops_per_token(model, 8192, "causal", recompute=recompute) == flops
+    assert recomputation_flops_per_token(model, 8192, "causal", recompute=recompute) == flops
 
 
 def test_hfu_adds_what_is_recomputed():

@@ -13,7 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.script import follow
-from planner.frameworks.shell.text import known_part, unknown_names, write_unknowns
+from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
 
 BASH = shutil.which("bash")
 
@@ -114,7 +114,7 @@ def test_what_is_not_set_stands_by_its_name():
 
     assert [write_unknowns(word) for word in words] == ["run", "--nodes", "$NODES", "--x", "$(nproc)", "$Bc"]
     assert unknown_names(words[2]) == ["NODES"]
-    assert known_part(words[5]) == "c"
+    assert strip_unknown(words[5]) == "c"
     assert script.variables.uses["B"] == [2, 3]
 
 

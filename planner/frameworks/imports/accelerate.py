@@ -52,7 +52,7 @@ def accelerate_job(
     SpecError
         If a feature has no costs here, the degrees do not fit the devices, or a required value is missing.
     """
-    kind, notes = str(config.get("distributed_type", "NO")), [*notes, *_ignored_notes(config)]
+    kind, notes = str(config.get("distributed_type", "NO")), [*notes, *_note_ignored(config)]
     if kind == "DEEPSPEED":
         return deepspeed_job(_translate_to_deepspeed(config), trainer, overrides, notes)
     if kind not in ("FSDP", "MULTI_GPU", "MEGATRON_LM"):
@@ -290,5 +290,5 @@ def _translate_to_deepspeed(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ignored_notes(config: Mapping[str, Any]) -> list[str]:
+def _note_ignored(config: Mapping[str, Any]) -> list[str]:
     return meaning_of("accelerate", flatten(config)).notes

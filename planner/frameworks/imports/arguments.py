@@ -17,10 +17,10 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.forks.words import DEEPSPEED, model_entries, translate_to_megatron
-from planner.frameworks.imports.named import assumed_vocabulary, vocabulary_of
-from planner.frameworks.megatron.options import WHERE, Option, by_option, options
+from planner.frameworks.imports.named import default_vocabulary, vocabulary_of
+from planner.frameworks.megatron.options import WHERE, Option, options, split_options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
-from planner.frameworks.shell.text import known_part, unknown, unknown_names, write_unknowns
+from planner.frameworks.shell.text import strip_unknown, unknown, unknown_names, write_unknowns
 from planner.frameworks.shell.variables import Variables
 
 OTHERS = Path(__file__).parent / "others.csv"
@@ -255,14 +255,14 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
             option, left = name, 0 if equals else _least_values(name, kind)
         elif left > 0 or _is_one_word(word) or (option == "--data-path" and _is_number(before)):
             left -= 1
-        elif not (kind == "bridge" and known_part(name) == name and equals):
+        elif not (kind == "bridge" and strip_unknown(name) == name and equals):
             yield word
         before = word
 
 
 def _is_one_word(word: str) -> bool:
     """Tell whether a word stays one word: it has text around its variables, or they never hold options."""
-    return bool(known_part(word)) or all(map(ONE_WORD.fullmatch, unknown_names(word)))
+    return bool(strip_unknown(word)) or all(map(ONE_WORD.fullmatch, unknown_names(word)))
 
 
 def _is_number(word: str) -> bool:
@@ -306,7 +306,7 @@ def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environ
         except SpecError as error:
             if error.where != f"{WHERE}.--vocab-size":
                 raise
-            known = known or assumed_vocabulary(said)
+            known = known or default_vocabulary(said)
             if known is None:
                 raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
     found.values["--vocab-size"] = [str(known.entries)]
@@ -458,7 +458,7 @@ def understand(words: Iterable[str]) -> Understood:
         If an option belongs to a model that is not imported, or may be misspelled.
     """
     found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, list[str]]]()
-    for name, values in translate_to_megatron(list(by_option(words))):
+    for name, values in translate_to_megatron(list(split_options(words))):
         found.said |= {name: [write_unknowns(value) for value in values]}
         if not name:
             found.notes += values
@@ -481,7 +481,7 @@ def understand(words: Iterable[str]) -> Understood:
             refuse_misspelled(name)
             found.strangers.append(write_unknowns(name))
     for name, replaced in meant:
-        for replacement, more in by_option(replaced):
+        for replacement, more in split_options(replaced):
             _merge(found, name, replacement, more)
     for reason, names in ignored.items():
         found.notes.append(f"Ignored ({reason}): {', '.join(sorted(set(names)))}.")
@@ -532,7 +532,7 @@ def _trim_values(option: Option, values: list[str]) -> list[str]:
     words = [value for value in values if value.strip()]
     most = {"0": 0, "": 1}.get(option.nargs)
     least = 1 if option.nargs in ("", "+") else int(option.nargs) if option.nargs.isdecimal() else 0
-    while len(words) > least and not known_part(words[-1]) and (most is None or len(words) > most):
+    while len(words) > least and not strip_unknown(words[-1]) and (most is None or len(words) > most):
         words.pop()
     return words
 

@@ -27,7 +27,7 @@ from planner.frameworks.imports.arguments import (
     understand,
 )
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
-from planner.frameworks.imports.bridge.nested import MARKS, nested_job
+from planner.frameworks.imports.bridge.nested import MARKS, import_nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
 from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
 from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
@@ -51,10 +51,10 @@ from planner.frameworks.imports.torchtitan import (
     torchtitan_job,
 )
 from planner.frameworks.imports.trainer import Trainer, trainer_of
-from planner.frameworks.megatron.options import by_option, options
+from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.text import known_part, unknown, write_unknowns
+from planner.frameworks.shell.text import strip_unknown, unknown, write_unknowns
 from planner.jobs.document import read_text
 
 MODES = {
@@ -219,7 +219,7 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
     if tool is not None:
         return READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
-        return nested_job(content, str(path), "", overrides)
+        return import_nested_job(content, str(path), "", overrides)
     if _is_job(content):
         raise SpecError(str(path), "is a job file already.", "planner estimate takes it as it is.")
     names = ", ".join(shown(name) for name in list(content)[:5])
@@ -281,7 +281,7 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
     _refuse_machine(script, launch, text, folder, given)
     zero, more = _zero_words(launch, script, folder)
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
-    notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_unused_notes(given, script)]
+    notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
         return _import_configuration(launch, folder, overrides, notes)
@@ -308,7 +308,7 @@ OFFLOAD = re.compile(r'"offload_(\w+)"\s*:\s*\{[^{}]*"device"\s*:\s*"(\w+)"')
 
 def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str, ...], list[str]]:
     """Return options for the DeepSpeed configuration of Megatron-DeepSpeed, and notes on assumptions."""
-    given = dict(by_option(launch.words))
+    given = dict(split_options(launch.words))
     name = next((given[one][0] for one in ("--deepspeed_config", "--deepspeed-config") if given.get(one)), None)
     if launch.kind != "megatron" or name is None:
         return (), []
@@ -336,20 +336,20 @@ def _import_yaml_file(
         raise SpecError(name, f"expected a mapping, got {shown(content)}.")
     refuse_entries(content, name)
     devices, more = _add_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
-    imported = nested_job(content, name, recipe, devices, fields_of(launch.words) if recipe else None)
+    imported = import_nested_job(content, name, recipe, devices, fields_of(launch.words) if recipe else None)
     return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
 
 
 def _other_script(name: str, folder: Path) -> str | None:
     """Read a script that another one names, at that path under its folder or beside it; None: not found."""
-    place = Path(known_part(name).lstrip("/"))
+    place = Path(strip_unknown(name).lstrip("/"))
     for path in (folder / place, folder / place.name):
         if ".." not in place.parts and os.path.isfile(path):
             return read_text(path)
     return None
 
 
-def _unused_notes(given: Mapping[str, str], script: Script) -> Iterable[str]:
+def _note_unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
     """Yield a note for each given variable that the script does not have, which may be a typing error."""
     for name in given:
         if name not in script.variables.seen and not (name.isdecimal() and "@" in script.variables.seen):
@@ -360,7 +360,7 @@ def _unused_notes(given: Mapping[str, str], script: Script) -> Iterable[str]:
 def _import_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
     """Import a recipe of Megatron-Bridge: one of its performance scripts, or any other with overrides."""
     fields = fields_of(launch.words)
-    names = {name: values for name, values in by_option(launch.words) if values}
+    names = {name: values for name, values in split_options(launch.words) if values}
     said = [names[name][0] for name in ("--recipe", "--recipe_name", "--factory") if name in names]
     recipe = said[0] if said else Path(launch.program).stem
     file = next((names[name][0] for name in ("--config-file", "--config_file") if name in names), None)
@@ -375,7 +375,7 @@ def _import_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes
 
 def _import_configuration(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
     """Import a launch whose configuration is in a file, which is searched beside the script."""
-    if launch.kind == "torchtitan" and (given := dict(by_option(launch.words))).keys() >= {"--module", "--config"}:
+    if launch.kind == "torchtitan" and (given := dict(split_options(launch.words))).keys() >= {"--module", "--config"}:
         config = read_installed(*(" ".join(given[name]).strip() for name in ("--module", "--config")))
         with_devices, more = _add_devices(launch.devices, overrides)
         return torchtitan_job(apply_options(config, launch.words), with_devices, [*notes, *more])
@@ -394,7 +394,7 @@ def _import_configuration(launch: Launch, folder: Path, overrides: Sequence[str]
         with_devices, more = _add_devices(launch.devices, overrides)
         return deepspeed_job(read_deepspeed(_read_beside(name, folder), name), trainer, with_devices, [*notes, *more])
     settings: Any = {}
-    fsdp = dict(by_option(launch.words)).get("--fsdp")
+    fsdp = dict(split_options(launch.words)).get("--fsdp")
     if fsdp is not None and not any(map(FILE.match, launch.before)):
         settings = read_trainer_fsdp(" ".join(fsdp))
     elif not any(word.removeprefix("--") in TYPES for word in launch.before) or any(map(FILE.match, launch.before)):
@@ -473,7 +473,7 @@ def _loose(script: Script) -> Launch:
     """Return options outside any command: a list of arguments, or variables for another script."""
     bare = [word for command in script.commands if command.words[0].startswith("--") for word in command.words]
     words = bare or _variables_with_options(script)
-    names = {name for name, _ in by_option(words)}
+    names = {name for name, _ in split_options(words)}
     if not names & {"--num-layers", "--hybrid-layer-pattern", "--hybrid-override-pattern", "--hidden-size"}:
         raise SpecError(WHERE, "starts no training that is known here, and has no options such as --num-layers.")
     return Launch("megatron", "", tuple(words), (), Devices(), script.variables.texts())

@@ -15,7 +15,7 @@ from planner.frameworks.imports.bridge.overrides import is_override
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.refused import refuse_options, refuse_program
 from planner.frameworks.shell.script import WHERE, Command, Script
-from planner.frameworks.shell.text import known_part, unknown_names, write_unknowns
+from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
 
 PROGRAMS = Path(__file__).parent / "programs.csv"
 """
@@ -207,7 +207,7 @@ def _number(text: str | None, what: str) -> Devices:
     if text.isdecimal() and 0 < int(text) < 10**7:
         return Devices(int(text), f"{text} {what}".strip())
     names = unknown_names(text)
-    return Devices(None, " and ".join(f"${name}" for name in names) or shown(known_part(text)))
+    return Devices(None, " and ".join(f"${name}" for name in names) or shown(strip_unknown(text)))
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

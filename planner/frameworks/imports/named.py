@@ -96,7 +96,7 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     return Vocabulary(int(best["entries"]) + (int(more) if more.isdecimal() else 0), best["source"])
 
 
-def assumed_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
+def default_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     """Return the vocabulary that is assumed for an unknown tokenizer; None: the options name no tokenizer."""
     named = [value for name in TOKENIZER_OPTIONS for value in options.get(name, ())]
     if not named:

@@ -11,7 +11,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_rows
-from planner.frameworks.megatron.options import WHERE, by_option
+from planner.frameworks.megatron.options import WHERE, split_options
 
 WORDS = Path(__file__).parent / "refused.csv"
 """
@@ -110,7 +110,7 @@ def refuse_options(words: Sequence[str]) -> None:
     for word in takewhile(lambda word: re.fullmatch(r"[\w-]+", word) and not word.startswith("-"), words):
         refuse_program(word, WHERE)
     overrides = [word.lstrip("+~").partition("=") for word in words if re.match(r"[+~]*[a-z_][\w.]*=", word)]
-    given = [*by_option(words), *((one, [value]) for one, _, value in overrides)]
+    given = [*split_options(words), *((one, [value]) for one, _, value in overrides)]
     entries = [(name, " ".join(values) if values else True) for name, values in given]
     for name, value in _drop_idle_rl(entries):
         _refuse_entry(name, value, f"{WHERE}.{name}")

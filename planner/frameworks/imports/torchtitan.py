@@ -25,9 +25,9 @@ from planner.frameworks.imports.finish import complete_job, degree, newest, prep
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.tools.keys import is_read, meaning_of
 from planner.frameworks.imports.tools.references import flatten
-from planner.frameworks.megatron.options import by_option
+from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.text import known_part, unknown_names
+from planner.frameworks.shell.text import strip_unknown, unknown_names
 from planner.jobs.model import read
 
 FRAMEWORK = "torchtitan-0.1"
@@ -93,7 +93,7 @@ def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
         If an option that is read has an unknown value.
     """
     changed = {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
-    for name, values in by_option(words):
+    for name, values in split_options(words):
         section, dot, key = name.removeprefix("--").replace("-", "_").partition(".")
         if not dot:
             continue
@@ -103,7 +103,7 @@ def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
             raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
         place = changed.setdefault(section, {})
         if isinstance(place, dict) and not names:
-            place[key] = yaml.safe_load(known_part(text)) if re.fullmatch(r"[\w.+-]*", text) else text
+            place[key] = yaml.safe_load(strip_unknown(text)) if re.fullmatch(r"[\w.+-]*", text) else text
     return changed
 
 

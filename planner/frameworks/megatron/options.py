@@ -195,7 +195,7 @@ def read_arguments(words: Iterable[str]) -> Arguments:
     """
     known = options()
     found: Arguments = {}
-    for name, values in by_option(words):
+    for name, values in split_options(words):
         if name not in known:
             raise SpecError(f"{WHERE}.{name[:80]}", "is no option of Megatron-LM.", did_you_mean(name, known))
         option = known[name]
@@ -206,7 +206,7 @@ def read_arguments(words: Iterable[str]) -> Arguments:
     return found
 
 
-def by_option(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+def split_options(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each option with the words behind it; words before the first option are skipped."""
     name, values = "", list[str]()
     for word in words:

@@ -150,7 +150,7 @@ class Releases:
         words = spell_options(self.entries, release)
         facts, lines = write_facts(self.plan.facts.model, words, release)
         reasons = [sentence(rule) for rule in broken if rule is not OWN_LOSS]
-        reasons += [f"{name} {since_when(name)}." for name in lacking(words, release)]
+        reasons += [f"{name} {describe_releases(name)}." for name in lacking(words, release)]
         words = {**words, **facts}
         if OWN_LOSS not in broken:
             return Written(release=release, words=words, todo=lines, reasons=tuple(reasons))
@@ -353,7 +353,7 @@ def lacking(words: Entries, release: str) -> Iterator[str]:
         yield from (f"{name} {one}" for one in values if not _has(release, f"{name} {one}"))
 
 
-def since_when(name: str) -> str:
+def describe_releases(name: str) -> str:
     """Say which releases have an option or a choice that not all of them have."""
     first, last = _spans()[name]
     return f"needs core {first} {'or later' if last == RELEASES[-1] else f'to {last}'}"

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from planner.frameworks.shell.arithmetic import value_of
-from planner.frameworks.shell.text import known_part, unknown_names
+from planner.frameworks.shell.text import strip_unknown, unknown_names
 from planner.frameworks.shell.words import Words, line_of, source_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _text(node: Node, words: Words, other: Node | None = None) -> tuple[str, boo
     names = unknown_names(text)
     if names:
         words.variables.ask(names, line_of(node), compares=() if other is None else [words.value(other)])
-    return known_part(text), not names
+    return strip_unknown(text), not names
 
 
 def decide_number(text: str, line: int, words: Words) -> Verdict:
@@ -101,7 +101,7 @@ def _unary(sign: str, operand: Node, words: Words) -> Verdict:
     if sign == "!":
         return decide(operand, words).negate()
     if sign in ("-z", "-n"):
-        if known_part(words.value(operand)):
+        if strip_unknown(words.value(operand)):
             return Verdict(sign == "-n", True)
         text, is_known = _text(operand, words)
         return Verdict(bool(text) == (sign == "-n"), is_known)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.shell.conditions import Verdict, decide, decide_number
-from planner.frameworks.shell.text import known_part, unknown_names, write_unknowns
+from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
 from planner.frameworks.shell.variables import Value, Variables
 from planner.frameworks.shell.words import Words, line_of, source_of
 
@@ -500,7 +500,7 @@ class _Follower:
         opposite = by_machine and line in self.script.variables.opposite
         for item in items:
             patterns = item.children_by_field_name("value")
-            matches = any(fnmatchcase(known_part(text), self.words.value(pattern)) for pattern in patterns)
+            matches = any(fnmatchcase(strip_unknown(text), self.words.value(pattern)) for pattern in patterns)
             if matches != opposite:
                 body = [child for child in item.named_children if child not in patterns]
                 if not names:
@@ -518,7 +518,7 @@ class _Follower:
                 self.script.variables.values[source_of(name)] = value
                 if not self._loops(body):
                     break
-        if not all(map(known_part, values)) and any(map(unknown_names, values)):
+        if not all(map(strip_unknown, values)) and any(map(unknown_names, values)):
             self._forget(before, node)
         return Verdict(True, True)
 

@@ -28,7 +28,7 @@ def unknown_names(text: str) -> list[str]:
     return list(dict.fromkeys(name.translate(SHELLS) for name in NAMES.findall(text)))
 
 
-def known_part(text: str) -> str:
+def strip_unknown(text: str) -> str:
     """Remove the unknown parts of a text: an unset variable of a shell is empty."""
     return NAMES.sub("", text)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from planner.frameworks.shell.text import argument_words, known_part, strip_marks, unknown, unknown_names
+from planner.frameworks.shell.text import argument_words, strip_marks, strip_unknown, unknown, unknown_names
 
 Value: TypeAlias = str | list[str]
 
@@ -193,7 +193,9 @@ class Variables:
     def texts(self) -> dict[str, str]:
         """Return every known variable that is one text, as the environment of a process."""
         known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
-        return {name: known_part(text) for name, text in known.items() if known_part(text) == text or name in LISTS}
+        return {
+            name: strip_unknown(text) for name, text in known.items() if strip_unknown(text) == text or name in LISTS
+        }
 
 
 def _elements(text: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.shell.arithmetic import TARGETS, value_of
-from planner.frameworks.shell.text import Piece, join_pieces, known_part, split, unknown, unknown_names
+from planner.frameworks.shell.text import Piece, join_pieces, split, strip_unknown, unknown, unknown_names
 from planner.frameworks.shell.variables import Value, Variables
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Words:
     ) -> Iterator[Piece]:
         """Apply ``-``, ``=``, ``?`` or ``+``; without a colon an empty value counts as set."""
         name, index, operator, place = what
-        is_set = value is not None and (":" not in operator or bool(known_part("".join(value)) or _names(value)))
+        is_set = value is not None and (":" not in operator or bool(strip_unknown("".join(value)) or _names(value)))
         if is_set and value is not None:
             instead = operator.endswith("+")
             yield from (

@@ -49,7 +49,7 @@ class SmallRunRecord(Record):
     doubts: list[str] = entry("Doubts about the run.")
 
     @classmethod
-    def of(cls, one: AnchorRun) -> SmallRunRecord:
+    def build(cls, one: AnchorRun) -> SmallRunRecord:
         """Build the record of a run."""
         return cls.read(one, differences=list(one.differences), doubts=list(one.case.run.doubts))
 
@@ -81,13 +81,13 @@ class ProjectionRecord(Record):
     advice: list[str] = entry("Advice on further small runs.")
 
     @classmethod
-    def of(cls, found: Projection) -> ProjectionRecord:
+    def build(cls, found: Projection) -> ProjectionRecord:
         """Build the record of a projection."""
         return cls.read(
             found,
             interval=ProjectedIntervalRecord.read(found.interval, probability=COVERAGE),
             parts=list(found.parts),
-            small_runs=[SmallRunRecord.of(one) for one in found.anchor.runs],
+            small_runs=[SmallRunRecord.build(one) for one in found.anchor.runs],
             constants=list(found.anchor.moved),
             advice=list(advice_lines(found.anchor)),
         )
@@ -123,7 +123,7 @@ def projection_text(found: Projection) -> str:
 
 def projection_json(found: Projection) -> str:
     """Write a projection as JSON; seconds and bytes, null where nothing was measured."""
-    return json.dumps(ProjectionRecord.of(found).plain(), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(ProjectionRecord.build(found).plain(), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _lines(found: Projection) -> Iterator[str]:

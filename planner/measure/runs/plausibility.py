@@ -147,13 +147,13 @@ def _require_step(run: Run, facts: Facts) -> None:
             raise SpecError(column, f"{problem}{ask}")
     if run.tflops is not None and run.step_seconds is not None:
         from_time = flops / run.step_seconds / 1e12
-        low, high = FLOPS_BELOW * from_time, FLOPS_ABOVE * from_time * _unmasked_ratio(facts)
+        low, high = FLOPS_BELOW * from_time, FLOPS_ABOVE * from_time * _full_attention_ratio(facts)
         if not low <= run.tflops <= high:
             problem = f"{run.tflops:g} does not agree with step_seconds: allowed: {low:.3g} to {high:.3g}."
             raise SpecError("tflops_per_device", problem)
 
 
-def _unmasked_ratio(facts: Facts) -> float:
+def _full_attention_ratio(facts: Facts) -> float:
     """Return all attention FLOPs over those of the causal half, the other FLOPs included."""
     length = facts.workload.sequence_length
     whole, causal = (model_flops_per_token(facts.model, length, name) for name in ("full", "causal"))

@@ -125,7 +125,7 @@ class Counts:
     by_value: Mapping[tuple[str, str], Counter[Value]]
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Counts:
+    def count(cls, entries: Iterable[Entry]) -> Counts:
         """Count entries of runs."""
         counts: dict[tuple[str, str], Counter[Value]] = {}
         for dimension, among, value in entries:

@@ -322,7 +322,7 @@ class Evidence:
     bits: int = 16
 
     @classmethod
-    def of(cls, key: tuple[str, str, str], where: str, bits: int = 16) -> Evidence:
+    def read(cls, key: tuple[str, str, str], where: str, bits: int = 16) -> Evidence:
         """Return the evidence of runs of a stack line, generation and family."""
         line, generation, family = key
         related = _first_with_runs((line, ANY, family), (line, ANY, ANY))
@@ -418,7 +418,7 @@ def evidence_for(model: Model, cluster: Cluster, workload: Workload) -> Evidence
     software = "any software" if line == ANY else line.capitalize()
     devices = cluster.device.name.removesuffix(CHANGED) if generation == ANY else generation.capitalize()
     where = f"{software} on {devices} with {FAMILIES[family]}"
-    return Evidence.of((line, generation, family), where, num_bits(workload.precision))
+    return Evidence.read((line, generation, family), where, num_bits(workload.precision))
 
 
 def unproven_of(facts: Facts, strategy: Strategy) -> tuple[Unproven, ...]:

@@ -56,7 +56,7 @@ def evidence_rules(facts: Facts, asked: Iterable[str]) -> tuple[Rule, ...]:
 def _rules(
     key: tuple[str, str, str], where: str, bits: int, scale_up_size: int, asked: frozenset[str]
 ) -> tuple[Rule, ...]:
-    known = Evidence.of(key, where, bits)
+    known = Evidence.read(key, where, bits)
     proven = {axis.name: known.proven(axis) for axis in FEATURES}
     alone = (_alone(known, axis, proven[axis.name], scale_up_size) for axis in FEATURES if axis.name not in asked)
     pairs = (

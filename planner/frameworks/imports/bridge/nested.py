@@ -29,7 +29,7 @@ MARKS = (*MEGATRON, *OWN_SECTIONS)
 OPEN = "???"
 
 
-def nested_job(
+def import_nested_job(
     content: Mapping[str, Any],
     source: str,
     recipe: str,

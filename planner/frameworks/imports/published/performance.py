@@ -20,7 +20,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
 from planner.frameworks.imports.named import model_named
-from planner.frameworks.megatron.options import by_option
+from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import unknown_names
 from planner.jobs.document import plain_value, set_entry
@@ -134,7 +134,7 @@ def _read_options(words: Sequence[str]) -> dict[str, str]:
     shorts = {row["short"]: row["option"] for row in known if row["short"]}
     # A short option that is not known here ends the values of the one before, as any option does.
     long = [shorts.get(word, f"-{word}" if SHORT.fullmatch(word) else word) for word in words]
-    found = {name: " ".join(values) for name, values in by_option(long)}
+    found = {name: " ".join(values) for name, values in split_options(long)}
     for name, value in found.items():
         names = unknown_names(value)
         if names and any(name == row["option"] for row in known):

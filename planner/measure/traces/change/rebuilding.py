@@ -196,7 +196,7 @@ class _Rebuilding:
             return False
         return message.operation in REDUCTIONS
 
-    def copied_nanoseconds(self, task: int) -> int:
+    def nanoseconds_of_copy(self, task: int) -> int:
         """Return the nanoseconds of a copied communication; those of replicas are scaled to their number."""
         message, traced = self.tasks.message(task), int(self.source.tasks.duration[task])
         if message is None or self.before.dp == self.after.dp or not self.replicas.have(message):
@@ -213,7 +213,7 @@ class _Rebuilding:
 
     def _rank(self, rank: int) -> None:
         template = self._find_similar_template(rank)
-        writer = RankWriter(self.written, self.tasks, rank, self.copied_nanoseconds, self.is_gradient)
+        writer = RankWriter(self.written, self.tasks, rank, self.nanoseconds_of_copy, self.is_gradient)
         self.written.begins[rank] = 0
         self.written.device_free[rank] = 0
         passes = self.after.passes(rank)

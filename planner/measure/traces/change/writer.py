@@ -107,7 +107,7 @@ class RankWriter:
         is_gradient: Callable[[int], bool],
     ) -> None:
         self.written, self.tasks, self.rank = written, tasks, rank
-        self.copied_nanoseconds, self.is_gradient = retimed, is_gradient
+        self.nanoseconds_of_copy, self.is_gradient = retimed, is_gradient
         self.on_track: dict[int, list[int]] = defaultdict(list)
         """Tasks on each track, in their order."""
         self.open: list[int] = []
@@ -173,7 +173,7 @@ class RankWriter:
         columns = self.tasks.graph.tasks
         number = self.number_of(self.tasks.track(task))
         kind = self.tasks.kind[task]
-        duration = self.copied_nanoseconds(task) if kind == Kind.COMMUNICATION else int(columns.duration[task])
+        duration = self.nanoseconds_of_copy(task) if kind == Kind.COMMUNICATION else int(columns.duration[task])
         one = self.written.add(
             source=task,
             track=number,

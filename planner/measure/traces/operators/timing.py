@@ -217,7 +217,7 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
         if number == 0 and not trace.has_device:
             alone = own_nanoseconds(trace)[layer]
         else:
-            alone = _exposed_nanoseconds(starts, ends, covered_begin, covered_end)
+            alone = _find_exposed_nanoseconds(starts, ends, covered_begin, covered_end)
         rows.append(layer)
         exposed.append(alone)
         hidden.append(overlap_nanoseconds(starts, ends, covered_begin, covered_end))
@@ -246,7 +246,7 @@ def _thread_rows(trace: Trace, iteration: Iteration) -> tuple[NDArray[np.intp], 
     return np.flatnonzero(computes), np.flatnonzero(sends)
 
 
-def _exposed_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
+def _find_exposed_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: Integers) -> Integers:
     """Return the part of each interval that neither earlier ones of its kind nor some others cover."""
     order = np.lexsort((-end, start))
     latest = np.maximum.accumulate(np.append(start[order][:1], end[order]))[:-1] if len(order) else end

@@ -44,7 +44,7 @@ class WhatIfRecord(Record):
     doubts: list[str] = entry("Missing information in the traces, error of the replay, and guesses.")
 
     @classmethod
-    def of(cls, found: WhatIf) -> WhatIfRecord:
+    def build(cls, found: WhatIf) -> WhatIfRecord:
         """Build the record of a changed step."""
         return cls.read(found, before=_windows(found.before), after=_windows(found.after), doubts=list(found.doubts))
 
@@ -55,7 +55,7 @@ def _windows(parts: Mapping[int, Breakdown]) -> dict[str, WindowRecord]:
 
 def what_if_json(found: WhatIf) -> str:
     """Write a changed step as JSON."""
-    return json.dumps(WhatIfRecord.of(found).plain(), indent=2, ensure_ascii=False)
+    return json.dumps(WhatIfRecord.build(found).plain(), indent=2, ensure_ascii=False)
 
 
 def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:

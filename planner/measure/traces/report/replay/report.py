@@ -249,7 +249,7 @@ class ProcessorsRecord(Record):
     fractions: list[Figure] = entry("The share in each of equal parts of the iteration.")
 
     @classmethod
-    def of(cls, use: ProcessorUse) -> ProcessorsRecord:
+    def build(cls, use: ProcessorUse) -> ProcessorsRecord:
         """Build the record of a use."""
         shares = use.shares.reshape(NUM_SHARES, -1).mean(axis=1).tolist()
         return cls.read(use, fractions=[round(share, 4) for share in shares])
@@ -264,12 +264,12 @@ class SideRecord(Record):
     processors: ProcessorsRecord | None = entry("null where no kernel's blocks were recorded.")
 
     @classmethod
-    def of(cls, side: Side) -> SideRecord:
+    def build(cls, side: Side) -> SideRecord:
         """Build the record of a side."""
         return cls.read(
             side,
             tracks=[TrackRecord.read(use) for use in side.streams],
-            processors=None if side.processors is None else ProcessorsRecord.of(side.processors),
+            processors=None if side.processors is None else ProcessorsRecord.build(side.processors),
         )
 
 
@@ -294,15 +294,15 @@ class RankReplayRecord(Record):
     replayed: SideRecord = entry("As it was replayed.")
 
     @classmethod
-    def of(cls, one: RankReplay) -> RankReplayRecord:
+    def build(cls, one: RankReplay) -> RankReplayRecord:
         """Build the record of a rank."""
         return cls.read(
             one,
             iteration=one.iterations.index(one.iteration),
             iterations=list(one.iterations),
             difference_fraction=difference(one.measured.nanoseconds, one.replayed.nanoseconds),
-            measured=SideRecord.of(one.measured),
-            replayed=SideRecord.of(one.replayed),
+            measured=SideRecord.build(one.measured),
+            replayed=SideRecord.build(one.replayed),
         )
 
 
@@ -324,7 +324,7 @@ class CriticalPathRecord(Record):
     parts: list[PathPartRecord] = entry("Its parts, the longest first.")
 
     @classmethod
-    def of(cls, report: ReplayReport) -> CriticalPathRecord:
+    def build(cls, report: ReplayReport) -> CriticalPathRecord:
         """Build the record of a report's path."""
         whole = report.replayed.iteration
         parts = [
@@ -345,7 +345,7 @@ class WrongWaitRecord(Record):
     nanoseconds: int = entry("Nanoseconds that the replay takes longer there; negative: a wait is missing.")
 
     @classmethod
-    def of(cls, one: WrongWait) -> WrongWaitRecord:
+    def build(cls, one: WrongWait) -> WrongWaitRecord:
         """Build the record of a wait."""
         tracks = {name: f"{track.kind} {track.number}" for name, track in _tracks(one)}
         return cls.read(one, **tracks)
@@ -371,16 +371,16 @@ class ReplayRecord(Record):
     doubts: list[str] = entry("Sentences on missing information in the traces, and on inferred dependencies.")
 
     @classmethod
-    def of(cls, report: ReplayReport) -> ReplayRecord:
+    def build(cls, report: ReplayReport) -> ReplayRecord:
         """Build the record of a report."""
         return cls.read(
             report,
             sources=list(report.sources),
             num_tasks=len(report.graph.tasks),
             num_dependencies=len(report.graph.edges),
-            wrong_waits=[WrongWaitRecord.of(one) for one in report.wrong_waits],
-            ranks=[RankReplayRecord.of(one) for one in report.ranks],
-            critical_path=CriticalPathRecord.of(report),
+            wrong_waits=[WrongWaitRecord.build(one) for one in report.wrong_waits],
+            ranks=[RankReplayRecord.build(one) for one in report.ranks],
+            critical_path=CriticalPathRecord.build(report),
             doubts=list(report.doubts),
         )
 
@@ -392,4 +392,4 @@ def replay_json(report: ReplayReport) -> str:
 
 def replay_document(report: ReplayReport) -> dict[str, Any]:
     """Return a replay as plain data."""
-    return ReplayRecord.of(report).plain()
+    return ReplayRecord.build(report).plain()

@@ -196,7 +196,7 @@ class Quantity:
     kind: Kind
 
     @property
-    def description(self) -> str:
+    def example_text(self) -> str:
         """Description of such a number, with an example."""
         return f"{self.kind.name} such as {self.kind.example}"
 

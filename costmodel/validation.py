@@ -245,7 +245,7 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     kind, context = error["type"], error.get("ctx", {})
     hint = _literal_hint(annotation, value) if kind == "literal_error" else _record_hint(annotation)
     if expected := _expectation(error):
-        units = [one.expected for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "expected")]
+        units = [one.example_text for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "example_text")]
         expected = units[0] if units and expected == "a number" else expected
         return f"expected {expected}, got {shown(value)}.", hint
     if kind in LIMITS:

@@ -176,7 +176,7 @@ def a_schedule(copy: Extended) -> None:
     )
     copy.add(
         "costmodel/pipelines/schedules.py",
-        ("    Schedule.ZB_H1: zb_h1_idle_seconds,\n", "    Schedule.LAZY: zb_h1_idle_seconds,\n"),
+        ("    Schedule.ZB_H1: zb_h1_bubble_seconds,\n", "    Schedule.LAZY: zb_h1_bubble_seconds,\n"),
         ("            Schedule.ZB_H1: lambda: pp * chunks,\n", "            Schedule.LAZY: lambda: pp * chunks,\n"),
     )
     copy.edit("constraints/rules/schedules.py", ("(Schedule.GPIPE, Sch", "(Schedule.LAZY, Schedule.GPIPE, Sch"))

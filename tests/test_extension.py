@@ -252,7 +252,10 @@ def test_source_of_operator_times(extend):
     copy.edit("costmodel/facts/calibration.py", ('times: Literal["roofline",', 'times: Literal["doubled", "roofline",'))
     copy.add(
         "costmodel/timing/source.py",
-        ("import MeasuredTimes\n", "from costmodel.timing.doubled import DoubledTimes\n"),
+        (
+            "import MeasuredTimes, build_modified_roofline, theoretical_roofline\n",
+            "from costmodel.timing.doubled import DoubledTimes\n",
+        ),
         (
             "        return theoretical_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)\n",
             '    if device.constants.times == "doubled":\n'

@@ -301,7 +301,7 @@ def test_bytes_of_an_nvfp4_cast():
 )
 def test_kernels_that_cast_one_group(name, casts):
     """A cast in front of each pass; scales of two operands forward, of four backward; magnitudes first where needed."""
-    assert catalog.precision(name).grouped_casts == casts
+    assert catalog.precision(name).casts_per_group == casts
 
 
 @pytest.mark.parametrize("name", catalog.precisions())

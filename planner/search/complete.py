@@ -24,7 +24,7 @@ from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import value_text
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, apply_layout
 from planner.search.clock import Clock
-from planner.search.recipes import add_published
+from planner.search.recipes import add_published, find_published
 from planner.search.runnable import find_runnable, limit_to_runnable_stages
 
 if TYPE_CHECKING:
@@ -184,9 +184,10 @@ def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
             joint, _ = fastest_of(question)
     if not joint.ranked:
         return None
-    job, strategy, seconds = add_published(question, joint)[0]
+    published = tuple(find_published(question))
+    job, strategy, seconds = add_published(published, joint)[0]
     if question.search.simplest:
-        advice = recommend(question, (job, strategy, seconds), joint.of_each, joint.ranked, clock)
+        advice = recommend(question, (job, strategy, seconds), joint.of_each, joint.ranked, published, clock)
         job, strategy = advice.problem, advice.strategy
     own = next((one for one in problem.each if one.settings == job.settings), problem)
     whole = find_runnable(own, set_stages(strategy, given, own.facts), given.names)

@@ -22,7 +22,7 @@ from planner.jobs.problem import Problem, load
 from planner.jobs.recipes import PUBLISHER, Recipe, recipes
 from planner.jobs.run_jobs import References, problem_of, strategy_of
 from planner.jobs.run_table import Run, read_run
-from planner.search.rules import problem_rules
+from planner.search.rules import problem_rules, resources_of
 from planner.uncertainty.intervals import release_name
 from planner.uncertainty.peaks import usual_headroom_bytes
 
@@ -297,37 +297,19 @@ def _add_settings(problem: Problem, run: Run, strategy: Strategy) -> tuple[Probl
     return problem, iter((f"the recipe sets {', '.join(unlike)}",) if unlike else ())
 
 
-def fastest_published(problem: Problem) -> tuple[Problem, Strategy, float] | None:
-    """
-    Find the fastest published layout that is a plan for a job.
-
-    Parameters
-    ----------
-    problem
-        The job; the layout keeps its rules, limits and preferences. Uneven stages are allowed although the search does
-        not try them, unless the job sets ``stages`` itself.
-
-    Returns
-    -------
-    tuple or None
-        The job with its settings, the strategy, and its step in seconds; None without one.
-    """
-    return min(find_published(problem), key=lambda one: one[2], default=None)
-
-
 def published_headroom_bytes(problem: Problem) -> float:
     """Return the device memory to leave free for a published layout: the job's own, else enough for both chances."""
     own = problem.search.memory_headroom_bytes
     return own if problem.search.asks_headroom else min(own, usual_headroom_bytes(problem.facts.cluster))
 
 
-def add_published(problem: Problem, joint: JointOutcome) -> list[tuple[Problem, Strategy, float]]:
-    """Return the strategies of a search, after a published layout that is faster than all of them."""
+def add_published(
+    published: Sequence[tuple[Problem, Strategy, float]], joint: JointOutcome
+) -> list[tuple[Problem, Strategy, float]]:
+    """Return the strategies of a search, after the fastest published layout if that is faster than all of them."""
     found = [(*one, seconds) for one, seconds in zip(joint.ranked, joint.outcome.step_seconds, strict=True)]
-    published = fastest_published(problem) if found else None
-    if published is None or published[2] >= found[0][2]:
-        return found
-    return [published, *found]
+    fastest = min(published, key=lambda one: one[2], default=None)
+    return found if fastest is None or fastest[2] >= found[0][2] else [fastest, *found]
 
 
 def is_set_by_layout(strategy: Strategy, rule: Rule) -> bool:
@@ -336,7 +318,15 @@ def is_set_by_layout(strategy: Strategy, rule: Rule) -> bool:
 
 
 def find_published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]]:
-    """Yield the published layouts that are plans for a job, as in :func:`fastest_published`."""
+    """
+    Yield the published layouts that are plans for a job: its settings, the strategy, and its step in seconds.
+
+    Parameters
+    ----------
+    problem
+        The job; the layout keeps its rules, limits and preferences. Uneven stages are allowed although the search does
+        not try them, unless the job sets ``stages`` itself.
+    """
     if problem.search.candidates is not None or problem.search.num_nodes is not None:
         return
     for job in problem.each:
@@ -351,12 +341,6 @@ def find_published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]
             if violated_by_ranks(own.facts, strategy, rules=needed):
                 continue
             found = estimate(own.facts, strategy)
-            resources = {
-                "device_bytes": found.device_bytes,
-                "host_bytes": found.host_bytes,
-                "memory_headroom_bytes": published_headroom_bytes(job),
-                "step_seconds": found.step_seconds,
-                "bubble_seconds": sum(part.exposed_seconds for part in found.breakdown if part.name == "bubble"),
-            }
+            resources = resources_of(found, published_headroom_bytes(job))
             if not find_violations(own.facts, strategy.decisions() | resources, rules=(*rules.memory, *rules.timed)):
                 yield own, strategy, found.step_seconds

@@ -30,8 +30,7 @@ from planner.search.candidates import OWN, Ints
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.listed import find_broken_rules
 from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
-from planner.search.recipes import find_published
-from planner.search.rules import problem_rules
+from planner.search.rules import problem_rules, resources_of
 from planner.search.solver import new_solver
 from planner.search.space import build_space, strategy_of
 from planner.uncertainty.evidence.counts import architecture_of, read_counts
@@ -278,6 +277,7 @@ def recommend(
     best: tuple[Problem, Strategy, float],
     searched: Sequence[AlternativeOutcome],
     ranked: Sequence[tuple[Problem, Strategy]],
+    published: Sequence[tuple[Problem, Strategy, float]],
     clock: Clock,
 ) -> Recommendation:
     """
@@ -293,13 +293,15 @@ def recommend(
         The job with each combination of settings, and the result of its search.
     ranked
         The best strategies of these searches; those with uneven stages are compared as well.
+    published
+        Published layouts that are plans for the job; they are compared as well.
     clock
         Clock of the time limit.
     """
     chosen, strategy, seconds = best
     limit, fastest = seconds * (1 + problem.search.tolerance), _judge(chosen, strategy)
     same_nodes = [one for one in searched if one.problem.search.num_nodes == chosen.search.num_nodes]
-    whole = [(job, each) for job, each, _ in find_published(problem)]
+    whole = [(job, each) for job, each, _ in published]
     whole += [one for one in ranked if one[1].layout is not None]
     whole += [(one.problem, each) for one in same_nodes for each in _list_whole(one.problem)]
     found = [fastest, *(one for one in (_judge(*each) for each in whole) if one.ticks <= _ticks(limit))]
@@ -354,13 +356,7 @@ def _list_whole(problem: Problem) -> Iterator[Strategy]:
     rules = problem_rules(problem)
     for strategy in candidate_list.whole:
         found = estimate(problem.facts, strategy)
-        resources = {
-            "device_bytes": found.device_bytes,
-            "host_bytes": found.host_bytes,
-            "memory_headroom_bytes": problem.search.memory_headroom_bytes,
-            "step_seconds": found.step_seconds,
-            "bubble_seconds": sum(part.exposed_seconds for part in found.breakdown if part.name == "bubble"),
-        }
+        resources = resources_of(found, problem.search.memory_headroom_bytes)
         if not find_broken_rules(problem, rules, strategy, resources):
             yield strategy
 

@@ -20,6 +20,7 @@ from constraints.rules import topology
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import lacks
 from costmodel.lowering.layer import recomputes
+from costmodel.step.estimate import Estimate
 from costmodel.strategy import (
     GRAPH_MODULES,
     CudaGraphs,
@@ -214,3 +215,14 @@ def needs(rule: Rule) -> set[str]:
     """Return the decisions that a rule depends on."""
     names = set(signature(rule)[1])
     return names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names
+
+
+def resources_of(estimated: Estimate, memory_headroom_bytes: float) -> dict[str, float]:
+    """Return the figures of an estimated strategy that rules of memory and time depend on."""
+    return {
+        "device_bytes": estimated.device_bytes,
+        "host_bytes": estimated.host_bytes,
+        "memory_headroom_bytes": memory_headroom_bytes,
+        "step_seconds": estimated.step_seconds,
+        "bubble_seconds": sum(part.exposed_seconds for part in estimated.breakdown if part.name == "bubble"),
+    }

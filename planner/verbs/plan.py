@@ -39,8 +39,8 @@ from planner.search.complete import CompletedBy, complete, fastest_of, read_aske
 from planner.search.domains import allow_idle_nodes, says_how_many
 from planner.search.freed_memory import releases_memory
 from planner.search.listed import check_list
-from planner.search.recipes import add_published
-from planner.search.rules import problem_rules
+from planner.search.recipes import add_published, find_published
+from planner.search.rules import problem_rules, resources_of
 from planner.search.runnable import limit_to_runnable_stages, require_runnable
 from planner.uncertainty.evidence.gaps import list_gaps
 from planner.uncertainty.intervals import noise_fraction
@@ -96,14 +96,15 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     conventions = conventions_of(chosen.facts)
     parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
     searched = [(one.searched, one.outcome) for one in parts]
-    ranked = add_published(problem, joint)
+    published = tuple(find_published(problem)) if joint.ranked else ()
+    ranked = add_published(published, joint)
     plans = [evaluate(replace(job, top=problem.top), each) for job, each, _ in ranked[: problem.top]]
     fastest = plans[0] if plans else None
     log_event(__name__, "search ended", status=outcome.status, gap=outcome.gap, plans=len(plans))
     advice = None
     if problem.search.simplest and ranked:
         log_event(__name__, "preferred plans are looked for")
-        advice = recommend(problem, ranked[0], parts, joint.ranked, clock)
+        advice = recommend(problem, ranked[0], parts, joint.ranked, published, clock)
         if not advice.is_fastest:
             plans = _put_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
     return PlanReport(
@@ -295,13 +296,7 @@ def _find_broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...
     rules, limits = problem_rules(problem), problem.search
     of_search = {*rules.bounds, *rules.preferences}
     asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in of_search]
-    resources = {
-        "device_bytes": estimated.device_bytes,
-        "host_bytes": estimated.host_bytes,
-        "memory_headroom_bytes": limits.memory_headroom_bytes if limits.asks_headroom else 0.0,
-        "step_seconds": estimated.step_seconds,
-        "bubble_seconds": sum(part.exposed_seconds for part in estimated.breakdown if part.name == "bubble"),
-    }
+    resources = resources_of(estimated, limits.memory_headroom_bytes if limits.asks_headroom else 0.0)
     return find_violations(problem.facts, estimated.strategy.decisions() | resources, rules=asked)
 
 

@@ -270,7 +270,7 @@ PATHS = {
 
 @pytest.mark.parametrize("name", PATHS)
 def test_the_machine_decides_no_degree(name, tmp_path):
-    """What it decides is asked for where an option that is read hangs on it, and what is said counts."""
+    """A decision is asked for where an option that is read hangs on it, and the given answer counts."""
     before, line, expected = PATHS[name]
     path = tmp_path / "run.sh"
     path.write_text(f"#!/bin/bash\n\n{before}\n{TRAIN} --tensor-model-parallel-size $TP\n")

@@ -64,7 +64,7 @@ def every_strategy(problem):
 
 
 def amounts(problem, found):
-    """What the criteria before memory say of an estimated strategy with even stages."""
+    """Amounts of an estimated strategy with even stages, by the criteria before memory."""
     given = found.strategy.decisions() | {"device_mebibytes": found.device_bytes / 2**20, "is_uneven": False}
     return tuple(float(one.amount(problem, given)) for one in ORDER if one.name != "memory")
 

@@ -1,20 +1,14 @@
-"""
-Encode candidates for CP-SAT: a literal per candidate, an integer variable per decision, linear memory constraints.
-
-Wide tables and multiplications are 10 to 100 times slower than literals with linear constraints (measured on Llama-3
-405B and DeepSeek-V3). Only strategies that the rules allow have a literal; forbidden ones are not in the model.
-"""
+"""Strategies in the solver's integers: seconds as ticks, bytes as MiB, without a change of any rule's answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.cp_sat import cp_model
+from costmodel.strategy import DECISIONS
 
 MIB_BYTES = 2**20
 
@@ -43,12 +37,15 @@ class Candidates:
         Step time in ticks, rounded to the nearest.
     device_mebibytes, host_mebibytes
         Memory of the fullest device and of its share of the host, rounded up.
+    allowed
+        True where the rules allow the strategy, as arrays say; a model has the rules themselves.
     """
 
     decisions: Mapping[str, Ints]
     ticks: Ints
     device_mebibytes: Ints
     host_mebibytes: Ints
+    allowed: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.ticks)
@@ -60,6 +57,7 @@ class Candidates:
             ticks=self.ticks[which],
             device_mebibytes=self.device_mebibytes[which],
             host_mebibytes=self.host_mebibytes[which],
+            allowed=self.allowed[which],
         )
 
 
@@ -77,55 +75,28 @@ class Capacity:
     device_mebibytes: int
     host_mebibytes: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Encoding:
-    """
-    A CP-SAT model with its literals and variables.
-
-    Parameters
-    ----------
-    model
-        The CP-SAT model.
-    literals
-        One per candidate; true if it is chosen.
-    variables
-        One integer variable per decision.
-    """
-
-    model: cp_model.CpModel
-    literals: list[cp_model.IntVar]
-    variables: dict[str, cp_model.IntVar]
+    def holds(self, device_mebibytes: Ints, host_mebibytes: Ints) -> NDArray[np.bool_]:
+        """Tell whether memory fits."""
+        return np.asarray((device_mebibytes <= self.device_mebibytes) & (host_mebibytes <= self.host_mebibytes))
 
 
-def encode(candidates: Candidates, capacity: Capacity) -> Encoding:
-    """
-    Build the model: exactly one candidate, its decisions, within memory, with the least step time.
-
-    Parameters
-    ----------
-    candidates
-        Candidates to choose from, at least one.
-    capacity
-        Memory that the chosen candidate may take.
-    """
-    model = cp_model.CpModel()
-    literals = [model.new_bool_var("") for _ in range(len(candidates))]
-    model.add_exactly_one(literals)
-    variables = {name: _channel(model, literals, name, values) for name, values in candidates.decisions.items()}
-    model.add(_sum_weighted(literals, candidates.device_mebibytes) <= capacity.device_mebibytes)
-    model.add(_sum_weighted(literals, candidates.host_mebibytes) <= capacity.host_mebibytes)
-    model.minimize(_sum_weighted(literals, candidates.ticks))
-    return Encoding(model=model, literals=literals, variables=variables)
-
-
-def concatenate_candidates(some: Sequence[Candidates]) -> Candidates:
-    """Concatenate candidates."""
+def concatenate_candidates(some: Iterable[Candidates]) -> Candidates:
+    """Concatenate candidates with every decision; without any of them the result is empty."""
+    empty = np.zeros(0, dtype=np.int64)
+    nothing = Candidates(
+        decisions=dict.fromkeys(DECISIONS, empty),
+        ticks=empty,
+        device_mebibytes=empty,
+        host_mebibytes=empty,
+        allowed=empty.astype(bool),
+    )
+    every = (nothing, *some)
     return Candidates(
-        decisions={name: np.concatenate([one.decisions[name] for one in some]) for name in some[0].decisions},
-        ticks=np.concatenate([one.ticks for one in some]),
-        device_mebibytes=np.concatenate([one.device_mebibytes for one in some]),
-        host_mebibytes=np.concatenate([one.host_mebibytes for one in some]),
+        decisions={name: np.concatenate([one.decisions[name] for one in every]) for name in DECISIONS},
+        ticks=np.concatenate([one.ticks for one in every]),
+        device_mebibytes=np.concatenate([one.device_mebibytes for one in every]),
+        host_mebibytes=np.concatenate([one.host_mebibytes for one in every]),
+        allowed=np.concatenate([one.allowed for one in every]),
     )
 
 
@@ -169,16 +140,3 @@ def bytes_to_mebibytes(nbytes: NDArray[np.float64], fits: NDArray[np.bool_], cap
 def capacity_mebibytes(nbytes: float) -> int:
     """Round capacity down to MiB; nothing fits into a negative one."""
     return int(np.floor(min(max(nbytes / MIB_BYTES, -1), MAX_MEBIBYTES)))
-
-
-def _channel(model: cp_model.CpModel, literals: list[cp_model.IntVar], name: str, values: Ints) -> cp_model.IntVar:
-    domain = sorted(set(values.tolist()))
-    if len(domain) == 1:
-        return model.new_constant(domain[0])
-    variable = model.new_int_var_from_domain(cp_model.Domain.from_values(domain), name)
-    model.add(_sum_weighted(literals, values) == variable)
-    return variable
-
-
-def _sum_weighted(literals: list[cp_model.IntVar], weights: Ints) -> Any:
-    return cp_model.LinearExpr.weighted_sum(literals, weights.tolist())

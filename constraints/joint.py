@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.cp_sat import cp_model
-from constraints.encoding import Capacity
+from constraints.encoding import Candidates, Capacity
 from constraints.rule import Rule, sentence
 from constraints.rules import memory, topology
 from costmodel.errors import SpecError
@@ -68,16 +68,25 @@ class CostTables:
     others: Mapping[str, Ints]
     ticks: Ints
 
+    @classmethod
+    def build(cls, candidates: Candidates, others: Iterable[str]) -> CostTables:
+        """Divide strategies into their memory, by all decisions but ``others``, and their step time."""
+        of_memory = {name: values for name, values in candidates.decisions.items() if name not in set(others)}
+        device, host = candidates.device_mebibytes, candidates.host_mebibytes
+        first, combination = _distinct([*of_memory.values(), device, host])
+        return cls(
+            combinations={name: values[first] for name, values in of_memory.items()},
+            device_mebibytes=device[first],
+            host_mebibytes=host[first],
+            combination=combination,
+            others={name: values for name, values in candidates.decisions.items() if name not in of_memory},
+            ticks=candidates.ticks,
+        )
+
     @property
     def domains(self) -> dict[str, Ints]:
         """Values of each decision that occur in the tables."""
         return {name: np.unique(values) for name, values in (*self.combinations.items(), *self.others.items())}
-
-    @property
-    def strategies(self) -> dict[str, Ints]:
-        """Values of every decision and the memory of each strategy, shape (E,)."""
-        shared = {**self.combinations, "device_mebibytes": self.device_mebibytes, "host_mebibytes": self.host_mebibytes}
-        return {name: values[self.combination] for name, values in shared.items()} | dict(self.others)
 
     def columns(self, names: Iterable[str]) -> dict[str, Ints]:
         """Return the values of some decisions: per combination if those hold them all, otherwise per strategy."""
@@ -102,12 +111,20 @@ class JointModel:
     num_rules, num_constraints
         Number of rules in the model; number of constraints made from them. The other rules are domains of variables, or
         hold for all remaining values.
+    num_combinations
+        Rows of the memory's table.
     """
 
     model: cp_model.CpModel
     variables: Variables
     num_rules: int
     num_constraints: int
+    num_combinations: int
+
+    def forbid(self, values: Mapping[str, int]) -> None:
+        """Forbid some values of decisions together, so that the next solution has others."""
+        chosen = [self.variables[name] for name in values]
+        self.model.add_forbidden_assignments(chosen, [tuple(values.values())]).with_name("another group is asked for")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +204,18 @@ def joint_model(
         variables=posting.variables,
         num_rules=len(rules) + num_memory,
         num_constraints=posting.num_constraints,
+        num_combinations=0 if tables is None else len(tables.device_mebibytes),
     )
+
+
+def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Return the first of each set of equal rows, and the number of each row's set."""
+    number = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values, place = np.unique(column, return_inverse=True)
+        if len(values) > 1:  # numbers are made dense again, so that they stay below the square of the rows
+            number = np.unique(number * len(values) + place, return_inverse=True)[1]
+    return np.unique(number, return_index=True)[1], number
 
 
 def narrow_domains(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints]) -> dict[str, Ints]:

@@ -167,9 +167,8 @@ def _count_pruned(effort: SearchStats) -> str:
         "by the lower bound of their degrees": effort.num_bounded,
         "by the lower bound of their features": pruned.bounded,
         "by a rule on the step time": pruned.infeasible_time,
-        "with slower overlaps": pruned.folded,
-        "slower than the best so far": pruned.cut,
-        "dominated in time and memory": pruned.dominated,
+        "slower than the margin above the best so far": pruned.cut,
+        "with needless modules recomputed": pruned.dominated,
         "beyond the memory": pruned.unfit,
         "not reached before the time limit": effort.size - pruned.tabulated - effort.num_bounded,
     }

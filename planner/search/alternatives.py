@@ -8,7 +8,6 @@ more than the first, and each still proves that it has nothing better.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
@@ -197,17 +196,18 @@ def _drop_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
 
 def _search_all(each: Sequence[Problem], formulas: Formulas, clock: Clock, rivals: Rivals) -> list[Outcome]:
     """Search each combination, cut by those before it; each may take half of the time left, the last one all."""
-    first = Search(each[0], formulas)
+    tolerance = each[0].search.tolerance if each[0].search.simplest else 0.0
+    first = Search(each[0], formulas, tolerance)
     outcomes: dict[int, Outcome] = {}
     order = _order(each, first, formulas)
     for position, number in enumerate(order):
         if outcomes and clock.is_over:
             outcomes[number] = _empty_outcome(outcomes[order[0]])
             continue
-        run = Search(each[number], formulas) if number else first
+        run = Search(each[number], formulas, tolerance) if number else first
         run.compete_with(rivals.merge(rivals_of((each[number], one) for number, one in outcomes.items())))
         share = 1.0 if position == len(order) - 1 else 0.5
-        run.deadline = time.perf_counter() + share * max(clock.seconds_left, SHORTEST_SECONDS)
+        run.clock = Clock(seconds=share * max(clock.seconds_left, SHORTEST_SECONDS))
         outcomes[number] = run.run()
     return [outcomes[number] for number in range(len(each))]
 

@@ -2,13 +2,12 @@
 Branch and bound over the rows of the space, with CP-SAT inside, to a proven optimum.
 
 Rows are taken in the order of a lower bound of their step time, which depends on their degrees alone. Of each batch of
-rows, only the recomputation and offloading that may fit and win are kept. They are tabulated with all other features
-and reduced to candidates. CP-SAT selects one candidate within the memory. Its step time cuts the rest: slower rows and
-candidates are skipped. The search ends when the next row's bound is above that time.
+rows, only the recomputation and offloading that may fit and win are kept. They are costed with all other features. The
+best strategies so far, by arrays, cut the rest: rows and strategies that are slower than a margin above them are
+skipped. When no row is left, one CP-SAT model with every rule and the memory chooses among all that were costed:
+the fastest strategy, then the fastest of another group, and so on.
 
-Ties are broken outside the solver. Among equally fast overlaps, graphs and dispatchers that change time alone, a
-candidate takes the fewest. Among candidates with equal ticks the smaller device memory wins, then the smaller host
-memory, both in MiB. Then the smaller values of the decisions win, in the order of ``DECISIONS``.
+Ties are broken outside the solver (:func:`planner.search.candidates.sort_by_preference`).
 
 The objective ``total_time`` orders strategies as ``step_time`` does. Failures, recovery and the cost of a checkpoint
 are facts of the job; with them given, its total time grows with its step time.
@@ -16,14 +15,12 @@ are facts of the job; with them given, its total time grows with its step time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from logging import DEBUG
 
 import numpy as np
-from numpy.typing import NDArray
 
 from constraints.conflict import Conflict
 from constraints.cp_sat import cp_model
@@ -31,10 +28,7 @@ from constraints.encoding import (
     MAX_TICKS,
     TICK_SECONDS,
     Candidates,
-    Capacity,
-    Encoding,
     concatenate_candidates,
-    encode,
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
@@ -47,16 +41,37 @@ from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
+from planner.search.candidates import (
+    OWN,
+    CostLike,
+    CostTable,
+    Formulas,
+    Ints,
+    Pruned,
+    SecondsFunction,
+    sort_by_preference,
+)
+from planner.search.clock import Clock
 from planner.search.incumbents import Found, IncumbentPool, Rivals
 from planner.search.listed import cost_whole, rules_for
+from planner.search.margin import Margin, keep_fastest
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stages.exchanges import descend, least_layers, write_out_layout
 from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, stage_restrictions
 
-FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 4, 4096
-"""Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
+FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 256, 4, 4096
+"""
+Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small.
+
+Once the wanted strategies have rivals to beat, all rows that are left are one batch of at most the largest size.
+"""
+
+FEW_ROWS = 64
+"""Rows of a batch, those with the least bounds by time and memory, whose strategies cut the others."""
+
+MOST_PLAIN = 256
+"""Rows whose plainest strategy is costed for the solver even if it does not fit."""
 
 BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12
 """Rows whose bounds, and rows whose memory is computed at once; the clock is read between such blocks."""
@@ -108,9 +123,9 @@ class SearchStats:
     pruned
         Strategies of the tabulated rows, and the number left out for each reason.
     num_candidates
-        Number of CP-SAT's literals.
+        Strategies in the tables of CP-SAT's model that the other rules allow.
     num_unfit
-        Candidates among them that were too large for device or host.
+        Strategies among them that are too large for device or host.
     num_solves
         Number of CP-SAT runs.
     stages
@@ -169,6 +184,8 @@ class Outcome:
         Lower bound of each row of the space in ticks.
     stages_differ
         True where uneven stages were searched. The proof for them compares sums over ranks alone.
+    margin
+        Every strategy with even stages within the tolerance of the fastest one; None where none was asked for.
     """
 
     status: Status
@@ -184,6 +201,7 @@ class Outcome:
     ticks: int = 0
     row_bounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False)
     stages_differ: bool = False
+    margin: Margin | None = field(default=None, repr=False, compare=False)
 
 
 def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
@@ -210,24 +228,28 @@ class Search:
         Job to plan, each setting with one value.
     formulas
         Formulas of cost.
+    tolerance
+        Margin above the fastest strategy up to which all strategies are tabulated, as a fraction of its step.
     """
 
-    def __init__(self, problem: Problem, formulas: Formulas) -> None:
-        self.started = time.perf_counter()
-        self.deadline = self.started + problem.search.time_limit_seconds
+    def __init__(self, problem: Problem, formulas: Formulas, tolerance: float = 0.0) -> None:
+        self.clock = Clock(seconds=problem.search.time_limit_seconds)
         self.rivals = Rivals()
         self.problem = problem
         self.formulas = formulas
         self.space = build_space(problem)
         log_event(__name__, "space built", strategies=self.space.size, rows=self.space.num_rows)
         self.cost_table = CostTable.build(problem, self.space, formulas)
-        self.incumbents = IncumbentPool(top=problem.top)
+        self.incumbents = IncumbentPool(top=problem.top, tolerance=tolerance)
         self.even: dict[Hashable, Strategy] = {}
         self.stage_effort = StageSearchStats()
-        self.bounds = bound_rows(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
+        self.row_bounds = bound_rows(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
+        self.bounds = self.row_bounds.copy()  # raised where the memory of a row is bounded as well
         self.group_of_row = self.space.groups(GROUP_DECISIONS)
         self.unresolved_ticks = MAX_TICKS
         self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
+        self.costed: list[tuple[Candidates, Ints]] = []
+        self.margin: Margin | None = None
         self.num_candidates = self.num_unfit = self.num_solves = 0
         self.pruned = Pruned()
         self.solve_seconds = 0.0
@@ -237,7 +259,7 @@ class Search:
     def seconds_left(self) -> float:
         """Seconds until the time limit, less the time of the final check of the strategies in hand."""
         checks = CHECK_SECONDS * min(len(self.incumbents.groups), self.incumbents.top)
-        return self.deadline - checks - time.perf_counter()
+        return self.clock.seconds_left - checks
 
     def compete_with(self, rivals: Rivals) -> None:
         """Cut by the results of other searches for the same job; groups are tuples of ``GROUP_DECISIONS``."""
@@ -254,10 +276,9 @@ class Search:
         for rows in self.batches():
             self.tabulated[rows] = True
             for block, row in self.affordable(*self.promising(rows)):
-                if self.problem.variants == "all":
-                    self.collect(block)
-                else:
-                    self.compete(block, self.group_of_row[row])
+                self.compete(block, self.group_of_row[row])
+        if self.problem.variants != "all" and self.incumbents.groups:
+            self.decide()
         if self.stages_may_differ:
             self.share_out()
         cost_whole(self)
@@ -335,7 +356,7 @@ class Search:
     def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints, Ints]:
         """Return the part of some rows that may matter, with the space's row and a bound in ticks of each."""
         every_set = self.problem.variants == "all" or bool(self.space.rules.timed)  # also needless ones
-        cuts = self.cuts(self.group_of_row[rows])
+        cuts = self.reaches(self.group_of_row[rows])
         block, row, ticks, pruned = self.cost_table.promising(rows, cuts, every_set=every_set)
         self.pruned += pruned
         return block, row, ticks
@@ -346,34 +367,35 @@ class Search:
 
         The size of a part follows from the time left and the pace so far. The rest is left out when time is up.
         """
-        waiting, size = np.argsort(ticks, kind="stable"), FIRST_BATCH_ROWS
+        waiting, size = np.argsort(ticks, kind="stable"), FEW_ROWS
         while len(waiting):
             if self.seconds_left <= 0:
                 self.leave(int(ticks[waiting].min()))
                 return
             size = max(1, int(min(size, self.seconds_left / (self.pace * block.width))))
-            part, began = np.sort(waiting[:size]), time.perf_counter()
+            part, began = np.sort(waiting[:size]), self.clock.elapsed
             yield block.take(part), row[part]
-            self.pace = max(time.perf_counter() - began, SHORTEST_SECONDS) / (len(part) * block.width)
+            self.pace = max(self.clock.elapsed - began, SHORTEST_SECONDS) / (len(part) * block.width)
             waiting, size = waiting[size:], BATCH_GROWTH * size
-            within = ticks[waiting] <= self.cuts(self.group_of_row[row[waiting]])
+            within = ticks[waiting] <= self.reaches(self.group_of_row[row[waiting]])
             num_cut = int(block.row_sizes[waiting[~within]].sum())
             self.pruned += Pruned(tabulated=num_cut, bounded=num_cut)
             waiting = waiting[within]
 
     def compete(self, block: CandidateBlock, groups: Ints) -> None:
-        """Search the best strategy of each group."""
-        competitors = groups if self.incumbents.top > 1 else np.zeros_like(groups)
-        candidates, row, pruned = self.cost_table.fastest(block, self.incumbents.cuts(groups), competitors)
-        self.pruned += pruned
-        if len(candidates):
-            self.select(candidates, groups[row])
-
-    def collect(self, block: CandidateBlock) -> None:
-        """Search the best strategies of any group; each is compared by itself, without a solver."""
-        found, pruned = self.cost_table.variants(block, self.incumbents.cut, self.incumbents.top)
-        self.pruned += pruned
-        self.incumbents.add_all(Found.build(found, index) for index in range(len(found)))
+        """Cost a box; keep the best strategy of each group, and all that are of interest beside it."""
+        reaches = self.reaches(groups)
+        costed = self.cost_table.cost(block, reaches)
+        if self.problem.variants == "all":  # each is compared by itself, without a solver
+            kept, _ = costed.within(reaches)
+            kept = kept.take(sort_by_preference(kept)[: self.incumbents.top])
+            self.incumbents.add_all(Found.build(kept, index) for index in range(len(kept)))
+        else:
+            best, row = costed.best(self.cuts(groups), groups)
+            self.incumbents.add_candidates(best, groups[row])
+            kept, row = costed.within(self.reaches(groups), self.incumbents.margin)
+            self.costed.append((kept, groups[row]))
+        self.pruned += costed.count_left_out(reaches, kept)
 
     def cuts(self, groups: Ints) -> Ints:
         """Return the upper bound of each group, in ticks."""
@@ -382,6 +404,10 @@ class Search:
             if self.problem.variants == "all"
             else self.incumbents.cuts(groups)
         )
+
+    def reaches(self, groups: Ints) -> Ints:
+        """Return the ticks above which no strategy of each group is of interest."""
+        return self.cuts(groups) if self.problem.variants == "all" else self.incumbents.reaches(groups)
 
     def keep_uneven(self, group: int, strategy: Strategy, cost: CostLike) -> None:
         """Keep a strategy with uneven stages."""
@@ -411,7 +437,7 @@ class Search:
         """Yield rows that may still matter, best bound first, until none is left or time is up."""
         order = np.argsort(self.bounds, kind="stable")
         position, size, doubted = 0, FIRST_BATCH_ROWS, False
-        while position < len(order) and self.bounds[order[position]] <= self.incumbents.cut:
+        while position < len(order) and self.bounds[order[position]] <= self.incumbents.reach:
             if self.seconds_left <= 0:
                 self.leave(int(self.bounds[order[position]]))
                 return
@@ -422,11 +448,30 @@ class Search:
                     return
                 yield np.array([feasible])
                 continue
-            rows, began = order[position : position + size], time.perf_counter()
+            rows, began = order[position : position + size], self.clock.elapsed
             self.log_progress(position, int(self.bounds[order[position]]))
-            yield np.sort(rows[self.bounds[rows] <= self.incumbents.cut])
-            affordable = int(self.seconds_left * len(rows) / max(time.perf_counter() - began, SHORTEST_SECONDS))
-            position, size = position + size, max(1, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS, affordable))
+            yield from self.best_first(rows[self.bounds[rows] <= self.incumbents.reach])
+            affordable = int(self.seconds_left * len(rows) / max(self.clock.elapsed - began, SHORTEST_SECONDS))
+            growth = LARGEST_BATCH_ROWS if self.incumbents.cut < MAX_TICKS else BATCH_GROWTH
+            position, size = position + size, max(1, min(growth * size, LARGEST_BATCH_ROWS, affordable))
+
+    def best_first(self, rows: Ints) -> Iterator[Ints]:
+        """Yield a few rows with the least bounds by time and memory, which cut the others, then the others."""
+        if len(rows) > FEW_ROWS:
+            bounds = self.cost_table.bound_by_memory(rows)
+            unfit = rows[bounds > MAX_TICKS]
+            self.tabulated[unfit] = True
+            num_unfit = int(self.space.row_sizes[unfit].sum())
+            self.pruned += Pruned(tabulated=num_unfit, unfit=num_unfit)
+            self.bounds[rows] = np.maximum(self.bounds[rows], bounds)
+            rows = rows[np.argsort(bounds, kind="stable")]
+        for part in (rows[:FEW_ROWS], rows[FEW_ROWS:]):
+            near = part[self.bounds[part] <= self.incumbents.reach]
+            if len(near) and self.seconds_left <= 0:
+                self.leave(int(self.bounds[near].min()))
+                return
+            if len(near):
+                yield np.sort(near)
 
     def log_progress(self, position: int, bound: int) -> None:
         """Log the progress: rows done, the best step so far, and its lower bound."""
@@ -440,76 +485,75 @@ class Search:
 
     def feasible_row(self) -> int | None:
         """Return a row with a strategy that fits into memory, however slow; None ends the search."""
-        found = []
         for start in range(0, self.space.num_rows, MEMORY_ROWS):
             if self.seconds_left <= 0:
                 self.leave(int(self.bounds.min()))
                 return None
-            found.append(self.cost_table.smallest(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows))))
-        candidates, rows = (
-            concatenate_candidates([some for some, _ in found]),
-            np.concatenate([row for _, row in found]),
-        )
-        encoding = self.encode(candidates)
-        status, solver = self.solve(encoding.model, one_of_many=True)
-        if status == cp_model.UNKNOWN:
-            self.leave(int(self.bounds.min()))
-        if status in (cp_model.UNKNOWN, cp_model.INFEASIBLE):
-            return None
-        return int(rows[[solver.boolean_value(literal) for literal in encoding.literals].index(True)])
+            fitting = self.cost_table.fitting(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows)))
+            if len(fitting):
+                return int(fitting[0])
+        return None
 
-    # --- select --------------------------------------------------------------------------------------------
+    # --- decide --------------------------------------------------------------------------------------------
 
-    def select(self, candidates: Candidates, groups: Ints) -> None:
-        """
-        Let CP-SAT choose candidates.
-
-        With several wanted strategies each group has a model of its own. Groups with the fastest candidates come
-        first, since their results cut the others.
-        """
-        competitors = groups if self.incumbents.top > 1 else np.zeros_like(groups)
-        order = np.lexsort([candidates.ticks, competitors])
-        parts = np.split(order, np.flatnonzero(np.diff(competitors[order])) + 1)
-        for part in sorted(parts, key=lambda one: int(candidates.ticks[one[0]])):
-            if self.seconds_left <= 0:
-                self.leave(int(candidates.ticks[part[0]]))
+    def decide(self) -> None:
+        """Let CP-SAT choose the fastest strategy of each group, best first, among all that were costed."""
+        candidates, groups = self.gather()
+        usable = self.cost_table.usable(candidates)
+        self.num_candidates, self.num_unfit = int(candidates.allowed.sum()), int((candidates.allowed & ~usable).sum())
+        near = np.flatnonzero(candidates.ticks <= np.where(usable, self.incumbents.cuts(groups), self.incumbents.cut))
+        candidates, groups, usable = candidates.take(near), groups[near], usable[near]
+        everything = concatenate_candidates([candidates, self.plainest()])
+        margin = Margin(problem=self.problem, space=self.space, candidates=everything, cut=self.incumbents.cut)
+        joint, chosen = margin.build_model(), dict[Hashable, Found]()
+        while len(chosen) < min(self.incumbents.top, len(self.incumbents.groups)):
+            status, solver = self.solve(joint.model)
+            if status == cp_model.INFEASIBLE:
+                break
+            if status != cp_model.OPTIMAL:
+                left = {group: found for group, found in self.incumbents.groups.items() if group not in chosen}
+                self.leave(min(found.ticks for found in left.values()))
+                self.incumbents.groups = {**chosen, **left}
                 return
-            fast = np.sort(part[candidates.ticks[part] <= self.incumbents.cut])
-            self.pruned += Pruned(cut=len(part) - len(fast))
-            if len(fast):
-                self.select_one(candidates.take(fast), groups[fast])
+            equal = np.flatnonzero((candidates.ticks == round(solver.objective_value)) & usable)
+            equal = equal[[group not in chosen for group in groups[equal].tolist()]]
+            first = int(equal[sort_by_preference(candidates.take(equal))[0]])
+            chosen[int(groups[first])] = Found.build(candidates, first)
+            joint.forbid({name: int(candidates.decisions[name][first]) for name in GROUP_DECISIONS})
+        self.incumbents.groups = chosen
 
-    def select_one(self, candidates: Candidates, groups: Ints) -> None:
-        """Let CP-SAT choose one candidate."""
-        encoding = self.encode(candidates)
-        status, solver = self.solve(encoding.model, one_of_many=True)
-        if status in (cp_model.FEASIBLE, cp_model.UNKNOWN):
-            proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
-            self.leave(max(proven, int(candidates.ticks.min())))
-        if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
-            chosen = self.choose_preferred(candidates, candidates.ticks == round(solver.objective_value))
-            self.incumbents.add(int(groups[chosen]), Found.build(candidates, chosen))
+    def gather(self) -> tuple[Candidates, Ints]:
+        """Return all costed strategies of interest, and their groups; keep the margin for later questions."""
+        candidates = concatenate_candidates(one for one, _ in self.costed)
+        groups, usable = np.concatenate([own for _, own in self.costed]), self.cost_table.usable(candidates)
+        self.costed.clear()
+        reaches = np.where(usable, self.incumbents.reaches(groups), self.incumbents.margin)
+        kept = np.flatnonzero((candidates.ticks <= reaches) & keep_fastest(candidates.ticks, usable))
+        self.pruned += Pruned(cut=int(candidates.allowed.sum()) - int(candidates.allowed[kept].sum()))
+        candidates, groups = candidates.take(kept), groups[kept]
+        if self.incumbents.tolerance:
+            near = np.flatnonzero(candidates.ticks <= self.incumbents.margin)
+            self.margin = Margin(
+                problem=self.problem,
+                space=self.space,
+                candidates=candidates.take(near),
+                cut=self.incumbents.margin,
+                is_complete=self.unresolved_ticks > self.incumbents.margin,
+            )
+        return candidates, groups
 
-    def choose_preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
-        """Return the preferred candidate among those that fit and are equally fast."""
-        fit = _fitting(candidates, self.cost_table.capacity)
-        return min(np.flatnonzero(which & fit).tolist(), key=lambda index: Found.build(candidates, index))
+    def plainest(self) -> Candidates:
+        """Return the plainest strategies of the rows with the least bounds that are fast and do not fit."""
+        rows = np.argsort(self.row_bounds, kind="stable")[:MOST_PLAIN]
+        rows = rows[self.row_bounds[rows] <= self.incumbents.margin]
+        plain = self.cost_table.cost_plain(rows)
+        return plain.take(np.flatnonzero((plain.ticks <= self.incumbents.margin) & ~self.cost_table.usable(plain)))
 
-    def encode(self, candidates: Candidates) -> Encoding:
-        """Build the model of some candidates, and count them."""
-        room = self.cost_table.capacity
-        self.num_candidates += len(candidates)
-        self.num_unfit += int(np.sum(~_fitting(candidates, room)))
-        return encode(candidates, room)
-
-    def solve(
-        self, model: cp_model.CpModel, *, one_of_many: bool = False
-    ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+    def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """Run CP-SAT with the settings of :func:`new_solver`."""
-        solver = new_solver(self.seconds_left, one_of_many=one_of_many)
-        started = time.perf_counter()
+        solver, began = new_solver(self.seconds_left), self.clock.elapsed
         status = solver.solve(model)
-        self.solve_seconds += time.perf_counter() - started
+        self.solve_seconds += self.clock.elapsed - began
         self.num_solves += 1
         assert status != cp_model.MODEL_INVALID, model.validate()
         return status, solver
@@ -533,8 +577,9 @@ class Search:
             effort=self.effort(),
             space=self.space,
             ticks=best[0].ticks if best else 0,
-            row_bounds=self.bounds,
+            row_bounds=self.row_bounds,
             stages_differ=self.stages_may_differ and bool((self.space.rows["pp"] > 1).any()),
+            margin=self.margin,
         )
 
     def checked_seconds(self, found: Found) -> float:
@@ -562,7 +607,7 @@ class Search:
 
     def effort(self) -> SearchStats:
         """Return the effort so far."""
-        elapsed = time.perf_counter() - self.started
+        elapsed = self.clock.elapsed
         return SearchStats(
             raw_size=self.space.raw_size,
             size=self.space.size,
@@ -578,11 +623,6 @@ class Search:
             build_seconds=elapsed - self.solve_seconds,
             solve_seconds=self.solve_seconds,
         )
-
-
-def _fitting(candidates: Candidates, room: Capacity) -> NDArray[np.bool_]:
-    """Mark the candidates that fit into memory."""
-    return (candidates.device_mebibytes <= room.device_mebibytes) & (candidates.host_mebibytes <= room.host_mebibytes)
 
 
 def _status(found: bool, finished: bool) -> Status:

@@ -1,10 +1,7 @@
 """
-Reduce rows of the space to candidates for the solver, in the solver's integers.
+Tabulate rows of the space: lower bounds of memory and time first, then the costs of what they leave.
 
-Two reductions are exact. An overlap that changes time alone is folded: each candidate takes its fastest allowed one. A
-candidate is left out where another one is better in time, device memory and host memory (of equals the first is kept).
-The solver decides which candidates fit into memory. Both reductions serve the one best strategy of a group. Where all
-variants are wanted, nothing is reduced, and every strategy that fits is compared with the best ones so far.
+Costs are in the solver's integers. Strategies that no bound excludes go to the solver whether or not they fit.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.encoding import (
-    MAX_TICKS,
     Candidates,
     Capacity,
     bytes_to_mebibytes,
@@ -44,6 +40,9 @@ TIME_MODES = tuple(name for name in MODES if name in TIME_ONLY)
 """Modes that change time alone, as far as the memory has no axis for them."""
 
 MEMORY_MODES = tuple(name for name in MODES if name not in TIME_MODES)
+
+NO_TICKS = int(np.iinfo(np.int64).max)
+"""Ticks of a strategy that may not be chosen."""
 
 BOUND_NOISE = 1e-9
 """Relative difference between a bound and a memory that sum the same terms in another order."""
@@ -244,12 +243,10 @@ class Pruned:
         Strategies of rows whose bound is slower than the best one, with any overlaps.
     infeasible_time
         Strategies without a time, or refused by a rule of time.
-    folded
-        Slower or equally fast choices of overlaps that change time alone.
     cut
-        Slower than the best strategy so far.
+        Slower than the best strategy so far, or than the margin above it.
     dominated
-        Another strategy is better in time, device memory and host memory.
+        Sets of modules to recompute that another set makes needless.
     unfit
         Too large for device or host, where that was checked before the solver.
     """
@@ -257,7 +254,6 @@ class Pruned:
     tabulated: int = 0
     bounded: int = 0
     infeasible_time: int = 0
-    folded: int = 0
     cut: int = 0
     dominated: int = 0
     unfit: int = 0
@@ -274,6 +270,8 @@ class CostTable:
 
     Parameters
     ----------
+    problem
+        The problem, with one value of each setting.
     space
         Rows and their possible features.
     capacity
@@ -284,6 +282,7 @@ class CostTable:
         Formulas of cost.
     """
 
+    problem: Problem
     space: Space
     capacity: Capacity
     headroom_bytes: float
@@ -293,7 +292,13 @@ class CostTable:
     def build(cls, problem: Problem, space: Space, formulas: Formulas) -> CostTable:
         """Build the cost table of a problem."""
         headroom_bytes = problem.search.memory_headroom_bytes
-        return cls(space=space, capacity=capacity(problem), headroom_bytes=headroom_bytes, formulas=formulas)
+        return cls(
+            problem=problem,
+            space=space,
+            capacity=capacity(problem),
+            headroom_bytes=headroom_bytes,
+            formulas=formulas,
+        )
 
     def promising(
         self, rows: Ints, cuts: Ints, *, every_set: bool = False
@@ -310,9 +315,8 @@ class CostTable:
             A box with a row for each mode; for each its row of the space and its bound in ticks; the strategies left
             out.
         """
-        rows, cuts, hopeless = self.hopeful(rows, cuts)
-        block, row, needless = self.split_by_set(self.space.block(rows), every_set=every_set)
-        ticks, pruned = np.zeros(len(row), np.int64), hopeless + needless
+        block, row, pruned = self.split_by_set(self.space.block(rows), every_set=every_set)
+        ticks = np.zeros(len(row), np.int64)
         for names in (MEMORY_MODES, TIME_MODES):
             if len(row):
                 block, at, ticks, left_out = self.split_modes(block, cuts[row], names)
@@ -356,33 +360,24 @@ class CostTable:
         pruned = Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
         return left, of_left, bounds[kept], pruned
 
-    def hopeful(self, rows: Ints, cuts: Ints) -> tuple[Ints, Ints, Pruned]:
+    def bound_by_memory(self, rows: Ints) -> Ints:
         """
-        Return rows that may have a strategy that fits and is fast enough, with their cuts.
+        Return a lower bound of each row in ticks, over its strategies that may fit; above all ticks where none may.
 
         The largest sets of modules and whole layers keep least memory; no recomputation is fastest. Rows that fit only
         with whole layers are at least as slow as with whole layers.
         """
-        largest_sets = self.space.keep_largest_sets()
-        if len(largest_sets.features["recompute"]) == len(self.space.features["recompute"]):
-            return rows, cuts, Pruned()
-        block = largest_sets.block(rows)
-        fit = self.may_fit_without_time(block)
-        fitting, hopeful = _any_of_each(fit), np.zeros(len(rows), dtype=bool)
+        block = self.space.keep_largest_sets().block(rows)
+        fit, bounds = self.may_fit_without_time(block), np.full(len(rows), NO_TICKS)
         is_whole = block.features["recompute"] == Recompute.FULL
         for which in (is_whole, ~is_whole):
             fit_so = np.asarray(fit[:, which].any(axis=1))
-            some = np.flatnonzero(_any_of_each(fit_so) & ~hopeful)
-            if (cuts[some] >= MAX_TICKS).all():  # nothing is too slow
-                hopeful[some] = True
-            elif len(some):
-                ticks = seconds_to_floor_ticks(self.least_of_sets(block, some, block.features["recompute"][which]))
-                within = fit_so[some] & (ticks <= cuts[some].reshape(-1, *(1,) * (ticks.ndim - 1)))
-                hopeful[some] = _any_of_each(within)
-        hopeful[:1] |= not hopeful.any()  # an empty box has no features
-        left_out, sizes = ~hopeful, self.space.row_sizes[rows]
-        bounded, unfit = (int(sizes.sum(where=left_out & which)) for which in (fitting, ~fitting))
-        return rows[hopeful], cuts[hopeful], Pruned(tabulated=bounded + unfit, bounded=bounded, unfit=unfit)
+            some = np.flatnonzero(_any_of_each(fit_so))
+            if len(some):
+                seconds = self.least_of_sets(block, some, block.features["recompute"][which])
+                ticks = np.where(fit_so[some], seconds_to_floor_ticks(seconds), NO_TICKS)
+                bounds[some] = np.minimum(bounds[some], ticks.reshape(len(some), -1).min(axis=1))
+        return bounds
 
     def may_fit_without_time(self, block: CandidateBlock) -> NDArray[np.bool_]:
         """Mark rows that may fit with each recomputation and any other features: (rows, recompute, others ...)."""
@@ -447,67 +442,21 @@ class CostTable:
         fit = fits(self.space.facts, self.space.rules, _lower_by_noise(least), self.headroom_bytes)
         return np.asarray(fit.device & fit.host)
 
-    def fastest(self, block: CandidateBlock, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
-        """
-        Return the candidates of a box that may be the fastest fitting strategy within ``cuts`` ticks, and their rows.
-
-        Candidates compete only within their group. The last part of the result counts the others.
-        """
+    def cost(self, block: CandidateBlock, cuts: Ints) -> CostedBlock:
+        """Cost the strategies of a box; those that take more than their row's ``cuts`` ticks may get bounds only."""
         at_most = most_seconds(cuts).reshape(-1, *(1,) * len(block.features))
         costs = self.formulas.cost(self.space.facts, block.decisions, at_most=at_most)
-        allowed = block.allowed
-        possible = allowed & satisfy_time_rules(self.space.facts, self.space.rules, costs)
-        memory, split = memory_by_mode(costs, len(groups), block.features)
-        every = split.flat(np.where(possible, costs.step_seconds, np.inf))
-        seconds = every.min(axis=-1)
-        ticks = seconds_to_ticks(seconds)
-        device, host = self.mebibytes(memory)
-        timed = np.isfinite(seconds)
-        row, mode = np.nonzero(timed & (ticks <= cuts[:, None]))
-        num_possible, num_timed, num_within = int(possible.sum()), int(timed.sum()), len(row)
-        kept = not_dominated(ticks[row, mode], device[row, mode], host[row, mode], groups[row])
-        row, mode = row[kept], mode[kept]
-        overlaps = _fewest_of_the_fastest(block.features, split, every[row, mode])
-        decisions = split.chosen(block.features, mode, overlaps)
-        candidates = _candidates(block, row, decisions, ticks[row, mode], device[row, mode], host[row, mode])
-        num_allowed = int(allowed.sum())
-        pruned = Pruned(
-            tabulated=num_allowed,
-            infeasible_time=num_allowed - num_possible,
-            folded=num_possible - num_timed,
-            cut=num_timed - num_within,
-            dominated=num_within - len(row),
-        )
-        return candidates, row, pruned
-
-    def variants(self, block: CandidateBlock, cut: int, most: int) -> tuple[Candidates, Pruned]:
-        """
-        Return the ``most`` preferred strategies of a box that fit and take at most ``cut`` ticks.
-
-        Nothing is folded or dominated: slower strategies with the same degrees are wanted here.
-        """
-        costs = self.formulas.cost(self.space.facts, block.decisions, at_most=most_seconds(np.array(cut)))
-        allowed = block.allowed
-        possible = allowed & satisfy_time_rules(self.space.facts, self.space.rules, costs)
-        ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))
-        within = possible & (ticks <= cut)
-        device, host = (np.broadcast_to(use, possible.shape) for use in self.mebibytes(costs))
-        fitting = within & (device <= self.capacity.device_mebibytes) & (host <= self.capacity.host_mebibytes)
-        cells = np.flatnonzero(fitting)
-        if len(cells) > most:
-            flat = ticks.ravel()[cells]
-            cells = cells[flat <= np.partition(flat, most - 1)[most - 1]]
-        row, *chosen = np.unravel_index(cells, possible.shape)
-        features = {n: values[index] for (n, values), index in zip(block.features.items(), chosen, strict=True)}
-        found = _candidates(block, row, features, *(table.ravel()[cells] for table in (ticks, device, host)))
-        ties = [found.decisions[name] for name in reversed(DECISIONS)]
-        preferred = np.lexsort([*ties, found.host_mebibytes, found.device_mebibytes, found.ticks])[:most]
-        counts = [int(table.sum()) for table in (allowed, possible, within, fitting)]
-        return found.take(preferred), Pruned(
-            tabulated=counts[0],
-            infeasible_time=counts[0] - counts[1],
-            cut=counts[1] - counts[2] + counts[3] - len(preferred),
-            unfit=counts[2] - counts[3],
+        shape = (len(block.class_of_row), *map(len, block.features.values()))
+        timed = np.broadcast_to(satisfy_time_rules(self.space.facts, self.space.rules, costs), shape)
+        device, host = self.mebibytes(costs)
+        return CostedBlock(
+            block=block,
+            ticks=seconds_to_ticks(np.where(timed, costs.step_seconds, np.inf)),
+            device_mebibytes=np.broadcast_to(device, shape),
+            host_mebibytes=np.broadcast_to(host, shape),
+            timed=timed,
+            allowed=block.allowed,
+            fits=np.broadcast_to(self.capacity.holds(device, host), shape),
         )
 
     def least_bubble(self, rows: Ints) -> float:
@@ -519,19 +468,43 @@ class CostTable:
         shares = np.divide(costs.bubble_seconds, costs.step_seconds)
         return float(np.where(possible, shares, np.inf).min(initial=np.inf))
 
-    def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
-        """Return the candidates of some rows with least memory, at any time (0 ticks), and the row of each."""
+    def cost_plain(self, rows: Ints) -> Candidates:
+        """
+        Return the plainest strategy of each row: without recomputation and offload where the rules allow that.
+
+        All its overlaps are on that may be. Most such strategies are fast and need much memory.
+        """
+        block = self.space.block(rows)
+        names, shape = list(block.features), block.of_class.shape[1:]
+        kept, on = np.zeros(shape), np.zeros(shape)
+        for axis, name in enumerate(names):
+            values = np.reshape(block.features[name], (-1, *(1,) * (len(names) - 1 - axis)))
+            if name in MEMORY_MODES:
+                kept = kept + (values != 0) * (1 + (values == Recompute.FULL) if name == "recompute" else 1)
+            else:
+                on = on + (values != 0)
+        score = np.where(block.of_class, on - len(names) * kept, -np.inf).reshape(len(block.of_class), -1)
+        cells = np.unravel_index(score.argmax(axis=1)[block.class_of_row], shape)
+        chosen = {name: block.features[name][at] for name, at in zip(names, cells, strict=True)}
+        single = CandidateBlock(
+            degrees=block.degrees | chosen,
+            features={},
+            of_class=np.ones(1, dtype=bool),
+            class_of_row=np.zeros(len(rows), dtype=np.int64),
+        )
+        costed = self.cost(single, np.full(len(rows), NO_TICKS))
+        return costed.take(costed.timed)[0]
+
+    def fitting(self, rows: Ints) -> Ints:
+        """Return those of some rows that have a strategy that fits, at any time."""
         block = self.space.keep_largest_sets().block(rows)
         memory, split = mode_memory(self.space.facts, block.degrees, block.features, self.formulas.memory)
-        device, host = self.mebibytes(memory)
-        allowed = split.flat(block.allowed)
-        row, mode = np.nonzero(allowed.any(axis=-1))
-        zero = np.zeros(len(row), dtype=np.int64)
-        kept = not_dominated(zero, device[row, mode], host[row, mode], zero)
-        row, mode = row[kept], mode[kept]
-        decisions = split.chosen(block.features, mode, allowed[row, mode].argmax(axis=-1))
-        candidates = _candidates(block, row, decisions, zero[kept], device[row, mode], host[row, mode])
-        return candidates, rows[row]
+        fit = self.capacity.holds(*self.mebibytes(memory))
+        return rows[_any_of_each(fit & split.flat(block.allowed).any(axis=-1))]
+
+    def usable(self, candidates: Candidates) -> NDArray[np.bool_]:
+        """Mark strategies that the rules and the memory allow."""
+        return candidates.allowed & self.capacity.holds(candidates.device_mebibytes, candidates.host_mebibytes)
 
     def mebibytes(self, memory: MemoryLike) -> tuple[Ints, Ints]:
         """Convert device and host memory to the solver's integers."""
@@ -547,37 +520,94 @@ def _any_of_each(table: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(table.reshape(len(table), -1).any(axis=1))
 
 
-def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:
-    """Return candidates that no other one of their group beats in everything, ascending; of equals the first."""
-    order = np.lexsort([host, device, ticks, group])
-    kept = []
-    for rest in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        while len(rest):
-            first = rest[0]
-            kept.append(first)
-            rest = rest[(device[rest] < device[first]) | (host[rest] < host[first])]
-    return np.array(sorted(kept), dtype=np.int64)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostedBlock:
+    """
+    Costs of the strategies of a box; every array has the shape of its rows and features.
+
+    Parameters
+    ----------
+    block
+        The box.
+    ticks
+        Steps; the most possible ticks without a time.
+    device_mebibytes, host_mebibytes
+        Memory of the fullest device and of its share of the host.
+    timed
+        True where there is a time, and the rules of time allow it.
+    allowed, fits
+        True where the other rules allow a strategy, and where it fits into memory.
+    """
+
+    block: CandidateBlock
+    ticks: Ints
+    device_mebibytes: Ints
+    host_mebibytes: Ints
+    timed: NDArray[np.bool_]
+    allowed: NDArray[np.bool_]
+    fits: NDArray[np.bool_]
+
+    def within(self, cuts: Ints, forbidden_cut: int = -1) -> tuple[Candidates, Ints]:
+        """
+        Return the strategies that may be chosen within their row's cut, in ticks, and the row of each.
+
+        Strategies that break a rule or do not fit are returned up to ``forbidden_cut``.
+        """
+        at_most = cuts.reshape(-1, *(1,) * (self.ticks.ndim - 1))
+        usable = self.timed & self.allowed & self.fits & (self.ticks <= at_most)
+        return self.take(usable | (self.timed & (self.ticks <= forbidden_cut)))
+
+    def count_left_out(self, cuts: Ints, kept: Candidates) -> Pruned:
+        """Count the allowed strategies that are not kept within their row's cut, by reason."""
+        timed = self.allowed & self.timed
+        within = timed & (self.ticks <= cuts.reshape(-1, *(1,) * (self.ticks.ndim - 1)))
+        num_allowed, num_timed, num_within = (int(one.sum()) for one in (self.allowed, timed, within))
+        return Pruned(
+            tabulated=num_allowed,
+            infeasible_time=num_allowed - num_timed,
+            cut=num_timed - num_within,
+            unfit=num_within - int(kept.allowed.sum()),
+        )
+
+    def take(self, chosen: NDArray[np.bool_]) -> tuple[Candidates, Ints]:
+        """Return some strategies, and the row of each."""
+        cells = np.flatnonzero(chosen)
+        row, *where = np.unravel_index(cells, chosen.shape)
+        block = self.block
+        values = {name: degrees[row] for name, degrees in block.degrees.items()}
+        values |= {name: of[index] for (name, of), index in zip(block.features.items(), where, strict=True)}
+        return Candidates(
+            decisions={name: values[name].astype(np.int64) for name in DECISIONS},
+            ticks=self.ticks[chosen],
+            device_mebibytes=self.device_mebibytes[chosen],
+            host_mebibytes=self.host_mebibytes[chosen],
+            allowed=self.allowed[chosen],
+        ), row
+
+    def best(self, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints]:
+        """Return the fastest strategies of each group that may be chosen within their row's cut, and their rows."""
+        usable = self.timed & self.allowed & self.fits
+        ticks = np.where(usable, self.ticks, NO_TICKS)
+        of_row = ticks.reshape(len(ticks), -1).min(axis=1, initial=NO_TICKS)
+        _, number = np.unique(groups, return_inverse=True)
+        least = np.full(number.max(initial=-1) + 1, NO_TICKS)
+        np.minimum.at(least, number, of_row)
+        in_front = np.flatnonzero((of_row <= np.minimum(cuts, least[number])) & (of_row < NO_TICKS))
+        chosen = np.zeros(ticks.shape, dtype=bool)
+        chosen[in_front] = ticks[in_front] == of_row[in_front].reshape(-1, *(1,) * (ticks.ndim - 1))
+        return self.take(chosen)
 
 
-def _fewest_of_the_fastest(features: Columns, split: FeatureSplit, seconds: Floats) -> Ints:
-    """Return the fastest combination of folded overlaps of each candidate; of equals, to the tick, the fewest."""
-    combinations = np.arange(seconds.shape[-1])
-    flags = split.chosen(features, np.zeros_like(combinations), combinations)
-    num_on = np.sum([flags[name] != 0 for name in split.overlaps], axis=0) if split.overlaps else combinations
-    fewest_first: Ints = np.argsort(num_on, kind="stable")
-    ordered = seconds[:, fewest_first]
-    ticks = np.where(np.isfinite(ordered), seconds_to_ticks(ordered), np.iinfo(np.int64).max)  # forbidden ones last
-    position: Ints = ticks.argmin(axis=1)
-    return fewest_first[position]
+def sort_by_preference(candidates: Candidates) -> Ints:
+    """
+    Return the order of strategies, the preferred one first.
 
-
-def _candidates(
-    block: CandidateBlock, row: Ints, features: Columns, ticks: Ints, device_mebibytes: Ints, host_mebibytes: Ints
-) -> Candidates:
-    values = {name: degrees[row] for name, degrees in block.degrees.items()} | features
-    return Candidates(
-        decisions={name: values[name].astype(np.int64) for name in DECISIONS},
-        ticks=ticks,
-        device_mebibytes=device_mebibytes,
-        host_mebibytes=host_mebibytes,
-    )
+    The least ticks come first, then the least device memory, then the least host memory, then the least values of the
+    decisions in their order; of features that change time alone the fewest.
+    """
+    values = candidates.decisions
+    num_on = np.sum([values[name] != 0 for name in TIME_ONLY], axis=0, dtype=np.int64)
+    last = [values[name] for name in reversed(DECISIONS) if name in TIME_ONLY]
+    first = [values[name] for name in reversed(DECISIONS) if name not in TIME_ONLY]
+    keys = (*last, num_on, *first, candidates.host_mebibytes, candidates.device_mebibytes, candidates.ticks)
+    return np.lexsort(keys)

@@ -1,9 +1,10 @@
 """
 The certificate: a CP-SAT model that holds all rules is infeasible if it must be faster than the answer.
 
-The search filters arrays by the rules and selects among the rest. The certificate asks one CP-SAT model
-(:mod:`planner.search.margin`), with a variable per decision and every rule as constraints, for a strategy within the
-memory that is faster than the answer. It reports the number of rows of degrees that lower bounds excluded.
+The certificate asks one CP-SAT model (:mod:`planner.search.margin`), with a variable per decision, every rule and the
+memory as constraints, for a strategy that is faster than the answer. Of the search it believes nothing: rows of degrees
+are grown anew from the values of the job's decisions, in another order and with other lower bounds. Where rows are few
+their features are costed whether or not a rule allows them.
 
 It covers strategies with even stages. Uneven stages have models of their own (:mod:`constraints.stages`); during the
 search each is asked for a strategy faster than the answer.
@@ -11,31 +12,40 @@ search each is asked for a strategy faster than the answer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import prod
 
 import numpy as np
 
 from constraints.cp_sat import cp_model
 from constraints.encoding import TICK_SECONDS
-from constraints.joint import JointModel
+from constraints.joint import JointModel, narrow_domains
+from constraints.rule import Rule
 from costmodel.events import log_event
-from costmodel.strategy import DECISIONS, Strategy
+from costmodel.strategy import DECISIONS, FLAGS, Strategy
+from costmodel.tables import tabulate
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import text_of
 from planner.search import margin as tables
-from planner.search.branch_and_bound import Outcome, Status
-from planner.search.candidates import OWN, Formulas, Ints
+from planner.search.branch_and_bound import Outcome, Status, bound_rows
+from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.domains import feature_values, free_replicas, row_domains
-from planner.search.margin import TooManyStrategiesError, tabulate_margin
+from planner.search.domains import ROW_DECISIONS, Columns, fast_enough, feature_values, free_replicas, row_domains
+from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
+from planner.search.rules import needs, problem_rules
 from planner.search.solver import new_solver
-from planner.search.space import strategy_of
+from planner.search.space import space_of, strategy_of
 
 LONGEST_SECONDS = 10.0
 """Longest time of a certificate, within the time limit; the slowest of all jobs tried took two seconds."""
+
+THOROUGH_CELLS = 2**16
+"""Modes of rows up to which all are bounded; with more, arrays leave out those that the rules forbid."""
+
+MANY_ROWS = 4096
+"""Rows up to which the lower bound of rows that the search has is not needed."""
 
 
 class Verdict(StrEnum):
@@ -115,7 +125,6 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     )
     if outcome.status != Status.OPTIMAL:
         return replace(asked, reason="time ran out before the search's own proof")
-    began = time.perf_counter()
     clock = Clock(seconds=min(clock.seconds_left, LONGEST_SECONDS))
     try:
         answer = _ask(problem, outcome, asked, clock, formulas)
@@ -125,7 +134,7 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
         answer = replace(asked, reason=f"its cost tables have more than {tables.MAX_ENTRIES:,} rows")
     except MemoryError:
         answer = replace(asked, reason="the model does not fit into memory")
-    return replace(answer, seconds=time.perf_counter() - began)
+    return replace(answer, seconds=clock.elapsed)
 
 
 def _time_reason(clock: Clock) -> str:
@@ -182,14 +191,14 @@ SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations",
 
 def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
     """Ask for the fastest strategy up to a result's best one, and check that none is faster."""
-    margin = tabulate_margin(problem, outcome.space, outcome.row_bounds, outcome.ticks, clock, formulas)
+    margin, is_thorough = _tabulate(problem, outcome.ticks, clock, formulas)
     joint = margin.build_model()
     asked = replace(
         asked,
-        is_thorough=margin.is_thorough,
-        num_rows_bounded=outcome.space.num_rows - margin.num_rows,
-        num_combinations=len(margin.tables.device_mebibytes),
-        num_strategies=len(margin.tables.ticks),
+        is_thorough=is_thorough,
+        num_rows_bounded=max(0, outcome.space.num_rows - margin.num_rows),
+        num_combinations=joint.num_combinations,
+        num_strategies=len(margin.candidates),
         num_constraints=joint.num_constraints,
     )
     clock.require()
@@ -206,6 +215,61 @@ def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, f
         return replace(asked, verdict=Verdict.CERTIFIED)
     values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
     return replace(asked, verdict=Verdict.REFUTED, better=strategy_of(values))
+
+
+# --- rows of its own ---------------------------------------------------------------------------------------
+
+ORDER_OF_GROWTH = ("tp", "cp", "pp", "dp", "mbs", "ep", "etp", "sequence_parallel", "vpp", "group", "schedule")
+"""Order in which rows grow: the degrees that bound a step's layers first; the remaining decisions follow."""
+
+
+def _tabulate(problem: Problem, ticks: int, clock: Clock, formulas: Formulas) -> tuple[Margin, bool]:
+    """Tabulate every strategy up to some ticks; also tell whether features are in it that the rules forbid."""
+    rules, features = problem_rules(problem), feature_values(problem)
+    rows = _grow_rows(problem, rules.rows, ticks, clock)
+    table = CostTable.build(problem, space_of(problem.facts, rules, rows, features, raw_size=0), formulas)
+    near = np.arange(table.space.num_rows)
+    if len(near) > MANY_ROWS:
+        near = near[bound_rows(table.space, OWN.lower_bound, lambda: not clock.is_over) <= ticks]
+    clock.require()
+    if len(near):
+        near = near[table.bound_by_memory(near) <= ticks]
+    is_thorough = len(near) * prod(len(features[name]) for name in MODES) <= THOROUGH_CELLS
+    if is_thorough:
+        rows = table.space.degrees(near)
+        features = _possible_features(problem, (*rules.rows, *rules.mixed), rows, features)
+        table = replace(table, space=space_of(problem.facts, rules, rows, features, raw_size=0))
+        near = np.arange(table.space.num_rows)
+    return tabulate_margin(table, near, ticks, clock, is_thorough=is_thorough), is_thorough
+
+
+def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock) -> Columns:
+    """Return every combination of degrees that the rules allow, unless its layers alone take longer than some ticks."""
+    domains = all_values(problem)
+    rows: Columns = {}
+    size, waiting = 1, [*rules, *fast_enough(problem.change_limits(faster_than_seconds=(ticks + 1) * TICK_SECONDS))]
+    for name in (*ORDER_OF_GROWTH, *(other for other in ROW_DECISIONS if other not in ORDER_OF_GROWTH)):
+        clock.require()
+        values = domains[name]
+        rows = {known: np.repeat(column, len(values)) for known, column in rows.items()}
+        rows[name] = np.tile(values.astype(bool) if name in FLAGS else values, size)
+        asked = [rule for rule in waiting if needs(rule) <= set(rows)]
+        waiting = [rule for rule in waiting if rule not in asked]
+        for rule in asked:
+            holds = np.broadcast_to(np.asarray(tabulate(rule, problem.facts, rows)), rows[name].shape)
+            if not holds.all():
+                rows = {known: column[holds] for known, column in rows.items()}
+        size = len(rows[name])
+    return {name: rows[name] for name in ROW_DECISIONS}
+
+
+def _possible_features(problem: Problem, rules: Sequence[Rule], rows: Columns, features: Columns) -> Columns:
+    """Return the values of features that are possible with the values of the rows' degrees by each rule alone."""
+    degrees = {name: np.unique(values) for name, values in rows.items()}
+    left = narrow_domains(
+        problem.facts, rules, degrees | {name: np.unique(values) for name, values in features.items()}
+    )
+    return {name: values[np.isin(values, left[name])] for name, values in features.items()}
 
 
 def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) -> JointModel | None:
@@ -233,7 +297,7 @@ def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formula
         return None
     clock = Clock(seconds=problem.search.time_limit_seconds)
     try:
-        margin = tabulate_margin(problem, outcome.space, outcome.row_bounds, outcome.ticks, clock, formulas)
+        margin, _ = _tabulate(problem, outcome.ticks, clock, formulas)
     except (TooManyStrategiesError, OutOfTimeError):
         return None
     return margin.build_model(all_values(problem))

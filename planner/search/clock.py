@@ -1,9 +1,16 @@
-"""Clock of a time limit."""
+"""
+Clock of a time limit.
+
+Limits are processor time, so that a busy machine does not change an answer. Time on the wall is an outer bound.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+
+LONGEST_WALL = 4.0
+"""Seconds on the wall for each second of a limit; a process that gets less of a processor is cut short."""
 
 
 class OutOfTimeError(Exception):
@@ -18,16 +25,22 @@ class Clock:
     Parameters
     ----------
     seconds
-        Length of the limit.
+        Length of the limit: seconds of the processor, or :data:`LONGEST_WALL` times as many on the wall.
     """
 
     seconds: float
-    started: float = field(default_factory=lambda: time.perf_counter())
+    started: tuple[float, float] = field(default_factory=lambda: (time.process_time(), time.perf_counter()))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        busy, wall = time.process_time() - self.started[0], time.perf_counter() - self.started[1]
+        return max(busy, wall / LONGEST_WALL)
 
     @property
     def seconds_left(self) -> float:
         """Remaining seconds; negative once time is up."""
-        return self.seconds - (time.perf_counter() - self.started)
+        return self.seconds - self.elapsed
 
     @property
     def is_over(self) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import numpy as np
 
 from constraints.encoding import MAX_TICKS, Candidates
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
-from planner.search.candidates import Ints
+from planner.search.candidates import Ints, sort_by_preference
 from planner.search.space import strategy_of
 
 
@@ -67,12 +68,20 @@ class IncumbentPool:
     """
     The best strategy of each group so far, and the cut that follows; with all variants each is a group.
 
-    Ticks of rivals cut as well, though they are not among the best.
+    Ticks of rivals cut as well, though they are not among the best. Strategies are of interest up to a margin above the
+    fastest one, the ``tolerance``, whatever their group.
     """
 
     top: int
+    tolerance: float = 0.0
     groups: dict[Hashable, Found] = field(default_factory=dict)
     rivals: Mapping[Hashable, int] = field(default_factory=dict)
+
+    def add_candidates(self, candidates: Candidates, groups: Ints) -> None:
+        """Keep the preferred one of each group of some candidates, if it is its group's best."""
+        order = sort_by_preference(candidates)
+        for index in order[np.sort(np.unique(groups[order], return_index=True)[1])].tolist():
+            self.add(int(groups[index]), Found.build(candidates, index))
 
     def add(self, group: Hashable, found: Found) -> None:
         """Keep a strategy if it is its group's best."""
@@ -89,13 +98,33 @@ class IncumbentPool:
         return sorted(self.groups.values())[: self.top]
 
     @property
-    def cut(self) -> int:
-        """Ticks above which no strategy is of interest."""
+    def least(self) -> list[int]:
+        """Ticks of the best strategy of each group, rivals among them, ascending."""
         least = {group: found.ticks for group, found in self.groups.items()}
         for group, ticks in self.rivals.items():
             least[group] = min(ticks, least.get(group, ticks))
-        best = sorted(least.values())
+        return sorted(least.values())
+
+    @property
+    def cut(self) -> int:
+        """Ticks above which no strategy is among the wanted ones."""
+        best = self.least
         return best[self.top - 1] if len(best) >= self.top else MAX_TICKS
+
+    @property
+    def margin(self) -> int:
+        """Ticks up to which every strategy is of interest; negative where none is known."""
+        best = self.least
+        return min(ceil(best[0] * (1 + self.tolerance)), MAX_TICKS) if best else -1
+
+    @property
+    def reach(self) -> int:
+        """Ticks above which no strategy is of interest."""
+        return max(self.cut, self.margin)
+
+    def reaches(self, groups: Ints) -> Ints:
+        """Return the ticks above which no strategy is of interest, for rows of given groups."""
+        return np.maximum(self.cuts(groups), self.margin)
 
     def cuts(self, groups: Ints) -> Ints:
         """Return the cuts for rows of given groups: a group's own strategy cuts it too."""

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from constraints.cp_sat import cp_model
 from constraints.encoding import MIB_BYTES, TICK_SECONDS, seconds_to_ticks
 from constraints.rule import every
-from constraints.verdict import find_violations
 from costmodel.step.estimate import estimate
 from costmodel.strategy import DECISIONS, Recompute, Sharding, Strategy
 from costmodel.tables import tabulate
 from planner.jobs.problem import Problem
 from planner.search.alternatives import AlternativeOutcome
 from planner.search.branch_and_bound import Status, bound_rows
-from planner.search.candidates import OWN, Ints
+from planner.search.candidates import OWN, CostTable, Ints, sort_by_preference
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.listed import find_broken_rules
 from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
@@ -52,7 +51,7 @@ MOST_COMPARED = 1_000_000
 """Most strategies within the tolerance that are ranked; with more the tolerance is narrowed."""
 
 MOST_ASKED = 5_000
-"""Strategies of the least ranks that the model holds where arrays have applied the rules before."""
+"""Strategies of the least ranks, among those that arrays say may be chosen, that the model holds."""
 
 Amount = Callable[[Problem, Mapping[str, Any]], Any]
 """Function of decisions, ``device_mebibytes`` and ``is_uneven``, each a scalar or an array of one shape."""
@@ -384,23 +383,29 @@ def _find_first(
 
 
 def _tabulate(one: AlternativeOutcome, job: Problem, cut: int, clock: Clock) -> Margin:
-    """Tabulate the strategies of a job up to a cut; the space of a search is used again if it holds them all."""
+    """Return the strategies of a job up to a cut: those of its search, or tabulated anew where it has fewer."""
+    known = one.outcome.margin
+    if job is one.searched and known is not None and known.is_complete and cut <= known.cut:
+        return known.limit(cut)
     if job is one.searched and job.search.faster_than_seconds is None:
-        return tabulate_margin(job, one.outcome.space, one.outcome.row_bounds, cut, clock, most=MOST_COMPARED)
-    job = job.change_limits(faster_than_seconds=cut * TICK_SECONDS)
-    space = build_space(job)
-    bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
-    return tabulate_margin(job, space, bounds, cut, clock, most=MOST_COMPARED)
+        space, bounds = one.outcome.space, one.outcome.row_bounds
+    else:
+        job = job.change_limits(faster_than_seconds=cut * TICK_SECONDS)
+        space = build_space(job)
+        bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
+    table = CostTable.build(job, space, OWN)
+    return tabulate_margin(table, np.flatnonzero(bounds <= cut), cut, clock, most=MOST_COMPARED)
 
 
 def _choose_first(margin: Margin, clock: Clock) -> _Candidate | None:
     """Let CP-SAT choose the first strategy in the order; None where no strategy is within the cut."""
-    if not len(margin.tables.ticks):
+    if not margin.usable.any():
         return None
     amounts, ranks = _rank(margin)
-    if len(ranks) > MOST_ASKED and not margin.is_thorough:
-        first = np.lexsort([margin.tables.ticks, ranks])[:MOST_ASKED]
-        margin, amounts, ranks = margin.take(first), amounts[:, first], ranks[first]
+    if margin.usable.sum() > MOST_ASKED:
+        order = np.lexsort([margin.candidates.ticks, ranks, ~margin.usable])
+        kept = np.union1d(order[:MOST_ASKED], np.flatnonzero(~margin.usable))
+        margin, amounts, ranks = margin.take(kept), amounts[:, kept], ranks[kept]
     joint = margin.build_model(ranks=ranks)
     solver = new_solver(clock.seconds_left)
     status = solver.solve(joint.model)
@@ -408,38 +413,27 @@ def _choose_first(margin: Margin, clock: Clock) -> _Candidate | None:
         return None
     if status != cp_model.OPTIMAL:
         raise OutOfTimeError
-    ticks, strategies = solver.value(joint.variables["ticks"]), margin.tables.strategies
-    is_equal = (ranks == solver.value(joint.variables["rank"])) & (margin.tables.ticks == ticks)
-    chosen = _prefer(margin, strategies, np.flatnonzero(is_equal))
+    ticks, found = solver.value(joint.variables["ticks"]), margin.candidates
+    is_equal = (ranks == solver.value(joint.variables["rank"])) & (found.ticks == ticks) & margin.usable
+    equal = np.flatnonzero(is_equal)
+    chosen = int(equal[sort_by_preference(found.take(equal))[0]])
     return _Candidate(
         problem=margin.problem,
-        strategy=strategy_of({name: int(strategies[name][chosen]) for name in DECISIONS}),
+        strategy=strategy_of({name: int(found.decisions[name][chosen]) for name in DECISIONS}),
         amounts=tuple(amounts[:, chosen].tolist()),
         ticks=ticks,
-        device_mebibytes=int(strategies["device_mebibytes"][chosen]),
+        device_mebibytes=int(found.device_mebibytes[chosen]),
     )
 
 
 def _rank(margin: Margin) -> tuple[NDArray[np.float64], Ints]:
-    """Return the amounts of each strategy, shape (criteria, E), and its rank in the order, shape (E,)."""
-    shape = np.shape(margin.tables.ticks)
-    given = margin.tables.strategies | {"is_uneven": np.zeros(shape, dtype=bool)}
+    """Return the amounts of each strategy, shape (criteria, N), and its rank in the order, shape (N,)."""
+    found = margin.candidates
+    shape = np.shape(found.ticks)
+    given = {**found.decisions, "device_mebibytes": found.device_mebibytes, "is_uneven": np.zeros(shape, dtype=bool)}
     amounts = np.array([np.broadcast_to(one.amount(margin.problem, given), shape) for one in ORDER], dtype=np.float64)
     _, ranks = np.unique(amounts, axis=1, return_inverse=True)
     return amounts, ranks.ravel().astype(np.int64)
-
-
-def _prefer(margin: Margin, strategies: Mapping[str, Ints], equal: Ints) -> int:
-    """Return the preferred one of equal strategies that the rules allow: the least memory, then the least decisions."""
-    names = (*reversed(DECISIONS), "host_mebibytes", "device_mebibytes")
-    order = equal[np.lexsort([strategies[name][equal] for name in names])]
-    rules, facts = (*margin.space.rules.rows, *margin.space.rules.mixed), margin.space.facts
-    decisions = ({name: strategies[name][at].item() for name in DECISIONS} for at in order)
-    allowed = (
-        at for at, one in zip(order.tolist(), decisions, strict=True) if not find_violations(facts, one, rules=rules)
-    )
-    chosen: int = next(allowed)
-    return chosen
 
 
 def _list_preferences(found: _Candidate, fastest: _Candidate) -> Iterator[Preference]:

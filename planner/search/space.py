@@ -100,6 +100,16 @@ class Space:
         """Return the decisions of some rows, one axis."""
         return {name: values[rows] for name, values in self.rows.items()}
 
+    def allow_everything(self) -> Space:
+        """Return the space with every combination of features in each row, whether or not a rule allows it."""
+        shape = (1, *self.allowed.shape[1:])
+        return replace(self, feature_class=np.zeros_like(self.feature_class), allowed=np.ones(shape, dtype=bool))
+
+    def allows(self, rows: NDArray[np.int64], decisions: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        """Tell whether the rules allow the features of some strategies, each of one row."""
+        at = ((decisions[name][:, None] == values).argmax(axis=1) for name, values in self.features.items())
+        return np.asarray(self.allowed[self.feature_class[rows], *at])
+
     def keep_largest_sets(self) -> Space:
         """
         Return the space without sets of modules to recompute that are part of another set with the same features.

@@ -13,8 +13,9 @@ import pytest
 from costmodel.step import step
 from costmodel.strategy import OVERLAPS, Recompute
 from planner.search import branch_and_bound as module
+from planner.search import clock as clocks
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status
-from planner.search.candidates import Formulas, not_dominated
+from planner.search.candidates import Formulas
 from planner.search.space import build_space
 from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model
@@ -89,10 +90,11 @@ def test_an_optimal_outcome_carries_its_proof():
 
 
 def test_the_bound_only_saves_work():
-    """With a bound that knows nothing, the same strategy comes out of more rows."""
+    """With bounds that know nothing, the same strategy comes out of more rows."""
     problem = a_problem(a_model(num_layers=4, hidden_size=512, ffn_hidden_size=2048), num_devices=16)
 
-    with_bound, without = search_or_explain(problem), search_or_explain(problem, Formulas(lower_bound=nothing_is_known))
+    blind = Formulas(lower_bound=nothing_is_known, least_seconds=nothing_is_known, least_memory=nothing_is_needed)
+    with_bound, without = search_or_explain(problem), search_or_explain(problem, blind)
 
     assert with_bound.strategies == without.strategies
     assert with_bound.effort.num_rows_tabulated < without.effort.num_rows_tabulated == without.effort.num_rows
@@ -118,8 +120,9 @@ def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
     )
 
     assert with_modes.strategies == without.strategies
-    assert with_modes.effort.pruned.bounded > with_modes.effort.size / 3
-    assert without.effort.pruned.bounded == 0
+    effort = with_modes.effort
+    assert effort.num_bounded + effort.pruned.bounded > effort.size / 3
+    assert without.effort.num_bounded == without.effort.pruned.bounded == 0
 
 
 def test_several_strategies_differ_in_their_degrees():
@@ -190,7 +193,7 @@ def test_variants_that_folding_and_dominance_would_drop_are_listed():
 
 
 def test_every_strategy_is_accounted_for():
-    """Bounded, folded, cut, dominated or handed to the solver: together they are the space."""
+    """Bounded, cut, dominated or handed to the solver: together they are the space."""
     for variants in ("groups", "all"):
         problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5)
 
@@ -198,9 +201,7 @@ def test_every_strategy_is_accounted_for():
 
         pruned = effort.pruned
         assert effort.num_bounded + pruned.tabulated == effort.size
-        left_out = (
-            pruned.infeasible_time + pruned.bounded + pruned.folded + pruned.cut + pruned.dominated + pruned.unfit
-        )
+        left_out = pruned.infeasible_time + pruned.bounded + pruned.cut + pruned.dominated + pruned.unfit
         went_on = pruned.tabulated - left_out
         assert went_on >= 5 if variants == "all" else went_on == effort.num_candidates
 
@@ -329,15 +330,22 @@ def test_without_time_there_is_no_claim():
     assert outcome.conflict is None
 
 
-def test_time_that_runs_out_leaves_a_gap(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of the processor and the wall that only what a test says moves on."""
+    now = {"seconds": 0.0}
+    for name in ("process_time", "perf_counter"):
+        monkeypatch.setattr(clocks.time, name, lambda: now["seconds"])
+    return now
+
+
+def test_time_that_runs_out_leaves_a_gap(monkeypatch, clock):
     """The clock jumps after the first batch: a strategy in hand, bounded by the next row."""
     problem = a_problem(a_moe_model(num_layers=6), num_devices=32, workload={"global_batch_size": 64})
     monkeypatch.setattr(module, "FIRST_BATCH_ROWS", 1)
-    clock = {"now": 0.0}
-    monkeypatch.setattr(module.time, "perf_counter", lambda: clock["now"])
 
     def cost(facts, decisions, **at_most):
-        clock["now"] += 40.0
+        clock["seconds"] += 40.0
         return step.cost(facts, decisions, **at_most)
 
     outcome = search_or_explain(problem, Formulas(cost=cost))
@@ -367,8 +375,9 @@ def test_a_search_that_finds_nothing_for_long_asks_for_the_roomiest_row(monkeypa
 
 
 def test_nothing_that_fits_is_proven_infeasible_early(monkeypatch):
-    """After few rows the solver is asked about memory alone."""
+    """After few rows memory alone is asked for."""
     monkeypatch.setattr(module, "INFEASIBILITY_CHECK_ROWS", 32)
+    monkeypatch.setattr(module, "FIRST_BATCH_ROWS", 32)
     problem = a_problem(a_model(num_layers=8), device=a_timed_device(memory_bytes=1e6))
 
     outcome = search_or_explain(problem)
@@ -408,16 +417,6 @@ def test_the_same_problem_gives_the_same_bytes(hash_seed):
     )
 
     assert there.stdout.strip() == json.dumps([[asdict(one) for one in here.strategies], here.step_seconds])
-
-
-def test_candidates_that_another_beats_in_everything_are_dropped():
-    """Of three equal ones the first stays; groups do not compete."""
-    ticks = np.array([1, 1, 2, 2, 3, 1])
-    device = np.array([5, 5, 4, 6, 4, 5])
-    host = np.array([0, 0, 0, 0, 0, 0])
-    group = np.array([0, 0, 0, 0, 0, 1])
-
-    assert not_dominated(ticks, device, host, group).tolist() == [0, 2, 5]
 
 
 def test_the_bubble_is_at_most_what_the_job_allows():
@@ -469,14 +468,6 @@ def test_what_else_excludes_everything_is_named_beside_a_bound_of_the_bubble():
     outcome = search_or_explain(a_problem(pin={"tp": 16}, max_bubble_fraction=0.1))
 
     assert outcome.conflict.release == ("search.pin: tp is 16.",)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that only what a test says moves on."""
-    now = {"seconds": 0.0}
-    monkeypatch.setattr(module.time, "perf_counter", lambda: now["seconds"])
-    return now
 
 
 LIMITS = [1.0, 2.0, 4.0]
@@ -539,14 +530,14 @@ def test_an_explanation_that_time_cuts_short_says_so(clock):
 def test_groups_that_time_leaves_no_solve_for_stay_open(clock):
     """The second solve would come after the limit: what it might have found bounds the gap."""
     problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5, time_limit_seconds=5.0)
-    original = module.Search.select_one
+    original = module.Search.solve
 
-    def select_one(self, candidates, groups):
-        original(self, candidates, groups)
+    def solve(self, model):
         clock["seconds"] += 3.0
+        return original(self, model)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.Search, "select_one", select_one)
+        patch.setattr(module.Search, "solve", solve)
         outcome = search_or_explain(problem)
 
     assert outcome.effort.num_solves == 2

@@ -30,8 +30,6 @@ class ExcludedRecord(Record):
         A lower bound of their time is above the best time found.
     rules_of_time
         Without a time, or refused by a rule of the time.
-    overlaps
-        Other overlaps of the same strategy are as fast.
     cut
         Slower than the best strategy found.
     dominance
@@ -42,7 +40,6 @@ class ExcludedRecord(Record):
 
     lower_bound: int
     rules_of_time: int
-    overlaps: int
     cut: int
     dominance: int
     memory: int
@@ -55,7 +52,6 @@ class ExcludedRecord(Record):
             lower_bound=effort.num_bounded + effort.pruned.bounded,
             memory=effort.num_unfit + effort.pruned.unfit,
             rules_of_time=effort.pruned.infeasible_time,
-            overlaps=effort.pruned.folded,
             cut=effort.pruned.cut,
             dominance=effort.pruned.dominated,
         )

@@ -33,8 +33,8 @@ class Candidates:
     ----------
     decisions
         Values of every decision, shape (number of candidates,).
-    ticks
-        Step time in ticks, rounded to the nearest.
+    seconds, ticks
+        Step time, and step time in ticks, rounded to the nearest.
     device_mebibytes, host_mebibytes
         Memory of the fullest device and of its share of the host, rounded up.
     allowed
@@ -42,6 +42,7 @@ class Candidates:
     """
 
     decisions: Mapping[str, Ints]
+    seconds: NDArray[np.float64]
     ticks: Ints
     device_mebibytes: Ints
     host_mebibytes: Ints
@@ -54,6 +55,7 @@ class Candidates:
         """Return some of the candidates."""
         return Candidates(
             decisions={name: values[which] for name, values in self.decisions.items()},
+            seconds=self.seconds[which],
             ticks=self.ticks[which],
             device_mebibytes=self.device_mebibytes[which],
             host_mebibytes=self.host_mebibytes[which],
@@ -85,6 +87,7 @@ def concatenate_candidates(some: Iterable[Candidates]) -> Candidates:
     empty = np.zeros(0, dtype=np.int64)
     nothing = Candidates(
         decisions=dict.fromkeys(DECISIONS, empty),
+        seconds=empty.astype(np.float64),
         ticks=empty,
         device_mebibytes=empty,
         host_mebibytes=empty,
@@ -93,6 +96,7 @@ def concatenate_candidates(some: Iterable[Candidates]) -> Candidates:
     every = (nothing, *some)
     return Candidates(
         decisions={name: np.concatenate([one.decisions[name] for one in every]) for name in DECISIONS},
+        seconds=np.concatenate([one.seconds for one in every]),
         ticks=np.concatenate([one.ticks for one in every]),
         device_mebibytes=np.concatenate([one.device_mebibytes for one in every]),
         host_mebibytes=np.concatenate([one.host_mebibytes for one in every]),

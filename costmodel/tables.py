@@ -60,6 +60,14 @@ class Facts:
     tables: dict[Any, _Table] = field(default_factory=dict, init=False, repr=False, compare=False)
     latest: dict[Any, tuple[tuple[Any, ...], Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    def compute_once(self, key: Any, make: Callable[[], Result]) -> Result:
+        """Return a result for single strategies, computed on the first request."""
+        if key not in self.made:
+            if len(self.made) >= MOST_MADE:
+                self.made.clear()
+            self.made[key] = make()
+        return cast(Result, self.made[key])
+
     def forget(self) -> None:
         """Clear the tables of many strategies, tens of megabytes, which the owner of a report does not need."""
         self.tables.clear()
@@ -121,7 +129,7 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     _, decision_names = signature(quantity)
     given = [_decision(facts, decisions, name) for name in decision_names]
     if all(isinstance(value, int) for value in given):
-        return _compute_once(quantity, facts, decisions, (quantity, *given))
+        return facts.compute_once((quantity, *given), lambda: tabulate(quantity, facts, decisions))
     return memoize_last(facts, quantity, given, lambda: _look_up(quantity, facts, decisions, given))
 
 
@@ -255,17 +263,6 @@ def _concatenate(table: Any, more: Any) -> Any:
     if one.ndim == other.ndim == 0 and one == other:
         return one
     return np.concatenate([one, other]) if one.ndim and one.shape[1:] == other.shape[1:] else None
-
-
-def _compute_once(
-    quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]
-) -> Result:
-    """Return a quantity of one strategy, computed on the first request."""
-    if key not in facts.made:
-        if len(facts.made) >= MOST_MADE:
-            facts.made.clear()
-        facts.made[key] = tabulate(quantity, facts, decisions)
-    return cast(Result, facts.made[key])
 
 
 def _decision(facts: Facts, decisions: Mapping[str, Any], name: str) -> Any:

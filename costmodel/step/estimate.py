@@ -202,7 +202,11 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
 
 
 def estimate(facts: Facts, strategy: Strategy) -> Estimate:
-    """Estimate one strategy, even if a rule forbids it."""
+    """Estimate one strategy, even if a rule forbids it; once for equal facts."""
+    return facts.compute_once((estimate, strategy), lambda: _estimate(facts, strategy))
+
+
+def _estimate(facts: Facts, strategy: Strategy) -> Estimate:
     ranks = _ranks_of(facts, strategy)
     breakdown = _breakdown(facts, strategy, ranks)
     return Estimate(

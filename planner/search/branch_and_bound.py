@@ -70,9 +70,6 @@ Once the wanted strategies have rivals to beat, all rows that are left are one b
 FEW_ROWS = 64
 """Rows of a batch, those with the least bounds by time and memory, whose strategies cut the others."""
 
-MOST_PLAIN = 256
-"""Rows whose plainest strategy is costed for the solver even if it does not fit."""
-
 BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12
 """Rows whose bounds, and rows whose memory is computed at once; the clock is read between such blocks."""
 
@@ -163,7 +160,7 @@ class Outcome:
     strategies
         Best first, each with another combination of tp, cp, pp, dp and ep unless all variants are wanted.
     step_seconds
-        Step time of each strategy by the closed form, evaluated again in floats.
+        Step time of each strategy by the closed form, in floats.
     lower_bound_seconds
         Lower bound of all strategies of the space, except for the rounding bound; infinite where none exists.
     gap
@@ -417,6 +414,7 @@ class Search:
         """Return a strategy with uneven stages, with the ticks of the sum over its ranks."""
         device, host = self.cost_table.mebibytes(cost)
         return Found(
+            seconds=float(cost.step_seconds),
             ticks=int(seconds_to_ticks(np.asarray(summed_strategy_seconds(self.space.facts, strategy)))),
             device_mebibytes=int(device),
             host_mebibytes=int(host),
@@ -456,7 +454,7 @@ class Search:
             position, size = position + size, max(1, min(growth * size, LARGEST_BATCH_ROWS, affordable))
 
     def best_first(self, rows: Ints) -> Iterator[Ints]:
-        """Yield a few rows with the least bounds by time and memory, which cut the others, then the others."""
+        """Yield a few rows with the least bounds by time and memory, which cut the others, then ever more."""
         if len(rows) > FEW_ROWS:
             bounds = self.cost_table.bound_by_memory(rows)
             unfit = rows[bounds > MAX_TICKS]
@@ -465,13 +463,13 @@ class Search:
             self.pruned += Pruned(tabulated=num_unfit, unfit=num_unfit)
             self.bounds[rows] = np.maximum(self.bounds[rows], bounds)
             rows = rows[np.argsort(bounds, kind="stable")]
-        for part in (rows[:FEW_ROWS], rows[FEW_ROWS:]):
-            near = part[self.bounds[part] <= self.incumbents.reach]
-            if len(near) and self.seconds_left <= 0:
-                self.leave(int(self.bounds[near].min()))
+        size = FEW_ROWS
+        while len(rows := rows[self.bounds[rows] <= self.incumbents.reach]):
+            if self.seconds_left <= 0:
+                self.leave(int(self.bounds[rows].min()))
                 return
-            if len(near):
-                yield np.sort(near)
+            yield np.sort(rows[:size])
+            rows, size = rows[size:], BATCH_GROWTH * size
 
     def log_progress(self, position: int, bound: int) -> None:
         """Log the progress: rows done, the best step so far, and its lower bound."""
@@ -503,8 +501,7 @@ class Search:
         self.num_candidates, self.num_unfit = int(candidates.allowed.sum()), int((candidates.allowed & ~usable).sum())
         near = np.flatnonzero(candidates.ticks <= np.where(usable, self.incumbents.cuts(groups), self.incumbents.cut))
         candidates, groups, usable = candidates.take(near), groups[near], usable[near]
-        everything = concatenate_candidates([candidates, self.plainest()])
-        margin = Margin(problem=self.problem, space=self.space, candidates=everything, cut=self.incumbents.cut)
+        margin = Margin(problem=self.problem, space=self.space, candidates=candidates, cut=self.incumbents.cut)
         joint, chosen = margin.build_model(), dict[Hashable, Found]()
         while len(chosen) < min(self.incumbents.top, len(self.incumbents.groups)):
             status, solver = self.solve(joint.model)
@@ -542,13 +539,6 @@ class Search:
             )
         return candidates, groups
 
-    def plainest(self) -> Candidates:
-        """Return the plainest strategies of the rows with the least bounds that are fast and do not fit."""
-        rows = np.argsort(self.row_bounds, kind="stable")[:MOST_PLAIN]
-        rows = rows[self.row_bounds[rows] <= self.incumbents.margin]
-        plain = self.cost_table.cost_plain(rows)
-        return plain.take(np.flatnonzero((plain.ticks <= self.incumbents.margin) & ~self.cost_table.usable(plain)))
-
     def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """Run CP-SAT with the settings of :func:`new_solver`."""
         solver, began = new_solver(self.seconds_left), self.clock.elapsed
@@ -583,12 +573,12 @@ class Search:
         )
 
     def checked_seconds(self, found: Found) -> float:
-        """Evaluate the step time again from scalars, and assert that the strategy breaks no rule."""
-        decisions = found.strategy.decisions()
-        facts, rules = self.space.facts, self.space.rules
-        again = layout_cost(facts, found.strategy) if found.layout else self.formulas.cost(facts, decisions)
-        asked = rules_for(self.problem, rules, found.strategy)
-        broken = find_violations(facts, decisions | self.resources(again), rules=asked)
+        """Return the step time of a strategy; assert that uneven stages, which no model has, break no rule."""
+        if found.layout is None:
+            return found.seconds
+        again, facts = layout_cost(self.space.facts, found.strategy), self.space.facts
+        asked = rules_for(self.problem, self.space.rules, found.strategy)
+        broken = find_violations(facts, found.strategy.decisions() | self.resources(again), rules=asked)
         assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
         seconds = float(again.step_seconds)
         assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)

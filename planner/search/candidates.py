@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.encoding import (
+    TICK_SECONDS,
     Candidates,
     Capacity,
     bytes_to_mebibytes,
@@ -368,7 +369,7 @@ class CostTable:
         with whole layers are at least as slow as with whole layers.
         """
         block = self.space.keep_largest_sets().block(rows)
-        fit, bounds = self.may_fit_without_time(block), np.full(len(rows), NO_TICKS)
+        fit, bounds = self.least_of_modes(block)[0], np.full(len(rows), NO_TICKS)
         is_whole = block.features["recompute"] == Recompute.FULL
         for which in (is_whole, ~is_whole):
             fit_so = np.asarray(fit[:, which].any(axis=1))
@@ -379,23 +380,57 @@ class CostTable:
                 bounds[some] = np.minimum(bounds[some], ticks.reshape(len(some), -1).min(axis=1))
         return bounds
 
-    def may_fit_without_time(self, block: CandidateBlock) -> NDArray[np.bool_]:
-        """Mark rows that may fit with each recomputation and any other features: (rows, recompute, others ...)."""
+    def unfit(self, rows: Ints, bounds: Ints) -> Candidates:
+        """
+        Return, for each row that has some, its strategies that cannot fit as one entry.
+
+        The entry has the features of an allowed strategy of the row. Its memory is the least of strategies that cannot
+        fit; its time is the row's lower bound in ticks.
+        """
+        block = self.space.keep_largest_sets().block(rows)
+        of_modes, size = self.least_of_modes(block), len(rows)
+        fit, device, host = of_modes[0].reshape(size, -1), of_modes[1].reshape(size, -1), of_modes[2].reshape(size, -1)
+        smallest = np.where(fit, NO_TICKS, device).argmin(axis=1)[:, None]
+        some = np.flatnonzero(~np.take_along_axis(fit, smallest, axis=1)[:, 0])
+        cell = block.of_class.reshape(len(block.of_class), -1).argmax(axis=1)[block.class_of_row[some]]
+        at = np.unravel_index(cell, block.of_class.shape[1:])
+        values = {name: of[index] for (name, of), index in zip(block.features.items(), at, strict=True)}
+        values |= {name: degrees[some] for name, degrees in block.degrees.items()}
+        return Candidates(
+            decisions={name: values[name].astype(np.int64) for name in DECISIONS},
+            seconds=(bounds[some] * TICK_SECONDS).astype(np.float64),
+            ticks=bounds[some],
+            device_mebibytes=np.take_along_axis(device, smallest, axis=1)[some, 0],
+            host_mebibytes=np.take_along_axis(host, smallest, axis=1)[some, 0],
+            allowed=np.ones(len(some), dtype=bool),
+        )
+
+    def least_of_modes(self, block: CandidateBlock) -> tuple[NDArray[np.bool_], Ints, Ints]:
+        """
+        Return a bound of the memory with each recomputation and any activation offload, and whether it may fit.
+
+        Shape: (rows, recompute, other modes ...). Where a peak does not follow what layers keep, everything may fit.
+        """
         facts = self.space.facts
         values = {name: block.features[name] if name not in TIME_ONLY else block.features[name][:1] for name in MODES}
         degrees = {**block.degrees, "sharding": block.furthest_sharding}
         fewest = {name: block.features[name].min() for name in OVERLAPS}
-        least = self.may_fit(self.formulas.least_memory(facts, spread(degrees, values) | fewest))
-        least = np.broadcast_to(least, (len(degrees["tp"]), *map(len, values.values())))
-        fit = np.asarray(least.any(axis=1 + MODES.index("activation_offload"), keepdims=True))
+        least = _lower_by_noise(self.formulas.least_memory(facts, spread(degrees, values) | fewest))
+        shape = (len(degrees["tp"]), *map(len, values.values()))
+        device, host = (np.broadcast_to(one, shape) for one in self.mebibytes(least))
+        fit, axis = self.capacity.holds(device, host), 1 + MODES.index("activation_offload")
+        best = np.where(fit.any(axis=axis, keepdims=True) & ~fit, NO_TICKS, device).argmin(axis, keepdims=True)
         follows = memory_follows(facts, block.degrees).reshape(-1, *(1,) * len(values))
-        return np.moveaxis(np.asarray(fit | ~follows), 1 + MODES.index("recompute"), 1)
+        may_fit = np.take_along_axis(fit, best, axis) | ~follows
+        device, host = np.take_along_axis(device, best, axis), np.take_along_axis(host, best, axis)
+        of_set = 1 + MODES.index("recompute")
+        return np.moveaxis(may_fit, of_set, 1), np.moveaxis(device, of_set, 1), np.moveaxis(host, of_set, 1)
 
     def least_of_sets(self, block: CandidateBlock, rows: Ints, sets: Ints) -> Floats:
         """
         Return a bound of the seconds of some rows of a box that recompute whole layers, or else any part of some sets.
 
-        Axes are those of :meth:`may_fit_without_time` without the recomputation. Activation offload may be on or off.
+        Axes are those of :meth:`least_of_modes` without the recomputation. Activation offload may be on or off.
         """
         every = self.space.features  # not the box's own, so that layers are the same in each
         still_open = {name: every[name].tolist() for name in TIME_MODES}
@@ -451,6 +486,7 @@ class CostTable:
         device, host = self.mebibytes(costs)
         return CostedBlock(
             block=block,
+            seconds=np.broadcast_to(costs.step_seconds, shape),
             ticks=seconds_to_ticks(np.where(timed, costs.step_seconds, np.inf)),
             device_mebibytes=np.broadcast_to(device, shape),
             host_mebibytes=np.broadcast_to(host, shape),
@@ -467,33 +503,6 @@ class CostTable:
         possible = block.allowed & np.isfinite(costs.step_seconds) & fit.device & fit.host
         shares = np.divide(costs.bubble_seconds, costs.step_seconds)
         return float(np.where(possible, shares, np.inf).min(initial=np.inf))
-
-    def cost_plain(self, rows: Ints) -> Candidates:
-        """
-        Return the plainest strategy of each row: without recomputation and offload where the rules allow that.
-
-        All its overlaps are on that may be. Most such strategies are fast and need much memory.
-        """
-        block = self.space.block(rows)
-        names, shape = list(block.features), block.of_class.shape[1:]
-        kept, on = np.zeros(shape), np.zeros(shape)
-        for axis, name in enumerate(names):
-            values = np.reshape(block.features[name], (-1, *(1,) * (len(names) - 1 - axis)))
-            if name in MEMORY_MODES:
-                kept = kept + (values != 0) * (1 + (values == Recompute.FULL) if name == "recompute" else 1)
-            else:
-                on = on + (values != 0)
-        score = np.where(block.of_class, on - len(names) * kept, -np.inf).reshape(len(block.of_class), -1)
-        cells = np.unravel_index(score.argmax(axis=1)[block.class_of_row], shape)
-        chosen = {name: block.features[name][at] for name, at in zip(names, cells, strict=True)}
-        single = CandidateBlock(
-            degrees=block.degrees | chosen,
-            features={},
-            of_class=np.ones(1, dtype=bool),
-            class_of_row=np.zeros(len(rows), dtype=np.int64),
-        )
-        costed = self.cost(single, np.full(len(rows), NO_TICKS))
-        return costed.take(costed.timed)[0]
 
     def fitting(self, rows: Ints) -> Ints:
         """Return those of some rows that have a strategy that fits, at any time."""
@@ -529,7 +538,7 @@ class CostedBlock:
     ----------
     block
         The box.
-    ticks
+    seconds, ticks
         Steps; the most possible ticks without a time.
     device_mebibytes, host_mebibytes
         Memory of the fullest device and of its share of the host.
@@ -540,6 +549,7 @@ class CostedBlock:
     """
 
     block: CandidateBlock
+    seconds: Floats
     ticks: Ints
     device_mebibytes: Ints
     host_mebibytes: Ints
@@ -578,6 +588,7 @@ class CostedBlock:
         values |= {name: of[index] for (name, of), index in zip(block.features.items(), where, strict=True)}
         return Candidates(
             decisions={name: values[name].astype(np.int64) for name in DECISIONS},
+            seconds=self.seconds[chosen],
             ticks=self.ticks[chosen],
             device_mebibytes=self.device_mebibytes[chosen],
             host_mebibytes=self.host_mebibytes[chosen],

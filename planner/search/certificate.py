@@ -20,7 +20,7 @@ from math import prod
 import numpy as np
 
 from constraints.cp_sat import cp_model
-from constraints.encoding import TICK_SECONDS
+from constraints.encoding import TICK_SECONDS, concatenate_candidates
 from constraints.joint import JointModel, narrow_domains
 from constraints.rule import Rule
 from costmodel.events import log_event
@@ -29,12 +29,12 @@ from costmodel.tables import tabulate
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import text_of
 from planner.search import margin as tables
-from planner.search.branch_and_bound import Outcome, Status, bound_rows
+from planner.search.branch_and_bound import FEW_ROWS, Outcome, Status, bound_rows
 from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import ROW_DECISIONS, Columns, fast_enough, feature_values, free_replicas, row_domains
 from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
-from planner.search.rules import needs, problem_rules
+from planner.search.rules import USES_ALL, needs, problem_rules
 from planner.search.solver import new_solver
 from planner.search.space import space_of, strategy_of
 
@@ -44,7 +44,7 @@ LONGEST_SECONDS = 10.0
 THOROUGH_CELLS = 2**16
 """Modes of rows up to which all are bounded; with more, arrays leave out those that the rules forbid."""
 
-MANY_ROWS = 4096
+MANY_ROWS = 256
 """Rows up to which the lower bound of rows that the search has is not needed."""
 
 
@@ -192,15 +192,12 @@ SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations",
 def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
     """Ask for the fastest strategy up to a result's best one, and check that none is faster."""
     margin, is_thorough = _tabulate(problem, outcome.ticks, clock, formulas)
+    num_bounded = max(0, outcome.space.num_rows - margin.num_rows)
+    asked = replace(asked, is_thorough=is_thorough, num_rows_bounded=num_bounded, num_strategies=len(margin.candidates))
+    if not len(margin.candidates):
+        return replace(asked, verdict=Verdict.CERTIFIED)
     joint = margin.build_model()
-    asked = replace(
-        asked,
-        is_thorough=is_thorough,
-        num_rows_bounded=max(0, outcome.space.num_rows - margin.num_rows),
-        num_combinations=joint.num_combinations,
-        num_strategies=len(margin.candidates),
-        num_constraints=joint.num_constraints,
-    )
+    asked = replace(asked, num_combinations=joint.num_combinations, num_constraints=joint.num_constraints)
     clock.require()
     solver = new_solver(clock.seconds_left)
     status = solver.solve(joint.model)
@@ -229,18 +226,23 @@ def _tabulate(problem: Problem, ticks: int, clock: Clock, formulas: Formulas) ->
     rows = _grow_rows(problem, rules.rows, ticks, clock)
     table = CostTable.build(problem, space_of(problem.facts, rules, rows, features, raw_size=0), formulas)
     near = np.arange(table.space.num_rows)
-    if len(near) > MANY_ROWS:
-        near = near[bound_rows(table.space, OWN.lower_bound, lambda: not clock.is_over) <= ticks]
+    bounds = bound_rows(table.space, OWN.lower_bound, lambda: not clock.is_over) if len(near) > MANY_ROWS else 0 * near
+    near, bounds = near[bounds <= ticks], bounds[bounds <= ticks]
     clock.require()
-    if len(near):
+    if not len(near):
+        nothing = concatenate_candidates(())
+        return Margin(problem=problem, space=table.space, cut=ticks, candidates=nothing), True
+    unfit = table.unfit(near, bounds)
+    if len(near) > FEW_ROWS:
         near = near[table.bound_by_memory(near) <= ticks]
     is_thorough = len(near) * prod(len(features[name]) for name in MODES) <= THOROUGH_CELLS
-    if is_thorough:
+    if is_thorough and len(near):
         rows = table.space.degrees(near)
         features = _possible_features(problem, (*rules.rows, *rules.mixed), rows, features)
         table = replace(table, space=space_of(problem.facts, rules, rows, features, raw_size=0))
         near = np.arange(table.space.num_rows)
-    return tabulate_margin(table, near, ticks, clock, is_thorough=is_thorough), is_thorough
+    margin = tabulate_margin(table, near, ticks, clock, is_thorough=is_thorough)
+    return replace(margin, candidates=concatenate_candidates([margin.candidates, unfit])), is_thorough
 
 
 def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock) -> Columns:
@@ -250,9 +252,12 @@ def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock
     size, waiting = 1, [*rules, *fast_enough(problem.change_limits(faster_than_seconds=(ticks + 1) * TICK_SECONDS))]
     for name in (*ORDER_OF_GROWTH, *(other for other in ROW_DECISIONS if other not in ORDER_OF_GROWTH)):
         clock.require()
-        values = domains[name]
-        rows = {known: np.repeat(column, len(values)) for known, column in rows.items()}
-        rows[name] = np.tile(values.astype(bool) if name in FLAGS else values, size)
+        values = domains[name].astype(bool) if name in FLAGS else domains[name]
+        if name == "dp" and USES_ALL in rules:  # all other values break this rule
+            rows[name] = problem.facts.cluster.num_devices // (rows["tp"] * rows["cp"] * rows["pp"])
+        else:
+            rows = {known: np.repeat(column, len(values)) for known, column in rows.items()}
+            rows[name] = np.tile(values, size)
         asked = [rule for rule in waiting if needs(rule) <= set(rows)]
         waiting = [rule for rule in waiting if rule not in asked]
         for rule in asked:

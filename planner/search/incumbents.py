@@ -23,11 +23,13 @@ class Found:
     host_mebibytes: int
     values: tuple[int, ...]
     layout: StageLayout | None = field(default=None, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
     @classmethod
     def build(cls, candidates: Candidates, index: int) -> Found:
         """Return one of some candidates."""
         return cls(
+            seconds=float(candidates.seconds[index]),
             ticks=int(candidates.ticks[index]),
             device_mebibytes=int(candidates.device_mebibytes[index]),
             host_mebibytes=int(candidates.host_mebibytes[index]),

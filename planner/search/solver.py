@@ -22,6 +22,8 @@ def new_solver(seconds: float) -> cp_model.CpSolver:
     solver.parameters.random_seed = 0
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False  # its handler takes the place of Python's: Ctrl-C would kill
+    solver.parameters.cp_model_probing_level = 0  # tables leave it nothing to find
+    solver.parameters.symmetry_level = 0
     solver.parameters.max_deterministic_time = max(seconds, 0.0)  # counts work, about a second of it in a second
     solver.parameters.max_time_in_seconds = max(seconds, 0.0) * LONGEST_WALL
     return solver

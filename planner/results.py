@@ -20,11 +20,11 @@ from planner.search.complete import CompletedBy
 from planner.search.domains import num_held, num_spares
 from planner.search.listed import CandidateListReport
 from planner.uncertainty.evidence.features import MEGATRON, Unproven, line_of, unproven_of
-from planner.uncertainty.evidence.gaps import Gap
+from planner.uncertainty.evidence.gaps import Gap, list_gaps
 from planner.uncertainty.intervals import Interval
-from planner.uncertainty.operators import TimedOperator
+from planner.uncertainty.operators import TimedOperator, list_timed_operators
 from planner.uncertainty.peaks import Chance, chance_to_fit
-from planner.uncertainty.records import BestRun
+from planner.uncertainty.records import BestRun, interval_and_record
 
 if TYPE_CHECKING:
     from planner.search.alternatives import AlternativeOutcome
@@ -62,14 +62,6 @@ class Plan:
         FLOP/s of one device: the model's own; with recomputed forward passes.
     mfu, hfu
         Model and hardware FLOP/s over the peak that the report's conventions name.
-    interval
-        Interval of the measured step time, by the errors on comparable measured runs.
-    record
-        Best comparable published run; None where there is none.
-    gaps
-        Features that few or no measured runs have.
-    operators
-        Certainty of the operator times that come from samples; else empty.
     noise_fraction
         Fraction by which another plan of the job must be predicted slower for a difference beyond the noise of such
         predictions.
@@ -77,6 +69,8 @@ class Plan:
         Model, workload and cluster; the cluster is the devices that the plan uses.
     reliability
         Failure rate of these devices, and the cost of their checkpoints.
+    projected
+        Interval by the user's own runs of the job cut down; None: by comparable measured runs.
     """
 
     problem: Problem = field(compare=False, repr=False)
@@ -87,13 +81,39 @@ class Plan:
     hardware_flops_per_second_per_device: float
     mfu: float
     hfu: float
-    interval: Interval
-    record: BestRun | None
-    gaps: tuple[Gap, ...]
-    operators: tuple[TimedOperator, ...]
     noise_fraction: float
     facts: Facts
     reliability: Reliability
+    projected: Interval | None = None
+
+    @property
+    def operators(self) -> tuple[TimedOperator, ...]:
+        """Certainty of the operator times that come from samples; else empty."""
+        return list_timed_operators(self.facts, self.strategy, self.estimate.breakdown)
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Features that few or no measured runs have."""
+        return self.facts.compute_once((list_gaps, self.strategy), lambda: tuple(list_gaps(self.facts, self.strategy)))
+
+    @property
+    def interval(self) -> Interval:
+        """Interval of the measured step time, by the errors on comparable measured runs."""
+        return self.projected or self._interval_and_record[0]
+
+    @property
+    def record(self) -> BestRun | None:
+        """Best comparable published run; None where there is none."""
+        return self._interval_and_record[1]
+
+    @property
+    def _interval_and_record(self) -> tuple[Interval, BestRun | None]:
+        return self.facts.compute_once(
+            (interval_and_record, self.strategy),
+            lambda: interval_and_record(
+                self.facts, step_seconds=self.step_seconds, operators=self.operators, gaps=self.gaps
+            ),
+        )
 
     @property
     def checkpoint_seconds(self) -> float:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.solver.ablation import run_ablation
 from benchmarks.solver.certificates import run_certificates
 from benchmarks.solver.stages import run_explanations, run_jobs, run_proofs, run_tight, run_top
 from constraints import MEMORY_RULES
@@ -90,10 +91,13 @@ def main() -> int:
     parser.add_argument("--case", nargs=2, metavar=("MODEL", "NUM_DEVICES"), help="one case alone, as JSON")
     parser.add_argument("--jobs", action="store_true", help="a thousand jobs, too")
     parser.add_argument("--certificates", action="store_true", help="the certificates alone")
+    parser.add_argument("--ablation", action="store_true", help="what rules and memory decide, alone")
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(asdict(run_case(arguments.case[0], int(arguments.case[1])))))
         return 0
+    if arguments.ablation:
+        return _ended(list(run_ablation()))
     if arguments.certificates:
         return _ended(list(run_certificates(a_job, enumerate_table)))
     cases = [_in_a_process(model, num_devices) for model in _announced() for num_devices in NUM_DEVICES]

@@ -504,7 +504,7 @@ class Search:
         margin = Margin(problem=self.problem, space=self.space, candidates=candidates, cut=self.incumbents.cut)
         joint, chosen = margin.build_model(), dict[Hashable, Found]()
         while len(chosen) < min(self.incumbents.top, len(self.incumbents.groups)):
-            status, solver = self.solve(joint.model)
+            status, solver = self.solve(joint.model, of_tables=True)
             if status == cp_model.INFEASIBLE:
                 break
             if status != cp_model.OPTIMAL:
@@ -539,9 +539,11 @@ class Search:
             )
         return candidates, groups
 
-    def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+    def solve(
+        self, model: cp_model.CpModel, *, of_tables: bool = False
+    ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """Run CP-SAT with the settings of :func:`new_solver`."""
-        solver, began = new_solver(self.seconds_left), self.clock.elapsed
+        solver, began = new_solver(self.seconds_left, of_tables=of_tables), self.clock.elapsed
         status = solver.solve(model)
         self.solve_seconds += self.clock.elapsed - began
         self.num_solves += 1

@@ -44,8 +44,11 @@ LONGEST_SECONDS = 10.0
 THOROUGH_CELLS = 2**16
 """Modes of rows up to which all are bounded; with more, arrays leave out those that the rules forbid."""
 
+MOST_UNFIT = 64
+"""Rows, those with the least bounds, whose strategies that cannot fit are in the model; arrays leave out the others."""
+
 MANY_ROWS = 256
-"""Rows up to which the lower bound of rows that the search has is not needed."""
+"""Rows up to which none is left out by the lower bound that the search has as well."""
 
 
 class Verdict(StrEnum):
@@ -75,7 +78,8 @@ class Certificate:
     num_rows, num_rows_bounded
         Rows of degrees; rows among them that their lower bound alone excludes.
     num_combinations, num_strategies
-        Rows of the model's cost tables: memory; step time of strategies that fit.
+        Combinations of decisions in the model's table of memory; strategies in its table of step times that the rules
+        and the memory allow.
     is_thorough
         True where the tables hold features that the rules forbid, so that the model's own rules exclude them.
     seconds
@@ -191,9 +195,10 @@ SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations",
 
 def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
     """Ask for the fastest strategy up to a result's best one, and check that none is faster."""
-    margin, is_thorough = _tabulate(problem, outcome.ticks, clock, formulas)
+    margin, is_thorough = tabulate_anew(problem, outcome.ticks, clock, formulas)
     num_bounded = max(0, outcome.space.num_rows - margin.num_rows)
-    asked = replace(asked, is_thorough=is_thorough, num_rows_bounded=num_bounded, num_strategies=len(margin.candidates))
+    num_usable = int(margin.usable.sum())
+    asked = replace(asked, is_thorough=is_thorough, num_rows_bounded=num_bounded, num_strategies=num_usable)
     if not len(margin.candidates):
         return replace(asked, verdict=Verdict.CERTIFIED)
     joint = margin.build_model()
@@ -220,19 +225,21 @@ ORDER_OF_GROWTH = ("tp", "cp", "pp", "dp", "mbs", "ep", "etp", "sequence_paralle
 """Order in which rows grow: the degrees that bound a step's layers first; the remaining decisions follow."""
 
 
-def _tabulate(problem: Problem, ticks: int, clock: Clock, formulas: Formulas) -> tuple[Margin, bool]:
+def tabulate_anew(problem: Problem, ticks: int, clock: Clock, formulas: Formulas = OWN) -> tuple[Margin, bool]:
     """Tabulate every strategy up to some ticks; also tell whether features are in it that the rules forbid."""
     rules, features = problem_rules(problem), feature_values(problem)
     rows = _grow_rows(problem, rules.rows, ticks, clock)
     table = CostTable.build(problem, space_of(problem.facts, rules, rows, features, raw_size=0), formulas)
     near = np.arange(table.space.num_rows)
-    bounds = bound_rows(table.space, OWN.lower_bound, lambda: not clock.is_over) if len(near) > MANY_ROWS else 0 * near
-    near, bounds = near[bounds <= ticks], bounds[bounds <= ticks]
+    bounds = bound_rows(table.space, OWN.lower_bound, lambda: not clock.is_over)
+    if len(near) > MANY_ROWS:
+        near, bounds = near[bounds <= ticks], bounds[bounds <= ticks]
     clock.require()
     if not len(near):
         nothing = concatenate_candidates(())
         return Margin(problem=problem, space=table.space, cut=ticks, candidates=nothing), True
-    unfit = table.unfit(near, bounds)
+    nearest = np.argsort(bounds, kind="stable")[:MOST_UNFIT]
+    unfit = table.unfit(near[nearest], bounds[nearest])
     if len(near) > FEW_ROWS:
         near = near[table.bound_by_memory(near) <= ticks]
     is_thorough = len(near) * prod(len(features[name]) for name in MODES) <= THOROUGH_CELLS
@@ -302,7 +309,7 @@ def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formula
         return None
     clock = Clock(seconds=problem.search.time_limit_seconds)
     try:
-        margin, _ = _tabulate(problem, outcome.ticks, clock, formulas)
+        margin, _ = tabulate_anew(problem, outcome.ticks, clock, formulas)
     except (TooManyStrategiesError, OutOfTimeError):
         return None
     return margin.build_model(all_values(problem))

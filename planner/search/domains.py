@@ -359,6 +359,15 @@ def _least_seconds(problem: Problem, degrees: Columns) -> NDArray[np.float64]:
     """Return a lower bound of the steps with some degrees, by their layers; 0 where measured times lack some."""
     domains = row_domains(problem)
     (tp, cp), where = np.unique(np.stack([degrees["tp"], degrees["cp"]]), axis=1, return_inverse=True)
-    mbs = int(domains["mbs"].max())
-    of_layer = least_layer_device_seconds(problem.facts, tp=tp, cp=cp, ep=domains["ep"].tolist(), mbs=mbs)
-    return np.asarray(least_layers_seconds(problem.facts, np.nan_to_num(of_layer, posinf=0.0)[where], degrees))
+    mbs, ep = int(domains["mbs"].max()), domains["ep"].tolist()
+    known = problem.facts.compute_once((least_layer_device_seconds, mbs, *ep), dict[tuple[int, int], Any])
+    pairs = list(zip(tp.tolist(), cp.tolist(), strict=True))
+    new = [pair for pair in pairs if pair not in known]
+    if new:
+        each = np.array(new, dtype=np.float64)
+        of_new = least_layer_device_seconds(problem.facts, tp=each[:, 0], cp=each[:, 1], ep=ep, mbs=mbs)
+        known.update(zip(new, np.nan_to_num(of_new, posinf=0.0), strict=True))
+    if not pairs:
+        return np.zeros(len(where))
+    of_layer = np.array([known[pair] for pair in pairs])
+    return np.asarray(least_layers_seconds(problem.facts, of_layer[where], degrees))

@@ -25,7 +25,7 @@ from planner.search.space import CandidateBlock, Space
 MAX_ENTRIES = 100_000
 """Most strategies of a model: more would take hundreds of MB and a minute to solve."""
 
-MOST_FORBIDDEN = 4096
+MOST_FORBIDDEN = 512
 """Most strategies that break a rule or do not fit in a model, the fastest; more take longer than the search."""
 
 ROWS_AT_ONCE, CELLS_AT_ONCE = 2**13, 2**18
@@ -70,8 +70,13 @@ class Margin:
     @property
     def usable(self) -> NDArray[np.bool_]:
         """True for each strategy that the rules and the memory allow, as arrays say."""
+        return self.candidates.allowed & ~self.is_unfit
+
+    @property
+    def is_unfit(self) -> NDArray[np.bool_]:
+        """True for each strategy that does not fit into memory."""
         found = self.candidates
-        return found.allowed & capacity(self.problem).holds(found.device_mebibytes, found.host_mebibytes)
+        return ~capacity(self.problem).holds(found.device_mebibytes, found.host_mebibytes)
 
     def take(self, which: Ints) -> Margin:
         """Return some of the strategies."""

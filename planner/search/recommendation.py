@@ -374,7 +374,7 @@ def _find_first(
     (fastest, cut), is_complete = ticks, one.outcome.status != Status.FEASIBLE
     while cut >= fastest:
         try:
-            first = _choose_first(_tabulate(one, job, cut, clock), clock)
+            first = choose_first(_tabulate(one, job, cut, clock), clock)
             return replace(first, problem=one.problem) if first else None, is_complete
         except OutOfTimeError:
             return None, False
@@ -405,7 +405,7 @@ def _tabulate(one: AlternativeOutcome, job: Problem, cut: int, clock: Clock) -> 
     return tabulate_margin(table, np.flatnonzero(bounds <= cut), cut, clock, most=MOST_COMPARED)
 
 
-def _choose_first(margin: Margin, clock: Clock) -> _Candidate | None:
+def choose_first(margin: Margin, clock: Clock) -> _Candidate | None:
     """Let CP-SAT choose the first strategy in the order; None where no strategy is within the cut."""
     if not margin.usable.any():
         return None

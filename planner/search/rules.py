@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -211,10 +212,18 @@ def framework_rules(search: SearchLimits, cluster: Cluster) -> tuple[Rule, ...]:
     return MEGATRON_RULES if is_megatron and search.needs_evidence else FRAMEWORK_RULES
 
 
-def needs(rule: Rule) -> set[str]:
+_NEEDS: WeakKeyDictionary[Rule, frozenset[str]] = WeakKeyDictionary()
+"""Decisions of rules, collected once per rule."""
+
+
+def needs(rule: Rule) -> frozenset[str]:
     """Return the decisions that a rule depends on."""
-    names = set(signature(rule)[1])
-    return names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names
+    known = _NEEDS.get(rule)
+    if known is None:
+        names = frozenset(signature(rule)[1])
+        known = names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names
+        _NEEDS[rule] = known
+    return known
 
 
 def resources_of(estimated: Estimate, memory_headroom_bytes: float) -> dict[str, float]:

@@ -6,7 +6,7 @@ from constraints.cp_sat import cp_model
 from planner.search.clock import LONGEST_WALL
 
 
-def new_solver(seconds: float) -> cp_model.CpSolver:
+def new_solver(seconds: float, *, of_tables: bool = True) -> cp_model.CpSolver:
     """
     Make a solver with one worker and one seed, so that answers repeat.
 
@@ -16,14 +16,17 @@ def new_solver(seconds: float) -> cp_model.CpSolver:
     ----------
     seconds
         Time limit in seconds of the processor.
+    of_tables
+        True for a choice among the rows of tables, in which probing and symmetries find nothing.
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False  # its handler takes the place of Python's: Ctrl-C would kill
-    solver.parameters.cp_model_probing_level = 0  # tables leave it nothing to find
-    solver.parameters.symmetry_level = 0
+    if of_tables:
+        solver.parameters.cp_model_probing_level = 0
+        solver.parameters.symmetry_level = 0
     solver.parameters.max_deterministic_time = max(seconds, 0.0)  # counts work, about a second of it in a second
     solver.parameters.max_time_in_seconds = max(seconds, 0.0) * LONGEST_WALL
     return solver

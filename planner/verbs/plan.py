@@ -42,10 +42,7 @@ from planner.search.listed import check_list
 from planner.search.recipes import add_published, find_published
 from planner.search.rules import problem_rules, resources_of
 from planner.search.runnable import limit_to_runnable_stages, require_runnable
-from planner.uncertainty.evidence.gaps import list_gaps
 from planner.uncertainty.intervals import noise_fraction
-from planner.uncertainty.operators import list_timed_operators
-from planner.uncertainty.records import interval_and_record
 
 if TYPE_CHECKING:
     from planner.search.alternatives import JointOutcome
@@ -246,8 +243,6 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         for flops in (needed, needed + again)
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
-    operators, gaps = list_timed_operators(used, strategy, estimated.breakdown), list_gaps(used, strategy)
-    interval, record = interval_and_record(used, step_seconds=estimated.step_seconds, operators=operators, gaps=gaps)
     return Plan(
         problem=problem,
         estimate=estimated,
@@ -257,10 +252,6 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         hardware_flops_per_second_per_device=hardware_flops,
         mfu=float(utilization_fraction(model_flops, peak_flops=conventions.peak_flops)),
         hfu=float(utilization_fraction(hardware_flops, peak_flops=conventions.peak_flops)),
-        interval=interval,
-        record=record,
-        gaps=tuple(gaps),
-        operators=operators,
         noise_fraction=noise_fraction(used.model, used.cluster),
         facts=used,
         reliability=reliability,

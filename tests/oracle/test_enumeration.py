@@ -1,5 +1,5 @@
 """
-The search against plain enumeration: 500 random small problems, no difference in value beyond the rounding bound.
+The search against plain enumeration: 2,000 random small problems, no difference in value beyond the rounding bound.
 
 The enumeration shares no code with the search: loops over values, rules asked one strategy at a time, no folding, no
 bound, no solver. Only the formulas are the same, called with one flat list of strategies instead of a table of axes.
@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
+from constraints.encoding import seconds_to_ticks
 from constraints.limits import Bound, CandidateList
 from constraints.rule import Rule
 from constraints.rules.topology import degrees_multiply_to_the_devices
@@ -29,13 +30,19 @@ from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status, search
+from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Search, Status
+from planner.search.candidates import OWN
+from planner.search.clock import Clock
+from planner.search.recommendation import ORDER, choose_first
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 
-NUM_PROBLEMS = 500
+NUM_PROBLEMS = 2000
 NUM_PROBLEMS_PER_TEST = 25
+
+TOLERANCE = 0.03
+"""Share of the fastest step up to which strategies are compared for the recommended one."""
 
 HALF_A_BYTE = 0.5
 """More than the noise of summing in another order, less than any difference between strategies."""
@@ -58,15 +65,20 @@ Rows = list[dict[str, Any]]
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, NUM_PROBLEMS_PER_TEST))
 def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
-    """Status and step times agree; so do the best of each group, or of all, when several strategies are wanted."""
+    """
+    Status and step times agree; so do the best of each group, or of all, when several strategies are wanted.
+
+    The recommended strategy is the first in the order among all that fit and are within the tolerance.
+    """
     monkeypatch.setattr("planner.search.branch_and_bound.FIRST_BATCH_ROWS", 2)
     statuses = []
     for seed in range(first_seed, first_seed + NUM_PROBLEMS_PER_TEST):
         problem, candidate_list, costs = a_tight_problem(random.Random(seed))
 
-        outcome = search(problem)
+        outcome = Search(problem, OWN, TOLERANCE).run()
 
         assert_same(outcome, expected_seconds(problem, candidate_list, costs), seed)
+        assert_recommended(problem, outcome, candidate_list, costs, seed)
         statuses.append(outcome.status)
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= set(statuses), "else the comparison would prove little"
 
@@ -223,6 +235,32 @@ def assert_same(outcome: Outcome, expected: list[float], seed: int) -> None:
     if expected:
         assert outcome.gap == 0
         assert outcome.lower_bound_seconds <= expected[0] + outcome.rounding_bound_seconds
+
+
+def assert_recommended(problem: Problem, outcome: Outcome, listed: Rows, costs: Cost | None, seed: int) -> None:
+    """The model's recommended strategy is as good by each criterion, and as fast, as the first enumerated one."""
+    if outcome.margin is None or costs is None:
+        return
+    cut = int(outcome.ticks * (1 + TOLERANCE))
+    room = int((problem.facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes) // 2**20)
+    found = choose_first(outcome.margin.limit(cut), Clock(seconds=600))
+    ticks = seconds_to_ticks(costs.step_seconds)
+    best: tuple[tuple[float, ...], int] | None = None
+    for index in np.flatnonzero(ticks <= cut):
+        bytes_of_one = {"device_bytes": costs.device_bytes[index], "host_bytes": costs.host_bytes[index]}
+        memory = {**bytes_of_one, "memory_headroom_bytes": problem.search.memory_headroom_bytes}
+        idles = np.broadcast_to(costs.bubble_seconds, costs.step_seconds.shape)[index]
+        allowed_bubble = (problem.search.max_bubble_fraction or 1.0) * costs.step_seconds[index]
+        if find_violations(problem.facts, memory, rules=MEMORY_RULES) or idles > allowed_bubble:
+            continue
+        mebibytes = min(math.ceil(bytes_of_one["device_bytes"] / 2**20), room)  # whole ones, as in the model
+        given = {**listed[index], "device_mebibytes": mebibytes, "is_uneven": False}
+        key = tuple(float(one.amount(problem, given)) for one in ORDER), int(ticks[index])
+        best = key if best is None else min(best, key)
+    assert best is not None, seed
+    assert found is not None, seed
+    assert found.key[0] == best[0], (seed, found, best)
+    assert abs(found.key[1] - best[1]) <= 1, (seed, found, best)
 
 
 def columns(candidate_list: Rows) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from planner import compare, compare_two, estimate, load, plan, render
+from planner.results import Plan
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.records import best_run, reach_record, record_month, records
 from planner.verbs.compare import side_of
@@ -187,14 +188,14 @@ DEEPSEEK = {
 }
 
 
-def test_a_doubt_is_said_first():
+def test_a_doubt_is_said_first(monkeypatch):
     """2,048 x 4,096 tokens on 256 devices at 1,002 tokens/s each take 32.70 s: the interval reaches that."""
     decisions = {"pp": 4, "ep": 64, "mbs": 1, "recompute": "full", "token_dispatcher": "deepep"}
     report = estimate(load(DEEPSEEK), decisions)
     best = report.plan.record
-    doubted = replace(report, plan=replace(report.plan, record=replace(best, above_fraction=0.38)))
+    monkeypatch.setattr(Plan, "record", replace(best, above_fraction=0.38))
 
-    lines = render(doubted, "short").splitlines()
+    lines = render(report, "short").splitlines()
 
     assert lines[2].startswith("doubt ")
     said = " ".join(lines)

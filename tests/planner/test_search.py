@@ -532,9 +532,9 @@ def test_groups_that_time_leaves_no_solve_for_stay_open(clock):
     problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5, time_limit_seconds=5.0)
     original = module.Search.solve
 
-    def solve(self, model):
+    def solve(self, model, **settings):
         clock["seconds"] += 3.0
-        return original(self, model)
+        return original(self, model, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Search, "solve", solve)

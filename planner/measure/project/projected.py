@@ -295,4 +295,4 @@ def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, Pro
         differences=tuple(dict.fromkeys(text for one in own.timed for text in one.differences)),
         most_peak_bytes=most_peak_bytes(own, problem, strategy),
     )
-    return replace(plan, interval=interval), share
+    return replace(plan, projected=interval), share

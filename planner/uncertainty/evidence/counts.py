@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -166,17 +166,29 @@ class Counts:
 
     def largest(self, dimension: str, among: str, *, fewest: int = 1) -> int:
         """Return the largest number that at least ``fewest`` runs reach; 0 if there is none."""
-        numbers = map(int, self.values(dimension, among))
-        return max((one for one in numbers if self.reaching(dimension, one, among) >= fewest), default=0)
+        return _first_enough(sorted(self._counted(dimension, among), reverse=True), fewest)
 
     def smallest(self, dimension: str, among: str, *, fewest: int = 1) -> int:
         """Return the smallest number that at least ``fewest`` runs do not exceed; 0 if there is none."""
-        numbers = map(int, self.values(dimension, among))
-        return min((one for one in numbers if self.within(dimension, one, among) >= fewest), default=0)
+        return _first_enough(sorted(self._counted(dimension, among)), fewest)
+
+    def _counted(self, dimension: str, among: str) -> Iterator[tuple[int, int]]:
+        """Yield each number with its runs."""
+        return ((int(value), runs) for value, runs in self.values(dimension, among).items())
 
     def most(self, dimension: str, among: str, number: int) -> list[tuple[Value, int]]:
         """Return the most frequent values, with their number of runs."""
         return sorted(self.values(dimension, among).items(), key=lambda one: (-one[1], str(one[0])))[:number]
+
+
+def _first_enough(counted: Sequence[tuple[int, int]], fewest: int) -> int:
+    """Return the first number at which its runs and those before it are enough; 0 if they never are."""
+    total = 0
+    for number, runs in counted:
+        total += runs
+        if total >= fewest:
+            return number
+    return 0
 
 
 def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:

@@ -179,7 +179,7 @@ class _Entry:
 
     row_class: int
     broken: RuleSet
-    modes: NDArray[np.bool_]
+    modes: NDArray[np.int64]
 
 
 class _Relaxation:
@@ -192,6 +192,9 @@ class _Relaxation:
         self.rules = rules
         self.memory = memory
         self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
+        self.sampled: dict[int, NDArray[np.bool_]] = {}
+        of_device, of_host = _memory_rules(rules)
+        self.memory_rules = (of_device | of_host, of_device, of_host, RuleSet())
         wide = (*rules.preferences, *rules.frameworks) if num_rows > WIDE_ROWS else ()
         self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *wide}
         replicas = (*job_values(problem).get("dp", ()), *free_replicas(problem))
@@ -212,12 +215,14 @@ class _Relaxation:
     def repairs(self) -> list[RuleSet]:
         """Return the smallest sets of rules that a candidate breaks."""
         repairs: list[RuleSet] = []
-        entries = sorted(self.entries(), key=lambda entry: len(entry.broken))
-        for size in sorted({len(entry.broken) for entry in entries}):
+        by_size: dict[int, list[_Entry]] = {}
+        for entry in self.entries():
+            by_size.setdefault(len(entry.broken), []).append(entry)
+        for size in sorted(by_size):
             for look in (self.some_of, self.all_of):
-                level = [e for e in entries if len(e.broken) == size and not contains_one_of(e.broken, repairs)]
+                level = [entry for entry in by_size[size] if not contains_one_of(entry.broken, repairs)]
                 occurs = look(level, repairs)
-                lacking = (_lacking(seen[entry.modes], self.rules) for entry, seen in zip(level, occurs, strict=True))
+                lacking = (self.lacking(seen[entry.modes]) for entry, seen in zip(level, occurs, strict=True))
                 found = [entry.broken | rules for entry, sets in zip(level, lacking, strict=True) for rules in sets]
                 repairs = smallest_sets([*repairs, *found])
         return repairs
@@ -239,14 +244,15 @@ class _Relaxation:
                 cells = cells.refine(~holds.ravel(), rule)
         _, fold = self.mode_memory(first[:1])
         broken = fold.flat(np.where(possible, cells.index.reshape(shape), -1))
+        num_modes = broken.shape[1]
         for position, row_class_index in enumerate(used.tolist()):
-            for cell in np.unique(broken[position]).tolist():
-                if cell >= 0:
-                    yield _Entry(
-                        row_class=row_class_index,
-                        broken=self.classes.broken[row_class_index] | cells.broken[cell],
-                        modes=(broken[position] == cell).any(axis=1),
-                    )
+            pairs = np.unique(broken[position] * num_modes + np.arange(num_modes)[:, None])
+            cell, mode = np.divmod(pairs[pairs >= 0], num_modes)
+            ends = [*(np.flatnonzero(cell[1:] != cell[:-1]) + 1).tolist(), len(cell)]
+            for start, end in zip([0, *ends], ends, strict=False):
+                if start < end:
+                    sets = self.classes.broken[row_class_index] | cells.broken[cell[start]]
+                    yield _Entry(row_class=row_class_index, broken=sets, modes=mode[start:end])
 
     def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, FeatureSplit]:
         """Return the memory of some rows in every mode."""
@@ -254,10 +260,10 @@ class _Relaxation:
 
     def some_of(self, entries: Sequence[_Entry], _: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
         """Return the observed fits of a few rows of each entry's class, enough to see that most of them fit."""
-        members = {entry.row_class: self.members(entry.row_class) for entry in entries}
+        members = {one: self.members(one) for one in {entry.row_class for entry in entries} - self.sampled.keys()}
         few = {one: rows[:: max(1, len(rows) // SAMPLE_ROWS)] for one, rows in members.items()}
-        occurs = self.occurring(few)
-        return [occurs[entry.row_class] for entry in entries]
+        self.sampled |= self.occurring(few)
+        return [self.sampled[entry.row_class] for entry in entries]
 
     def all_of(self, entries: Sequence[_Entry], repairs: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
         """
@@ -277,6 +283,11 @@ class _Relaxation:
                 members = {one: rows[part] for (one, rows), part in zip(members.items(), parts, strict=True)}
             self.looked_at |= {(one, hopeful): seen for one, seen in self.occurring(members).items()}
         return [self.looked_at[key] for key in keys]
+
+    def lacking(self, occurs: NDArray[np.bool_]) -> Iterator[RuleSet]:
+        """Yield the memory rules that candidates break, from the observed fits of their modes."""
+        seen = np.logical_or.reduce(occurs, axis=0).ravel().tolist()
+        yield from (rules for rules, is_seen in zip(self.memory_rules, seen, strict=True) if is_seen)
 
     def members(self, row_class: int) -> NDArray[np.int64]:
         """Return the rows of a class."""
@@ -315,14 +326,6 @@ class _Relaxation:
             for one in np.unique(of_chunk).tolist():
                 occurs[one] |= both[of_chunk == one].any(axis=0)
         return occurs
-
-
-def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
-    """Yield the memory rules that candidates break, from the observed fits of their modes."""
-    of_device, of_host = _memory_rules(rules)
-    seen = occurs.any(axis=0)
-    for device_fits, host_fits in np.argwhere(seen).tolist():
-        yield (frozenset() if device_fits else of_device) | (frozenset() if host_fits else of_host)
 
 
 def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:

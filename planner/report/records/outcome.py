@@ -82,7 +82,7 @@ class EffortRecord(Record):
     num_pipelines_solved
         Pipelines that CP-SAT solved.
     num_candidates
-        Literals that CP-SAT saw.
+        Strategies that CP-SAT chose from, without those that a rule forbids.
     num_solves
         Runs of CP-SAT.
     build_seconds
@@ -318,7 +318,7 @@ class CertificateRecord(Record):
     num_combinations
         Combinations of the decisions that memory depends on, in the model's table.
     num_strategies
-        Strategies that fit and are as fast unless a rule forbids them, in its other table.
+        Strategies that the rules and the memory allow and that are as fast, in its other table.
     is_thorough
         True if the tables hold all features, also those that the rules forbid.
     seconds

@@ -4,8 +4,8 @@ Branch and bound over the rows of the space, with CP-SAT inside, to a proven opt
 Rows are taken in the order of a lower bound of their step time, which depends on their degrees alone. Of each batch of
 rows, only the recomputation and offloading that may fit and win are kept. They are costed with all other features. The
 best strategies so far, by arrays, cut the rest: rows and strategies that are slower than a margin above them are
-skipped. When no row is left, one CP-SAT model with every rule and the memory chooses among all that were costed:
-the fastest strategy, then the fastest of another group, and so on.
+skipped. When no row is left, one CP-SAT model with every rule and the memory chooses among all that were costed. It
+names the fastest strategy, then the fastest of another group, and so on.
 
 Ties are broken outside the solver (:func:`planner.search.candidates.sort_by_preference`).
 
@@ -370,9 +370,9 @@ class Search:
                 self.leave(int(ticks[waiting].min()))
                 return
             size = max(1, int(min(size, self.seconds_left / (self.pace * block.width))))
-            part, began = np.sort(waiting[:size]), self.clock.elapsed
+            part, began = np.sort(waiting[:size]), self.clock.usage_seconds
             yield block.take(part), row[part]
-            self.pace = max(self.clock.elapsed - began, SHORTEST_SECONDS) / (len(part) * block.width)
+            self.pace = max(self.clock.usage_seconds - began, SHORTEST_SECONDS) / (len(part) * block.width)
             waiting, size = waiting[size:], BATCH_GROWTH * size
             within = ticks[waiting] <= self.reaches(self.group_of_row[row[waiting]])
             num_cut = int(block.row_sizes[waiting[~within]].sum())
@@ -384,13 +384,13 @@ class Search:
         reaches = self.reaches(groups)
         costed = self.cost_table.cost(block, reaches)
         if self.problem.variants == "all":  # each is compared by itself, without a solver
-            kept, _ = costed.within(reaches)
+            kept, _ = costed.select(reaches)
             kept = kept.take(sort_by_preference(kept)[: self.incumbents.top])
             self.incumbents.add_all(Found.build(kept, index) for index in range(len(kept)))
         else:
             best, row = costed.best(self.cuts(groups), groups)
             self.incumbents.add_candidates(best, groups[row])
-            kept, row = costed.within(self.reaches(groups), self.incumbents.margin)
+            kept, row = costed.select(self.reaches(groups), self.incumbents.margin)
             self.costed.append((kept, groups[row]))
         self.pruned += costed.count_left_out(reaches, kept)
 
@@ -446,10 +446,10 @@ class Search:
                     return
                 yield np.array([feasible])
                 continue
-            rows, began = order[position : position + size], self.clock.elapsed
+            rows, began = order[position : position + size], self.clock.usage_seconds
             self.log_progress(position, int(self.bounds[order[position]]))
             yield from self.best_first(rows[self.bounds[rows] <= self.incumbents.reach])
-            affordable = int(self.seconds_left * len(rows) / max(self.clock.elapsed - began, SHORTEST_SECONDS))
+            affordable = int(self.seconds_left * len(rows) / max(self.clock.usage_seconds - began, SHORTEST_SECONDS))
             growth = LARGEST_BATCH_ROWS if self.incumbents.cut < MAX_TICKS else BATCH_GROWTH
             position, size = position + size, max(1, min(growth * size, LARGEST_BATCH_ROWS, affordable))
 
@@ -543,9 +543,9 @@ class Search:
         self, model: cp_model.CpModel, *, of_tables: bool = False
     ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """Run CP-SAT with the settings of :func:`new_solver`."""
-        solver, began = new_solver(self.seconds_left, of_tables=of_tables), self.clock.elapsed
+        solver, began = new_solver(self.seconds_left, of_tables=of_tables), self.clock.usage_seconds
         status = solver.solve(model)
-        self.solve_seconds += self.clock.elapsed - began
+        self.solve_seconds += self.clock.usage_seconds - began
         self.num_solves += 1
         assert status != cp_model.MODEL_INVALID, model.validate()
         return status, solver
@@ -599,7 +599,7 @@ class Search:
 
     def effort(self) -> SearchStats:
         """Return the effort so far."""
-        elapsed = self.clock.elapsed
+        elapsed = self.clock.usage_seconds
         return SearchStats(
             raw_size=self.space.raw_size,
             size=self.space.size,

@@ -7,7 +7,7 @@ Costs are in the solver's integers. Strategies that no bound excludes go to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -217,13 +217,9 @@ def mode_memory(
     return memory_by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
 
 
-def memory_by_mode(
-    memory: MemoryLike, num_rows: int, features: Columns, overlaps: tuple[str, ...] | None = None
-) -> tuple[Memory, FeatureSplit]:
-    """Return memory without the axes of folded overlaps (default: those without an axis), shape (rows, modes)."""
+def memory_by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memory, FeatureSplit]:
+    """Return memory without the axes of overlaps that have none in it, shape (rows, modes)."""
     split = FeatureSplit.split(features, memory.device_bytes, memory.host_bytes)
-    if overlaps is not None:
-        split = replace(split, overlaps=overlaps)
     shape = (num_rows, *(1 if name in split.overlaps else len(values) for name, values in features.items()))
     return Memory(
         device_bytes=split.flat(np.broadcast_to(memory.device_bytes, shape))[..., 0],
@@ -557,7 +553,7 @@ class CostedBlock:
     allowed: NDArray[np.bool_]
     fits: NDArray[np.bool_]
 
-    def within(self, cuts: Ints, forbidden_cut: int = -1) -> tuple[Candidates, Ints]:
+    def select(self, cuts: Ints, forbidden_cut: int = -1) -> tuple[Candidates, Ints]:
         """
         Return the strategies that may be chosen within their row's cut, in ticks, and the row of each.
 
@@ -613,8 +609,8 @@ def sort_by_preference(candidates: Candidates) -> Ints:
     """
     Return the order of strategies, the preferred one first.
 
-    The least ticks come first, then the least device memory, then the least host memory, then the least values of the
-    decisions in their order; of features that change time alone the fewest.
+    The least ticks come first, then the least device memory, then the least host memory. Then come the least values of
+    the decisions in their order; of features that change time alone the fewest.
     """
     values = candidates.decisions
     num_on = np.sum([values[name] != 0 for name in TIME_ONLY], axis=0, dtype=np.int64)

@@ -138,7 +138,7 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
         answer = replace(asked, reason=f"its cost tables have more than {tables.MAX_ENTRIES:,} rows")
     except MemoryError:
         answer = replace(asked, reason="the model does not fit into memory")
-    return replace(answer, seconds=clock.elapsed)
+    return replace(answer, seconds=clock.usage_seconds)
 
 
 def _time_reason(clock: Clock) -> str:

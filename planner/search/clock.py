@@ -32,7 +32,7 @@ class Clock:
     started: tuple[float, float] = field(default_factory=lambda: (time.process_time(), time.perf_counter()))
 
     @property
-    def elapsed(self) -> float:
+    def usage_seconds(self) -> float:
         """Seconds since the start."""
         busy, wall = time.process_time() - self.started[0], time.perf_counter() - self.started[1]
         return max(busy, wall / LONGEST_WALL)
@@ -40,7 +40,7 @@ class Clock:
     @property
     def seconds_left(self) -> float:
         """Remaining seconds; negative once time is up."""
-        return self.seconds - self.elapsed
+        return self.seconds - self.usage_seconds
 
     @property
     def is_over(self) -> bool:

@@ -2,8 +2,8 @@
 Every strategy whose step is within a margin of the fastest one's, and the CP-SAT model that chooses among them.
 
 Rows of degrees and sets of modules are left out by lower bounds of time and memory alone. The others are costed with
-all their features, whether or not a rule allows them or the memory holds them, so that the model's own rules and its
-own memory limits exclude them.
+all their features, whether or not a rule allows them or the memory holds them. So the model's own rules and memory
+limits exclude them.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def tabulate_margin(
     for block, of_block in _promising(table, rows, cut, clock, is_thorough=is_thorough):
         clock.require()
         cuts = np.full(len(of_block), cut)
-        candidates, row = table.cost(block, cuts).within(cuts, cut)
+        candidates, row = table.cost(block, cuts).select(cuts, cut)
         if is_thorough:
             candidates = replace(candidates, allowed=table.space.allows(of_block[row], candidates.decisions))
         found.append(candidates)

@@ -435,7 +435,7 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
         if clock.is_over:
             return None
         cuts = np.full(len(rows), int(seconds / TICK_SECONDS), dtype=np.int64)
-        candidates, _ = cost_table.cost(space.block(rows), cuts).within(cuts, cuts[0])
+        candidates, _ = cost_table.cost(space.block(rows), cuts).select(cuts, cuts[0])
         fits_host = candidates.host_mebibytes <= cost_table.capacity.host_mebibytes
         fitting = np.flatnonzero(candidates.allowed & fits_host)
         for index in fitting.tolist():

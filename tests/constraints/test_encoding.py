@@ -21,6 +21,7 @@ def three_candidates() -> Candidates:
     """Faster ones take more memory."""
     return Candidates(
         decisions={"tp": np.array([1, 2, 4]), "pp": np.array([4, 2, 1])},
+        seconds=np.array([10e-6, 20e-6, 30e-6]),
         ticks=np.array([10, 20, 30]),
         device_mebibytes=np.array([300, 200, 100]),
         host_mebibytes=np.array([0, 0, 50]),

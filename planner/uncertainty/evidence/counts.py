@@ -166,13 +166,13 @@ class Counts:
 
     def largest(self, dimension: str, among: str, *, fewest: int = 1) -> int:
         """Return the largest number that at least ``fewest`` runs reach; 0 if there is none."""
-        return _first_enough(sorted(self._counted(dimension, among), reverse=True), fewest)
+        return _first_enough(sorted(self._numbers(dimension, among), reverse=True), fewest)
 
     def smallest(self, dimension: str, among: str, *, fewest: int = 1) -> int:
         """Return the smallest number that at least ``fewest`` runs do not exceed; 0 if there is none."""
-        return _first_enough(sorted(self._counted(dimension, among)), fewest)
+        return _first_enough(sorted(self._numbers(dimension, among)), fewest)
 
-    def _counted(self, dimension: str, among: str) -> Iterator[tuple[int, int]]:
+    def _numbers(self, dimension: str, among: str) -> Iterator[tuple[int, int]]:
         """Yield each number with its runs."""
         return ((int(value), runs) for value, runs in self.values(dimension, among).items())
 

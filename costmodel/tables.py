@@ -129,7 +129,7 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     _, decision_names = signature(quantity)
     given = [_decision(facts, decisions, name) for name in decision_names]
     if all(isinstance(value, int) for value in given):
-        return facts.compute_once((quantity, *given), lambda: tabulate(quantity, facts, decisions))
+        return facts.compute_once((quantity, *given), lambda: _look_up_one(quantity, facts, decisions, given))
     return memoize_last(facts, quantity, given, lambda: _look_up(quantity, facts, decisions, given))
 
 
@@ -146,6 +146,17 @@ def memoize_last(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[
     result = make()
     facts.latest[name] = (tuple(given), result)
     return result
+
+
+def _look_up_one(
+    quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], given: Sequence[int]
+) -> Result:
+    """Look up a quantity of one strategy in its table, if that has it; otherwise compute it."""
+    table = facts.tables.get(quantity)
+    position = table.find([np.array(value) for value in given]) if table else None
+    if table is None or position is None:
+        return tabulate(quantity, facts, decisions)
+    return cast(Result, _take(table.values, position))
 
 
 def _look_up(

@@ -215,29 +215,34 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     ----------
     MoFa, arXiv:2511.09837, equation (24), or a law measured on its cluster (:func:`measured_law_exposed_dp_seconds`).
     """
-    parts = parts or layer_parts(facts, decisions)
-    device = facts.cluster.device
     alone = data_parallel_seconds(facts, decisions, stages)
-    plain = alone.reduce.seconds + alone.gather.seconds
-    if device.constants.measured.dp_overlap is None:
-        full = _whole_again(facts, decisions, stages, parts)
-        window = _window(decisions, stages, parts.overlap_window, layer_loads(facts, decisions), full)
-        overlapped = _dp_overlapped(facts, decisions, stages, alone, window)
-    else:
-        law = device.constants.measured.dp_overlap
-        overlapped = np.asarray(
-            measured_law_exposed_dp_seconds(
-                plain,
-                rank_seconds(facts, decisions, stages, parts.compute + parts.tp),
-                pp=add_layer_axis(decisions["pp"]),
-                unhidden=law.unhidden,
-                slowdown=law.slowdown,
-                window=law.window,
-            )
-        )
-    exposed = np.where(add_layer_axis(decisions["dp_overlap"]), overlapped, plain)
+    exposed = plain = alone.reduce.seconds + alone.gather.seconds
+    if np.any(decisions["dp_overlap"]):
+        overlapped = _overlapped_seconds(facts, decisions, stages, parts or layer_parts(facts, decisions), alone)
+        exposed = np.where(add_layer_axis(decisions["dp_overlap"]), overlapped, plain)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, decisions, stages)
     return np.asarray(exposed + copies)
+
+
+def _overlapped_seconds(
+    facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, alone: DataParallel
+) -> Array:
+    """Exposed seconds of overlapped communication: by equation (24), or by a law measured on the cluster."""
+    law = facts.cluster.device.constants.measured.dp_overlap
+    if law is None:
+        full = _whole_again(facts, decisions, stages, parts)
+        window = _window(decisions, stages, parts.overlap_window, layer_loads(facts, decisions), full)
+        return _dp_overlapped(facts, decisions, stages, alone, window)
+    return np.asarray(
+        measured_law_exposed_dp_seconds(
+            alone.reduce.seconds + alone.gather.seconds,
+            rank_seconds(facts, decisions, stages, parts.compute + parts.tp),
+            pp=add_layer_axis(decisions["pp"]),
+            unhidden=law.unhidden,
+            slowdown=law.slowdown,
+            window=law.window,
+        )
+    )
 
 
 def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array | float:

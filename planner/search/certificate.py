@@ -253,10 +253,10 @@ def tabulate_anew(problem: Problem, ticks: int, clock: Clock, formulas: Formulas
 
 
 def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock) -> Columns:
-    """Return every combination of degrees that the rules allow, unless its layers alone take longer than some ticks."""
+    """Return every combination of degrees that the rules allow; of many, those whose layers take at most some ticks."""
     domains = all_values(problem)
     rows: Columns = {}
-    size, waiting = 1, [*rules, *fast_enough(problem.change_limits(faster_than_seconds=(ticks + 1) * TICK_SECONDS))]
+    size, waiting = 1, list(rules)
     for name in (*ORDER_OF_GROWTH, *(other for other in ROW_DECISIONS if other not in ORDER_OF_GROWTH)):
         clock.require()
         values = domains[name].astype(bool) if name in FLAGS else domains[name]
@@ -267,6 +267,8 @@ def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock
             rows[name] = np.tile(values, size)
         asked = [rule for rule in waiting if needs(rule) <= set(rows)]
         waiting = [rule for rule in waiting if rule not in asked]
+        if name == "dp" and len(rows[name]) > MANY_ROWS:
+            asked += fast_enough(problem.change_limits(faster_than_seconds=(ticks + 1) * TICK_SECONDS))
         for rule in asked:
             holds = np.broadcast_to(np.asarray(tabulate(rule, problem.facts, rows)), rows[name].shape)
             if not holds.all():

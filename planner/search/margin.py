@@ -31,6 +31,9 @@ MOST_FORBIDDEN = 512
 ROWS_AT_ONCE, CELLS_AT_ONCE = 2**13, 2**18
 """Rows that are bounded, strategies that are costed at once; affects memory, and how often the clock is read."""
 
+FEW_CELLS = 2**13
+"""Number of strategies up to which they are costed at once, without a bound."""
+
 UNLIMITED = Capacity(device_mebibytes=MAX_MEBIBYTES, host_mebibytes=MAX_MEBIBYTES)
 """Memory that holds every strategy."""
 
@@ -180,7 +183,9 @@ def _promising(
     for start in range(0, len(rows), ROWS_AT_ONCE):
         clock.require()
         some = rows[start : start + ROWS_AT_ONCE]
-        block, row, *_ = wide.promising(some, np.full(len(some), cut), every_set=every_set)
+        block, row = wide.space.block(some), some
+        if len(some) * block.width > FEW_CELLS:
+            block, row, *_ = wide.promising(some, np.full(len(some), cut), every_set=every_set)
         width = max(1, CELLS_AT_ONCE // block.width)
         for first in range(0, len(block.class_of_row), width):
             part = np.arange(first, min(first + width, len(block.class_of_row)))

@@ -17,7 +17,7 @@ from constraints.verdict import find_violations
 from costmodel.step import step
 from planner import load, plan, render
 from planner.cli import main
-from planner.search import candidates, margin
+from planner.search import branch_and_bound, candidates, margin, space
 from planner.search import certificate as module
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status, search
 from planner.search.candidates import Formulas, fits
@@ -131,6 +131,76 @@ def test_a_search_that_loses_its_best_candidates_is_refuted(monkeypatch):
     certificate = asked(problem, outcome)
     assert certificate.verdict == Verdict.REFUTED
     assert seconds_to_ticks(step.cost(problem.facts, certificate.better.decisions()).step_seconds) == best
+
+
+def test_a_space_that_lost_its_best_rows_is_refuted(monkeypatch):
+    """The certificate grows its rows anew, so that it finds what the search's space lacks."""
+    problem = a_random_problem(0)
+    best = search(problem)
+    lost = [getattr(best.strategies[0], name) for name in GROUP_DECISIONS]
+    original = space.build_space
+
+    def loses_rows(asked):
+        whole = original(asked)
+        columns = np.stack([whole.rows[name] for name in GROUP_DECISIONS])
+        kept = (columns != np.array(lost)[:, None]).any(axis=0)
+        rows = {name: values[kept] for name, values in whole.rows.items()}
+        return replace(whole, rows=rows, feature_class=whole.feature_class[kept])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(branch_and_bound, "build_space", loses_rows)
+        outcome = search(problem)
+
+    assert outcome.status == Status.OPTIMAL
+    assert outcome.ticks > best.ticks
+    certificate = asked(problem, outcome)
+    assert certificate.verdict == Verdict.REFUTED
+    assert [getattr(certificate.better, name) for name in GROUP_DECISIONS] == lost
+
+
+def test_a_search_with_a_wrong_bound_is_refuted(monkeypatch):
+    """A lower bound that is a hundred times too long cuts the best rows; the certificate has bounds of its own."""
+    monkeypatch.setattr(branch_and_bound, "FIRST_BATCH_ROWS", 8)
+    problem = a_random_problem(0)
+    best = search(problem)
+    tp = best.strategies[0].tp
+
+    def wrong(facts, decisions):
+        right = np.asarray(step.lower_bound_seconds(facts, decisions))
+        return np.where(np.asarray(decisions["tp"]) == tp, 100.0 * right, right)
+
+    formulas = Formulas(lower_bound=wrong)
+    outcome = search(problem, formulas)
+
+    assert outcome.status == Status.OPTIMAL
+    assert outcome.ticks > best.ticks
+    certificate = asked(problem, outcome, formulas)
+    assert certificate.verdict == Verdict.REFUTED
+    assert seconds_to_ticks(step.cost(problem.facts, certificate.better.decisions()).step_seconds) == best.ticks
+
+
+def test_memory_and_rules_decide_the_model():
+    """Without its memory limits, and without its rules, a certificate's model has a faster optimum."""
+    by_memory = load({**A_DENSE_JOB, "search": {"stages": "even"}})
+    by_rules = load({**A_DENSE_JOB, "model": "qwen3-30b-a3b", "search": {"stages": "even"}})
+
+    for problem, left_out in ((by_memory, {"with_memory": False}), (by_rules, {"with_rules": False})):
+        ticks = search(problem).ticks
+        found, _ = module.tabulate_anew(problem, ticks, Clock(seconds=600))
+        optima = []
+        for settings in ({}, left_out):
+            solver = cp_model.CpSolver()
+            assert solver.solve(found.build_model(**settings).model) == cp_model.OPTIMAL
+            optima.append(round(solver.objective_value))
+        assert optima[0] == ticks
+        assert optima[1] < ticks
+
+
+A_DENSE_JOB = {
+    "model": "llama3-70b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 512},
+    "training": {"global_batch_size": 1024, "sequence_length": 4096, "tokens": 1e12},
+}
 
 
 # --- rules left out ------------------------------------------------------------------------------------------

@@ -435,13 +435,13 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
         if clock.is_over:
             return None
         cuts = np.full(len(rows), int(seconds / TICK_SECONDS), dtype=np.int64)
-        candidates, _ = cost_table.cost(space.block(rows), cuts).select(cuts, cuts[0])
-        fits_host = candidates.host_mebibytes <= cost_table.capacity.host_mebibytes
-        fitting = np.flatnonzero(candidates.allowed & fits_host)
-        for index in fitting.tolist():
-            key = int(candidates.device_mebibytes[index]), int(candidates.ticks[index])
+        costed = cost_table.cost(space.block(rows), cuts)
+        found, _ = costed.take(costed.allowed & costed.timed & (costed.ticks <= cuts[0]))
+        found = found.take(np.flatnonzero(found.host_mebibytes <= cost_table.capacity.host_mebibytes))
+        for index in np.lexsort([found.ticks, found.device_mebibytes])[:1].tolist():
+            key = int(found.device_mebibytes[index]), int(found.ticks[index])
             if best is None or key < best:
-                best, values = key, {name: int(candidates.decisions[name][index]) for name in DECISIONS}
+                best, values = key, {name: int(found.decisions[name][index]) for name in DECISIONS}
     return strategy_of(values) if best else None
 
 

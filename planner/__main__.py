@@ -1,8 +1,26 @@
-"""``python -m planner``: run the command ``planner``."""
+"""``python -m planner``: run the command ``planner`` as a process of its own."""
 
+from __future__ import annotations
+
+import gc
+import os
 import sys
 
 from planner.cli import main
 
+
+def run() -> int:
+    """
+    Run one command in a process that ends with it, and return its exit code.
+
+    NumPy's OpenBLAS starts a thread per core when it is loaded, and they spin; nothing here multiplies matrices that
+    would need them. Objects that are left at the end need no search for cycles: the process gives all memory back.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    code = main()
+    gc.freeze()
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -16,7 +16,7 @@ from costmodel.tables import Facts
 from planner.uncertainty.evidence.counts import MATTERS_ABOVE, read_stored, value_of
 from planner.uncertainty.intervals import Interval, release_name
 
-TABLE = "changes.yaml"
+TABLE = "changes.json"
 
 SAME_DISTANCE = 1e-9
 """Distance up to which two predictions are equal: sums of equal numbers."""

@@ -19,7 +19,7 @@ from costmodel.facts.model import Experts, Model
 from planner.uncertainty.evidence.counts import CHANGED, architecture_of, read_stored
 from planner.uncertainty.evidence.gaps import Gap
 
-TABLE = "intervals.yaml"
+TABLE = "intervals.json"
 
 COVERAGE = 0.8
 

@@ -20,7 +20,7 @@ from costmodel.memory.rank import seen_bytes
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.evidence.counts import ANY, read_stored, stack_of
 
-TABLE = "peaks.yaml"
+TABLE = "peaks.json"
 
 STARTS = 0.95
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,11 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeAlias, TypeVar
 
-import yaml
-from pydantic.dataclasses import dataclass as validated
-
 from costmodel import catalog
-from costmodel.facts.fields import STRICT
 from costmodel.facts.framework import Framework, feature_of
 from costmodel.facts.model import Attention, Experts, LatentAttention, Model
 from costmodel.models.parameters import parameters
@@ -60,55 +57,18 @@ def read_stored_rows(file: str, package: str) -> tuple[Mapping[str, str], ...]:
 
 
 def read_stored(kind: type[Kind], file: str, package: str) -> Kind:
-    """Return the record that a file of a package holds."""
+    """Return the record that a JSON file of a package holds."""
     text = (files(package) / file).read_text(encoding="utf-8")
-    return build(kind, yaml.load(text, Loader=catalog.LOADER), file)
+    return build(kind, json.loads(text), file)
 
 
-TABLE = "counts.yaml"
+TABLE, COLUMNS = "counts.csv", ("dimension", "among", "value", "runs")
 
 Value: TypeAlias = str | int
 
 Entry: TypeAlias = tuple[str, str, Value]
 
 """Dimension, subset of runs, and value."""
-
-
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class Tally:
-    """
-    Number of runs with each value.
-
-    Parameters
-    ----------
-    dimension
-        Dimension of the values.
-    among
-        Subset of runs; ``any`` for all of them.
-    runs
-        Number of runs by value.
-    """
-
-    dimension: str
-    among: str
-    runs: Mapping[int | str, int]
-
-
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class CountsTable:
-    """
-    Counts of the measured runs.
-
-    Parameters
-    ----------
-    source
-        Source of the runs.
-    tallies
-        Counts by dimension and subset.
-    """
-
-    source: str
-    tallies: tuple[Tally, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +92,11 @@ class Counts:
             counts.setdefault((dimension, among), Counter())[value] += 1
         return cls(counts)
 
-    @property
-    def tallies(self) -> list[Tally]:
-        """The counts as records of a file, in a fixed order."""
-        return [
-            Tally(dimension=dimension, among=among, runs=dict(sorted(counter.items(), key=_number_or_text)))
-            for (dimension, among), counter in sorted(self.by_value.items())
-        ]
+    def rows(self) -> Iterator[tuple[str, str, Value, int]]:
+        """Yield the rows of the table of counts, in a fixed order."""
+        for (dimension, among), counter in sorted(self.by_value.items()):
+            for value, runs in sorted(counter.items(), key=_number_or_text):
+                yield dimension, among, value, runs
 
     def has(self, among: str) -> bool:
         """Return True if a subset has runs."""
@@ -187,8 +145,11 @@ def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
 @cache
 def read_counts() -> Counts:
     """Return the counts of the project's measured runs."""
-    table = read_stored(CountsTable, TABLE, "planner.uncertainty.evidence")
-    return Counts({(one.dimension, one.among): Counter(one.runs) for one in table.tallies})
+    counts: dict[tuple[str, str], Counter[Value]] = {}
+    for row in read_stored_rows(TABLE, "planner.uncertainty.evidence"):
+        value = int(row["value"]) if row["value"].isdecimal() else row["value"]
+        counts.setdefault((row["dimension"], row["among"]), Counter())[value] = int(row["runs"])
+    return Counts(counts)
 
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "vpp")

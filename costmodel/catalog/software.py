@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from costmodel.catalog.files import MOST_SPELLINGS, chain, entry, merge_mappings, names, require_known
+from costmodel.catalog.files import MOST_SPELLINGS, entry, merge_mappings, names, require_known
 from costmodel.catalog.releases import find_release_spelling, nearest_release
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Device

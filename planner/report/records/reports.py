@@ -75,7 +75,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
         return cls.read(
             report,
             outcome,
-            **dict(SettingRecord.build_from_job(report, "plan")),
+            **SettingRecord.read_entries(report, "plan"),
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
             bound_of=EVEN if outcome.stages_differ else "all strategies",
             gap=finite(outcome.gap),
@@ -144,7 +144,7 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
         return cls.read(
             report,
             plan,
-            **dict(SettingRecord.build_from_job(report, "estimate")),
+            **SettingRecord.read_entries(report, "estimate"),
             published=_nearest_published(report),
             allowed=not report.broken_rules,
             costs=lambda: plan.costs,

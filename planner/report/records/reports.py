@@ -21,12 +21,12 @@ from planner.report.records.plan import NumberedPlanRecord, PlanRecord, Publishe
 from planner.report.records.record import Plain, Record, finite
 from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
-from planner.verbs.compare import Comparison
-from planner.verbs.explain import Explanation
 from planner.verbs.recipes import nearest_recipe
 
 if TYPE_CHECKING:
     from planner.report.records.explained import ComparisonRecord, ExplanationRecord
+    from planner.verbs.compare import Comparison
+    from planner.verbs.explain import Explanation
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):

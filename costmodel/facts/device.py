@@ -27,6 +27,7 @@ from costmodel.facts.fields import (
     Watts,
 )
 from costmodel.facts.framework import Behaviour, Framework, Settings
+from costmodel.facts.samples import Samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -256,6 +257,11 @@ class EquippedDevice(Device):
 
     constants: Constants
     behaviour: Behaviour
+
+    @property
+    def samples_used(self) -> Samples | None:
+        """Samples that time its operators and collectives; None: it was not sampled, or other times count."""
+        return self.calibration.samples if self.constants.times == "sampled" else None
 
     @property
     def achieved_memory_bandwidth(self) -> float:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster, Network
 from costmodel.lowering.shape import distinct_ranks_fraction
-from costmodel.network.sampled_fabric import sampled_seconds
 from costmodel.strategy import TokenDispatcher, deduplicates_dispatch
 from costmodel.timing.work import Communication, Numbers
 
@@ -266,7 +265,11 @@ def collective_seconds(
         As in :func:`all_gather`.
     """
     device = cluster.device
-    sampled = sampled_seconds(cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
+    sampled = None
+    if device.samples_used is not None:
+        from costmodel.network.sampled_fabric import sampled_seconds
+
+        sampled = sampled_seconds(cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
     seconds: Numbers = np.nan if sampled is None else sampled
     if np.any(np.isnan(seconds)):
         computed = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)

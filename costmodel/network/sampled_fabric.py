@@ -219,8 +219,7 @@ def learn_collectives(cluster: Cluster) -> SampledCollectives | None:
 
 
 def _find_samples(cluster: Cluster) -> SampledFabric | None:
-    device = cluster.device
-    samples = device.calibration.samples if device.constants.times == "sampled" else None
+    samples = cluster.device.samples_used
     return samples.collectives if samples else None
 
 

@@ -15,7 +15,7 @@ from costmodel.facts.samples import SampledOperator, Samples
 from costmodel.tables import OncePerRow
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples
 from costmodel.timing.roofline import Roofline
-from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
+from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 TILES = ((128, 128), (256, 128), (128, 256))
 
@@ -119,10 +119,6 @@ ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "mxfp8": 1, "nvfp4":
 MULTIPLIED = {"forward": ("m", "n", "k"), "dgrad": ("m", "k", "n"), "wgrad": ("n", "k", "m")}
 
 """Sizes of each pass's matmul, in terms of the forward sizes: y = x w, dx = dy w', dw' = dy' x."""
-
-FLASH_BACKWARD = 2.5
-
-"""Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
 
 TENSORS = {"swiglu": 3, "residual": 3, "cross_entropy": 4, "adam": 7, "host_adam": 7}
 
@@ -520,11 +516,9 @@ ADAM_BYTES = 28.0
 """Bytes that a sampled update moves per parameter: four FP32 tensors read, three written."""
 
 
-def load_update_times(device: EquippedDevice) -> SampledPass | None:
-    """Return the learned times of FP32 Adam updates; None if they were not sampled, or other times count."""
-    if device.calibration.samples is None or device.constants.times != "sampled":
-        return None
-    passes = load_learned_times(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS)
+def load_update_times(samples: Samples, device: EquippedDevice) -> SampledPass | None:
+    """Return the learned times of FP32 Adam updates; None if they were not sampled."""
+    passes = load_learned_times(samples, device.num_processors or UNKNOWN_PROCESSORS)
     return passes.get("adam", "forward", "fp32")
 
 

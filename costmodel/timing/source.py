@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
 from costmodel.strategy import CudaGraphs
 from costmodel.timing.roofline import MeasuredTimes, build_modified_roofline, theoretical_roofline
-from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledSource, load_learned_times
 from costmodel.timing.work import Numbers, Operator
+
+if TYPE_CHECKING:
+    from costmodel.timing.sampled_source import SampledSource
 
 
 class OperatorTimes(Protocol):
@@ -150,6 +152,8 @@ def build_sampled_source(
     SpecError
         If the device has no samples, or no peak for the dtype.
     """
+    from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledSource, load_learned_times
+
     if device.calibration.samples is None:
         raise SpecError(
             "cluster.device.calibration.samples",

@@ -16,6 +16,8 @@ from costmodel.strategy import CudaGraphs, captures
 Numbers: TypeAlias = float | NDArray[np.float64]
 """A scalar, or an array over strategies; every formula takes both."""
 
+FLASH_BACKWARD = 2.5
+"""Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
 
 MEMORY_BOUND = frozenset({"elementwise", "copy", "scores"})
 """Kinds of operators that only move bytes."""

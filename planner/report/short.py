@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
 from planner.frameworks import TARGETS, find_refusal
-from planner.report.conflicts import conflict_sections, lift_notes, none_text
 from planner.report.costs import money_rows
 from planner.report.proof import proof_text
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
@@ -52,6 +51,8 @@ def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = No
     if not whole.plans:
         yield Section(title=title, rows=tuple(_nothing_rows(whole)))
         if whole.conflict:
+            from planner.report.conflicts import conflict_sections
+
             yield from map(_cut, conflict_sections(whole, whole.conflict))
     else:
         yield Section(title=title, rows=fit_rows(tuple(_rows(whole, target))))
@@ -68,6 +69,8 @@ def _cut(section: Section) -> Section:
 
 
 def _nothing_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+    from planner.report.conflicts import none_text
+
     yield "answer", none_text(whole.conflict)
     if whole.conflict is None:
         yield "try", f"a longer time: --time-limit, now {span(whole.problem.search.time_limit_seconds)}"
@@ -115,6 +118,8 @@ def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
 
 def _forbidden(whole: EstimateReportRecord) -> Iterator[tuple[str, str]]:
     """Build the rows on rules that forbid a given strategy, and on preferences for which the search omits it."""
+    from planner.report.conflicts import lift_notes
+
     if whole.allowed and not whole.broken_preferences:
         yield "answer", "no rule forbids it"
     yield from group_rows("forbidden", whole.broken_rules)

@@ -30,6 +30,9 @@ object; the recipe of the model sets the activation function.
 
 WHERE = "arguments"
 
+INFERENCE_SCOPE = "full_iteration_inference"
+"""Scope of CUDA graphs that captures no training step (transformer_layer.py:499 of 0.17.1)."""
+
 MEANT = {"int": "a whole number", "float": "a number"}
 """Names of types in messages."""
 

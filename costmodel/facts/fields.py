@@ -10,14 +10,11 @@ import operator
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from costmodel.quantities import BYTES, RATE, SECONDS, WATTS, Quantity
 from costmodel.validation import shown
-
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
-
 
 LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
     "ge": ("greater_than_equal", operator.ge),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pydantic.dataclasses import dataclass
-
 from costmodel.facts.device import Silicon
-from costmodel.facts.fields import STRICT, Count, Dtype, NotNegative, NotNegativeCount, Positive
+from costmodel.facts.fields import Count, Dtype, NotNegative, NotNegativeCount, Positive
+from costmodel.record import validated
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Precision:
     """
     Bytes per element of a training recipe.
@@ -94,7 +93,7 @@ class Precision:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Workload:
     """
     Training work, per step and in total.

@@ -15,11 +15,9 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 from pydantic import BeforeValidator, Field
-from pydantic.dataclasses import dataclass
 
 from costmodel.facts.device import Network
 from costmodel.facts.fields import (
-    STRICT,
     Bytes,
     BytesPerSecond,
     Count,
@@ -33,6 +31,7 @@ from costmodel.facts.fields import (
 from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import Costs, RecoveryLevel
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS, SEQUENCE, Kind, Quantity
+from costmodel.record import validated
 
 LEAST_KEPT = 2
 """Least number of checkpoints to keep: one, and another in case that one cannot be read."""
@@ -62,7 +61,7 @@ Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6), Quantity(GIBIBYTES)]
 Entries: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_empty_if_null)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class ClusterSection:
     """
     The cluster that the job runs on.
@@ -108,7 +107,7 @@ class ClusterSection:
     framework: Reference | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class TrainingSection:
     """
     The training: batch, sequence, tokens and precision.
@@ -132,7 +131,7 @@ class TrainingSection:
     precision: Reference | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class ReliabilitySection:
     """
     Failure rate of the job, and the costs of recovery and checkpoints.
@@ -182,7 +181,7 @@ class ReliabilitySection:
     init_seconds: Seconds = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class SearchSection:
     """
     Search space of the planner; decisions are tp, cp, pp, dp, ep, etp, vpp, mbs, recompute, sharding ...
@@ -258,7 +257,7 @@ class SearchSection:
     stages: Literal["even", "layers", "free"] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Job:
     """
     A pretraining job: model, cluster, training and search space.

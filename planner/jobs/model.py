@@ -8,21 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic.dataclasses import dataclass as validated
-
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean, together
-from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
+from costmodel.facts.fields import Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
 from costmodel.lowering.framework import limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
+from costmodel.record import validated
 from costmodel.validation import build, shown
 from planner.jobs.document import similar_files
 from planner.jobs.entries import Reference
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Changes:
     """
     Changes to the model of ``base``; None: unchanged.

@@ -8,9 +8,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 
-from pydantic.dataclasses import dataclass as validated
-
-from costmodel.facts.fields import STRICT
+from costmodel.record import validated
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.uncertainty.evidence.counts import MATTERS_ABOVE, read_stored, value_of
@@ -152,7 +150,7 @@ def distance(one: Costed, other: Costed) -> float:
 # --- the law -----------------------------------------------------------------------------------------------
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Factor:
     """
     Errors of one kind of change, relative to those of all kinds.
@@ -177,7 +175,7 @@ class Factor:
     alone: bool
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class ChangeErrors:
     r"""
     Errors of ratios of two steps.

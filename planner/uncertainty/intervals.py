@@ -11,11 +11,10 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass as validated
 
 from costmodel.facts.device import Cluster
-from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Experts, Model
+from costmodel.record import validated
 from planner.uncertainty.evidence.counts import CHANGED, architecture_of, read_stored
 from planner.uncertainty.evidence.gaps import Gap
 
@@ -45,7 +44,7 @@ class Unseen(StrEnum):
 UNSEEN_WORDS = {Unseen.NOTHING: "", Unseen.MODEL: "other models", Unseen.SOFTWARE: "other software"}
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Kind:
     """
     Kind of comparable runs.
@@ -89,7 +88,7 @@ class Kind:
         return f"{found}; {beside} than those fitted to" if beside else found
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Spread:
     """
     Errors of one kind of runs.
@@ -111,7 +110,7 @@ class Spread:
     upper: float
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Intervals:
     """
     Errors behind all intervals.

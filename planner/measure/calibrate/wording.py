@@ -8,9 +8,9 @@ from functools import cache
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from costmodel.facts.fields import STRICT, Count, NotNegative
+from costmodel.facts.fields import Count, NotNegative
+from costmodel.record import validated
 from planner.measure.calibrate.advice import WELL_KNOWN, First, Suggestion
 from planner.measure.calibrate.calibrate import Calibration, Determined
 from planner.measure.runs.predictions import Case
@@ -19,7 +19,7 @@ from planner.uncertainty.evidence.counts import read_stored
 TABLE = "learning_curve.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class Worth:
     """
     Value of a number of own runs.
@@ -49,7 +49,7 @@ class Worth:
     three_quarters: NotNegative
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@validated(frozen=True, kw_only=True, slots=True)
 class LearningCurve:
     """
     The whole file.

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import FrozenInstanceError, dataclass, fields
-from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import ConfigDict, TypeAdapter
-from pydantic_core import ArgsKwargs
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import ArgsKwargs, CoreSchema
 
 __all__ = ["adapter_of", "validated"]
 
@@ -23,10 +22,17 @@ STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 """Checks of all records: no entries but the fields, and finite numbers."""
 
 
-@cache
+ADAPTERS: dict[Hashable, TypeAdapter[Any] | None] = {}
+"""Checks that were made, by type; None: they are being made."""
+
+
 def adapter_of(annotation: Hashable) -> TypeAdapter[Any]:
     """Return pydantic's checks of a record or another type."""
-    return TypeAdapter(cast(Any, annotation))
+    made = ADAPTERS.get(annotation)
+    if made is None:
+        ADAPTERS[annotation] = None
+        ADAPTERS[annotation] = made = TypeAdapter(cast(Any, annotation))
+    return made
 
 
 if TYPE_CHECKING:
@@ -50,6 +56,13 @@ else:
 
 def _check(self: object, **entries: object) -> None:
     adapter_of(cast(Hashable, type(self))).validator.validate_python(ArgsKwargs((), entries), self_instance=self)
+
+
+def _find_schema(cls: type[Any], source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """Return the schema of a record in that of another one: its own, so that it is made once."""
+    key = cast(Hashable, cls)
+    is_asked_for_itself = key in ADAPTERS and ADAPTERS[key] is None
+    return handler(source) if is_asked_for_itself else adapter_of(key).core_schema
 
 
 def _show(self: Any) -> str:
@@ -77,8 +90,9 @@ def _restore(self: object, state: Any) -> None:
             object.__setattr__(self, name, value)
 
 
-METHODS = {
+METHODS: dict[str, Any] = {
     "__init__": _check,
+    "__get_pydantic_core_schema__": classmethod(_find_schema),
     "__repr__": _show,
     "__eq__": _is_equal,
     "__hash__": _hash,

@@ -17,7 +17,7 @@ def run() -> int:
     would need them. Python looks for cycles after each 700 new objects, of which imports alone make 100,000 that stay;
     at the end it needs none, since the process gives all memory back.
     """
-    gc.set_threshold(50_000)
+    gc.set_threshold(200_000)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = main()
     gc.freeze()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from constraints import sentence
 from constraints.verdict import find_violations
@@ -24,8 +24,10 @@ from planner.search.recipes import (
     sort_recipes,
 )
 from planner.search.rules import problem_rules
-from planner.verbs.compare import Comparison, plan_for_comparison
 from planner.verbs.plan import judge_strategy
+
+if TYPE_CHECKING:
+    from planner.verbs.compare import Comparison
 
 OPTION = "--recipe"
 
@@ -122,6 +124,8 @@ def compare_recipe(problem: Problem, name: str = "") -> Comparison:
     SpecError
         If no recipe has that name, if it is no layout for this job, or if none is.
     """
+    from planner.verbs.compare import Comparison, plan_for_comparison
+
     if name:
         job = problem.each[0]
         one = recipe(name, sort_recipes(job))

@@ -101,7 +101,7 @@ def find_unique_device(name: str) -> Named | None:
     >>> find_unique_device("NVIDIA H100 80GB HBM3").device, find_unique_device("a100")
     ('h100-80gb-sxm', None)
     """
-    return _names().get(plain_name(name))
+    return Named(device=name) if name in names("devices") else _names().get(plain_name(name))
 
 
 def means_several(name: str) -> bool:

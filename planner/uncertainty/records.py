@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -157,10 +157,10 @@ class BestRun:
         return self.is_recent and self.above_fraction > (DOUBTFUL if self.same_model else DOUBTFUL_OF_ANOTHER)
 
 
-@cache
-def records() -> tuple[RunRecord, ...]:
-    """Return the project's records."""
-    return tuple(_record(row) for row in read_stored_rows(TABLE, "planner.uncertainty"))
+def records(devices: Collection[str]) -> tuple[RunRecord, ...]:
+    """Read the project's records on some devices."""
+    rows = read_stored_rows(TABLE, "planner.uncertainty")
+    return tuple(_record(row) for row in rows if row["device"] in devices)
 
 
 def _record(row: Mapping[str, str]) -> RunRecord:
@@ -249,12 +249,12 @@ def _records_of_nearest_model(facts: Facts) -> list[RunRecord]:
 @cache
 def _records_of_generation(name: str | None) -> tuple[RunRecord, ...]:
     known = {one for one in catalog.devices() if name is not None and catalog.device(one).architecture == name}
-    return tuple(one for one in records() if one.device in known)
+    return records(known)
 
 
 @cache
 def _records_of_device(name: str) -> tuple[RunRecord, ...]:
-    return tuple(one for one in records() if one.device == name)
+    return records({name})
 
 
 def _month_of_release(cluster: Cluster) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
 from costmodel import catalog
@@ -53,7 +54,8 @@ Kind = TypeVar("Kind")
 def read_stored_rows(file: str, package: str) -> tuple[Mapping[str, str], ...]:
     """Return the rows of a table of a package, cells by column."""
     text = (files(package) / file).read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    columns, *rows = csv.reader(text.splitlines())
+    return tuple(dict(zip(columns, row, strict=True)) for row in rows)
 
 
 def read_stored(kind: type[Kind], file: str, package: str) -> Kind:
@@ -124,17 +126,26 @@ class Counts:
 
     def largest(self, dimension: str, among: str, *, fewest: int = 1) -> int:
         """Return the largest number that at least ``fewest`` runs reach; 0 if there is none."""
-        numbers = map(int, self.values(dimension, among))
-        return max((one for one in numbers if self.reaching(dimension, one, among) >= fewest), default=0)
+        descending = sorted(self._numbers(dimension, among), reverse=True)
+        return _first_with(descending, fewest)
 
     def smallest(self, dimension: str, among: str, *, fewest: int = 1) -> int:
         """Return the smallest number that at least ``fewest`` runs do not exceed; 0 if there is none."""
-        numbers = map(int, self.values(dimension, among))
-        return min((one for one in numbers if self.within(dimension, one, among) >= fewest), default=0)
+        return _first_with(sorted(self._numbers(dimension, among)), fewest)
+
+    def _numbers(self, dimension: str, among: str) -> Iterator[tuple[int, int]]:
+        """Yield each number of a dimension with its runs."""
+        return ((int(value), runs) for value, runs in self.values(dimension, among).items())
 
     def most(self, dimension: str, among: str, number: int) -> list[tuple[Value, int]]:
         """Return the most frequent values, with their number of runs."""
         return sorted(self.values(dimension, among).items(), key=lambda one: (-one[1], str(one[0])))[:number]
+
+
+def _first_with(numbers: Iterable[tuple[int, int]], fewest: int) -> int:
+    """Return the first of the numbers at which so many runs are reached; 0 if there is none."""
+    counted = accumulate(numbers, lambda before, one: (one[0], before[1] + one[1]))
+    return next((number for number, runs in counted if runs >= fewest), 0)
 
 
 def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:

@@ -48,7 +48,8 @@ else:
             made.__pydantic_config__ = STRICT
             made.compared = attrgetter(*(one.name for one in fields(made) if one.compare))
             for name, method in METHODS.items():
-                setattr(made, name, method)
+                if name not in vars(record_type):
+                    setattr(made, name, method)
             return made
 
         return make

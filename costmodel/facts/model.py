@@ -394,6 +394,10 @@ class Model:
     is_text_part: bool = False
     numerics: Numerics = field(default=Numerics(), compare=False)
 
+    def __hash__(self) -> int:
+        """Hash of what tells most models apart: the layers take long, and caches of quantities ask often."""
+        return hash((self.name, self.hidden_size, self.vocab_size, len(self.layers)))
+
     @property
     def num_layers(self) -> int:
         """Number of layers without the multi-token prediction."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache, lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from costmodel.errors import SpecError, alternatives, did_you_mean
 from costmodel.facts.calibration import Calibration, Constants
 from costmodel.facts.device import Device, Silicon
 from costmodel.facts.reliability import PowerDraw
+from costmodel.record import record
 from costmodel.validation import build, shown
 
 FILE = "aliases.yaml"
@@ -37,7 +38,7 @@ SERIES = re.compile(r"([a-z]*)(\d*)")
 WORD, GIGABYTES = re.compile(r"[a-z0-9]+"), re.compile(r"(?<=\d)gb")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Named:
     """
     The device that a name refers to.

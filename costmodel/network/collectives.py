@@ -8,13 +8,13 @@ context, data and expert, pipeline). So ``stride`` determines how many of them s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster, Network
 from costmodel.lowering.shape import distinct_ranks_fraction
+from costmodel.record import record
 from costmodel.strategy import TokenDispatcher, deduplicates_dispatch
 from costmodel.timing.work import Communication, Numbers
 
@@ -364,7 +364,7 @@ def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:
     return np.asarray(known is None or np.isclose(seen, known))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Level:
     """
     One network level as a group uses it.

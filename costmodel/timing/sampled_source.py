@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.samples import SampledOperator, Samples
+from costmodel.record import record
 from costmodel.tables import OncePerRow
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples
 from costmodel.timing.roofline import Roofline
@@ -22,7 +23,7 @@ TILES = ((128, 128), (256, 128), (128, 256))
 """Tiles of the result that matmul kernels assign to processors, in rows and columns (used by CUTLASS and cuBLAS)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Shapes:
     """
     Shapes of one kind of operator: their work, and the features from which deviations from a roofline are learned.
@@ -220,7 +221,7 @@ BEYOND = 1.0
 """Doublings of a feature beyond the samples' range, past which a shape counts as outside of it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Rates:
     """
     Achieved rates of one kind of operator on a device, estimated from samples.
@@ -249,7 +250,7 @@ class Rates:
         return busy + self.smallest_seconds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SampledTimes:
     r"""
     Seconds of one kind of operator on one device, learned from samples.
@@ -310,7 +311,7 @@ BACKWARD = {name: ("dgrad", "wgrad") for name in MATMULS}
 """Sampled passes that make up the backward pass, if there are several."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SampledPass:
     """
     Times of one pass of one kind of operator.
@@ -449,7 +450,7 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
     return replace(bare, times=replace(times, processes=(process,)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SampledSource:
     """
     Times of sampled operators from samples, and of other operators from another source.

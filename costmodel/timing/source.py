@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
+from costmodel.record import record
 from costmodel.strategy import CudaGraphs
 from costmodel.timing.roofline import MeasuredTimes, build_modified_roofline, theoretical_roofline
 from costmodel.timing.work import Numbers, Operator
@@ -42,7 +42,7 @@ class OperatorTimes(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SlowestTimes:
     """
     Times on the slowest of many devices, for which the others wait.

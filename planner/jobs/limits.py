@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from constraints.limits import RELATIONS, Bound, CandidateList
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
+from costmodel.record import record
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import shown
@@ -39,7 +39,7 @@ class StageChoice(StrEnum):
     FREE = "free"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SearchLimits:
     """
     Search space of a job; every value is an int (flags 0 and 1, enums their members).

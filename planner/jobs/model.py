@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
 from costmodel.lowering.framework import limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
-from costmodel.record import validated
+from costmodel.record import record, validated
 from costmodel.validation import build, shown
 from planner.jobs.document import similar_files
 from planner.jobs.entries import Reference
@@ -45,7 +45,7 @@ class Changes:
     mtp_layers: CountOrZero | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Read:
     """
     A model as a job gives it, with its file read.

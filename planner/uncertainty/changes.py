@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 
-from costmodel.record import validated
+from costmodel.record import record, validated
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.uncertainty.evidence.counts import MATTERS_ABOVE, read_stored, value_of
@@ -70,7 +70,7 @@ BY_SETTING: Mapping[str, Change] = {
 """Settings that belong to a more specific kind of change; all others are ``SETTINGS``."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Costed:
     """
     A strategy with its predicted step.
@@ -236,7 +236,7 @@ def change_errors() -> ChangeErrors:
     return read_stored(ChangeErrors, TABLE, "planner.uncertainty")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RatioInterval:
     """
     Interval of a measured ratio of two steps over the predicted one.

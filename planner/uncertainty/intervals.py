@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
-from costmodel.record import validated
+from costmodel.record import record, validated
 from planner.uncertainty.evidence.counts import CHANGED, architecture_of, read_stored
 from planner.uncertainty.evidence.gaps import Gap
 
@@ -178,7 +178,7 @@ def spread_of(spreads: Sequence[Spread], kind: Kind) -> Spread:
 
 
 # --- from errors to spreads ---------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Error:
     """
     One error of a prediction, or of the ratio of two.
@@ -281,7 +281,7 @@ def inside(known: Sequence[Spread], error: Error) -> bool:
 
 
 # --- intervals of predictions -------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Interval:
     """
     Interval of a measured step time, with a probability of ``COVERAGE``.

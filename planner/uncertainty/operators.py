@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from costmodel.facts.device import Cluster
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.groups import dense_data_group, layer_group, pipeline_group
+from costmodel.record import record
 from costmodel.step.estimate import Part
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
@@ -28,7 +28,7 @@ Standard deviation of the logarithm of a roofline time with sampled rates: media
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TimedOperator:
     """
     One operator of a strategy in all of its layers, or the collectives of a group of ranks.
@@ -60,7 +60,7 @@ class TimedOperator:
         return self.share * self.relative_deviation
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Pass:
     seconds: float
     relative_deviation: float

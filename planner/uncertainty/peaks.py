@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -15,7 +14,7 @@ from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
 from costmodel.memory.parts import held_share, share_without_retries
 from costmodel.memory.rank import seen_bytes
-from costmodel.record import validated
+from costmodel.record import record, validated
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.evidence.counts import ANY, read_stored, stack_of
 
@@ -120,7 +119,7 @@ def law_of(cluster: Cluster) -> Law:
 
 
 # --- chances of predictions ---------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Chance:
     """
     Chance that a strategy fits, or that it is fast.
@@ -207,7 +206,7 @@ def _basis(law: Law) -> str:
 
 
 # --- from runs to laws --------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Use:
     """
     Evidence of one run for memory.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from constraints import sentence
 from constraints.verdict import find_violations
 from costmodel.errors import SpecError
+from costmodel.record import record
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.jobs.recipes import LISTED, recipe
@@ -35,7 +36,7 @@ OWN_SETTING = "is the recipe's"
 """End of the note on a setting that a layout brings along."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class JudgedLayout:
     """
     A published layout with its estimate.

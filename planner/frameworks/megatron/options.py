@@ -6,12 +6,12 @@ import csv
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks.shell.text import argument_words
 
@@ -42,7 +42,7 @@ Arguments: TypeAlias = dict[str, Any]
 NUMBERS: dict[str, Callable[[str], int | float]] = {"int": int, "float": float}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Option:
     """
     Option of Megatron-LM.

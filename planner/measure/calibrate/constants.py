@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, cast, get_args
@@ -16,7 +16,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
 from costmodel.facts.fields import Dtype, Positive
-from costmodel.record import validated
+from costmodel.record import record, validated
 from costmodel.validation import build
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
@@ -29,7 +29,7 @@ MOST_PER_FRAMEWORK = 6
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Constant:
     """
     One fitted number, with its prior knowledge.

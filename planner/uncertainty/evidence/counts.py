@@ -6,7 +6,6 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import accumulate
@@ -16,6 +15,7 @@ from costmodel import catalog
 from costmodel.facts.framework import Framework, feature_of
 from costmodel.facts.model import Attention, Experts, LatentAttention, Model
 from costmodel.models.parameters import parameters
+from costmodel.record import record
 from costmodel.step.layer import layer_parts
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
@@ -73,7 +73,7 @@ Entry: TypeAlias = tuple[str, str, Value]
 """Dimension, subset of runs, and value."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Counts:
     """
     Some runs, counted.
@@ -190,7 +190,7 @@ INLINE = "inline"
 """Name of entries without a name that runs could share."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Traits:
     """
     Traits of one run.

@@ -13,14 +13,15 @@ from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
-from pydantic_core import ArgsKwargs, CoreSchema
+if TYPE_CHECKING:
+    from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
+    from pydantic_core import CoreSchema
 
 __all__ = ["adapter_of", "record", "validated"]
 
 Class = TypeVar("Class", bound=type)
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}
 """Checks of all records: no entries but the fields, and finite numbers."""
 
 ADAPTERS: dict[Hashable, TypeAdapter[Any] | None] = {}
@@ -31,6 +32,8 @@ def adapter_of(annotation: Hashable) -> TypeAdapter[Any]:
     """Return pydantic's checks of a record or another type."""
     made = ADAPTERS.get(annotation)
     if made is None:
+        from pydantic import TypeAdapter  # which plain records do not need
+
         ADAPTERS[annotation] = None
         ADAPTERS[annotation] = made = TypeAdapter(cast(Any, annotation))
     return made
@@ -111,6 +114,8 @@ def _write_init(made: Any, *, kw_only: bool) -> Any:
 
 
 def _check(self: object, **entries: object) -> None:
+    from pydantic_core import ArgsKwargs
+
     adapter_of(cast(Hashable, type(self))).validator.validate_python(ArgsKwargs((), entries), self_instance=self)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema
 
-__all__ = ["adapter_of", "record", "validated"]
+__all__ = ["adapter_of", "record", "strict_record"]
 
 Class = TypeVar("Class", bound=type)
 
@@ -41,7 +41,7 @@ def adapter_of(annotation: Hashable) -> TypeAdapter[Any]:
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
-    from dataclasses import dataclass as validated
+    from dataclasses import dataclass as strict_record
 else:
 
     def record(**options: bool) -> Callable[[Class], Class]:
@@ -55,7 +55,7 @@ else:
 
         return make
 
-    def validated(**options: bool) -> Callable[[Class], Class]:
+    def strict_record(**options: bool) -> Callable[[Class], Class]:
         """Make a frozen dataclass whose entries are checked; dataclasses.replace checks them again."""
 
         def make(own: Class) -> Class:

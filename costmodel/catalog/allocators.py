@@ -6,14 +6,14 @@ from functools import cache
 
 from costmodel.catalog.files import read
 from costmodel.facts.fields import NotNegative
-from costmodel.record import validated
+from costmodel.record import strict_record
 from costmodel.validation import build
 
 ALLOCATORS = ("segments", "expandable")
 """Segments of fixed sizes; ``expandable_segments:True``."""
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Share:
     """
     Peak reserved bytes over peak tensor bytes, minus 1.
@@ -29,7 +29,7 @@ class Share:
     high: NotNegative
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Shares:
     """
     Shares by the tensors that are allocated and freed during a step.
@@ -47,7 +47,7 @@ class Shares:
     gathered_recomputed: Share
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Allocator:
     """
     One setting of the allocator.

@@ -208,7 +208,7 @@ def default_framework(device: Device) -> str:
     fitting = [name for name in fitting if _covers(_architectures(name), device.architecture)]
     if not fitting:
         raise SpecError("cluster.framework", f"is required: no default runs on {device.name}.")
-    return max(fitting, key=_since)
+    return max(fitting, key=_month_of)
 
 
 def releases_for(target: str, *, own: bool = False) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def releases_for(target: str, *, own: bool = False) -> tuple[str, ...]:
 def newest_for(target: str, architecture: Architecture | None) -> str | None:
     """Return a target's own newest release that runs on an architecture; None if there is none."""
     fitting = [name for name in releases_for(target, own=True) if _covers(_architectures(name), architecture)]
-    return max(fitting, key=lambda name: (_since(name), name), default=None)
+    return max(fitting, key=lambda name: (_month_of(name), name), default=None)
 
 
 def runs_on(known: Framework, architecture: Architecture | None) -> bool:
@@ -233,7 +233,7 @@ def _covers(architectures: Collection[str], architecture: Architecture | None) -
     return architecture is None or not architectures or architecture in architectures
 
 
-def _since(name: str) -> str:
+def _month_of(name: str) -> str:
     """Return the month of a release."""
     return str(entry("frameworks", name).get("since", ""))
 

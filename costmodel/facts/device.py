@@ -26,10 +26,10 @@ from costmodel.facts.fields import (
 )
 from costmodel.facts.framework import Behaviour, Framework, Settings
 from costmodel.facts.samples import Samples
-from costmodel.record import validated
+from costmodel.record import strict_record
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Network:
     """
     One level of interconnect, as seen by one device.
@@ -74,7 +74,7 @@ class Network:
     is_half_duplex: bool = False
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Silicon:
     """
     Properties of all devices of a generation, of any size.
@@ -108,7 +108,7 @@ class Silicon:
     sources: dict[str, str] = field(default_factory=dict)
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class HostProcessors:
     """
     One device's share of the host's processors.
@@ -143,7 +143,7 @@ class HostProcessors:
         return min(min(number, self.threads or number) * self.thread_memory_bandwidth, self.memory_bandwidth)
 
 
-@validated(frozen=True, kw_only=True)
+@strict_record(frozen=True, kw_only=True)
 class Device:
     """
     One accelerator and its share of the host, as in datasheets.
@@ -241,7 +241,7 @@ class Slowdowns(TypedDict):
     processors_taken: float | NDArray[np.float64]
 
 
-@validated(frozen=True, kw_only=True)
+@strict_record(frozen=True, kw_only=True)
 class EquippedDevice(Device):
     """
     A device as a framework uses it, with networks at achieved bandwidths.
@@ -288,7 +288,7 @@ class EquippedDevice(Device):
         }
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """
     Devices of one kind with their nodes, their network and their software.

@@ -6,8 +6,7 @@ Bytes, bytes per second, seconds and watts may be texts with units (:mod:`costmo
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
+from operator import ge, gt, le
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -16,11 +15,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 from costmodel.quantities import BYTES, RATE, SECONDS, WATTS, Quantity
 from costmodel.validation import shown
 
-LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
-    "ge": ("greater_than_equal", operator.ge),
-    "gt": ("greater_than", operator.gt),
-    "le": ("less_than_equal", operator.le),
-}
+LIMITS: Any = {"ge": ("greater_than_equal", ge), "gt": ("greater_than", gt), "le": ("less_than_equal", le)}
 """Limits of a number: pydantic's type of the error, and the comparison that must hold."""
 
 
@@ -64,7 +59,6 @@ class Number:
 
 
 Count: TypeAlias = Annotated[int, Number(ge=1, le=10**9)]
-NotNegativeCount: TypeAlias = Annotated[int, Number(ge=0, le=10**9)]
 CountOrZero: TypeAlias = Annotated[int, Number(ge=0, le=10**9)]
 Positive: TypeAlias = Annotated[float, Number(gt=0, le=1e24)]
 NotNegative: TypeAlias = Annotated[float, Number(ge=0, le=1e24)]

@@ -19,11 +19,11 @@ from costmodel.facts.fields import (
     Watts,
 )
 from costmodel.quantities import PER_HOUR, PER_KWH, Quantity
-from costmodel.record import validated
+from costmodel.record import strict_record
 from costmodel.validation import shown
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class RecoveryLevel:
     """
     One way to recover from a failure.
@@ -48,7 +48,7 @@ USUALLY_KEPT = 3
 """Number of checkpoints kept by default."""
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
     """
     Content and method of a checkpoint, from which its times on any number of devices follow.
@@ -84,7 +84,7 @@ class Checkpoint:
         return self.lost_seconds is not None and self.storage_bandwidth is None
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Reliability:
     """
     Failure rate of the job, and the cost of recovery and checkpoints.
@@ -139,7 +139,7 @@ PricePerHour: TypeAlias = Annotated[NotNegative, Field(le=1e9), Quantity(PER_HOU
 PricePerKwh: TypeAlias = Annotated[NotNegative, Field(le=1e6), Quantity(PER_KWH)]
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Costs:
     """
     Prices of devices, electricity and the rest of a data centre; no price is assumed.
@@ -169,7 +169,7 @@ class Costs:
     host_watts_per_device: Annotated[Watts, Field(le=1e6)] | None = None
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class PowerDraw:
     """
     Power draw of a device, as a fraction of its power limit.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.facts.device import Silicon
-from costmodel.facts.fields import Count, Dtype, NotNegative, NotNegativeCount, Positive
-from costmodel.record import validated
+from costmodel.facts.fields import Count, CountOrZero, Dtype, NotNegative, Positive
+from costmodel.record import strict_record
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Precision:
     """
     Bytes per element of a training recipe.
@@ -57,8 +57,8 @@ class Precision:
     linear_input_bytes: Positive | None = None
     cast_bytes: NotNegative = 0.0
     transposed_bytes: NotNegative = 0.0
-    cast_kernels: NotNegativeCount = 0
-    scale_kernels: NotNegativeCount = 0
+    cast_kernels: CountOrZero = 0
+    scale_kernels: CountOrZero = 0
     quantizes_before_gather: bool = False
     gathered_input_bytes: Positive | None = None
     gathered_gradient_bytes: Positive | None = None
@@ -93,7 +93,7 @@ class Precision:
         )
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Workload:
     """
     Training work, per step and in total.

@@ -15,13 +15,13 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
 from costmodel.lowering.framework import limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
-from costmodel.record import record, validated
+from costmodel.record import record, strict_record
 from costmodel.validation import build, shown
 from planner.jobs.document import similar_files
 from planner.jobs.entries import Reference
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Changes:
     """
     Changes to the model of ``base``; None: unchanged.

@@ -8,7 +8,7 @@ from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 
-from costmodel.record import record, validated
+from costmodel.record import record, strict_record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.uncertainty.evidence.counts import MATTERS_ABOVE, read_stored, value_of
@@ -150,7 +150,7 @@ def distance(one: Costed, other: Costed) -> float:
 # --- the law -----------------------------------------------------------------------------------------------
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Factor:
     """
     Errors of one kind of change, relative to those of all kinds.
@@ -175,7 +175,7 @@ class Factor:
     alone: bool
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class ChangeErrors:
     r"""
     Errors of ratios of two steps.

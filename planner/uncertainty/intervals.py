@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
-from costmodel.record import record, validated
+from costmodel.record import record, strict_record
 from planner.uncertainty.evidence.counts import CHANGED, architecture_of, read_stored
 from planner.uncertainty.evidence.gaps import Gap
 
@@ -44,7 +44,7 @@ class Unseen(StrEnum):
 UNSEEN_WORDS = {Unseen.NOTHING: "", Unseen.MODEL: "other models", Unseen.SOFTWARE: "other software"}
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Kind:
     """
     Kind of comparable runs.
@@ -88,7 +88,7 @@ class Kind:
         return f"{found}; {beside} than those fitted to" if beside else found
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Spread:
     """
     Errors of one kind of runs.
@@ -110,7 +110,7 @@ class Spread:
     upper: float
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Intervals:
     """
     Errors behind all intervals.

@@ -14,7 +14,7 @@ from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
 from costmodel.memory.parts import held_share, share_without_retries
 from costmodel.memory.rank import seen_bytes
-from costmodel.record import record, validated
+from costmodel.record import record, strict_record
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.evidence.counts import ANY, read_stored, stack_of
 
@@ -49,7 +49,7 @@ DEVIATIONS = np.array((0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05
 """Grid of means and deviations for a law: a finer one would differ by less than a stack's runs can resolve."""
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Law:
     """
     Distribution of measured over predicted peaks: a normal law of the ratio's logarithm, mixed with odd runs.
@@ -89,7 +89,7 @@ class Law:
         return high
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Laws:
     """
     Laws behind all chances to fit.

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.traces.recorded.configurations import TracedConfiguration
 from costmodel.errors import SpecError
 from costmodel.facts.fields import Count, NotNegative, Positive
-from costmodel.record import validated
+from costmodel.record import strict_record
 from costmodel.validation import build
 
 INDEX = "index.json"
@@ -27,7 +27,7 @@ LEAST_STEPS = 3
 """Steps that count in any case: those during which others had least."""
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Steps:
     """
     Some steps, one after the other.
@@ -65,7 +65,7 @@ class Steps:
         return pace / statistics.fmean(self.pace)
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Stay:
     """
     One round of a configuration: steps without the profiler, then steps with it.
@@ -90,7 +90,7 @@ class Stay:
     idle_bytes: tuple[NotNegative, ...]
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Recording:
     """
     A configuration and all times that it ran.
@@ -118,7 +118,7 @@ class Recording:
         return tuple(int(statistics.median(values)) for values in by_rank)
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Measured:
     """
     What steps take at the pace of the index.
@@ -171,7 +171,7 @@ def measured(several: Iterable[Steps], pace: float, others: float) -> Measured:
     )
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Index:
     """
     What ``index.json`` has.

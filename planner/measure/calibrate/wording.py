@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from costmodel.facts.fields import Count, NotNegative
-from costmodel.record import validated
+from costmodel.record import strict_record
 from planner.measure.calibrate.advice import WELL_KNOWN, First, Suggestion
 from planner.measure.calibrate.calibrate import Calibration, Determined
 from planner.measure.runs.predictions import Case
@@ -19,7 +19,7 @@ from planner.uncertainty.evidence.counts import read_stored
 TABLE = "learning_curve.json"
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Worth:
     """
     Value of a number of own runs.
@@ -49,7 +49,7 @@ class Worth:
     three_quarters: NotNegative
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class LearningCurve:
     """
     The whole file.

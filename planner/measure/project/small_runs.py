@@ -16,7 +16,7 @@ from costmodel.catalog.files import merge_mappings
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
 from costmodel.facts.fields import Positive
-from costmodel.record import validated
+from costmodel.record import strict_record
 from costmodel.step.estimate import estimate
 from costmodel.timing.sampled_source import MATMULS, size_of_operator
 from costmodel.validation import build, shown
@@ -196,7 +196,7 @@ def _no_text(value: object) -> object:
 Measured: TypeAlias = Annotated[Positive, BeforeValidator(_no_text)]
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class SmallRun:
     """
     One small run as its file states it.
@@ -228,7 +228,7 @@ class SmallRun:
     memory_kind: str = ""
 
 
-@validated(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class SmallRuns:
     """
     A file of small runs.

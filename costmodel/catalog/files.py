@@ -44,7 +44,13 @@ def read(path: str) -> Any:
 def read_table(path: str) -> tuple[Mapping[str, str], ...]:
     """Return the rows of a CSV file of the catalog, cells by column; they are shared and must not be changed."""
     text = (FOLDER / path).read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    return read_rows(text)
+
+
+def read_rows(text: str) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of a CSV text, cells by column."""
+    columns, *rows = csv.reader(text.splitlines())
+    return tuple(dict(zip(columns, row, strict=True)) for row in rows)
 
 
 def require_known(what: str, name: str, known: Iterable[str]) -> None:

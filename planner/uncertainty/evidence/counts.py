@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
 from costmodel import catalog
+from costmodel.catalog.files import read_rows
 from costmodel.facts.framework import Framework, feature_of
 from costmodel.facts.model import Attention, Experts, LatentAttention, Model
 from costmodel.models.parameters import parameters
@@ -53,9 +53,7 @@ Kind = TypeVar("Kind")
 
 def read_stored_rows(file: str, package: str) -> tuple[Mapping[str, str], ...]:
     """Return the rows of a table of a package, cells by column."""
-    text = (files(package) / file).read_text(encoding="utf-8")
-    columns, *rows = csv.reader(text.splitlines())
-    return tuple(dict(zip(columns, row, strict=True)) for row in rows)
+    return read_rows((files(package) / file).read_text(encoding="utf-8"))
 
 
 def read_stored(kind: type[Kind], file: str, package: str) -> Kind:

@@ -118,12 +118,12 @@ def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
 
 def _forbidden(whole: EstimateReportRecord) -> Iterator[tuple[str, str]]:
     """Build the rows on rules that forbid a given strategy, and on preferences for which the search omits it."""
-    from planner.report.conflicts import lift_notes
-
     if whole.allowed and not whole.broken_preferences:
         yield "answer", "no rule forbids it"
     yield from group_rows("forbidden", whole.broken_rules)
     for number, rule in enumerate(whole.broken_preferences):
+        from planner.report.conflicts import lift_notes
+
         lifted = "" if number else " ".join(("", *lift_notes(whole.broken_preferences)))
         yield "" if number else "left out", f"{rule}{lifted}"
 

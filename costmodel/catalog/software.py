@@ -240,8 +240,7 @@ def _month_of(name: str) -> str:
 
 def _architectures(name: str) -> Collection[str]:
     """Return the architectures that a release runs on; empty: all."""
-    architectures: Collection[str] = _whole(name).get("architectures", ())
-    return architectures
+    return tuple(_whole(name).get("architectures", ()))
 
 
 def releases_with_feature(decision: str, value: str) -> tuple[str, ...]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec
-
-import yaml
 
 from costmodel.errors import PlanningError
 
@@ -57,6 +56,6 @@ def format_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequen
     return text.getvalue()
 
 
-def format_generated(entries: Mapping[str, Any], **style: Any) -> str:
-    """Write a YAML file of the planner that a benchmark generates."""
-    return f"# Generated; do not edit.\n{yaml.safe_dump(dict(entries), sort_keys=False, **style)}"
+def format_generated(entries: Mapping[str, Any]) -> str:
+    """Write a JSON file of the planner that a benchmark generates."""
+    return f"{json.dumps(dict(entries), indent=2)}\n"

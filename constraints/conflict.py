@@ -8,12 +8,12 @@ is allowed. The smallest sets that share a rule with every repair are the *confl
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from costmodel.strategy import Strategy
 
 Element = TypeVar("Element", bound=Hashable)
@@ -23,7 +23,7 @@ MAX_CONFLICTS = 1000
 """Largest number of conflicts under construction; beyond it, larger conflicts are not listed."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Size:
     """
     Size of the smallest cluster on which a strategy fits.
@@ -52,7 +52,7 @@ class Size:
     num_within: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Conflict:
     """
     Reasons why no strategy fits, in the rules' own sentences.
@@ -170,7 +170,7 @@ def necessary(rules: Sequence[Element], satisfiable: Callable[[Sequence[Element]
     return needed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Classes:
     """
     Candidates grouped by their answers to the rules asked so far.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from constraints.rule import Floats, Holds, Ints, Rule
 from costmodel.errors import alternatives
+from costmodel.record import record
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy, decision_text
 
 SHOWN_VALUES = 8
@@ -37,7 +37,7 @@ RELATIONS: dict[str, tuple[Callable[[Any, Any], Holds], str]] = {
 """Comparison of each relation, and its words in a sentence."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Bound:
     """
     A bound of a decision, or of a product of decisions.
@@ -281,7 +281,7 @@ def _choice(name: str, values: tuple[int, ...]) -> str:
     return alternatives(texts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class CandidateList:
     """
     Strategies, each given by some of its decisions.

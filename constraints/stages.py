@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import TypeAlias
 
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from constraints.cp_sat import cp_model
 from costmodel.models.patterns import LayerPattern
+from costmodel.record import record
 
 RANK_TICK_SECONDS = 1e-9
 
@@ -43,7 +44,7 @@ Flags = NDArray[np.bool_]
 Linear: TypeAlias = cp_model.LinearExpr | cp_model.IntVar | int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Chunks:
     """
     Layers of the chunks of each option, for models with alternating kinds of layers.
@@ -65,7 +66,7 @@ class Chunks:
         return Chunks(layers=self.layers[which], full_layers=self.full_layers[which], kinds=self.kinds[which])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class StageOptions:
     """
     Options of each rank of one pipeline, one per entry, shape (A,).
@@ -114,7 +115,7 @@ class StageOptions:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Pipeline:
     """
     Ranks and layers of one pipeline, with the weights of its objective.
@@ -142,7 +143,7 @@ class Pipeline:
         return self.num_microbatches * self.vpp - 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Class:
     """Ranks with equal options, the options of the first of them, and variables that count the choices of each."""
 
@@ -151,7 +152,7 @@ class _Class:
     counts: list[cp_model.IntVar]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class StageEncoding:
     """A CP-SAT model with its classes of ranks; see :func:`encode_stages`."""
 

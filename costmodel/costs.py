@@ -8,9 +8,9 @@ Each device draws P while the job steps, and P_idle while it is down; both follo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from costmodel.facts.reliability import Costs, PowerDraw
+from costmodel.record import record
 from costmodel.step.estimate import Part
 
 HOUR = 3600.0
@@ -84,7 +84,7 @@ def facility_joules(it_joules: float, *, pue: float) -> float:
     return it_joules * pue
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Energy:
     """
     Power and energy of a training.
@@ -108,7 +108,7 @@ class Energy:
     facility_joules: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Devices:
     """
     Devices of a training, and the time for which they are held.
@@ -171,7 +171,7 @@ def electricity_cost(energy: Energy, costs: Costs) -> float | None:
     return None if price is None else joules / KWH_JOULES * price
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TrainingCosts:
     """
     Device-hours, energy and costs of a whole training.

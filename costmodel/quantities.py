@@ -20,6 +20,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from costmodel.errors import NumberError, SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 
 Factors = Mapping[str, int | Fraction]
@@ -182,7 +183,7 @@ def whole(text: str, kind: Kind, where: str, *, least: int = 1) -> int:
     return int(value)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Quantity:
     """
     Metadata of an annotation: its numbers may be texts with units of a kind, in records and in their JSON Schema.

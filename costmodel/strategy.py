@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum
 from functools import cache, reduce
 from numbers import Integral
@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodel.record import record
 
 
 class Decision(IntEnum):
@@ -283,7 +285,7 @@ class Vocabulary(Decision):
     INTERLACED = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class StageLayout:
     """
     Custom pipeline layout: the layers, recomputation and offload of each stage.
@@ -304,7 +306,7 @@ class StageLayout:
     activation_offload: tuple[bool, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """
     One complete strategy: every decision has a value.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
+from costmodel.record import record
 
 Result = TypeVar("Result")
 
@@ -37,7 +38,7 @@ MOST_MADE = 1024
 """Largest number of cached quantities of single strategies; affects only memory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Facts:
     """
     Facts of a job: model, cluster, workload, and the quantities computed from them.
@@ -182,7 +183,7 @@ def _look_up(
     return cast(Result, _take(table.values, found.reshape(shape)))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Table:
     """
     Table of a quantity by combinations of its decisions.
@@ -411,7 +412,7 @@ MOST_ROWS = 2**16
 """Largest number of cached rows; affects only memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OncePerRow:
     """
     A function of arrays that broadcast, called once for each distinct row.

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 from pydantic import TypeAdapter, ValidationError
 
 from costmodel.errors import MOST_MISTAKES, NumberError, SpecError, did_you_mean, together
+from costmodel.record import adapter_of
 
 Record = TypeVar("Record")
 
@@ -66,7 +67,7 @@ def build(record_type: type[Record], mapping: object, where: str) -> Record:
     costmodel.errors.SpecError: reliability.levels.1.second: no such entry. Did you mean 'seconds'?
     """
     try:
-        record: Record = _adapter(cast(Hashable, record_type)).validate_python(mapping)
+        record: Record = adapter_of(cast(Hashable, record_type)).validate_python(mapping)
     except ValidationError:
         raise together(list(islice(_problems(record_type, mapping, where), MOST_MISTAKES))) from None
     return record
@@ -103,11 +104,6 @@ def shown(value: object) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
-
-
-@cache
-def _adapter(record_type: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(cast(Any, record_type))
 
 
 # --- down the types, to the values that do not fit -----------------------------------------------------------
@@ -187,7 +183,7 @@ def _fits(annotation: Any, value: object) -> bool:
 
 def _errors(annotation: Any, value: object) -> list[Any]:
     try:
-        adapter = _adapter(annotation)
+        adapter = adapter_of(annotation)
     except TypeError:  # Metadata that Python cannot hash.
         adapter = TypeAdapter(annotation)
     try:

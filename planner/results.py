@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from costmodel.costs import TrainingCosts
 from costmodel.facts.device import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
+from costmodel.record import record
 from costmodel.reliability import storage_bandwidth
 from costmodel.step.estimate import Estimate, rank_breakdowns
 from costmodel.strategy import Sharding, Strategy
@@ -43,7 +44,7 @@ EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
 """Exit code of a command, by the status of the search."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Plan:
     """
     One strategy with its figures.
@@ -244,7 +245,7 @@ class Plan:
         return abs(self.slower_fraction(best)) < self.noise_fraction
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class PlanReport:
     """
     The plans for a job, with proof.
@@ -314,7 +315,7 @@ class PlanReport:
         return EXIT_CODES[self.outcome.status]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class EstimateReport:
     """
     The estimate of one given strategy.

@@ -22,7 +22,7 @@ def a_layer_kind(copy: Extended) -> None:
         "costmodel/facts/model.py",
         (
             "Mixer: TypeAlias = Attention",
-            "@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)\n"
+            "@strict_record(frozen=True, kw_only=True, slots=True)\n"
             'class Mixing:\n    """Two linears."""\n\n    width: Count\n\n\nMixer: TypeAlias = Mixing | Attention',
         ),
     )

@@ -242,7 +242,7 @@ def document(errors: ChangeErrors) -> str:
     """The planner's file."""
     plain: dict[str, Any] = asdict(errors)
     plain["factors"] = [{**one, "change": one["change"].value} for one in plain["factors"]]
-    return format_generated(plain, width=116, default_flow_style=None)
+    return format_generated(plain)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--derivatives", type=Path, help="file that keeps predictions and derivatives between calls")
     parser.add_argument("--exact", action="store_true", help="eight runs also without linear steps (half an hour)")
     parser.add_argument("--spread", action="store_true", help="how stacks differ beyond constants, by likelihood")
-    parser.add_argument("--write", action="store_true", help="write planner/measure/calibrate/learning_curve.yaml")
+    parser.add_argument("--write", action="store_true", help="write planner/measure/calibrate/learning_curve.json")
     return parser
 
 

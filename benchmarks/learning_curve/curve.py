@@ -169,13 +169,13 @@ def _worth(same: Sequence[Point], models: Any) -> Worth:
 
 
 def document(found: Sequence[Point]) -> str:
-    """``planner/measure/calibrate/learning_curve.yaml``."""
+    """``planner/measure/calibrate/learning_curve.json``."""
     source = (
         "python -m benchmarks.learning_curve --write: stacks of benchmarks/measured_runs, each predicted by a fit "
         "without its source, calibrated with own runs, error on its other runs"
     )
     plain = {"source": source, "worth": [asdict(one) for one in worths(found)]}
-    return format_generated(plain, width=116)
+    return format_generated(plain)
 
 
 def lines(found: Sequence[Point]) -> Iterator[str]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 
 from benchmarks.accuracy.metrics import RUNS, read_table
-from benchmarks.output import format_generated
+from benchmarks.output import format_csv
 from planner.measure.runs.predictions import Case, cases
-from planner.uncertainty.evidence.counts import TABLE, Counts, traits_of
+from planner.uncertainty.evidence.counts import COLUMNS, TABLE, Counts, traits_of
 from planner.uncertainty.evidence.features import feature_entries
-
-SOURCE = "python -m benchmarks.plans.features --write: the strategies of the rows of benchmarks/measured_runs"
 
 NEWER = RUNS.with_name("newer.csv")
 
@@ -48,13 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.features", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/evidence/{TABLE}")
     options = parser.parse_args(arguments)
-    tallies = count_runs().tallies
-    for tally in tallies:
-        print(f"{tally.dimension}, {tally.among}: {', '.join(f'{v} {count:,}' for v, count in tally.runs.items())}")
+    counted = count_runs()
+    for (dimension, among), rows in groupby(counted.rows(), key=lambda row: row[:2]):
+        print(f"{dimension}, {among}: {', '.join(f'{value} {runs:,}' for _, _, value, runs in rows)}")
     if options.write:
-        entries = {"source": SOURCE, "tallies": [asdict(one) for one in tallies]}
-        text = format_generated(entries, width=120, default_flow_style=None)
-        (FOLDER / TABLE).write_text(text, encoding="utf-8")
+        (FOLDER / TABLE).write_text(format_csv(COLUMNS, counted.rows()), encoding="utf-8")
     return 0
 
 

@@ -77,7 +77,7 @@ def below_half(uses: Sequence[Use], chances: Sequence[float], *, has_run: bool) 
 
 def document(laws: Sequence[Law]) -> str:
     """The planner's file of laws."""
-    return format_generated({"source": SOURCE, "laws": [asdict(law) for law in laws]}, width=120)
+    return format_generated({"source": SOURCE, "laws": [asdict(law) for law in laws]})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic.dataclasses import dataclass
 
 from costmodel.errors import SpecError
-from costmodel.facts.fields import STRICT, Count, CountOrZero
+from costmodel.facts.fields import Count, CountOrZero
+from costmodel.record import strict_record
 from costmodel.validation import build
 
 FILE = Path(__file__).parent / "configurations.yaml"
@@ -35,7 +35,7 @@ PLAIN: Mapping[str, Any] = {"sharding": "none", "dp_overlap": False, "sequence_p
 """Gradients are whole, and reduced when the last micro-batch is done."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Configuration:
     """
     A decoder-only transformer and one training step of it; names are those of the planner's jobs.

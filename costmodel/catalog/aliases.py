@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache, lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from costmodel.errors import SpecError, alternatives, did_you_mean
 from costmodel.facts.calibration import Calibration, Constants
 from costmodel.facts.device import Device, Silicon
 from costmodel.facts.reliability import PowerDraw
+from costmodel.record import record
 from costmodel.validation import build, shown
 
 FILE = "aliases.yaml"
@@ -37,7 +38,7 @@ SERIES = re.compile(r"([a-z]*)(\d*)")
 WORD, GIGABYTES = re.compile(r"[a-z0-9]+"), re.compile(r"(?<=\d)gb")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Named:
     """
     The device that a name refers to.
@@ -101,7 +102,7 @@ def find_unique_device(name: str) -> Named | None:
     >>> find_unique_device("NVIDIA H100 80GB HBM3").device, find_unique_device("a100")
     ('h100-80gb-sxm', None)
     """
-    return _names().get(plain_name(name))
+    return Named(device=name) if name in names("devices") else _names().get(plain_name(name))
 
 
 def means_several(name: str) -> bool:

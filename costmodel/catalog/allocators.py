@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from pydantic.dataclasses import dataclass
-
 from costmodel.catalog.files import read
-from costmodel.facts.fields import STRICT, NotNegative
+from costmodel.facts.fields import NotNegative
+from costmodel.record import strict_record
 from costmodel.validation import build
 
 ALLOCATORS = ("segments", "expandable")
 """Segments of fixed sizes; ``expandable_segments:True``."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Share:
     """
     Peak reserved bytes over peak tensor bytes, minus 1.
@@ -30,7 +29,7 @@ class Share:
     high: NotNegative
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Shares:
     """
     Shares by the tensors that are allocated and freed during a step.
@@ -48,7 +47,7 @@ class Shares:
     gathered_recomputed: Share
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Allocator:
     """
     One setting of the allocator.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
+
+FOLDER = Path(__file__).parent
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser where PyYAML was built with it: ten times faster, the same result."""
@@ -23,8 +25,7 @@ MOST_SPELLINGS = 256
 @cache
 def names(folder: str) -> tuple[str, ...]:
     """Return the names of a folder's entries."""
-    paths = (path.name for path in (files("costmodel.catalog") / folder).iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in paths if name.endswith(".yaml")))
+    return tuple(sorted(path.stem for path in (FOLDER / folder).glob("*.yaml")))
 
 
 @cache
@@ -36,15 +37,20 @@ def entry(folder: str, name: str) -> Mapping[str, Any]:
 
 def read(path: str) -> Any:
     """Read one file of the catalog."""
-    text = files("costmodel.catalog").joinpath(*path.split("/")).read_text(encoding="utf-8")
-    return yaml.load(text, Loader=LOADER)
+    return yaml.load((FOLDER / path).read_text(encoding="utf-8"), Loader=LOADER)
 
 
 @cache
 def read_table(path: str) -> tuple[Mapping[str, str], ...]:
     """Return the rows of a CSV file of the catalog, cells by column; they are shared and must not be changed."""
-    text = files("costmodel.catalog").joinpath(*path.split("/")).read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    text = (FOLDER / path).read_text(encoding="utf-8")
+    return read_rows(text)
+
+
+def read_rows(text: str) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of a CSV text, cells by column."""
+    columns, *rows = csv.reader(text.splitlines())
+    return tuple(dict(zip(columns, row, strict=True)) for row in rows)
 
 
 def require_known(what: str, name: str, known: Iterable[str]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf
 from typing import Literal, TypeAlias
+
+from costmodel.record import record
 
 Scheme: TypeAlias = Literal["year", "month", "version", "branch"]
 
@@ -21,7 +22,7 @@ NAME = re.compile(
 """A stack and its release: ``Megatron-Bridge 26.04``, ``torchtitan==0.3.0``, ``megatron-core-v0.19.0rc1``."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Release:
     """
     A release of a stack.

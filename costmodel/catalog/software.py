@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from costmodel.catalog.files import MOST_SPELLINGS, chain, entry, merge_mappings, names, require_known
+from costmodel.catalog.files import MOST_SPELLINGS, entry, merge_mappings, names, require_known
 from costmodel.catalog.releases import find_release_spelling, nearest_release
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Device
@@ -57,21 +57,31 @@ def framework(name: str) -> Framework:
 def framework_with(name: str, factors: Factors | None) -> Framework:
     """Build a release with other factors on constants, by their entry; None: the catalog's."""
     own = framework_names()[name]
-    whole: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for part in chain("frameworks", own):
-        said = entry("frameworks", part)
-        sources = {**_inherit_sources(sources, whole, said), **(said.get("sources") or {})}
-        kept = {key: value for key, value in said.items() if key not in (*OWN, "sources")}
-        whole = {**merge_mappings(whole, kept), **{key: said[key] for key in REPLACED if key in said}}
     said = entry("frameworks", own)
-    whole |= {key: said[key] for key in OWN if key in said and key != "extends"}
     kernels = said.get("kernels_of", own)
     fitted = entry("frameworks", kernels)
     known = (fitted.get("factors") or {}) if factors is None else factors.get(kernels, {})
-    sources |= {key: text for key, text in (fitted.get("sources") or {}).items() if _is_of("factors", key)}
-    whole |= {"name": name, "kernels_of": kernels, "factors": known, "sources": sources}
+    sources = {key: text for key, text in (fitted.get("sources") or {}).items() if "factors" in _groups(key)}
+    whole = {**_whole(own), **{key: said[key] for key in OWN if key in said and key != "extends"}}
+    whole |= {"name": name, "kernels_of": kernels, "factors": known, "sources": {**_sources(own), **sources}}
     return build(Framework, whole, f"catalog.frameworks.{name}")
+
+
+@cache
+def _whole(name: str) -> Mapping[str, Any]:
+    """Merge an entry into those that it extends, except entries that are not inherited."""
+    said = entry("frameworks", name)
+    base = _whole(said["extends"]) if "extends" in said else {}
+    kept = {key: value for key, value in said.items() if key not in (*OWN, "sources")}
+    return {**merge_mappings(base, kept), **{key: said[key] for key in REPLACED if key in said}}
+
+
+def _sources(name: str) -> Mapping[str, str]:
+    """Return the sources of an entry: its own, and those of the extended entry that remain valid."""
+    said = entry("frameworks", name)
+    base = said.get("extends")
+    kept = _inherit_sources(_sources(base), _whole(base), said) if base else {}
+    return {**kept, **(said.get("sources") or {})}
 
 
 def _inherit_sources(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, str]:
@@ -86,24 +96,37 @@ def _inherit_sources(sources: Mapping[str, str], before: Mapping[str, Any], said
     >>> _inherit_sources(sources, before, {"stages": "even", "behaviour": {"batch_first": False}})
     {'behaviour.scatter_gather_p2p': 'there'}
     """
-    known, changed, own = _leaves(before), _leaves(said), tuple(said.get("sources") or ())
-    kept = {
-        path
-        for path, value in known.items()
-        if not (path in changed and (changed[path] != value or any(_is_of(key, path) for key in own)))
-        and not any(path.startswith(f"{name}.") for name in REPLACED if name in said)
-    }
+    known, changed, own = _leaves(before), _leaves(said), set(said.get("sources") or ())
+    replaced = {name for name in REPLACED if name in said}
+    of_key: dict[str, list[str]] = {}
+    kept = set()
+    for path, value in known.items():
+        groups = _groups(path)
+        for group in groups:
+            of_key.setdefault(group, []).append(path)
+        is_changed = path in changed and (changed[path] != value or not own.isdisjoint(groups))
+        if not is_changed and replaced.isdisjoint(groups[1:]):
+            kept.add(path)
     found: dict[str, str] = {}
     for key, source in sources.items():
-        of_key = [path for path in known if _is_of(key, path)]
-        left = [path for path in of_key if path in kept]
-        found |= {key: source} if left == of_key and left else dict.fromkeys(left, source)
+        paths = of_key.get(key, [])
+        left = [path for path in paths if path in kept]
+        found |= {key: source} if left == paths and left else dict.fromkeys(left, source)
     return found
 
 
-def _is_of(key: str, path: str) -> bool:
-    """Return True if a source's key names an entry, or a group that contains it."""
-    return f"{path}.".startswith(f"{key}.")
+def _groups(path: str) -> list[str]:
+    """
+    Return the keys that a source of an entry may have: the entry itself, then the groups that contain it.
+
+    >>> _groups("behaviour.kernels.batch_first")
+    ['behaviour.kernels.batch_first', 'behaviour.kernels', 'behaviour']
+    """
+    groups = [path]
+    while "." in path:
+        path = path.rpartition(".")[0]
+        groups.append(path)
+    return groups
 
 
 def _leaves(entry: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -181,31 +204,43 @@ def default_framework(device: Device) -> str:
     """
     if device.framework is not None:
         return device.framework
-    fitting = [name for name in frameworks() if _is_default_on(framework(name), device.architecture)]
+    fitting = [name for name in frameworks() if entry("frameworks", name).get("is_default")]
+    fitting = [name for name in fitting if _covers(_architectures(name), device.architecture)]
     if not fitting:
         raise SpecError("cluster.framework", f"is required: no default runs on {device.name}.")
-    return max(fitting, key=lambda name: framework(name).since)
+    return max(fitting, key=_month_of)
 
 
 def releases_for(target: str, *, own: bool = False) -> tuple[str, ...]:
     """Return releases whose configuration a target of ``planner export`` writes; on request only the target's own."""
-    of_each = {name: framework(name).targets for name in frameworks()}
+    of_each = {name: entry("frameworks", name).get("targets", ()) for name in frameworks()}
     return tuple(name for name, targets in of_each.items() if target in (targets[:1] if own else targets))
 
 
 def newest_for(target: str, architecture: Architecture | None) -> str | None:
     """Return a target's own newest release that runs on an architecture; None if there is none."""
-    fitting = [name for name in releases_for(target, own=True) if runs_on(framework(name), architecture)]
-    return max(fitting, key=lambda name: (framework(name).since, name), default=None)
-
-
-def _is_default_on(known: Framework, architecture: Architecture | None) -> bool:
-    return known.is_default and runs_on(known, architecture)
+    fitting = [name for name in releases_for(target, own=True) if _covers(_architectures(name), architecture)]
+    return max(fitting, key=lambda name: (_month_of(name), name), default=None)
 
 
 def runs_on(known: Framework, architecture: Architecture | None) -> bool:
     """Return True if a release runs on devices of an architecture; always True without an architecture."""
-    return architecture is None or not known.architectures or architecture in known.architectures
+    return _covers(known.architectures, architecture)
+
+
+def _covers(architectures: Collection[str], architecture: Architecture | None) -> bool:
+    """Return True if a release for some architectures, or for all, runs on one of them, or on an unknown one."""
+    return architecture is None or not architectures or architecture in architectures
+
+
+def _month_of(name: str) -> str:
+    """Return the month of a release."""
+    return str(entry("frameworks", name).get("since", ""))
+
+
+def _architectures(name: str) -> Collection[str]:
+    """Return the architectures that a release runs on; empty: all."""
+    return tuple(_whole(name).get("architectures", ()))
 
 
 def releases_with_feature(decision: str, value: str) -> tuple[str, ...]:

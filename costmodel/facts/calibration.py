@@ -6,13 +6,13 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from costmodel.facts.fields import STRICT, Count, Dtype, Fraction, NotNegative, Positive
+from costmodel.facts.fields import Count, Dtype, Fraction, NotNegative, Positive
 from costmodel.facts.samples import Samples
+from costmodel.record import strict_record
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class MeasuredRate:
     """
     Measured throughput of operators, MoFa's P in equation (1), known by shape.
@@ -34,7 +34,7 @@ class MeasuredRate:
     groups: Count | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class MeasuredCollective:
     """
     Measured time of a collective, known by its shape.
@@ -56,7 +56,7 @@ class MeasuredCollective:
     nbytes: Positive | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class DpOverlap:
     """
     Measured closed form of overlapped data-parallel communication, instead of equation (24).
@@ -70,7 +70,7 @@ class DpOverlap:
     window: NotNegative
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class DpBandwidth:
     """
     Measured bandwidth of data-parallel communication in one placement of the replicas of experts on nodes.
@@ -93,7 +93,7 @@ class DpBandwidth:
     reference_ranks: Count
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Measured:
     """
     Measured numbers of whole layers, collectives and steps that replace computed ones; MoFa's devices have only these.
@@ -127,7 +127,7 @@ class Measured:
     communication_scaling: Annotated[float, Field(ge=0.01, le=100)] = 1.0
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True)
 class Constants:
     """
     Fitted or measured constants; each has a prior, a range and a source (``planner/measure/calibrate/constants.yaml``).
@@ -232,7 +232,7 @@ class Constants:
     measured: Measured = field(default_factory=Measured)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True)
 class Calibration:
     """
     One entry of the catalog: the constants of an architecture, or of some of its devices.

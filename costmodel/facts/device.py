@@ -8,12 +8,10 @@ from typing import Annotated, Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from costmodel.facts.calibration import Calibration, Constants
 from costmodel.facts.fields import (
     NARROW,
-    STRICT,
     Architecture,
     Bytes,
     BytesOrZero,
@@ -27,9 +25,11 @@ from costmodel.facts.fields import (
     Watts,
 )
 from costmodel.facts.framework import Behaviour, Framework, Settings
+from costmodel.facts.samples import Samples
+from costmodel.record import strict_record
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Network:
     """
     One level of interconnect, as seen by one device.
@@ -74,7 +74,7 @@ class Network:
     is_half_duplex: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Silicon:
     """
     Properties of all devices of a generation, of any size.
@@ -108,7 +108,7 @@ class Silicon:
     sources: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class HostProcessors:
     """
     One device's share of the host's processors.
@@ -143,7 +143,7 @@ class HostProcessors:
         return min(min(number, self.threads or number) * self.thread_memory_bandwidth, self.memory_bandwidth)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True)
 class Device:
     """
     One accelerator and its share of the host, as in datasheets.
@@ -241,7 +241,7 @@ class Slowdowns(TypedDict):
     processors_taken: float | NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True)
 class EquippedDevice(Device):
     """
     A device as a framework uses it, with networks at achieved bandwidths.
@@ -256,6 +256,11 @@ class EquippedDevice(Device):
 
     constants: Constants
     behaviour: Behaviour
+
+    @property
+    def samples_used(self) -> Samples | None:
+        """Samples that time its operators and collectives; None: it was not sampled, or other times count."""
+        return self.calibration.samples if self.constants.times == "sampled" else None
 
     @property
     def achieved_memory_bandwidth(self) -> float:
@@ -283,7 +288,7 @@ class EquippedDevice(Device):
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """
     Devices of one kind with their nodes, their network and their software.

@@ -6,14 +6,17 @@ Bytes, bytes per second, seconds and watts may be texts with units (:mod:`costmo
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from operator import ge, gt, le
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from costmodel.quantities import BYTES, RATE, SECONDS, WATTS, Quantity
 from costmodel.validation import shown
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
+LIMITS: Any = {"ge": ("greater_than_equal", ge), "gt": ("greater_than", gt), "le": ("less_than_equal", le)}
+"""Limits of a number: pydantic's type of the error, and the comparison that must hold."""
 
 
 def _no_bool(value: object) -> object:
@@ -22,19 +25,51 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Count: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10**9)]
-NotNegativeCount: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=10**9)]
-CountOrZero: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=10**9)]
-Positive: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1e24)]
-NotNegative: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1e24)]
+class Number:
+    """
+    Metadata of an annotation: a number within limits, which true and false are not.
+
+    Pydantic's own metadata say the same, and take three times as long to become a schema.
+
+    Parameters
+    ----------
+    limits
+        Limits by pydantic's name: ``ge``, ``gt``, ``le``.
+    """
+
+    def __init__(self, **limits: float) -> None:
+        self._limits = limits
+
+    def check(self, value: float) -> float:
+        """Return a number within the limits; raise pydantic's error for others."""
+        for name, limit in self._limits.items():
+            kind, holds = LIMITS[name]
+            if not holds(value, limit):
+                raise PydanticKnownError(kind, {name: limit})
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema that refuses true and false, then reads the number, then checks the limits."""
+        read = core_schema.no_info_before_validator_function(_no_bool, handler(source))
+        return core_schema.no_info_after_validator_function(self.check, read)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the JSON Schema of the number with its limits."""
+        return {**self._limits, **handler(schema)}
+
+
+Count: TypeAlias = Annotated[int, Number(ge=1, le=10**9)]
+CountOrZero: TypeAlias = Annotated[int, Number(ge=0, le=10**9)]
+Positive: TypeAlias = Annotated[float, Number(gt=0, le=1e24)]
+NotNegative: TypeAlias = Annotated[float, Number(ge=0, le=1e24)]
 Seconds: TypeAlias = Annotated[NotNegative, Quantity(SECONDS)]
 Bytes: TypeAlias = Annotated[Positive, Quantity(BYTES)]
 BytesOrZero: TypeAlias = Annotated[NotNegative, Quantity(BYTES)]
 BytesPerSecond: TypeAlias = Annotated[Positive, Quantity(RATE)]
 Watts: TypeAlias = Annotated[Positive, Quantity(WATTS)]
-Fraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
-PowerUsageEffectiveness: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=1, le=10)]
-PositiveFraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
+Fraction: TypeAlias = Annotated[float, Number(ge=0, le=1)]
+PowerUsageEffectiveness: TypeAlias = Annotated[float, Number(ge=1, le=10)]
+PositiveFraction: TypeAlias = Annotated[float, Number(gt=0, le=1)]
 Dtype: TypeAlias = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
 NARROW = frozenset({"fp8", "mxfp8", "nvfp4"})
 """Dtypes below 16 bits, in which recipes multiply only the linears."""

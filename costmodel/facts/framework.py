@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from costmodel.facts.fields import STRICT, Architecture, Count, CountOrZero, Flag, Fraction, NotNegative, Positive
+from costmodel.facts.fields import Architecture, Count, CountOrZero, Flag, Fraction, NotNegative, Positive
+from costmodel.record import strict_record
 from costmodel.strategy import DECISIONS, DEGREES, ENUMS, decision_text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Kernels:
     """
     Kernels that the code of a framework launches, and the bytes that they read and write.
@@ -81,7 +81,7 @@ class Kernels:
     vocabulary_multiple: Count = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class CommunicationStyle:
     """
     Communication inside layers and between pipeline ranks, as the code of a framework does it.
@@ -115,7 +115,7 @@ class CommunicationStyle:
     communication_sms: Count | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class CommunicationLibrary:
     """
     The collective communication library of a framework, and the paths that it builds.
@@ -137,7 +137,7 @@ class CommunicationLibrary:
     cross_socket_rings: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class OptimizerStyle:
     """
     Sharding of optimizer states, gradients and weights over data-parallel ranks, as the code of a framework does it.
@@ -176,7 +176,7 @@ class OptimizerStyle:
     optimizer_bytes_per_parameter: NotNegative = 30.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class OptimizerOffload:
     """
     Update of parameters whose optimizer states live in host memory, as the code of a framework does it.
@@ -207,7 +207,7 @@ class OptimizerOffload:
     host_threads: Count | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class HostStyle:
     """
     Points at which the host waits for the device.
@@ -224,7 +224,7 @@ class HostStyle:
     launch_blocking: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class MemoryModel:
     """
     Device memory that the software takes for the backward pass and for buffers, beyond the fewest tensors.
@@ -294,7 +294,7 @@ class MemoryModel:
     embedding_buffers: NotNegative = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Behaviour:
     """
     Behaviour of a framework's code, as far as it changes times or memory.
@@ -317,7 +317,7 @@ class Behaviour:
 StoredDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "bf16+fp32"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Settings:
     """
     Settings of a framework besides the strategy; None: the recipe's default.
@@ -411,7 +411,7 @@ class Settings:
         return replace(defaults, **{name: value for name, value in own.items() if value is not None})
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True)
 class Framework:
     """
     One release of a training framework.

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
-from pydantic.dataclasses import dataclass
 
-from costmodel.facts.fields import STRICT, Count, CountOrZero, Fraction, NotNegative, Positive
+from costmodel.facts.fields import Count, CountOrZero, Fraction, NotNegative, Positive
+from costmodel.record import strict_record
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Rotary:
     """
     Rotary position embedding.
@@ -40,7 +40,7 @@ class Rotary:
         return dict(self.parameters).get(name, default)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Routing:
     """
     Choice of a token's experts, and the weights of their results.
@@ -77,7 +77,7 @@ class Routing:
     input_jitter: NotNegative = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Numerics:
     """
     Facts of a model beside its sizes.
@@ -122,7 +122,7 @@ class Numerics:
     routing: Routing | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Attention:
     """
     Softmax attention with query, key and value heads: MHA, GQA and MQA.
@@ -162,7 +162,7 @@ class Attention:
     rotary: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class LatentAttention:
     """
     Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434).
@@ -190,7 +190,7 @@ class LatentAttention:
     bias: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class LinearAttention:
     """
     Attention whose cost is linear in the sequence.
@@ -213,7 +213,7 @@ class LinearAttention:
     conv_kernel: CountOrZero = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Mamba:
     """
     Mamba-2: a state-space layer, computed in chunks by matmuls (Dao and Gu, arXiv 2405.21060).
@@ -244,7 +244,7 @@ class Mamba:
     conv_bias: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Mlp:
     """
     Dense feed-forward block.
@@ -267,7 +267,7 @@ class Mlp:
     squared_relu: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Experts:
     """
     Mixture-of-experts feed-forward block.
@@ -308,7 +308,7 @@ Mixer: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba
 """Block that mixes information between tokens."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Layer:
     """
     One layer: a token mixer, a feed-forward, norms.
@@ -343,7 +343,7 @@ def _each_once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     return tuple(known.setdefault(layer, layer) for layer in layers)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True)
 class Model:
     """
     A decoder-only language model: a list of layers between an embedding and a head.
@@ -393,6 +393,10 @@ class Model:
     extras: str = ""
     is_text_part: bool = False
     numerics: Numerics = field(default=Numerics(), compare=False)
+
+    def __hash__(self) -> int:
+        """Hash of what tells most models apart: the layers take long, and caches of quantities ask often."""
+        return hash((self.name, self.hidden_size, self.vocab_size, len(self.layers)))
 
     @property
     def num_layers(self) -> int:

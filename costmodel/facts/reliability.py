@@ -7,10 +7,8 @@ from dataclasses import field
 from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, Field
-from pydantic.dataclasses import dataclass
 
 from costmodel.facts.fields import (
-    STRICT,
     Count,
     Fraction,
     NotNegative,
@@ -21,10 +19,11 @@ from costmodel.facts.fields import (
     Watts,
 )
 from costmodel.quantities import PER_HOUR, PER_KWH, Quantity
+from costmodel.record import strict_record
 from costmodel.validation import shown
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class RecoveryLevel:
     """
     One way to recover from a failure.
@@ -49,7 +48,7 @@ USUALLY_KEPT = 3
 """Number of checkpoints kept by default."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
     """
     Content and method of a checkpoint, from which its times on any number of devices follow.
@@ -85,7 +84,7 @@ class Checkpoint:
         return self.lost_seconds is not None and self.storage_bandwidth is None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Reliability:
     """
     Failure rate of the job, and the cost of recovery and checkpoints.
@@ -140,7 +139,7 @@ PricePerHour: TypeAlias = Annotated[NotNegative, Field(le=1e9), Quantity(PER_HOU
 PricePerKwh: TypeAlias = Annotated[NotNegative, Field(le=1e6), Quantity(PER_KWH)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Costs:
     """
     Prices of devices, electricity and the rest of a data centre; no price is assumed.
@@ -170,7 +169,7 @@ class Costs:
     host_watts_per_device: Annotated[Watts, Field(le=1e6)] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class PowerDraw:
     """
     Power draw of a device, as a fraction of its power limit.

@@ -7,9 +7,9 @@ from math import isfinite
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic.dataclasses import dataclass
 
-from costmodel.facts.fields import STRICT, Count, NotNegative, Positive
+from costmodel.facts.fields import Count, NotNegative, Positive
+from costmodel.record import strict_record
 from costmodel.validation import shown
 
 Pass: TypeAlias = Literal["forward", "dgrad", "wgrad", "backward"]
@@ -39,7 +39,7 @@ def require_table(text: str, *, columns: int, words: int) -> str:
     return text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class SampledOperator:
     """
     One pass of one kind of operator, the input of :class:`costmodel.timing.sampled_source.SampledTimes`.
@@ -92,7 +92,7 @@ class SampledOperator:
         return rows
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Fabric:
     """
     Links of a cluster, from datasheets; every entry may be unknown.
@@ -125,7 +125,7 @@ class Fabric:
     launch_seconds: Positive | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class SampledTier:
     """
     Learned error of the link law inside nodes, or between them: :class:`costmodel.network.sampled_fabric.Deviations`.
@@ -161,7 +161,7 @@ class SampledTier:
         return require_table(curves, columns=3, words=1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class SampledFabric:
     """
     Collectives of one fabric, the input of :class:`costmodel.network.sampled_fabric.SampledCollectives`.
@@ -195,7 +195,7 @@ class SampledFabric:
     between: SampledTier | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Samples:
     """
     Everything learned on one machine.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pydantic.dataclasses import dataclass
-
 from costmodel.facts.device import Silicon
-from costmodel.facts.fields import STRICT, Count, Dtype, NotNegative, NotNegativeCount, Positive
+from costmodel.facts.fields import Count, CountOrZero, Dtype, NotNegative, Positive
+from costmodel.record import strict_record
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Precision:
     """
     Bytes per element of a training recipe.
@@ -58,8 +57,8 @@ class Precision:
     linear_input_bytes: Positive | None = None
     cast_bytes: NotNegative = 0.0
     transposed_bytes: NotNegative = 0.0
-    cast_kernels: NotNegativeCount = 0
-    scale_kernels: NotNegativeCount = 0
+    cast_kernels: CountOrZero = 0
+    scale_kernels: CountOrZero = 0
     quantizes_before_gather: bool = False
     gathered_input_bytes: Positive | None = None
     gathered_gradient_bytes: Positive | None = None
@@ -94,7 +93,7 @@ class Precision:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Workload:
     """
     Training work, per step and in total.

@@ -6,13 +6,13 @@ Data-parallel ranks share gradients and weights in the way of the framework's op
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.shape import Shape
+from costmodel.record import record
 from costmodel.strategy import CudaGraphs, Sharding, captures
 from costmodel.timing.work import Communication, Numbers
 
@@ -181,7 +181,7 @@ WIDE_BYTES = 2.0
 """Bytes of a gradient's element as a layer's matmul leaves it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class StepCollective:
     """
     A collective in which data-parallel ranks share the gradients or weights of a step.

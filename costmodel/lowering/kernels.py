@@ -9,8 +9,7 @@ import numpy as np
 
 from costmodel.facts.fields import Dtype
 from costmodel.lowering.shape import Shape
-from costmodel.timing.sampled_source import FLASH_BACKWARD
-from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
+from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 FULL_BACKWARD = 2.0
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from costmodel.lowering.latent_attention import latent_attention_communications,
 from costmodel.lowering.linear_attention import linear_attention_communications, linear_attention_operators
 from costmodel.lowering.mamba import mamba_communications, mamba_operators
 from costmodel.lowering.shape import Shape
+from costmodel.record import record
 from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import present, sum_last
 from costmodel.timing.work import Communication, Numbers, Operator
@@ -152,7 +153,7 @@ FIRST_MODULE = int(Recompute.of(MODULES[0]))
 """The decision's value for the first module; each further one doubles it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Module:
     """
     A module of a layer that the backward pass may recompute.

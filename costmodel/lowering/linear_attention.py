@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from costmodel.facts.model import LinearAttention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
 from costmodel.lowering.kernels import elementwise, matmul, output_projection
 from costmodel.lowering.shape import Shape
+from costmodel.record import record
 from costmodel.timing.work import Communication, Numbers, Operator
 
 LIGHTNING_CHUNK = 256
@@ -17,7 +16,7 @@ DELTA_CHUNK = 64
 """Tokens per chunk of the gated delta rule (Yang et al., arXiv 2412.06464; flash-linear-attention's kernels)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Widths:
     """Elements per token on one device: projections, scalars, and output."""
 

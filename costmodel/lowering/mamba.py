@@ -7,19 +7,20 @@ The recurrence is that of the kernels ``mamba_split_conv1d_scan_combined`` of ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodel.facts.model import Mamba
 from costmodel.lowering.collectives import tensor_parallel_collectives
 from costmodel.lowering.kernels import elementwise, matmul, output_projection
 from costmodel.lowering.shape import Shape
+from costmodel.record import record
 from costmodel.timing.work import Communication, Numbers, Operator, ScanSize
 
 STATE_BYTES = 4
 """Bytes per element of chunk states and of scores inside a chunk: fp32 (``states_in_fp32``, ``output_dtype``)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Widths:
     """Elements per token on one device: d of the heads, 2 G N of B and C together, one step per head."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,12 @@ from costmodel.facts.fields import Dtype
 from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
+from costmodel.record import record
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 from costmodel.timing.work import Numbers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Shape:
     """
     Facts and decisions that determine the size of a layer's operators; every number may be an array over strategies.

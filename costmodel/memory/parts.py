@@ -7,7 +7,7 @@ Every quantity is for one pipeline rank; the planner uses the fullest rank.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
 from costmodel.lowering.layer import sum_by_module, sum_over_modules
 from costmodel.lowering.shape import Shape, layer_shape
+from costmodel.record import record
 from costmodel.strategy import Recompute, Sharding, Strategy
 from costmodel.tables import Record
 from costmodel.timing.work import Numbers, Operator
@@ -269,7 +270,7 @@ def _strategy_share(shares: Shares, memory_model: MemoryModel, strategy: Strateg
     return replace(shares.whole, low=min(shares.whole.low, own), middle=own, high=max(shares.whole.high, own))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class LayerFootprint(Record):
     """
     Parameters and bytes of one layer of each kind on one device; kinds on the last axis, shape (..., K).
@@ -296,7 +297,7 @@ class LayerFootprint(Record):
     gradient_bytes: NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class EmbeddingHeadFootprint(Record):
     """
     Parameters and bytes of embedding (first rank), head and MTP (last rank) on one device, shape (...).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -33,6 +33,7 @@ from costmodel.memory.parts import (
 from costmodel.network.groups import Group, dense_data_group, expert_data_group, sharding_group
 from costmodel.pipelines.schedules import chunks_alive, parameter_copies
 from costmodel.pipelines.stages import Stages, stages
+from costmodel.record import record
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import (
     Array,
@@ -54,7 +55,7 @@ BUFFER_BYTES = 2.0
 """Bytes per parameter of a buffered embedding: 16 bits (MoFa, Table 6's memory column)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RankParameters:
     """
     Parameters on one device of each rank, shape (..., U).
@@ -79,7 +80,7 @@ class RankParameters:
         return self.layers + self.edges
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RankBytes:
     """
     Peak memory of one device of each rank by its contents, shape (..., U).

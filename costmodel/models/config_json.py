@@ -7,12 +7,13 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Numerics, Rotary, Routing
+from costmodel.record import record
 from costmodel.validation import shown
 
 MAX_FILE_BYTES = 4 * 2**20
@@ -152,7 +153,7 @@ def wrong_counts(mapping: Mapping[str, Any], where: str) -> Iterator[SpecError]:
 
 
 # --- a mapping that names what it does not understand ------------------------------------------------------------
-@dataclass(frozen=True)
+@record(frozen=True)
 class Config:
     """A configuration and its dotted path."""
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.fields import STRICT, Count, CountOrZero
+from costmodel.facts.fields import Count, CountOrZero
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.patterns import MTP_PATTERN, Block, join_blocks, single_blocks
+from costmodel.record import strict_record
 from costmodel.validation import build, shown
 
 ENTRY_KEYS = ("name", "source", "config", "description")
@@ -23,7 +23,7 @@ LINEAR_KEYS = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_hea
 MAMBA_KEYS = ("mamba_num_heads", "mamba_head_dim", "mamba_state_size", "mamba_num_groups")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Description:
     """
     Flat description of a decoder-only model.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, NamedTuple
 
 from costmodel.models.config_json import Config, Switch
+from costmodel.record import record
 
 OFF, ON = Switch("", False), Switch("", True)
 ATTENTION_BIAS = Switch("attention_bias", False)
@@ -41,7 +42,7 @@ class MambaKeys(NamedTuple):
     conv_bias: str = "use_conv_bias"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class Family:
     """
     Facts that a ``model_type`` implies beyond its keys; defaults are those of its configuration class.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Experts, Layer, Mixer, Mlp, Model
 from costmodel.models.parameters import parameters
+from costmodel.record import record
 
 Block: TypeAlias = Mixer | Mlp | Experts
 
@@ -165,7 +166,7 @@ Sources pad vocabularies, tie embeddings or not, and count key and value heads o
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Shape:
     """
     Properties by which two models are recognised as one.

@@ -8,14 +8,13 @@ context, data and expert, pipeline). So ``stride`` determines how many of them s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster, Network
 from costmodel.lowering.shape import distinct_ranks_fraction
-from costmodel.network.sampled_fabric import sampled_seconds
+from costmodel.record import record
 from costmodel.strategy import TokenDispatcher, deduplicates_dispatch
 from costmodel.timing.work import Communication, Numbers
 
@@ -266,7 +265,11 @@ def collective_seconds(
         As in :func:`all_gather`.
     """
     device = cluster.device
-    sampled = sampled_seconds(cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
+    sampled = None
+    if device.samples_used is not None:
+        from costmodel.network.sampled_fabric import sampled_seconds
+
+        sampled = sampled_seconds(cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
     seconds: Numbers = np.nan if sampled is None else sampled
     if np.any(np.isnan(seconds)):
         computed = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
@@ -361,7 +364,7 @@ def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:
     return np.asarray(known is None or np.isclose(seen, known))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Level:
     """
     One network level as a group uses it.

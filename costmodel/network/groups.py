@@ -7,20 +7,19 @@ parallel, pp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.lowering.shape import Shape
 from costmodel.network.collectives import communication_seconds, copying_seconds, leaves_scale_up_domain
+from costmodel.record import record
 from costmodel.strategy import CudaGraphs
 from costmodel.timing.roofline import STREAMING_SECONDS
 from costmodel.timing.work import Communication, Numbers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Group:
     """
     One process group.
@@ -124,7 +123,7 @@ def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -
     return np.asarray((seconds + gap) * called)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TimedCall:
     """
     A collective of a layer with its time.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.samples import Fabric
+from costmodel.record import record
 from costmodel.timing.gaussian_process import Rows
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send")
@@ -19,7 +19,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"
 ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "all_to_all", "send"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Calls:
     """
     Collectives, one per row.
@@ -244,7 +244,7 @@ STEP = 1e-3
 """Step in a logarithm for numerical derivatives."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Estimates:
     """
     Positive constants by name, with normally distributed logarithms.

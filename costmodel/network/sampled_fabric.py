@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Cluster, Network
 from costmodel.facts.samples import Fabric, SampledFabric, SampledTier
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Estimates, calls_of, law_seconds
+from costmodel.record import record
 from costmodel.tables import OncePerRow
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples
 from costmodel.timing.sampled_source import BEYOND, NORMAL_90
@@ -21,7 +22,7 @@ from costmodel.timing.work import Numbers
 from costmodel.validation import shown
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Deviations:
     """
     Learned error of the link law, inside nodes or between them.
@@ -70,7 +71,7 @@ UNKNOWN_DEVIATION = 1.0
 """Standard deviation of the logarithm of a time between nodes, or inside them, without samples."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SampledCollectives:
     r"""
     Seconds of collectives on one fabric, learned from samples.
@@ -219,8 +220,7 @@ def learn_collectives(cluster: Cluster) -> SampledCollectives | None:
 
 
 def _find_samples(cluster: Cluster) -> SampledFabric | None:
-    device = cluster.device
-    samples = device.calibration.samples if device.constants.times == "sampled" else None
+    samples = cluster.device.samples_used
     return samples.collectives if samples else None
 
 
@@ -338,7 +338,7 @@ NODE = 8
 """Number of devices for which the links' efficiency is given."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Exchanges:
     """
     Dispatches and combines, one per row.
@@ -485,7 +485,7 @@ def _own(constants: Mapping[str, float], name: str, exchanges: Exchanges) -> Row
     return np.array([constants[f"{name}.{implementation}.{TIERS[leaves]}"] for implementation, leaves in pairs])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SampledDispatch:
     r"""
     Seconds of dispatches and combines, learned from samples.

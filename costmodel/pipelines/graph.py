@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.pipelines.orders import BACKWARD, FORWARD, NONE, Blocks, order
+from costmodel.record import record
 from costmodel.strategy import BIDIRECTIONAL, Schedule
 from costmodel.tables import Array
 
@@ -93,7 +93,7 @@ def _sequence(firsts: list[int], stops: list[int], before: list[int], behind: li
     return np.array(sequence)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Graph:
     """
     Blocks of all ranks and their dependencies; the number of blocks stands for no block.
@@ -306,7 +306,7 @@ def spans_seconds(
     return spans
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Wave:
     """Blocks ``start`` to ``stop``, and the two or three blocks that each depends on."""
 
@@ -315,7 +315,7 @@ class _Wave:
     waits: tuple[Ints, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Wavefronts:
     """
     Blocks of all ranks in the order of their depth.

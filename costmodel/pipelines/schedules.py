@@ -11,19 +11,19 @@ are simulated by :mod:`costmodel.pipelines.simulator`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 from costmodel.pipelines.interleaved import chunks_in_flight, interleaved_bubble_seconds
+from costmodel.record import record
 from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary, is_one_of
 from costmodel.tables import present
 from costmodel.timing.work import Numbers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Passes:
     """
     Seconds of one micro-batch, on one rank or on several together.

@@ -7,7 +7,6 @@ forward pass waits for that of the previous virtual stage, a backward pass for t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel.pipelines.graph import SAME_SLOPE, Graph, Seconds, graph_of
 from costmodel.pipelines.orders import FORWARD, NONE, WEIGHT, Blocks, order, stages_of_rank
+from costmodel.record import record
 from costmodel.strategy import BIDIRECTIONAL, Schedule, default_microbatch_group
 
 MOST_PASSES = 200_000
@@ -52,7 +52,7 @@ class Pass(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Timeline:
     """
     One simulated step of a pipeline.
@@ -191,7 +191,7 @@ def span_seconds(
         stride, fewest = 2 * stride, 2 * fewest
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Pipeline:
     """Description of a pipeline without its number of micro-batches."""
 

@@ -7,7 +7,7 @@ Every formula that differs between ranks works on the few *different* ranks of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias
@@ -19,6 +19,7 @@ from costmodel.facts.model import Layer, Model
 from costmodel.lowering.framework import SLOTS_AT_ENDS
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.simulator import alive_by_chunk
+from costmodel.record import record
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, StageLayout, Strategy, Vocabulary
 from costmodel.tables import Record, sum_last
 
@@ -135,7 +136,7 @@ def activation_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float
     return max(1.0, float((alive @ np.array(sizes)).max() / average))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Stages(Record):
     """
     The different stretches of pipeline ranks of a strategy, on trailing axes: U ranks, K kinds of layers.
@@ -187,7 +188,7 @@ class Stages(Record):
         return sum_last(self.layers * each[..., None, :])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Layout:
     """Decisions that determine the layout of layers, one value each."""
 
@@ -250,7 +251,7 @@ class _Same:
         return id(self.model)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Order:
     """Layers of each kind before each layer, (num_layers + 1, K); those of MTP; length of the head in layers."""
 

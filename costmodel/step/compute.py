@@ -8,7 +8,6 @@ modules (``layer``, ``step``) decide if they overlap.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -34,6 +33,7 @@ from costmodel.network.groups import (
     is_called,
     time_call,
 )
+from costmodel.record import record
 from costmodel.step.overlap import (
     excess_seconds,
     exposed_cp_seconds,
@@ -70,7 +70,7 @@ Collectives that sum over tensor-parallel ranks in the backward pass: a block ha
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class LayerCommunication(Record):
     """
     Seconds of one layer's communication for one micro-batch, per kind of layer on the last axis: shape (..., K).
@@ -89,7 +89,7 @@ class LayerCommunication(Record):
     ep_backward: NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class OverlappedSeconds(Record):
     """
     Exposed seconds of one layer's communication if it overlaps: shape (..., K).
@@ -115,7 +115,7 @@ class OverlappedSeconds(Record):
     ep_backward_excess: NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class LinkLoads(LayerCommunication):
     """Seconds in which a layer's communication uses one of the device's links, hidden or not: shape (..., K)."""
 
@@ -133,7 +133,7 @@ LAYER_GROUPS = ("tp", "cp", "ep")
 """Groups whose ranks communicate inside a layer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class LayerSeconds(LayerCommunication):
     """
     Seconds of one layer and micro-batch on one device, with each communication alone: shape (..., K).
@@ -389,7 +389,7 @@ def _exchange_slowdowns(cluster: Cluster, shape: Shape) -> Slowdowns:
     return {**device.slowdowns, "processors_taken": taken}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _OneLayer:
     """
     Seconds of one kind of layer.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, 
 from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group
 from costmodel.pipelines.stages import Stages
+from costmodel.record import record
 from costmodel.step.compute import layer_seconds
 from costmodel.step.layer import (
     FORWARD_FRACTION,
@@ -54,7 +55,7 @@ from costmodel.tables import (
 from costmodel.timing.work import Numbers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Traffic:
     """
     Seconds of collectives over all parameters of each different rank, shape (..., U).
@@ -92,7 +93,7 @@ class Traffic:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class DataParallel:
     """
     One step's data-parallel communication alone, on each different rank: shape (..., U).
@@ -355,7 +356,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     return np.asarray(exposed_backward + np.where(alone.gather_waits, alone.gather.seconds, exposed_forward))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Window:
     """
     Work of a rank in a micro-batch beside data-parallel communication, seconds of shape (..., U).

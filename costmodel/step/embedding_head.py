@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from costmodel.lowering.embedding import (
 from costmodel.lowering.layer import mtp_projection_communications, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.groups import call_seconds, copy_seconds
+from costmodel.record import record
 from costmodel.step.compute import weight_gradient_seconds
 from costmodel.strategy import Vocabulary
 from costmodel.tables import Record
@@ -26,7 +27,7 @@ from costmodel.timing.source import OperatorTimes, operator_times
 from costmodel.timing.work import Communication, KernelSize, Numbers, Operator
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class EmbeddingHeadSeconds(Record):
     """
     Seconds of one micro-batch, forward and backward, that the first rank (embedding) and the last one (head, MTP) add.
@@ -143,7 +144,7 @@ def _slice_operators(operators: tuple[Operator, ...], slices: Numbers, *, rows: 
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _End:
     compute: Numbers
     communication: Numbers

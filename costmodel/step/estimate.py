@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from costmodel.memory.rank import rank_bytes, rank_host_bytes, rank_port_bytes, 
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.simulator import Timeline, simulate, span_seconds
 from costmodel.pipelines.stages import Stages, every_stage
+from costmodel.record import record
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
@@ -39,7 +39,7 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Array, Decisions, Facts, lookup, microbatches
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Part:
     """
     One line of a step's breakdown.
@@ -60,7 +60,7 @@ class Part:
     hidden_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RankEstimate:
     """
     One pipeline rank.
@@ -94,7 +94,7 @@ class RankEstimate:
         return sum(self.bytes_by_part.values())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """
     Cost of one strategy, in detail.
@@ -134,7 +134,7 @@ class Estimate:
         return max(rank.host_bytes for rank in self.ranks)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SimulatedStep:
     """
     The pipeline of a step pass by pass, as in :attr:`Estimate.step_seconds`, and the rest of the step.
@@ -239,7 +239,7 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
     return float(microbatches(facts, decisions) * ranks.seconds.max()) + waiting + beside
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Ranks:
     """
     Every rank of one strategy.
@@ -427,7 +427,7 @@ def _ending(facts: Facts, decisions: Decisions, stages: Stages, rank: int | None
     return {"dp": float(dp[last]), "optimizer": float(update[last])}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _EdgeParts:
     compute: Array
     communication: Array

@@ -7,7 +7,7 @@ Decisions may be scalars or arrays that broadcast against each other; kinds of l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.lowering.layer import sum_over_modules
+from costmodel.record import record
 from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_alltoall_seconds, layer_seconds
 from costmodel.step.links import (
     LinkLoads,
@@ -33,7 +34,7 @@ from costmodel.tables import Array, Decisions, Facts, Record, add_layer_axis, ad
 from costmodel.timing.work import Numbers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class LayerParts:
     """
     Parts of the time of one layer and micro-batch, forward and backward, per kind of layer: shape (..., K).
@@ -92,7 +93,7 @@ class LayerParts:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class LayerWindow(Record):
     """
     Seconds of a device's work in both passes of one layer, beside data-parallel communication: (..., K).
@@ -110,7 +111,7 @@ class LayerWindow(Record):
     edges: Array
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Launches:
     """Seconds in which the host launches both passes of a layer; :attr:`LayerParts.launches_beyond`: (..., K)."""
 
@@ -118,7 +119,7 @@ class _Launches:
     beyond: Array
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Exposed(LayerCommunication):
     """
     Exposed communication of one layer of each kind, shape (..., K).
@@ -277,7 +278,7 @@ LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
 NOTHING_OPEN: Mapping[str, Sequence[int]] = {}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class LeastLayer(Record):
     """
     Bounds of one layer of each kind over all of its overlaps, shape (..., K).

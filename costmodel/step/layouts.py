@@ -8,7 +8,7 @@ decisions on a separate axis. The closed form of the schedule then combines the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from costmodel.models.flops import head_layers
 from costmodel.pipelines.interleaved import busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.stages import Stages, activation_imbalance, layers_between, layers_of_each_kind
+from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.layer import IDEAL, layer_parts
@@ -42,7 +43,7 @@ from costmodel.tables import Array, Decisions, Facts, lookup, microbatches
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Contents:
     """
     Layers of pipeline ranks, one of A ranks (or of the possible contents of ranks) per entry.
@@ -89,7 +90,7 @@ class Contents:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RankCosts:
     """
     Costs of ranks, each alone: shape (..., A).
@@ -466,7 +467,7 @@ def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Balance:
     """
     Bounds of any layout, from ranks that share the model evenly with hidden data-parallel communication.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,13 @@ from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.layer import recomputes
 from costmodel.memory.parts import kept_bytes, layer_footprint
 from costmodel.pipelines.stages import Stages
+from costmodel.record import record
 from costmodel.step.compute import LayerSeconds, layer_seconds
 from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import Array, Decisions, Facts, Record, add_layer_axis, lookup
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class LinkLoads(Record):
     """
     Seconds per micro-batch in which layers use their device's links, hidden or not.

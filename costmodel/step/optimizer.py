@@ -11,7 +11,6 @@ import numpy as np
 from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import Group
-from costmodel.timing.sampled_source import ADAM_BYTES, load_update_times
 from costmodel.timing.work import Numbers
 
 
@@ -100,10 +99,13 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
     MoFa, arXiv:2511.09837, equation (26).
     """
     moved = device.behaviour.optimizer.optimizer_bytes_per_parameter
-    sampled = load_update_times(device)
-    if sampled is None:
-        return local_parameters * moved / device.achieved_memory_bandwidth
-    return sampled.seconds({"n": np.maximum(local_parameters, 1.0)}) * moved / ADAM_BYTES
+    if device.samples_used is not None:
+        from costmodel.timing.sampled_source import ADAM_BYTES, load_update_times
+
+        sampled = load_update_times(device.samples_used, device)
+        if sampled is not None:
+            return sampled.seconds({"n": np.maximum(local_parameters, 1.0)}) * moved / ADAM_BYTES
+    return local_parameters * moved / device.achieved_memory_bandwidth
 
 
 def host_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) -> Numbers:

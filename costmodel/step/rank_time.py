@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from costmodel.pipelines.interleaved import (
 from costmodel.pipelines.orders import has_order
 from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, bubble_seconds, vocabulary_delay
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
+from costmodel.record import record
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.overlap import taken_seconds
@@ -331,7 +332,7 @@ LAID_OUT_BY = ("pp", "vpp", "schedule", "vocabulary")
 """Decisions that determine the layers of each virtual stage."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class StageEnds:
     """
     Seconds per micro-batch of virtual stages beside their layers; each of the shape of the decisions.

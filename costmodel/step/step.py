@@ -8,7 +8,6 @@ the decisions that it depends on; only the last sums have the shape of all decis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from costmodel.pipelines.interleaved import (
 )
 from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
+from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, update_seconds
 from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
@@ -50,7 +50,7 @@ from costmodel.strategy import Schedule, is_one_of
 from costmodel.tables import Array, Decisions, Facts, either, largest, lookup, microbatches
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Cost:
     """
     Cost of a strategy; every field has the broadcast shape of the decisions.

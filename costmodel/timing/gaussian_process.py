@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
+
+from costmodel.record import record
 
 Rows = NDArray[np.float64]
 
@@ -21,7 +22,7 @@ NUM_THREADS = 2
 """Threads that blocks are spread over: NumPy releases the lock in whole-array loops."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class GaussianProcess:
     r"""
     A Gaussian process, represented by its values at support points.

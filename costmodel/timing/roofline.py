@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Constants, MeasuredRate
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import NARROW, Dtype
+from costmodel.record import record
 from costmodel.strategy import CudaGraphs
 from costmodel.timing.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, host_launches, is_graphed
 
@@ -49,7 +50,7 @@ BACKWARD_KERNELS = 2
 """Kernels of the backward pass per kernel of the forward pass: one for the input's gradient, one for the weight's."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Roofline:
     """
     Operators at the peak rate or at the memory's rate, whichever is slower, equation (19).
@@ -296,7 +297,7 @@ def _peak(device: EquippedDevice, dtype: Dtype) -> float:
     return device.peak_flops[dtype]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class MeasuredTimes:
     """
     Operators at the rate measured for their kind and shape.

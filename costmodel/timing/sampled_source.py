@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.samples import SampledOperator, Samples
+from costmodel.record import record
 from costmodel.tables import OncePerRow
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples
 from costmodel.timing.roofline import Roofline
-from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
+from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 TILES = ((128, 128), (256, 128), (128, 256))
 
 """Tiles of the result that matmul kernels assign to processors, in rows and columns (used by CUTLASS and cuBLAS)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Shapes:
     """
     Shapes of one kind of operator: their work, and the features from which deviations from a roofline are learned.
@@ -119,10 +120,6 @@ ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "mxfp8": 1, "nvfp4":
 MULTIPLIED = {"forward": ("m", "n", "k"), "dgrad": ("m", "k", "n"), "wgrad": ("n", "k", "m")}
 
 """Sizes of each pass's matmul, in terms of the forward sizes: y = x w, dx = dy w', dw' = dy' x."""
-
-FLASH_BACKWARD = 2.5
-
-"""Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
 
 TENSORS = {"swiglu": 3, "residual": 3, "cross_entropy": 4, "adam": 7, "host_adam": 7}
 
@@ -224,7 +221,7 @@ BEYOND = 1.0
 """Doublings of a feature beyond the samples' range, past which a shape counts as outside of it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Rates:
     """
     Achieved rates of one kind of operator on a device, estimated from samples.
@@ -253,7 +250,7 @@ class Rates:
         return busy + self.smallest_seconds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SampledTimes:
     r"""
     Seconds of one kind of operator on one device, learned from samples.
@@ -314,7 +311,7 @@ BACKWARD = {name: ("dgrad", "wgrad") for name in MATMULS}
 """Sampled passes that make up the backward pass, if there are several."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SampledPass:
     """
     Times of one pass of one kind of operator.
@@ -453,7 +450,7 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
     return replace(bare, times=replace(times, processes=(process,)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SampledSource:
     """
     Times of sampled operators from samples, and of other operators from another source.
@@ -520,11 +517,9 @@ ADAM_BYTES = 28.0
 """Bytes that a sampled update moves per parameter: four FP32 tensors read, three written."""
 
 
-def load_update_times(device: EquippedDevice) -> SampledPass | None:
-    """Return the learned times of FP32 Adam updates; None if they were not sampled, or other times count."""
-    if device.calibration.samples is None or device.constants.times != "sampled":
-        return None
-    passes = load_learned_times(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS)
+def load_update_times(samples: Samples, device: EquippedDevice) -> SampledPass | None:
+    """Return the learned times of FP32 Adam updates; None if they were not sampled."""
+    passes = load_learned_times(samples, device.num_processors or UNKNOWN_PROCESSORS)
     return passes.get("adam", "forward", "fp32")
 
 

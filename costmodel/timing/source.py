@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
+from costmodel.record import record
 from costmodel.strategy import CudaGraphs
 from costmodel.timing.roofline import MeasuredTimes, build_modified_roofline, theoretical_roofline
-from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledSource, load_learned_times
 from costmodel.timing.work import Numbers, Operator
+
+if TYPE_CHECKING:
+    from costmodel.timing.sampled_source import SampledSource
 
 
 class OperatorTimes(Protocol):
@@ -40,7 +42,7 @@ class OperatorTimes(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SlowestTimes:
     """
     Times on the slowest of many devices, for which the others wait.
@@ -150,6 +152,8 @@ def build_sampled_source(
     SpecError
         If the device has no samples, or no peak for the dtype.
     """
+    from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledSource, load_learned_times
+
     if device.calibration.samples is None:
         raise SpecError(
             "cluster.device.calibration.samples",

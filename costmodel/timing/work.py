@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -11,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.fields import Dtype
+from costmodel.record import record
 from costmodel.strategy import CudaGraphs, captures
 
 Numbers: TypeAlias = float | NDArray[np.float64]
 """A scalar, or an array over strategies; every formula takes both."""
 
+FLASH_BACKWARD = 2.5
+"""Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
 
 MEMORY_BOUND = frozenset({"elementwise", "copy", "scores"})
 """Kinds of operators that only move bytes."""
@@ -24,7 +26,7 @@ BETWEEN_TOKENS = frozenset({"attention", "batched_matmul", "scan"})
 """Kinds of operators that compute with more than one token at a time, and have no weights."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class MatmulSize:
     """
     The matmuls of an operator's forward pass on one device.
@@ -44,7 +46,7 @@ class MatmulSize:
     batch: Numbers = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class AttentionSize:
     """
     The attention of an operator on one device.
@@ -83,7 +85,7 @@ class AttentionSize:
         return (self.qk_head_dim + self.v_head_dim) / 2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ScanSize:
     """
     The state-space recurrence of an operator on one device.
@@ -102,7 +104,7 @@ class ScanSize:
     chunk_size: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class KernelSize:
     """
     The kernels of an operator that only moves bytes, if they are PyTorch's own.
@@ -133,7 +135,7 @@ Size: TypeAlias = MatmulSize | AttentionSize | ScanSize | KernelSize
 """Shape that identifies an operator in a table, a sampled model or a trace."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Operator:
     """
     One operator of one micro-batch on one device, both passes.
@@ -265,7 +267,7 @@ def host_launches(operator: Operator, cuda_graphs: Numbers) -> Numbers:
     return launched
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Communication:
     """
     Collectives that a layer needs for one micro-batch on one device.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any
 
+from costmodel.record import record
 from planner.batch.jobs import BatchJob
 from planner.jobs.document import Plain
 
@@ -43,7 +44,7 @@ LOST = frozenset({JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.WORKER_DIED})
 """Statuses that another attempt may change."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class JobOutcome:
     """
     The outcome of a job, as a worker returns it.
@@ -92,7 +93,7 @@ class JobOutcome:
     report: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class JobResult:
     """
     One job and its outcome.

@@ -10,13 +10,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice, product
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 from costmodel.version import version
 from planner.batch.choices import MAX_JOBS
@@ -46,7 +47,7 @@ NEARLY_RANGE = re.compile(r"[+-]?[0-9][^/\s]*\.\.[^/\s]*|\w*\.\.[0-9]+")
 CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Axis:
     """
     One entry of a job and the values that it takes in turn.
@@ -184,7 +185,7 @@ ENDINGS = (".yaml", ".yml")
 Overrides: TypeAlias = dict[str, Plain]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class BatchJob:
     """
     One job of a batch, ready to be sent to a worker.
@@ -354,7 +355,7 @@ def _job_files(source: Path) -> Iterator[Path]:
 
 
 # --- rows --------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Row:
     """
     One row of a CSV file of overrides.

@@ -6,11 +6,11 @@ import csv
 import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from planner.batch.choices import METRICS
 from planner.batch.results import csv_row, row_of, sentences
 from planner.jobs.strategy_file import layers_text
@@ -71,7 +71,7 @@ def _figure(plan: Mapping[str, Any], name: str, form: str) -> str:
     return "-" if plan.get(name) is None else f"{plan[name]:{form}}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Ranked:
     """
     One job's place among the others.

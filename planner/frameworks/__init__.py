@@ -64,6 +64,23 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     return replace(exported, notes=(*exported.notes, doubt))
 
 
+def targets_of(plan: Plan) -> dict[str, str | None]:
+    """Return for every target the first reason why it cannot run a plan; None: it can."""
+    return {target: find_refusal(plan, target) for target in TARGETS}
+
+
+def find_refusal(plan: Plan, target: str) -> str | None:
+    """Return the first reason why a target cannot run a plan; None: it can."""
+    from costmodel.errors import SpecError
+
+    try:
+        export(plan, target)
+    except SpecError as error:
+        lines = [line[4:] for line in error.problem.splitlines() if line.startswith("  - ")]
+        return lines[0] if lines else f"{error.where}: {error.problem}"
+    return None
+
+
 def _require_software(plan: Plan, target: str) -> None:
     """Refuse plans for devices whose own software has no export here."""
     from costmodel import catalog

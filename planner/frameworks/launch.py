@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from math import lcm
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TypeAlias
 import yaml
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.target import Export, Plan, Program, subject
@@ -81,7 +82,7 @@ def program_of(export: Export) -> Program:
     return program
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Start:
     """
     Contents of a launch file.

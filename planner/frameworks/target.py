@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from math import inf
 from typing import Any, Protocol, TypeAlias
 
@@ -15,6 +15,7 @@ from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Model
 from costmodel.lowering.framework import NARROW_WEIGHTS, loss_of, storage_precision
 from costmodel.models.numerics import NAMES
+from costmodel.record import record
 from costmodel.strategy import CudaGraphs, Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
@@ -76,7 +77,7 @@ def name_of_costed_release(plan: Plan) -> str:
     return cluster.unknown_release or (cluster.framework.name if cluster.framework else "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Export:
     """
     Files of a target that start a plan.
@@ -105,7 +106,7 @@ class Export:
     version: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Program:
     """
     Program that every process of a target runs.
@@ -129,7 +130,7 @@ class Program:
     todo: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Unsupported:
     """Reason why a target cannot express the value of a decision or setting: one sentence with its source."""
 
@@ -145,7 +146,7 @@ OptionsOf: TypeAlias = Callable[[Plan], Entries | Unsupported]
 """A function that returns the options of a target for one field of a strategy or of the settings."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Choice:
     """
     Options of a target that has some values of a field.
@@ -175,7 +176,7 @@ Reader: TypeAlias = Callable[[Entries, Known, list[str]], Any]
 """A function that reads a field from the options of a target; it may add notes. None: they do not say it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Entry:
     """
     Both directions of a field of a strategy or of the settings.
@@ -202,7 +203,7 @@ def reads_switch(option: str) -> Reader:
     return lambda options, known, notes: option in options
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Answers:
     """
     Answers of a target for every field of a plan.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodel import catalog
 from costmodel import reliability as formulas
@@ -17,13 +17,14 @@ from costmodel.facts.workload import Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.models.flops import AttentionConvention, model_flops_per_token
 from costmodel.models.parameters import active_parameters, mtp_parameters, parameters, whole_shape
+from costmodel.record import record
 from costmodel.step.estimate import Part
 from costmodel.tables import Facts
 from costmodel.timing.source import operator_times
 from costmodel.timing.work import Operator
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class CheckpointSchedule:
     """
     A checkpoint interval and the training that follows from it.
@@ -251,7 +252,7 @@ def _refuse_slow_storage(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ModelSummary:
     """
     Key numbers of the trained model.
@@ -280,7 +281,7 @@ class ModelSummary:
     flops_per_token: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Conventions:
     """
     Conventions of a report's figures.

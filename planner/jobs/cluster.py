@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from costmodel.facts.device import Cluster, Device, EquippedDevice
 from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
 from costmodel.lowering.framework import apply_framework
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.jobs.completion import require_sound
 from planner.jobs.document import require_one_of
@@ -28,7 +29,7 @@ GIB_BYTES = 2**30
 DEVICE, FRAMEWORK, TARGET = "cluster.device", "cluster.framework", "search.target"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Fitted:
     """
     Constants that take the place of the catalog's.

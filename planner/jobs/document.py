@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -22,6 +22,7 @@ import yaml
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import NumberError, SpecError, did_you_mean
 from costmodel.quantities import COUNT, Kind, number
+from costmodel.record import record
 from costmodel.strategy import ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 from planner.jobs.written.places import NOWHERE, WHOLE, Place
@@ -63,7 +64,7 @@ _resolve("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.")
 OF_A_JOB = "A job needs at least 'model', 'cluster' and 'training'."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Document:
     """
     A job as it was written in a file, a mapping or a command line.

@@ -15,17 +15,15 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 from pydantic import BeforeValidator, Field
-from pydantic.dataclasses import dataclass
 
 from costmodel.facts.device import Network
 from costmodel.facts.fields import (
-    STRICT,
     Bytes,
     BytesPerSecond,
     Count,
+    CountOrZero,
     Flag,
     NotNegative,
-    NotNegativeCount,
     Positive,
     PositiveFraction,
     Seconds,
@@ -33,6 +31,7 @@ from costmodel.facts.fields import (
 from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import Costs, RecoveryLevel
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS, SEQUENCE, Kind, Quantity
+from costmodel.record import strict_record
 
 LEAST_KEPT = 2
 """Least number of checkpoints to keep: one, and another in case that one cannot be read."""
@@ -55,14 +54,14 @@ def _empty_if_null(value: object) -> object:
 
 Reference: TypeAlias = str | dict[str, Any]
 Number: TypeAlias = Annotated[Count, Quantity(COUNT)]
-NumberOrZero: TypeAlias = Annotated[NotNegativeCount, Quantity(COUNT)]
+NumberOrZero: TypeAlias = Annotated[CountOrZero, Quantity(COUNT)]
 SequenceLength: TypeAlias = Annotated[Count, Quantity(SEQUENCE)]
 Tokens: TypeAlias = Annotated[Positive, Field(ge=1), Quantity(COUNT)]
 Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6), Quantity(GIBIBYTES)]
 Entries: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_empty_if_null)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class ClusterSection:
     """
     The cluster that the job runs on.
@@ -108,7 +107,7 @@ class ClusterSection:
     framework: Reference | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class TrainingSection:
     """
     The training: batch, sequence, tokens and precision.
@@ -132,7 +131,7 @@ class TrainingSection:
     precision: Reference | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class ReliabilitySection:
     """
     Failure rate of the job, and the costs of recovery and checkpoints.
@@ -182,7 +181,7 @@ class ReliabilitySection:
     init_seconds: Seconds = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class SearchSection:
     """
     Search space of the planner; decisions are tp, cp, pp, dp, ep, etp, vpp, mbs, recompute, sharding ...
@@ -258,7 +257,7 @@ class SearchSection:
     stages: Literal["even", "layers", "free"] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Job:
     """
     A pretraining job: model, cluster, training and search space.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from typing import Any
 from constraints.limits import RELATIONS, Bound, CandidateList
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
+from costmodel.record import record
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.candidate_list import read_candidate_list
 from planner.jobs.cluster import GIB_BYTES
 from planner.jobs.completion import ALWAYS_SAID, complete_strategy, is_whole
 from planner.jobs.document import decision_value, parse, parse_count, require_entry, require_one_of
@@ -40,7 +39,7 @@ class StageChoice(StrEnum):
     FREE = "free"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SearchLimits:
     """
     Search space of a job; every value is an int (flags 0 and 1, enums their members).
@@ -177,6 +176,11 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
     def complete(given: StrategyFile) -> Strategy:
         return complete_strategy(facts, given.over(StrategyFile(decisions=pin)), section.max_devices)
 
+    listed = _list_of(only)
+    if candidates_file:
+        from planner.jobs.candidate_list import read_candidate_list
+
+        listed = read_candidate_list(candidates_file, complete)
     headroom, usual = section.memory_headroom_gib, usual_headroom_bytes(facts.cluster, facts.model)
     return SearchLimits(
         pin=pin,
@@ -190,7 +194,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages or ("layers" if section.evidence == "any" else "even")),
         limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
-        candidates=read_candidate_list(candidates_file, complete) if candidates_file else _list_of(only),
+        candidates=listed,
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
         simplest=not section.fastest,

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic.dataclasses import dataclass as validated
-
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean, together
-from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
+from costmodel.facts.fields import Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
 from costmodel.lowering.framework import limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
+from costmodel.record import record, strict_record
 from costmodel.validation import build, shown
 from planner.jobs.document import similar_files
 from planner.jobs.entries import Reference
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Changes:
     """
     Changes to the model of ``base``; None: unchanged.
@@ -46,7 +45,7 @@ class Changes:
     mtp_layers: CountOrZero | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Read:
     """
     A model as a job gives it, with its file read.

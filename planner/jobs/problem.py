@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, Costs, Recover
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering.framework import limit_mtp_layers, storage_precision
 from costmodel.models.parameters import mtp_parameters, parameters
+from costmodel.record import record
 from costmodel.tables import Facts
 from costmodel.validation import build, require_type, shown
 from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path
@@ -53,7 +54,7 @@ PRECISION = "training.precision"
 CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "asynchronous_checkpoints")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Machine:
     """
     The cluster part of a job, from which clusters with other constants are built.
@@ -79,7 +80,7 @@ class Machine:
         return cluster_of(self.section, self.device, self.settings, self.model, self.precision, fitted)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Alternative:
     """
     One combination of the settings for which a job gives several values.
@@ -98,7 +99,7 @@ class Alternative:
     machine: Machine
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Problem:
     """
     A job with all names looked up: facts, search space and objective.

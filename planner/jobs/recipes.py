@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 
 from costmodel import catalog
@@ -11,6 +11,7 @@ from costmodel.catalog.files import read_table
 from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.models.patterns import Shape, shape_in
+from costmodel.record import record
 from costmodel.validation import shown
 
 TABLES = ("recipes/megatron-bridge.csv", "recipes/dgxc-benchmarking.csv")
@@ -21,7 +22,7 @@ PUBLISHER = "NVIDIA"
 SEPARATOR = ";"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """
     One published layout; it is not known to be measured, or to be the best one.

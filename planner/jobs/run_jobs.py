@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from costmodel.catalog.releases import stands_in
 from costmodel.errors import PlanningError, SpecError, did_you_mean
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import lacks
+from costmodel.record import record
 from costmodel.step.layouts import strategy_cost
 from costmodel.strategy import Recompute, Strategy, TokenDispatcher
 from costmodel.tables import Facts
@@ -44,7 +45,7 @@ class Unpredictable(PlanningError):
     """The row is valid, but the cost model has no formula for its measurement."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class References:
     """
     Models, paths and devices that rows refer to, with jobs that were already built.

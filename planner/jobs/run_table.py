@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.jobs.document import nest_entries, parse_count, similar_files
 from planner.jobs.entries import Job, kinds
@@ -207,7 +208,7 @@ THROUGHPUT_TOLERANCE = 0.1
 """Largest difference between step time and tokens per second: the coarsest printed throughput is rounded to 4 %."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Run:
     """
     One measured run as its row states it.
@@ -263,7 +264,7 @@ class Run:
         return int(self.get("cluster.num_devices"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RejectedRow:
     """
     A row that is not predicted.

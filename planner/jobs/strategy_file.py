@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from itertools import groupby
 from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.pipelines.stages import settle_layout, stage_layout
+from costmodel.record import record
 from costmodel.strategy import DECISIONS, Recompute, Schedule, StageLayout, Strategy, Vocabulary, decision_text
 from costmodel.validation import shown
 from planner.jobs.document import decision_value, decision_values, plain_value, require_entry
@@ -35,7 +36,7 @@ MOST_STAGES = 4096
 """Largest number of virtual stages in a layout; no model has as many layers."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class StrategyFile:
     """
     A strategy as a file or a job gives it, in part or whole.

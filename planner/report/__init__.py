@@ -69,10 +69,11 @@ def render(
             return html_text(report)
         case "short" | "csv":
             from planner.results import EstimateReport, PlanReport
-            from planner.verbs.compare import Comparison
 
             if isinstance(report, PlanReport | EstimateReport):
                 return _plan_text(report, format, screen, asked)
+            from planner.verbs.compare import Comparison
+
             if isinstance(report, Comparison) and format == "csv":
                 from planner.report.table_csv import comparison_csv_text
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
 from planner.jobs.setting_choices import text_of
-from planner.report.conflicts import shortage_text
 from planner.report.records.outcome import EVEN
 from planner.report.section import Section
 from planner.report.setting import idle_proof_rows
@@ -78,6 +77,8 @@ def _alternative(one: AlternativeRecord, whole: PlanReportRecord) -> str:
         case "unknown":
             return "time ran out before the proof"
         case "nothing fits":
+            from planner.report.conflicts import shortage_text
+
             return ": ".join(filter(None, ("nothing fits", shortage_text(one))))
     return "no faster strategy fits: proven"
 

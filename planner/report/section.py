@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from costmodel.record import record
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@record(frozen=True, kw_only=True, slots=True)
 class Section:
     """
     One part of a report.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
-from planner.report.conflicts import conflict_sections, lift_notes, none_text
+from planner.frameworks import TARGETS, find_refusal
 from planner.report.costs import money_rows
 from planner.report.proof import proof_text
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
@@ -47,15 +47,18 @@ def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = No
     cluster = whole.cluster
     named = f", {cluster.framework}{' (assumed)' if cluster.framework_is_assumed else ''}" if cluster.framework else ""
     title = f"{title_of(whole)}{named}"
+    target = launch_target(whole) if whole.plans else None
     if not whole.plans:
         yield Section(title=title, rows=tuple(_nothing_rows(whole)))
         if whole.conflict:
+            from planner.report.conflicts import conflict_sections
+
             yield from map(_cut, conflict_sections(whole, whole.conflict))
     else:
-        yield Section(title=title, rows=fit_rows(tuple(_rows(whole))))
+        yield Section(title=title, rows=fit_rows(tuple(_rows(whole, target))))
         if whole.plans[1:]:
             yield replace(_others(whole.plans), notes=tuple(_notes(whole)))
-    yield Section(title="Next", rows=tuple(_next(whole, asked or UNKNOWN)), is_verbatim=True)
+    yield Section(title="Next", rows=tuple(_next(whole, asked or UNKNOWN, target)), is_verbatim=True)
 
 
 def _cut(section: Section) -> Section:
@@ -66,6 +69,8 @@ def _cut(section: Section) -> Section:
 
 
 def _nothing_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+    from planner.report.conflicts import none_text
+
     yield "answer", none_text(whole.conflict)
     if whole.conflict is None:
         yield "try", f"a longer time: --time-limit, now {span(whole.problem.search.time_limit_seconds)}"
@@ -76,7 +81,7 @@ def _nothing_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
         yield "device", whole.cluster.device_note
 
 
-def _rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
     best = whole.plans[0]
     low, high = best.step_time_interval_seconds
     run = best.training_run
@@ -97,7 +102,7 @@ def _rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
         f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB at the peak, chance to fit "
         f"{best.chance_to_fit.share:.0%}, to be fast {best.chance_fast.share:.0%}",
     )
-    yield from export_rows(whole)
+    yield from export_rows(whole, target)
     if best.unproven:
         yield "unproven", unproven_text(best)
     yield "training", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours, ETTR {run.ettr:.2%}"
@@ -117,6 +122,8 @@ def _forbidden(whole: EstimateReportRecord) -> Iterator[tuple[str, str]]:
         yield "answer", "no rule forbids it"
     yield from group_rows("forbidden", whole.broken_rules)
     for number, rule in enumerate(whole.broken_preferences):
+        from planner.report.conflicts import lift_notes
+
         lifted = "" if number else " ".join(("", *lift_notes(whole.broken_preferences)))
         yield "" if number else "left out", f"{rule}{lifted}"
 
@@ -179,23 +186,29 @@ def _features(plan: NumberedPlanRecord) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
-def launch_targets(whole: ReportRecord) -> list[str]:
-    """List targets that the first plan can be exported to: the job's, else those of the costed framework."""
+def launch_target(whole: ReportRecord) -> str | None:
+    """Choose the target that the first plan is exported to: the job's, else the first of the costed framework's."""
     if whole.job.target:
-        return [whole.job.target]
-    own = catalog.framework(whole.cluster.framework).targets if whole.cluster.framework in catalog.frameworks() else ()
-    known = [name for name, reason in whole.targets.items() if not reason]
-    return [name for name in own if name in known] if own else known
+        return whole.job.target
+    plan = whole.plans[0].plan
+    return next((name for name in own_targets(whole) or TARGETS if find_refusal(plan, name) is None), None)
 
 
-def export_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
+def own_targets(whole: ReportRecord) -> tuple[str, ...]:
+    """Return the targets of the costed framework; empty where the catalog has no such framework."""
+    name = whole.cluster.framework
+    return catalog.framework(name).targets if name in catalog.frameworks() else ()
+
+
+def export_rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
     """Build the row on why the first plan cannot be exported to the framework that it is costed for."""
-    own = catalog.framework(whole.cluster.framework).targets if whole.cluster.framework in catalog.frameworks() else ()
-    if own and not whole.job.target and not launch_targets(whole):
-        yield "export", f"cannot be written for {own[0]}: {whole.targets.get(own[0]) or 'no target runs it'}"
+    own = own_targets(whole)
+    if own and target is None:
+        reason = find_refusal(whole.plans[0].plan, own[0])
+        yield "export", f"cannot be written for {own[0]}: {reason or 'no target runs it'}"
 
 
-def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
+def _next(whole: ReportRecord, asked: Asked, target: str | None) -> Iterator[tuple[str, ...]]:
     """Build the rows of the next commands, to be copied."""
     yield "the whole report", f"{asked.command} --full"
     yield "why" if whole.plans else "why nothing fits", f"planner explain {asked.job}"
@@ -203,10 +216,9 @@ def _next(whole: ReportRecord, asked: Asked) -> Iterator[tuple[str, ...]]:
         yield "against the best", f"planner compare {asked.job}"
     elif whole.plans:
         yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.line}"
-    targets = launch_targets(whole)
-    if whole.plans and targets and not whole.broken_rules:
+    if target and not whole.broken_rules:
         yield "to launch it", f"{asked.command} --format json -o plan.json"
-        yield "", f"planner export plan.json --target {targets[0]} --launch {LAUNCHED_BY} -o launch"
+        yield "", f"planner export plan.json --target {target} --launch {LAUNCHED_BY} -o launch"
 
 
 # --- one screen --------------------------------------------------------------------------------------------

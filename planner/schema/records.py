@@ -68,6 +68,9 @@ def _describe(schema: Schema, record_type: Any) -> None:
     for name, entry in schema["properties"].items():
         entry.pop("title", None)
         entry["description"] = texts.get(name, schema["description"])
+    ordered = sorted(schema.items())  # as pydantic sorts what it writes itself: since 2.13 descriptions, too
+    schema.clear()
+    schema.update(ordered)
 
 
 def _rename_limits(part: Any) -> Any:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 
-from pydantic.dataclasses import dataclass as validated
-
-from costmodel.facts.fields import STRICT
+from costmodel.record import record, strict_record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.uncertainty.evidence.counts import MATTERS_ABOVE, read_stored, value_of
 from planner.uncertainty.intervals import Interval, release_name
 
-TABLE = "changes.yaml"
+TABLE = "changes.json"
 
 SAME_DISTANCE = 1e-9
 """Distance up to which two predictions are equal: sums of equal numbers."""
@@ -72,7 +70,7 @@ BY_SETTING: Mapping[str, Change] = {
 """Settings that belong to a more specific kind of change; all others are ``SETTINGS``."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Costed:
     """
     A strategy with its predicted step.
@@ -152,7 +150,7 @@ def distance(one: Costed, other: Costed) -> float:
 # --- the law -----------------------------------------------------------------------------------------------
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Factor:
     """
     Errors of one kind of change, relative to those of all kinds.
@@ -177,7 +175,7 @@ class Factor:
     alone: bool
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class ChangeErrors:
     r"""
     Errors of ratios of two steps.
@@ -238,7 +236,7 @@ def change_errors() -> ChangeErrors:
     return read_stored(ChangeErrors, TABLE, "planner.uncertainty")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RatioInterval:
     """
     Interval of a measured ratio of two steps over the predicted one.

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass as validated
 
 from costmodel.facts.device import Cluster
-from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Experts, Model
+from costmodel.record import record, strict_record
 from planner.uncertainty.evidence.counts import CHANGED, architecture_of, read_stored
 from planner.uncertainty.evidence.gaps import Gap
 
-TABLE = "intervals.yaml"
+TABLE = "intervals.json"
 
 COVERAGE = 0.8
 
@@ -45,7 +44,7 @@ class Unseen(StrEnum):
 UNSEEN_WORDS = {Unseen.NOTHING: "", Unseen.MODEL: "other models", Unseen.SOFTWARE: "other software"}
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Kind:
     """
     Kind of comparable runs.
@@ -89,7 +88,7 @@ class Kind:
         return f"{found}; {beside} than those fitted to" if beside else found
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Spread:
     """
     Errors of one kind of runs.
@@ -111,7 +110,7 @@ class Spread:
     upper: float
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Intervals:
     """
     Errors behind all intervals.
@@ -179,7 +178,7 @@ def spread_of(spreads: Sequence[Spread], kind: Kind) -> Spread:
 
 
 # --- from errors to spreads ---------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Error:
     """
     One error of a prediction, or of the ratio of two.
@@ -282,7 +281,7 @@ def inside(known: Sequence[Spread], error: Error) -> bool:
 
 
 # --- intervals of predictions -------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Interval:
     """
     Interval of a measured step time, with a probability of ``COVERAGE``.

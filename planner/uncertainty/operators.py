@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from costmodel.facts.device import Cluster
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.groups import dense_data_group, layer_group, pipeline_group
-from costmodel.network.sampled_fabric import learn_collectives, members_and_nodes
+from costmodel.record import record
 from costmodel.step.estimate import Part
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from costmodel.timing.sampled_source import SampledSource, backward_passes, forward_passes
 from costmodel.timing.source import build_sampled_source
 from costmodel.timing.work import Operator
+
+if TYPE_CHECKING:
+    from costmodel.timing.sampled_source import SampledSource
 
 ROOFLINE_DEVIATION = 0.25
 """
@@ -26,7 +28,7 @@ Standard deviation of the logarithm of a roofline time with sampled rates: media
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TimedOperator:
     """
     One operator of a strategy in all of its layers, or the collectives of a group of ranks.
@@ -58,7 +60,7 @@ class TimedOperator:
         return self.share * self.relative_deviation
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Pass:
     seconds: float
     relative_deviation: float
@@ -106,6 +108,8 @@ def list_timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[P
 
 def _groups(cluster: Cluster, strategy: Strategy, breakdown: Sequence[Part]) -> Iterator[TimedOperator]:
     """Yield the groups of ranks whose collectives are exposed in the step."""
+    from costmodel.network.sampled_fabric import learn_collectives, members_and_nodes
+
     degrees = {"tp": strategy.tp, "cp": strategy.cp, "ep": strategy.ep, "etp": strategy.etp}
     sizes = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp}
     groups = {
@@ -166,6 +170,8 @@ def strategy_shape(facts: Facts, strategy: Strategy) -> Shape:
 
 def _passes(source: SampledSource, operator: Operator) -> Iterator[tuple[float, float, bool]]:
     """Yield seconds, deviation, and True if outside of the samples, of each pass of an operator."""
+    from costmodel.timing.sampled_source import backward_passes, forward_passes
+
     for of_passes, seconds in (
         (forward_passes(operator), source.forward_seconds(operator)),
         (backward_passes(operator), source.backward_seconds(operator)),

@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from pydantic.dataclasses import dataclass as validated
 
 from costmodel.catalog.allocators import Share
 from costmodel.facts.device import Cluster
-from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Experts, Model
 from costmodel.memory.parts import held_share, share_without_retries
 from costmodel.memory.rank import seen_bytes
+from costmodel.record import record, strict_record
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.evidence.counts import ANY, read_stored, stack_of
 
-TABLE = "peaks.yaml"
+TABLE = "peaks.json"
 
 STARTS = 0.95
 
@@ -51,7 +49,7 @@ DEVIATIONS = np.array((0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05
 """Grid of means and deviations for a law: a finer one would differ by less than a stack's runs can resolve."""
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Law:
     """
     Distribution of measured over predicted peaks: a normal law of the ratio's logarithm, mixed with odd runs.
@@ -91,7 +89,7 @@ class Law:
         return high
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Laws:
     """
     Laws behind all chances to fit.
@@ -121,7 +119,7 @@ def law_of(cluster: Cluster) -> Law:
 
 
 # --- chances of predictions ---------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Chance:
     """
     Chance that a strategy fits, or that it is fast.
@@ -208,7 +206,7 @@ def _basis(law: Law) -> str:
 
 
 # --- from runs to laws --------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Use:
     """
     Evidence of one run for memory.

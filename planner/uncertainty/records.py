@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from math import inf, log2
@@ -16,6 +16,7 @@ from costmodel.facts.device import Cluster
 from costmodel.models.flops import model_flops_per_token, tokens_per_second_per_device
 from costmodel.models.parameters import parameters
 from costmodel.models.patterns import Shape, shape_in, shape_of
+from costmodel.record import record
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
 from planner.uncertainty.evidence.counts import CHANGED, MATTERS_ABOVE, architecture_of, read_stored_rows, value_of
@@ -52,7 +53,7 @@ FURTHEST_SEQUENCE = 2.0
 """Ratio of two sequence lengths up to which their rates are compared."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RunRecord:
     """
     A published run that is faster than all later ones of its model, device, precision and sequence length.
@@ -116,7 +117,7 @@ class RunRecord:
         return self.tokens_per_second_per_device * self.flops_per_token / self.peak_flops
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class BestRun:
     """
     A prediction and the best comparable published run.
@@ -157,10 +158,10 @@ class BestRun:
         return self.is_recent and self.above_fraction > (DOUBTFUL if self.same_model else DOUBTFUL_OF_ANOTHER)
 
 
-@cache
-def records() -> tuple[RunRecord, ...]:
-    """Return the project's records."""
-    return tuple(_record(row) for row in read_stored_rows(TABLE, "planner.uncertainty"))
+def records(devices: Collection[str]) -> tuple[RunRecord, ...]:
+    """Read the project's records on some devices."""
+    rows = read_stored_rows(TABLE, "planner.uncertainty")
+    return tuple(_record(row) for row in rows if row["device"] in devices)
 
 
 def _record(row: Mapping[str, str]) -> RunRecord:
@@ -249,12 +250,12 @@ def _records_of_nearest_model(facts: Facts) -> list[RunRecord]:
 @cache
 def _records_of_generation(name: str | None) -> tuple[RunRecord, ...]:
     known = {one for one in catalog.devices() if name is not None and catalog.device(one).architecture == name}
-    return tuple(one for one in records() if one.device in known)
+    return records(known)
 
 
 @cache
 def _records_of_device(name: str) -> tuple[RunRecord, ...]:
-    return tuple(one for one in records() if one.device == name)
+    return records({name})
 
 
 def _month_of_release(cluster: Cluster) -> float:
@@ -337,7 +338,7 @@ Job: TypeAlias = tuple[str, int, int, int, str]
 """Device, number of devices, batch, sequence length, precision."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class MeasuredRun:
     """
     One row of the table of measured runs.
@@ -376,7 +377,7 @@ class MeasuredRun:
         return self.predicted_seconds / self.step_seconds - 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Match:
     """
     A measured run with a strategy's degrees, for its model, devices and batch.

@@ -6,10 +6,11 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.strategy import Strategy
 from costmodel.validation import require_type
 from planner.frameworks.imports.job import import_job, is_foreign, read_variables
@@ -28,7 +29,7 @@ ENDINGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch
 HINT = "Put a job of several words in quotation marks: 'llama3-70b 512xh100 --batch 1024 --sequence 8k --tokens 15T'."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class AnyJob:
     """
     A job with its strategy, in whatever form it was given.

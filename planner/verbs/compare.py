@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.models.parameters import parameters
+from costmodel.record import record
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, require_problem
@@ -22,7 +23,7 @@ from planner.verbs.explain import Difference, differences
 from planner.verbs.plan import estimate, judge_strategy, plan
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class UnprovenPart:
     """
     Part of a gain that rests on one unproven feature of the better plan.
@@ -43,7 +44,7 @@ class UnprovenPart:
     is_needed: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class MeasuredSide:
     """
     A measured run of one of the two strategies.
@@ -64,7 +65,7 @@ class MeasuredSide:
     corrected_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Gain:
     """
     Share of the given strategy's step that another plan saves, with its ground.
@@ -205,7 +206,7 @@ def _find_measured(given: Plan, best: Plan) -> Iterator[MeasuredSide]:
             yield MeasuredSide(is_given=one is given, match=match, corrected_seconds=seconds)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Side:
     """
     One of two jobs that are compared.
@@ -231,7 +232,7 @@ class Side:
     exit_code: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Unlike:
     """
     One difference between two jobs.
@@ -249,7 +250,7 @@ class Unlike:
     best: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """
     A given strategy compared with the recommended plan, or the strategies of two jobs compared with each other.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.jobs.problem import Problem, load
 from planner.results import Plan, PlanReport
@@ -26,7 +27,7 @@ MAX_SIZES = 100_000
 """Largest number of sizes in one question."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SizedPlan:
     """
     Plan for a number of free devices.
@@ -57,7 +58,7 @@ class SizedPlan:
         return self.plan.tokens_per_second if self.plan else 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class PlansBySize:
     """
     The best plan for each size.

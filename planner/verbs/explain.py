@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,7 @@ from constraints.encoding import TICK_SECONDS
 from constraints.limits import limit_rules
 from constraints.rule import sentence
 from costmodel.events import log_progress
+from costmodel.record import record
 from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
@@ -68,7 +69,7 @@ OF_A_KIND = ("framework_rules", "preferences", "is_bold")
 """Limits that lift many rules at once; each counts as one constraint."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Binding:
     """
     One constraint, and the fastest strategy without it alone.
@@ -109,7 +110,7 @@ class Binding:
         return self.saved_seconds / (self.step_seconds + self.saved_seconds)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Difference:
     """
     One part of a step in two breakdowns.
@@ -142,7 +143,7 @@ def differences(best: Plan, given: Plan) -> tuple[Difference, ...]:
     return tuple(sorted(lines, key=lambda line: -abs(line.seconds)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """
     Answer to "why this plan", or to "why not this strategy".

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from costmodel.record import record
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
 from planner.search.candidates import Floats, Ints, MemoryFunction, MemoryLike, least_memory, memory_only, mode_memory
@@ -17,7 +18,7 @@ CHUNK_ROWS = 2**12
 """Rows whose memory is computed at once; affects memory only."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class MemoryGap:
     """
     Missing memory of the closest strategy.
@@ -43,7 +44,7 @@ class MemoryGap:
         return self.host_bytes > 0, self.device_bytes + self.host_bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Lacks:
     """
     Missing bytes of strategies, shape (rows, modes).

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodel.events import log_progress
+from costmodel.record import record
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from planner.jobs.limits import StageChoice
@@ -31,7 +32,7 @@ LEAST_SECONDS = 0.2
 """Least time of a search; with less it is not begun."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Point:
     """
     The fastest strategy within an amount of memory.
@@ -51,7 +52,7 @@ class Point:
     is_proven: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ParetoFront:
     """
     The fastest strategies, each within another amount of memory.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 from constraints import sentence
 from constraints.verdict import find_violations
 from costmodel.errors import SpecError
+from costmodel.record import record
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.jobs.recipes import LISTED, recipe
@@ -24,8 +25,10 @@ from planner.search.recipes import (
     sort_recipes,
 )
 from planner.search.rules import problem_rules
-from planner.verbs.compare import Comparison, plan_for_comparison
 from planner.verbs.plan import judge_strategy
+
+if TYPE_CHECKING:
+    from planner.verbs.compare import Comparison
 
 OPTION = "--recipe"
 
@@ -33,7 +36,7 @@ OWN_SETTING = "is the recipe's"
 """End of the note on a setting that a layout brings along."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class JudgedLayout:
     """
     A published layout with its estimate.
@@ -122,6 +125,8 @@ def compare_recipe(problem: Problem, name: str = "") -> Comparison:
     SpecError
         If no recipe has that name, if it is no layout for this job, or if none is.
     """
+    from planner.verbs.compare import Comparison, plan_for_comparison
+
     if name:
         job = problem.each[0]
         one = recipe(name, sort_recipes(job))

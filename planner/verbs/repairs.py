@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +30,7 @@ from constraints.conflict import (
 from constraints.limits import unless
 from constraints.rule import Rule, sentence
 from costmodel.events import log_event
+from costmodel.record import record
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.alternatives import AlternativeOutcome, JointOutcome
@@ -173,7 +174,7 @@ def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
 
 
 # --- repairs -----------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Entry:
     """One class of rows that break the same rules, memory apart, and the modes in which they do."""
 

@@ -30,4 +30,4 @@ def test_the_shipped_laws_are_those_of_the_shipped_runs(uses):
     fitted = fit_laws(uses)
 
     assert {law.stack: law for law in fitted} == dict(laws())
-    assert f"stack: {fitted[0].stack}" in document(fitted)
+    assert f'"stack": "{fitted[0].stack}"' in document(fitted)

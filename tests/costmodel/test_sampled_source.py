@@ -13,7 +13,6 @@ from costmodel.timing.sampled_source import (
     SampledSource,
     backward_passes,
     load_learned_times,
-    load_update_times,
     shapes_of_samples,
     size_of_operator,
 )
@@ -193,5 +192,5 @@ class TestUpdate:
 
     def test_other_times_know_no_sampled_update(self):
         device = a_sampled_device(self.LAW, times="modified_roofline", optimizer_bytes_per_parameter=14.0)
-        assert load_update_times(device) is None
+        assert device.samples_used is None
         assert device_update_seconds(device, local_parameters=1e8) == pytest.approx(14e8 / 1.5e12)

@@ -16,7 +16,7 @@ from costmodel.errors import SpecError
 from costmodel.reliability import scale_reliability
 from costmodel.step.estimate import simulate_step
 from planner.cli import main
-from planner.frameworks import LAUNCHERS, export
+from planner.frameworks import LAUNCHERS, export, targets_of
 from planner.frameworks.launch import launched
 from planner.jobs.checkpoints import schedules_around
 from planner.jobs.problem import load
@@ -34,7 +34,6 @@ from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.strategies import strategies_section
 from planner.search.clock import Clock
-from planner.search.runnable import targets_of
 from planner.verbs.compare import compare, compare_two, side_of
 from planner.verbs.explain import explain
 from planner.verbs.pareto import pareto_front

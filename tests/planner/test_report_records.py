@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -130,13 +131,19 @@ def test_the_schema_has_the_descriptions_of_the_record():
 
 
 def test_a_format_loads_what_it_needs():
-    """The short answer loads no page, no schema and nothing of comparisons."""
+    """The short answer loads no page, no schema, no other verb, no other target and nothing of samples."""
     job = str(JOBS / "llama3-8b-8xh100.yaml")
-    code = f"from planner import cli; import sys; cli.main(['estimate', {job!r}, 'tp=2']); print(*sys.modules)"
+    code = f"import sys; sys.argv[1:] = ['estimate', {job!r}, 'tp=2']; from planner.__main__ import run; run()"
+    code += "; import os; print(*sys.modules, 'threads:' + os.environ['OPENBLAS_NUM_THREADS'])"
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
 
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    loaded = done.stdout.split()
 
-    assert "planner.report.short" in loaded
-    needless = ("html", "table_csv", "markdown", "sections", "compared", "reasons", "records.explained")
+    assert {"planner.report.short", "threads:1"} <= {*loaded}
+    needless = ("html", "table_csv", "markdown", "sections", "compared", "conflicts", "reasons", "records.explained")
     assert not {f"planner.report.{name}" for name in needless} & {*loaded}
+    assert not {f"planner.verbs.{name}" for name in ("compare", "explain", "repairs")} & {*loaded}
+    assert not {f"planner.frameworks.{name}" for name in ("accelerate", "deepspeed", "torchtitan")} & {*loaded}
+    assert not {"costmodel.network.sampled_fabric", "costmodel.timing.sampled_source", "threadpoolctl"} & {*loaded}
     assert "planner.schema" not in loaded

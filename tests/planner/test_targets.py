@@ -10,9 +10,9 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner import cli, estimate, explain, export, load, plan, render
-from planner.frameworks import TARGETS
+from planner.frameworks import TARGETS, targets_of
 from planner.frameworks.target import refusals
-from planner.search.runnable import answers_of, require_runnable, targets_of, wrap_as_plan
+from planner.search.runnable import answers_of, require_runnable, wrap_as_plan
 from tests.planner.test_job import JOBS
 
 JOB = {

@@ -104,7 +104,7 @@ def interval_document(errors: Sequence[LeftOutError]) -> str:
         "steps": _plain(spreads(one.error for one in errors)),
         "differences": _plain(spreads(difference_errors(errors), symmetric=True)),
     }
-    return format_generated(document, width=116)
+    return format_generated(document)
 
 
 def _by_architecture(errors: Sequence[LeftOutError], fact: Callable[[Case], Any]) -> dict[str, list[Any]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic.dataclasses import dataclass
 
 from benchmarks.small_transformers.configurations import Configuration, job_of
 from costmodel.errors import SpecError
-from costmodel.facts.fields import STRICT, Count
+from costmodel.facts.fields import Count
+from costmodel.record import strict_record
 from costmodel.validation import build
 
 FILE = Path(__file__).parent / "configurations.yaml"
@@ -28,7 +28,7 @@ backward pass, and nothing would overlap.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class TracedConfiguration(Configuration):
     """
     A transformer, how its step is spread over ranks, and how it is recorded.

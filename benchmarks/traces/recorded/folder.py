@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic.dataclasses import dataclass
-
 from benchmarks.traces.recorded.configurations import TracedConfiguration
 from costmodel.errors import SpecError
-from costmodel.facts.fields import STRICT, Count, NotNegative, Positive
+from costmodel.facts.fields import Count, NotNegative, Positive
+from costmodel.record import strict_record
 from costmodel.validation import build
 
 INDEX = "index.json"
@@ -28,7 +27,7 @@ LEAST_STEPS = 3
 """Steps that count in any case: those during which others had least."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Steps:
     """
     Some steps, one after the other.
@@ -66,7 +65,7 @@ class Steps:
         return pace / statistics.fmean(self.pace)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Stay:
     """
     One round of a configuration: steps without the profiler, then steps with it.
@@ -91,7 +90,7 @@ class Stay:
     idle_bytes: tuple[NotNegative, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Recording:
     """
     A configuration and all times that it ran.
@@ -119,7 +118,7 @@ class Recording:
         return tuple(int(statistics.median(values)) for values in by_rank)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Measured:
     """
     What steps take at the pace of the index.
@@ -172,7 +171,7 @@ def measured(several: Iterable[Steps], pace: float, others: float) -> Measured:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Index:
     """
     What ``index.json`` has.

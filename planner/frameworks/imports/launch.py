@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks.imports.bridge.library import recipe_named
 from planner.frameworks.imports.bridge.overrides import is_override
@@ -64,7 +64,7 @@ class Devices(NamedTuple):
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Launch:
     """
     Training that a script starts.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.shell.text import unknown_names
@@ -30,7 +30,7 @@ RECOMPUTE = ("--gradient_checkpointing", "--gradient-checkpointing")
 TRUE, FALSE = ("", "true", "1", "yes"), ("false", "0", "no")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Trainer:
     """
     Arguments of a training script; None: not given.

@@ -9,7 +9,7 @@ from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.strategy import GRAPH_MODULES
 from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN
-from planner.frameworks.megatron.options import WHERE, Arguments
+from planner.frameworks.megatron.options import INFERENCE_SCOPE, WHERE, Arguments
 from planner.frameworks.megatron.releases import RELEASES
 from planner.frameworks.megatron.settings import OFFLOADED
 
@@ -34,9 +34,6 @@ OF_PARSERS = (RELEASES[0], RELEASES[-1])
 
 NEW_MODULES = {"gdn_norm_out": "0.18", "gdp_in_proj": "0.19", "gdp_qkv": "0.19", "mhc": "0.19"}
 """Modules of ``--recompute-modules`` that have no costs here, with the last release without them."""
-
-INFERENCE_SCOPE = "full_iteration_inference"
-"""Scope of CUDA graphs that captures no training step (transformer_layer.py:499 of 0.17.1)."""
 
 
 class Complaint(NamedTuple):

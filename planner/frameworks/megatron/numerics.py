@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from costmodel.facts.model import Attention, LatentAttention, Model, Rotary, Routing
 from costmodel.models.numerics import NAMES
+from costmodel.record import record
 
 MULTIPLE = 128
 """Multiple to which each tensor-parallel rank's share of the vocabulary is padded: the parser's default."""
@@ -38,7 +38,7 @@ YARN_OPTIONS = (
 """Options of YaRN's parameters."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Fact:
     """
     Fact of a model.

@@ -6,12 +6,12 @@ import csv
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks.shell.text import argument_words
 
@@ -30,6 +30,9 @@ object; the recipe of the model sets the activation function.
 
 WHERE = "arguments"
 
+INFERENCE_SCOPE = "full_iteration_inference"
+"""Scope of CUDA graphs that captures no training step (transformer_layer.py:499 of 0.17.1)."""
+
 MEANT = {"int": "a whole number", "float": "a number"}
 """Names of types in messages."""
 
@@ -39,7 +42,7 @@ Arguments: TypeAlias = dict[str, Any]
 NUMBERS: dict[str, Callable[[str], int | float]] = {"int": int, "float": float}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Option:
     """
     Option of Megatron-LM.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, sentence
 from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
@@ -66,7 +66,7 @@ WITHOUT_COST = (
 """Groups of options that do not change the cost of a step; ``meanings.csv`` has single options, and those read."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Imported:
     """
     Job that was read from arguments.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from costmodel.catalog.releases import release_of, stands_in
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.lowering.framework import replace_loss
+from costmodel.record import record
 from costmodel.step.estimate import Estimate, estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, split_pattern
 from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, todo_lines
@@ -58,7 +59,7 @@ DROPOUTS = ("--attention-dropout", "--hidden-dropout")
 # --- which release -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Written:
     """
     Plan in the options of a release.
@@ -85,7 +86,7 @@ class Written:
     own_loss: Estimate | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Releases:
     """
     Releases of Megatron-LM for a plan: the ones that accept it, and its options in each.

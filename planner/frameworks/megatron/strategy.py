@@ -22,8 +22,7 @@ from costmodel.strategy import (
     default_microbatch_group,
 )
 from costmodel.tables import Facts
-from planner.frameworks.megatron.checks import INFERENCE_SCOPE
-from planner.frameworks.megatron.options import WHERE, Arguments
+from planner.frameworks.megatron.options import INFERENCE_SCOPE, WHERE, Arguments
 from planner.frameworks.megatron.releases import DROPOUTS
 from planner.frameworks.megatron.settings import (
     context_exchange,

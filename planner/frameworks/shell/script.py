@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks.shell.conditions import Verdict, decide, decide_number
 from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
@@ -171,7 +172,7 @@ MOST_DEPTH = 20
 MOST_LETTERS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Command:
     """
     A command that the script would run.

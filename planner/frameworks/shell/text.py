@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from costmodel.record import record
 
 OPEN, CLOSE = "\ue000", "\ue001"
 """Marks around a name without a value; of Unicode's private use area, so that no script has them."""
@@ -68,7 +69,7 @@ def argument_words(text: str) -> list[str]:
     return shlex.split(text, comments=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Piece:
     """
     Part of a word.

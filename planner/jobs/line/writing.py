@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from constraints.rules.frameworks import MEGATRON_MODULES, recomputable_modules
 from costmodel.facts.model import Model
+from costmodel.record import record
 from costmodel.strategy import DECISIONS, INSIDE, Recompute, Strategy, decision_text
 from costmodel.tables import Facts
 from planner.jobs.completion import ALWAYS_SAID, complete_strategy
@@ -32,7 +32,7 @@ class Form(StrEnum):
     STAGES = "stages"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Word:
     """
     One word of a line.

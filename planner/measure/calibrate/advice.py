@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from constraints.rules.memory import fits_in_device_memory
 from costmodel.errors import PlanningError
+from costmodel.record import record
 from costmodel.step.layouts import strategy_cost
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import Run
@@ -18,7 +19,7 @@ from planner.measure.calibrate.fit import priors_of
 from planner.measure.runs.predictions import Case, case
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Discrepancy:
     r"""
     Standard deviations of the logarithm of measured over predicted time that constants leave on an unseen stack.
@@ -82,7 +83,7 @@ def _features(one: Case) -> list[str]:
     return [one.facts.workload.precision.name, *(str(one.strategy.decisions()[name]) for name in CHANGED)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class First:
     """
     Planned runs, the most informative first.
@@ -191,7 +192,7 @@ DEGREES = (1, 2, 4, 8, 16)
 RECOMPUTES = ("none", "full")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Suggestion:
     """
     One run worth measuring.
@@ -212,7 +213,7 @@ class Suggestion:
     width_after: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Advice:
     """
     Verdict on the number of runs, and further runs to measure.

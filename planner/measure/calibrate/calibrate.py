@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError
 from costmodel.events import log_event
+from costmodel.record import record
 from planner.jobs.cluster import device_of
 from planner.jobs.document import nest_entries
 from planner.jobs.run_jobs import References
@@ -70,7 +71,7 @@ class Unfit(PlanningError):
         self.first = first
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Determined:
     """
     One constant after the fit.
@@ -102,7 +103,7 @@ class Determined:
         return "the runs" if narrowed <= DETERMINED else "runs and prior" if narrowed <= UNTOUCHED else "the prior"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Calibration:
     """
     A calibration fitted to runs.
@@ -301,7 +302,7 @@ def _configuration(case: Case) -> tuple[Any, ...]:
 # --- the fit -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Fitted:
     constants: tuple[Constant, ...]
     fit: Fit

@@ -6,7 +6,7 @@ import multiprocessing
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import catalog
+from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
 from planner.jobs.run_jobs import References
@@ -117,7 +118,7 @@ def source_weights(cases: Sequence[Case], *, without: Collection[str] = ()) -> A
     return np.array([rows[case.run.source] ** -0.25 if case.run.id not in without else 0.0 for case in cases])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Predictor:
     """
     Step times of rows as a function of constants.

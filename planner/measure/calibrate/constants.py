@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, cast, get_args
 
 import yaml
 from pydantic import Field
-from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
-from costmodel.facts.fields import STRICT, Dtype, Positive
+from costmodel.facts.fields import Dtype, Positive
+from costmodel.record import record, strict_record
 from costmodel.validation import build
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
@@ -29,7 +29,7 @@ MOST_PER_FRAMEWORK = 6
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Constant:
     """
     One fitted number, with its prior knowledge.
@@ -85,7 +85,7 @@ class Constant:
         return kernels == self.framework and of_architecture in ("", architecture)
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Entry:
     """
     One entry of the table: a constant that each of some calibrations or frameworks has.
@@ -121,7 +121,7 @@ class Entry:
         )
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class CalibrationEntry(Entry):
     """
     A constant of calibrations.
@@ -138,7 +138,7 @@ class CalibrationEntry(Entry):
     prior: Positive | dict[str, Positive]
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class FrameworkEntry(Entry):
     """
     A constant that every listed framework multiplies by its own factor.
@@ -156,7 +156,7 @@ class FrameworkEntry(Entry):
     prior: dict[str, Positive] = Field(default_factory=dict)
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Table:
     """
     The whole table.

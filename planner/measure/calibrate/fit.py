@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.events import log_progress
+from costmodel.record import record
 from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import Constant
 from planner.measure.runs.predictions import Case
@@ -43,7 +43,7 @@ CONVERGED = 5e-4
 """Share of the cost that a round must remove; with less the fit is done."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Priors:
     """
     Priors of constants, in logarithms.
@@ -60,7 +60,7 @@ class Priors:
     upper: Array
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Fit:
     """
     Constants fitted to rows.

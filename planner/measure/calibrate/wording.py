@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from costmodel import catalog
-from costmodel.facts.fields import STRICT, Count, NotNegative
-from costmodel.validation import build
+from costmodel.facts.fields import Count, NotNegative
+from costmodel.record import strict_record
 from planner.measure.calibrate.advice import WELL_KNOWN, First, Suggestion
 from planner.measure.calibrate.calibrate import Calibration, Determined
 from planner.measure.runs.predictions import Case
+from planner.uncertainty.evidence.counts import read_stored
 
-TABLE = "learning_curve.yaml"
+TABLE = "learning_curve.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Worth:
     """
     Value of a number of own runs.
@@ -52,7 +49,7 @@ class Worth:
     three_quarters: NotNegative
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class LearningCurve:
     """
     The whole file.
@@ -72,8 +69,7 @@ class LearningCurve:
 @cache
 def learning_curve() -> LearningCurve:
     """Read the learning curve of the published stacks."""
-    text = (files("planner.measure.calibrate") / TABLE).read_text(encoding="utf-8")
-    return build(LearningCurve, yaml.load(text, Loader=catalog.LOADER), TABLE)
+    return read_stored(LearningCurve, TABLE, "planner.measure.calibrate")
 
 
 FEWEST_STACKS = 4
@@ -160,7 +156,7 @@ def _advice(found: Calibration) -> Iterator[str]:
 
 ENOUGH_RUNS = 8
 
-"""Own runs above which more hardly lowered the error of published stacks (``learning_curve.yaml``)."""
+"""Own runs above which more hardly lowered the error of published stacks (``learning_curve.json``)."""
 
 _NO_BETTER = (
     "The fit is not better than the catalog on held-out runs. Either the catalog already describes this device well:",

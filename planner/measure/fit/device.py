@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.device import Network
 from costmodel.facts.samples import Fabric, SampledFabric, SampledOperator
 from costmodel.network.sampled_fabric import SampledCollectives
+from costmodel.record import record
 from costmodel.validation import build, shown
 from planner.measure.fit.communication import learn_fabric, report_unlearned_collectives
 from planner.measure.fit.operators import FEWEST, Unlearned, learn_operators, round_digits
@@ -89,7 +90,7 @@ CANNOT = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class FittedDevice:
     """
     A device fitted to samples.

@@ -10,7 +10,6 @@ held-out samples calibrate the width of intervals.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, optional_library
 from costmodel.network.link_law import Estimates, Law, jacobian
+from costmodel.record import record
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples, fit_sparse_process, matern
 from costmodel.timing.sampled_source import NORMAL_90
 
@@ -46,7 +46,7 @@ class Rowwise(Protocol):
 Called = TypeVar("Called", bound=Rowwise)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Measured(Generic[Called]):
     """
     Calls and their measured times.
@@ -94,7 +94,7 @@ def require_samples(number: int, kind: str, fewest: int) -> None:
 
 
 # --- constants ---------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Known:
     """
     Prior of a constant.
@@ -195,7 +195,7 @@ def _mattering(seconds_at: Callable[[Rows], Rows], logarithms: Rows, widths: Row
 
 
 # --- the remaining error -----------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Smoothness:
     """
     Smoothness of a process, as in :class:`costmodel.timing.gaussian_process.GaussianProcess`.
@@ -285,7 +285,7 @@ Errors: TypeAlias = tuple[Rows, Rows]
 """Features of samples, shape (rows, features), and logarithms of measured over computed seconds, shape (rows,)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class HeldOutSamples:
     """
     Held-out samples, and those that are known without them.

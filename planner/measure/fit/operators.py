@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel.events import log_progress
 from costmodel.facts.samples import SampledOperator
+from costmodel.record import record
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_sparse_process, spread_out
 from costmodel.timing.sampled_source import (
     ELEMENT_BYTES,
@@ -261,7 +262,7 @@ NO_PASS = ("adam", "host_adam")
 """Optimizer updates: operators outside of a micro-batch's passes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Unlearned:
     """
     An operator that could not be learned.

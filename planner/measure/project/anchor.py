@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster
 from costmodel.memory.rank import WITHOUT_RUNTIME, seen_bytes
+from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy
 from planner.jobs.cluster import CATALOG, Fitted, device_of
@@ -30,7 +31,7 @@ MOST_DEVIATIONS = 3
 """Deviations of odd runs' peaks beyond which a peak is of another job, or in another unit."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Peaks:
     """
     Measured and predicted peaks.
@@ -120,7 +121,7 @@ def _require_plausible(small: Case, predicted: float, measured: float) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class AnchorRun:
     """
     One small run, measured and predicted.
@@ -169,7 +170,7 @@ class AnchorRun:
         return None if gib is None else gib * GIB
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Moved:
     """
     A constant that the small runs moved.
@@ -187,7 +188,7 @@ class Moved:
     after: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Anchor:
     """
     Small runs as facts of a device.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from costmodel import catalog
 from costmodel.catalog.files import merge_mappings
 from costmodel.facts.calibration import Constants
+from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import Strategy
@@ -57,7 +58,7 @@ All kernels share one factor, all messages another; seconds per step and micro-b
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Road:
     """
     Mapping from values of constants to a device, for a job's ``cluster.device``.
@@ -134,7 +135,7 @@ def _chain(entry: Reference) -> tuple[str, ...]:
 Seconds = Callable[[Facts, Strategy], float]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Posterior:
     """
     Posterior of a device's constants after small runs.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodel.facts.model import Model
+from costmodel.record import record
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from costmodel.strategy import DECISIONS, Strategy
@@ -26,7 +27,7 @@ OF_GROUPS = ("tp", "cp", "ep")
 """Lines that only a run with an equal number of ranks measures: others use other links, or other messages."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ProjectedPart:
     """
     One line of the job's step.
@@ -47,7 +48,7 @@ class ProjectedPart:
     measured_fraction: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Projection:
     """
     Prediction of the whole job from small runs.
@@ -94,7 +95,7 @@ class Projection:
         return measured_seconds(self.parts) / self.step_seconds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ProjectedShare:
     """
     Share of a plan that small runs measured.

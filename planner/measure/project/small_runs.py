@@ -10,13 +10,13 @@ from statistics import median
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, Field
-from pydantic.dataclasses import dataclass
 
 from costmodel import catalog
 from costmodel.catalog.files import merge_mappings
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
-from costmodel.facts.fields import STRICT, Positive
+from costmodel.facts.fields import Positive
+from costmodel.record import strict_record
 from costmodel.step.estimate import estimate
 from costmodel.timing.sampled_source import MATMULS, size_of_operator
 from costmodel.validation import build, shown
@@ -196,7 +196,7 @@ def _no_text(value: object) -> object:
 Measured: TypeAlias = Annotated[Positive, BeforeValidator(_no_text)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class SmallRun:
     """
     One small run as its file states it.
@@ -228,7 +228,7 @@ class SmallRun:
     memory_kind: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+@strict_record(frozen=True, kw_only=True, slots=True)
 class SmallRuns:
     """
     A file of small runs.

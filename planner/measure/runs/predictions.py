@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import isfinite
 
 from pydantic import ValidationError
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 from constraints.rules.memory import fits_in_device_memory
 from costmodel.errors import SpecError
 from costmodel.memory.rank import seen_bytes
+from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
@@ -33,7 +33,7 @@ from planner.uncertainty.intervals import Interval, step_interval
 GIB = 2**30
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Case:
     """
     A row as input of the cost model.
@@ -66,7 +66,7 @@ class Case:
         return architecture_of(self.facts.model)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """
     A row with its prediction.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
+from costmodel.record import record
 from costmodel.timing.sampled_source import ELEMENT_BYTES, MATMULS
 from planner.measure.sample.samples import Point, Sizes, cache_bytes, free_bytes
 from planner.measure.sample.timing import Call
@@ -61,7 +61,7 @@ class UnavailableError(Exception):
         super().__init__(reason)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class Work:
     """
     Calls to time.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from math import gcd
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from costmodel.facts.model import Experts
 from costmodel.lowering.embedding import embedding_operators, head_operators
 from costmodel.lowering.layer import layer_communications, layer_operators, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
+from costmodel.record import record
 from costmodel.step.p2p import micro_batch_bytes
 from costmodel.timing.sampled_source import size_of_operator
 from costmodel.timing.work import Numbers, Operator
@@ -35,7 +36,7 @@ class Message(NamedTuple):
     ranks: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class JobShapes:
     """
     Operators and messages of a job.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from costmodel.record import record
 from planner.measure.sample import kernels
 from planner.measure.sample.bench import Bench, UnavailableError, Work, needed_bytes
 from planner.measure.sample.kernels import MEASURED_TOGETHER
@@ -70,7 +71,7 @@ BESIDE: Mapping[str, Point] = {
 """Points that may run beside another one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Skipped:
     """
     A point that was not measured.

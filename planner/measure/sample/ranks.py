@@ -8,11 +8,11 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from costmodel.errors import PlanningError, SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 
 PATIENCE = timedelta(seconds=120)
@@ -42,7 +42,7 @@ class LostRankError(PlanningError):
         super().__init__(f"rank {rank} lost the others: {first[:160]}. The table keeps the measured samples.")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Place:
     """
     One process of those that measure together.

@@ -7,10 +7,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from planner.jobs.problem import Problem
 from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.job_shapes import job_shapes
@@ -44,7 +45,7 @@ class Measurer(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Counts:
     """
     Counts of measured, known and skipped points.

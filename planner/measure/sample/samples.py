@@ -8,11 +8,12 @@ import re
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 
 PASSES = ("forward", "dgrad", "wgrad", "backward")
@@ -30,7 +31,7 @@ TRACED = "profiler trace"
 """Beginning of the software of a machine whose samples come from a training step, instead of separate measurements."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Sizes:
     """
     Sizes of an operator on one device, by the names of the table's columns; None where one does not apply.
@@ -89,7 +90,7 @@ class Sizes:
 SIZE_COLUMNS = tuple(one.name for one in fields(Sizes))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Point:
     """
     An operator to measure; equal points are measured once.
@@ -120,7 +121,7 @@ class Point:
         return f"{self.operator} {self.pass_} {self.dtype} {sizes}{beside}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Machine:
     """
     Machine of a measurement.
@@ -150,7 +151,7 @@ class Machine:
         return ", ".join(text for text in (self.device, self.driver, self.software) if text)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Timing:
     """
     Measured time.
@@ -170,7 +171,7 @@ class Timing:
     repeats: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Sample:
     """
     One row of the table.
@@ -186,7 +187,7 @@ class Sample:
     machine: Machine
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Kind:
     """
     Columns and passes of an operator in the table.

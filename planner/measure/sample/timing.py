@@ -6,10 +6,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import Any, Protocol, TypeAlias
 
+from costmodel.record import record
 from planner.measure.sample.samples import Timing
 
 Call: TypeAlias = Callable[[], object]
@@ -27,7 +27,7 @@ CYCLES_PER_SECOND = 2e9
 """Assumed cycles per second of a device, to wait for some seconds."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Limits:
     """
     Limits on the time and repeats of one point.

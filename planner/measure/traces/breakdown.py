@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.events import UNKNOWN, Device, Integers, Trace, Track, length, union
 from planner.measure.traces.graph import Dependency, ExecutionGraph, Kind
 from planner.measure.traces.replay import Replayed, replay
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Breakdown:
     """
     Nanoseconds of a window; its parts do not overlap and sum to the window.
@@ -42,7 +43,7 @@ class Breakdown:
         return self.computation + self.communication + self.overlapped + self.idle
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class StreamUse:
     """
     Use of one track in a window.
@@ -154,7 +155,7 @@ Shares: TypeAlias = NDArray[np.float64]
 """Shares of the processors, 0 to 1."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ProcessorUse:
     """
     Share of a device's processors (streaming multiprocessors, compute units) that kernels occupy.

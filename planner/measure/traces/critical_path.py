@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from costmodel.record import record
 from planner.measure.traces.events import UNKNOWN, Track
 from planner.measure.traces.graph import Dependency, ExecutionGraph, Kind
 from planner.measure.traces.replay import Replayed
@@ -34,7 +34,7 @@ BETWEEN_CALLS = "between the calls of a thread"
 LAUNCH_OR_GAP = "launches, and gaps between tasks"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Step:
     """
     A piece of the critical path.
@@ -129,7 +129,7 @@ def _let_go(graph: ExecutionGraph, times: Replayed, task: int, until: int, *, en
     return cause, bool(times.end[cause] <= until and not waited)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class PathPart:
     """
     All pieces of the critical path with one name.
@@ -216,7 +216,7 @@ REASONS: Mapping[int, Reason] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class WrongWait:
     """
     A wait whose replayed time differs from the recorded one.

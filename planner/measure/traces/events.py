@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodel.record import record
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -72,7 +74,7 @@ def look_up(wanted: Integers, keys: Integers, values: NDArray[Any]) -> Integers:
     return np.where(keys[place] == wanted, values[place], UNKNOWN)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Table:
     """Columns of equal length, as arrays; whole numbers of 64 bits except in ``narrow`` columns."""
 
@@ -104,7 +106,7 @@ class Table:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Track:
     """
     A thread of the host, or a stream of a device: it runs one event after the other.
@@ -122,7 +124,7 @@ class Track:
     number: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Operands:
     """
     Inputs of an operator.
@@ -139,7 +141,7 @@ class Operands:
     dtypes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Blocks:
     """
     Launch dimensions of a kernel.
@@ -157,7 +159,7 @@ class Blocks:
     blocks_per_processor: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Message:
     """
     Message of a communication; 0, "" and () mark unrecorded values.
@@ -190,7 +192,7 @@ class Message:
     library: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Wait:
     """
     Object that a synchronising event waits for.
@@ -210,7 +212,7 @@ class Wait:
     record: int = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Device:
     """
     A device as the profiler describes it.
@@ -226,7 +228,7 @@ class Device:
     memory_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Events(Table):
     """
     Events of a trace in the order of their start, the longer first; arrays of shape (events,).
@@ -293,7 +295,7 @@ class Events(Table):
         return np.where(is_around, candidates, UNKNOWN)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Trace:
     """
     Events that the profiler recorded on one rank, and the tables behind their columns.

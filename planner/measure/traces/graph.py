@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.events import UNKNOWN, Integers, Message, Table, Trace, Track, match_names
 
 
@@ -61,7 +61,7 @@ class RankTrack(NamedTuple):
     track: Track
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Tasks(Table):
     """
     Tasks in the order in which each track runs them; arrays of shape (tasks,).
@@ -109,7 +109,7 @@ class Tasks(Table):
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Edges(Table):
     """
     Dependencies between tasks, besides the order of each track; arrays of shape (edges,).
@@ -138,7 +138,7 @@ class Edges(Table):
         return cls.build(len(rows), before=before, after=after, lag=lag, dependency=dependency)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ExecutionGraph:
     """
     One iteration of all ranks that were recorded.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
 
 Found: TypeAlias = Literal["steps", "optimizer", "repetition", "whole"]
@@ -43,7 +43,7 @@ LEAST_PERIOD = 16
 """Fewest operators or kernels of an iteration found by repetition: a pass through a model has more."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Iteration:
     """
     One recorded training step of a rank.

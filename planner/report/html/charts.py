@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
 from planner.jobs.checkpoints import CheckpointSchedule, schedule_every, schedules_around
@@ -125,7 +125,7 @@ def _column(cluster: Cluster, rank: RankRecord) -> Chart:
 # --- checkpoints -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Interval:
     """
     A checkpoint interval with its schedules.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from costmodel.costs import MWH_JOULES, Energy, TrainingCosts
+from costmodel.record import record
 from planner.report.costs import TRILLION_TOKENS, costs_section, costs_table
 from planner.report.html.charts import Chart, interval_of, range_of
 from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot, section_html
@@ -101,7 +102,7 @@ PARTS = {"devices": "devices", "electricity": "electricity", "computers": "compu
 # --- amounts -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Amount:
     """
     Money or energy of a whole training.

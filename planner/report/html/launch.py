@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from costmodel.errors import SpecError
-from planner.frameworks import LAUNCHERS, TARGETS, export
+from planner.frameworks import LAUNCHERS, TARGETS, export, targets_of
 from planner.frameworks.launch import launched
 from planner.report.html.frame import code_html, details_html, pair, section_html
 from planner.report.section import Section, number_rows
-from planner.search.runnable import targets_of
 
 if TYPE_CHECKING:
     from planner.frameworks.target import Export

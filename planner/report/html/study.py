@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from costmodel.record import record
 from planner.report.records.explained import BindingRecord, ComparisonRecord
 from planner.report.records.plan import PlanRecord
 from planner.report.records.reports import ReportRecord, report_record
@@ -20,7 +19,7 @@ RESERVE = 0.05
 """Share of the time limit that is kept for making the page."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Shown:
     """
     One plan on a page.
@@ -81,7 +80,7 @@ def comparison_plans(whole: ComparisonRecord) -> tuple[Shown, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Study:
     """
     A report with the results of further searches.

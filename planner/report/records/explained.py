@@ -335,7 +335,7 @@ class ExplanationRecord(SettingRecord):
         stages = stage_layers(given.strategy, given.facts.model) if given and explanation.is_staged else ()
         return cls.read(
             explanation,
-            **dict(SettingRecord.build_from_job(report, "explanation")),
+            **SettingRecord.read_entries(report, "explanation"),
             status=report.outcome.status,
             not_binding=explanation.idle,
             opposed_entries=explanation.opposed,
@@ -582,7 +582,7 @@ class ComparisonRecord(SettingRecord):
         return cls.read(
             comparison,
             given,
-            **dict(SettingRecord.build_from_job(report, "comparison")),
+            **SettingRecord.read_entries(report, "comparison"),
             **saved,
             differences=DifferenceRecord.build(comparison.differences),
             best=best,

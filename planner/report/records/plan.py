@@ -218,12 +218,16 @@ class RankRecord(Record):
         )
 
 
-class FitRecord(Chance, Record):
+class FitRecord(Record):
     """
     A chance to fit, and how far measured peaks are from predicted ones.
 
     Parameters
     ----------
+    share
+        From 0 to 1.
+    basis
+        Runs or figures behind it.
     peak_memory_interval_bytes
         Bounds between which a measured peak lies.
     reserved_interval_bytes
@@ -232,6 +236,8 @@ class FitRecord(Chance, Record):
         Share of the measured peaks that lie within such bounds.
     """
 
+    share: float
+    basis: str
     peak_memory_interval_bytes: list[Figure]
     reserved_interval_bytes: list[Figure]
     interval_probability: Figure

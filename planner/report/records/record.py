@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, dataclass_transform, get_args, get_type_hints
@@ -70,8 +70,22 @@ class Record:
     _sources: ClassVar[tuple[Any, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        """Make each record a dataclass."""
-        dataclass(frozen=True, kw_only=True)(cls)
+        """Make each record a dataclass; methods that it would write and compile for each one are here, for all."""
+        dataclass(init=False, repr=False, eq=False)(cls)
+
+    def __init__(self, **entries: Any) -> None:
+        assert entries.keys() == {*names_of(self)}, f"entries of {type(self).__name__}: {', '.join(entries)}"
+        vars(self).update(entries)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse changes."""
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the entries of records of one type."""
+        return type(self) is type(other) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]  # entries are lists and mappings
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the entries with their names."""

@@ -21,12 +21,12 @@ from planner.report.records.plan import NumberedPlanRecord, PlanRecord, Publishe
 from planner.report.records.record import Plain, Record, finite
 from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
-from planner.verbs.compare import Comparison
-from planner.verbs.explain import Explanation
 from planner.verbs.recipes import nearest_recipe
 
 if TYPE_CHECKING:
     from planner.report.records.explained import ComparisonRecord, ExplanationRecord
+    from planner.verbs.compare import Comparison
+    from planner.verbs.explain import Explanation
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):
@@ -75,7 +75,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
         return cls.read(
             report,
             outcome,
-            **dict(SettingRecord.build_from_job(report, "plan")),
+            **SettingRecord.read_entries(report, "plan"),
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
             bound_of=EVEN if outcome.stages_differ else "all strategies",
             gap=finite(outcome.gap),
@@ -144,7 +144,7 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
         return cls.read(
             report,
             plan,
-            **dict(SettingRecord.build_from_job(report, "estimate")),
+            **SettingRecord.read_entries(report, "estimate"),
             published=_nearest_published(report),
             allowed=not report.broken_rules,
             costs=lambda: plan.costs,

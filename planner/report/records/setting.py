@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from costmodel import catalog
 from costmodel.catalog.releases import stands_in
 from costmodel.facts.device import Cluster, Device
+from planner.frameworks import targets_of
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
 from planner.report.records.costs import CostBasisRecord
-from planner.report.records.record import Figure, Record
-from planner.search.runnable import targets_of
+from planner.report.records.record import Figure, Record, late_entry
 from planner.uncertainty.operators import TimedOperator
 from planner.verbs.plan import FORMAT_VERSION
 
@@ -384,7 +384,7 @@ class SettingRecord(Record):
     reliability: ReliabilityRecord
     conventions: ConventionsRecord
     operators: list[TimedOperator]
-    targets: dict[str, str | None]
+    targets: dict[str, str | None] = late_entry()
 
     @property
     def problem(self) -> Problem:
@@ -393,10 +393,14 @@ class SettingRecord(Record):
 
     @classmethod
     def build_from_job(cls, report: PlanReport | EstimateReport, kind: str) -> SettingRecord:
-        """Build the first entries of a report of that kind."""
+        """Build the first entries of a report of that kind, as a record of their own."""
+        return SettingRecord.read(report, **cls.read_entries(report, kind))
+
+    @staticmethod
+    def read_entries(report: PlanReport | EstimateReport, kind: str) -> dict[str, Any]:
+        """Read the first entries of a report of that kind."""
         chosen = report.chosen
-        return SettingRecord.read(
-            report,
+        return dict(
             format_version=FORMAT_VERSION,
             kind=kind,
             job=JobRecord.build(report.problem),
@@ -406,5 +410,5 @@ class SettingRecord(Record):
             reliability=ReliabilityRecord.build(chosen),
             conventions=ConventionsRecord.build(report.conventions),
             operators=list(report.plans[0].operators) if report.plans else [],
-            targets=targets_of(report.plans[0]) if report.plans else {},
+            targets=lambda: targets_of(report.plans[0]) if report.plans else {},
         )

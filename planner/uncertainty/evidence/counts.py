@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import csv
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
-import yaml
-from pydantic.dataclasses import dataclass as validated
-
 from costmodel import catalog
-from costmodel.facts.fields import STRICT
+from costmodel.catalog.files import read_rows
 from costmodel.facts.framework import Framework, feature_of
 from costmodel.facts.model import Attention, Experts, LatentAttention, Model
 from costmodel.models.parameters import parameters
+from costmodel.record import record
 from costmodel.step.layer import layer_parts
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
@@ -55,17 +53,16 @@ Kind = TypeVar("Kind")
 
 def read_stored_rows(file: str, package: str) -> tuple[Mapping[str, str], ...]:
     """Return the rows of a table of a package, cells by column."""
-    text = (files(package) / file).read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    return read_rows((files(package) / file).read_text(encoding="utf-8"))
 
 
 def read_stored(kind: type[Kind], file: str, package: str) -> Kind:
-    """Return the record that a file of a package holds."""
+    """Return the record that a JSON file of a package holds."""
     text = (files(package) / file).read_text(encoding="utf-8")
-    return build(kind, yaml.load(text, Loader=catalog.LOADER), file)
+    return build(kind, json.loads(text), file)
 
 
-TABLE = "counts.yaml"
+TABLE, COLUMNS = "counts.csv", ("dimension", "among", "value", "runs")
 
 Value: TypeAlias = str | int
 
@@ -74,44 +71,7 @@ Entry: TypeAlias = tuple[str, str, Value]
 """Dimension, subset of runs, and value."""
 
 
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class Tally:
-    """
-    Number of runs with each value.
-
-    Parameters
-    ----------
-    dimension
-        Dimension of the values.
-    among
-        Subset of runs; ``any`` for all of them.
-    runs
-        Number of runs by value.
-    """
-
-    dimension: str
-    among: str
-    runs: Mapping[int | str, int]
-
-
-@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class CountsTable:
-    """
-    Counts of the measured runs.
-
-    Parameters
-    ----------
-    source
-        Source of the runs.
-    tallies
-        Counts by dimension and subset.
-    """
-
-    source: str
-    tallies: tuple[Tally, ...]
-
-
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Counts:
     """
     Some runs, counted.
@@ -132,13 +92,11 @@ class Counts:
             counts.setdefault((dimension, among), Counter())[value] += 1
         return cls(counts)
 
-    @property
-    def tallies(self) -> list[Tally]:
-        """The counts as records of a file, in a fixed order."""
-        return [
-            Tally(dimension=dimension, among=among, runs=dict(sorted(counter.items(), key=_number_or_text)))
-            for (dimension, among), counter in sorted(self.by_value.items())
-        ]
+    def rows(self) -> Iterator[tuple[str, str, Value, int]]:
+        """Yield the rows of the table of counts, in a fixed order."""
+        for (dimension, among), counter in sorted(self.by_value.items()):
+            for value, runs in sorted(counter.items(), key=_number_or_text):
+                yield dimension, among, value, runs
 
     def has(self, among: str) -> bool:
         """Return True if a subset has runs."""
@@ -166,14 +124,15 @@ class Counts:
 
     def largest(self, dimension: str, among: str, *, fewest: int = 1) -> int:
         """Return the largest number that at least ``fewest`` runs reach; 0 if there is none."""
-        return _first_enough(sorted(self._numbers(dimension, among), reverse=True), fewest)
+        descending = sorted(self._numbers(dimension, among), reverse=True)
+        return _first_with(descending, fewest)
 
     def smallest(self, dimension: str, among: str, *, fewest: int = 1) -> int:
         """Return the smallest number that at least ``fewest`` runs do not exceed; 0 if there is none."""
-        return _first_enough(sorted(self._numbers(dimension, among)), fewest)
+        return _first_with(sorted(self._numbers(dimension, among)), fewest)
 
     def _numbers(self, dimension: str, among: str) -> Iterator[tuple[int, int]]:
-        """Yield each number with its runs."""
+        """Yield each number of a dimension with its runs."""
         return ((int(value), runs) for value, runs in self.values(dimension, among).items())
 
     def most(self, dimension: str, among: str, number: int) -> list[tuple[Value, int]]:
@@ -181,14 +140,10 @@ class Counts:
         return sorted(self.values(dimension, among).items(), key=lambda one: (-one[1], str(one[0])))[:number]
 
 
-def _first_enough(counted: Sequence[tuple[int, int]], fewest: int) -> int:
-    """Return the first number at which its runs and those before it are enough; 0 if they never are."""
-    total = 0
-    for number, runs in counted:
-        total += runs
-        if total >= fewest:
-            return number
-    return 0
+def _first_with(numbers: Iterable[tuple[int, int]], fewest: int) -> int:
+    """Return the first of the numbers at which so many runs are reached; 0 if there is none."""
+    counted = accumulate(numbers, lambda before, one: (one[0], before[1] + one[1]))
+    return next((number for number, runs in counted if runs >= fewest), 0)
 
 
 def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
@@ -199,8 +154,11 @@ def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
 @cache
 def read_counts() -> Counts:
     """Return the counts of the project's measured runs."""
-    table = read_stored(CountsTable, TABLE, "planner.uncertainty.evidence")
-    return Counts({(one.dimension, one.among): Counter(one.runs) for one in table.tallies})
+    counts: dict[tuple[str, str], Counter[Value]] = {}
+    for row in read_stored_rows(TABLE, "planner.uncertainty.evidence"):
+        value = int(row["value"]) if row["value"].isdecimal() else row["value"]
+        counts.setdefault((row["dimension"], row["among"]), Counter())[value] = int(row["runs"])
+    return Counts(counts)
 
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "vpp")
@@ -230,7 +188,7 @@ INLINE = "inline"
 """Name of entries without a name that runs could share."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Traits:
     """
     Traits of one run.

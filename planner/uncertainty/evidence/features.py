@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from math import gcd
 from typing import Any
@@ -14,6 +13,7 @@ from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Framework
 from costmodel.facts.model import Experts, Model
 from costmodel.facts.workload import Precision, Workload
+from costmodel.record import record
 from costmodel.strategy import (
     ENUMS,
     CudaGraphs,
@@ -37,7 +37,7 @@ LINES: Mapping[str, str] = {"megatron-lm": MEGATRON, "megatron-bridge": MEGATRON
 """Stack lines of frameworks by the target of their plans: both run Megatron Core's layers."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Axis:
     """
     A feature of a strategy, or a degree that is paired with features.
@@ -182,7 +182,7 @@ def makes_pair(one: Axis, value: int, other: Axis) -> bool:
     return other.name in one.meets and not of_modules
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Unproven:
     """
     A feature, or a pair of features, with too few measured runs.
@@ -295,7 +295,7 @@ def key_of(model: Model, cluster: Cluster) -> tuple[str, str, str]:
 # --- a job's evidence ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """
     Evidence of the measured runs that are comparable with a job.

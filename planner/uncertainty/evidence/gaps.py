@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from costmodel.record import record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.uncertainty.evidence.counts import ANY, INLINE, Counts, Traits, read_counts, stack_of, traits_of
@@ -71,7 +72,7 @@ PLAIN = ("none", "false", "1f1b", "ends", "alltoall")
 TIMES = {1: "once", 2: "twice"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Gap:
     """
     One property with few or no measured runs.

@@ -7,13 +7,13 @@ An installed release that the table does not have is read from its package.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
@@ -52,7 +52,7 @@ LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 OPEN = "?"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Recipe:
     """
     Fields that a recipe sets.

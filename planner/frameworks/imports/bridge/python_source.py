@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from warnings import catch_warnings
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.validation import shown
 
 MOST_STEPS = 200_000
@@ -65,7 +66,7 @@ class Thing:
         return self.fields[name]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Function:
     """Function of the source, with the names of its module."""
 

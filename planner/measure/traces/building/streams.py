@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left as bisect
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.building.tasks import (
     GRAPH_LAUNCHES,
     PAGEABLE,
@@ -29,7 +29,7 @@ SOON = 64
 """Launches after a wait within which the waiting stream is looked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Lags:
     """
     Lags between dependent tasks on a device; nanoseconds, one value of each kind for a whole trace.

@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.pipelines.orders import BACKWARD, FORWARD, NONE, has_order, order, stages_of_rank
+from costmodel.record import record
 from costmodel.strategy import Schedule
 from planner.measure.traces.events import UNKNOWN, Message
 from planner.measure.traces.graph import ExecutionGraph, Kind
@@ -29,7 +30,7 @@ class Pass(NamedTuple):
     microbatch: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Layout:
     """
     Pipeline and data parallelism of a job.

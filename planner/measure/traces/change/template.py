@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from planner.measure.traces.building.tasks import RECORDS, STREAM_WAITS
 from planner.measure.traces.change.layout import Direction, Layout, Pass
 from planner.measure.traces.events import UNKNOWN, Integers, Message, Track
@@ -32,7 +33,7 @@ Part: TypeAlias = tuple[Direction | None, int, Role, int]
 NO_PART: Part = (None, UNKNOWN, Role.OTHER, UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Segment:
     """
     Consecutive tasks of a thread in a pass that belong to one part of the model.

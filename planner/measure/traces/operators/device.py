@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace, look_up, overlap_nanoseconds
 from planner.measure.traces.iterations import iteration_numbers
 from planner.measure.traces.structure.records import find_launchers
@@ -26,7 +26,7 @@ Persistent kernels have one grid for every size: where sizes were not recorded, 
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Slowdown:
     """
     Slowdown of kernels next to communication.
@@ -178,7 +178,7 @@ ELEMENTS: Mapping[str, tuple[str, int]] = {
 """Types in lower case as in NCCL's and Gloo's records, and bytes of an element. 8-bit tensors are recorded as bytes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TracedMessage:
     """
     One collective, or one message from a rank to another.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from math import prod
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.catalog.files import read
+from costmodel.record import record
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Operands, Trace
 from planner.measure.traces.iterations import BACKWARD
 from planner.measure.traces.structure.records import Nesting
@@ -23,7 +24,7 @@ FILE = "operators.yaml"
 """In the catalog."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Pattern:
     """
     A recorded operator, or a sequence of them, and its name in the cost model; the file describes each entry.
@@ -98,7 +99,7 @@ def _broadcast_size(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     return next((size for size, least in zip(one[:-1], beside[:-1], strict=True) if least == 1 and size > 1), 1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Names:
     """
     Contents of the file.
@@ -140,7 +141,7 @@ def _pattern(entry: Mapping[str, Any]) -> Pattern:
     return Pattern(**{**entry, "sequence": sequence})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Match:
     """
     An operator of a forward pass.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
 
+from costmodel.record import record
 from costmodel.timing.sampled_source import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
 from planner.measure.traces.operators.matching import Match, read_operator_names
@@ -16,7 +17,7 @@ from planner.measure.traces.structure import parts
 from planner.measure.traces.structure.records import Nesting
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TracedPass:
     """
     One pass of one operator, run once in one iteration.
@@ -47,7 +48,7 @@ class TracedPass:
     beside: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Other:
     """
     A recorded operator or kernel that the cost model does not know.
@@ -68,7 +69,7 @@ class Other:
     nanoseconds: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TracedOperators:
     """
     All computation of a trace's iterations: known operators, and the rest.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.fields import NARROW
+from costmodel.record import record
 from costmodel.timing.sampled_source import MATMULS
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace, overlap_nanoseconds
 from planner.measure.traces.iterations import Iteration, iteration_numbers
@@ -168,7 +169,7 @@ LINKS = "HtoD|DtoH"
 """Parts of the names of copies over the link between host and device."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Shares:
     """
     Breakdown of a rank's iteration; arrays of shape (rows,).

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 
+from costmodel.record import record
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Message, Trace, length, union
 from planner.measure.traces.iterations import Found, iterations
 from planner.measure.traces.reading.messages import element_bytes
@@ -18,7 +19,7 @@ from planner.report.wording import NOTHING, amount_of_bytes, share
 NANOSECONDS = 1e9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class IterationContents:
     """
     An iteration on the host.
@@ -35,7 +36,7 @@ class IterationContents:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TrackContents:
     """
     A thread or a stream.
@@ -57,7 +58,7 @@ class TrackContents:
     busy_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class CommunicationContents:
     """
     Communications of one kind.
@@ -84,7 +85,7 @@ class CommunicationContents:
     nbytes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class KernelContents:
     """
     Kernels of one name, or operators where nothing ran on a device.
@@ -104,7 +105,7 @@ class KernelContents:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class TraceContents:
     """
     Contents of one rank's trace.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.record import record
 from planner.measure.fit.device import FittedDevice, change_device, fit_device, num_matmuls, render_fit
 from planner.measure.fit.operators import FEWEST, Unlearned, round_digits
 from planner.measure.traces.events import UNKNOWN, Category, Trace, overlap_nanoseconds
@@ -32,7 +32,7 @@ WITHOUT_BASE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Constant:
     """
     A constant of a device's calibration, measured in traces.
@@ -50,7 +50,7 @@ class Constant:
     meaning: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class HostTime:
     """
     Time of a rank's thread outside of the planner's operators, in seconds.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.memory.rank import updated_parameters
+from costmodel.record import record
 from costmodel.timing.sampled_source import ELEMENT_BYTES, MATMULS
 from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import Problem
@@ -102,7 +102,7 @@ DIVIDED = "their time is divided by {factor:.3f}, the slowdown of kernels that r
 NOT_DIVIDED = "the slowdown remains in their times, since no kernel ran both ways."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Extracted:
     """
     Samples extracted from traces, and the rest.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from costmodel.lowering import embedding_communications, head_communications, la
 from costmodel.models.parameters import parameters
 from costmodel.network.collectives import COLLECTIVES, collective_seconds
 from costmodel.network.groups import dense_data_group, layer_group
+from costmodel.record import record
 from costmodel.step.p2p import p2p_seconds
 from costmodel.strategy import Recompute
 from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, load_learned_times
@@ -58,7 +59,7 @@ USUAL_BYTES = 2
 NS = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PlannedNetwork:
     """
     Times of messages by the planner's network model.
@@ -189,7 +190,7 @@ REPLAY_ERROR = 0.01
 """Error of the unchanged step's replay above which it is reported."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Change:
     """
     Changes of a recorded step.
@@ -213,7 +214,7 @@ class Change:
     overlap: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class WhatIf:
     """
     A recorded step, and its prediction after a change.

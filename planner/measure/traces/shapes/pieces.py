@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, look_up
 from planner.measure.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR
 from planner.measure.traces.shapes.sizes import Explained, Explanations
@@ -22,7 +21,7 @@ UPDATES = next(pattern for phase, pattern in PHASES if phase is Phase.OPTIMIZER)
 """Names of operators that update parameters."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Pieces:
     """
     Pieces of events: a kernel is one piece, on threads each nested operator is one; arrays of shape (pieces,).
@@ -115,7 +114,7 @@ SHORT = 60
 """Letters of a kernel's name in messages."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Alike:
     """
     Pieces of one operator with equal sizes, and kernels of one name.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from costmodel.timing.sampled_source import SampledPasses
 from planner.measure.traces.events import UNKNOWN, Integers, Trace
 from planner.measure.traces.graph import ExecutionGraph, Kind, Waiting
@@ -143,7 +143,7 @@ class Rule(IntEnum):
     """Scaled by the number of parameters: the task updates them, and has no tensors with sizes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Retimed:
     """
     Times of a graph's tasks at other sizes; arrays of shape (tasks,).

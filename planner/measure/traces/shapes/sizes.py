@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from math import prod
 from typing import Literal, NamedTuple, TypeAlias
@@ -15,6 +15,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mixer, Mlp, Model
 from costmodel.facts.workload import Workload
 from costmodel.models.parameters import parameters
+from costmodel.record import record
 from costmodel.strategy import Strategy
 from planner.measure.traces.events import UNKNOWN, Message
 from planner.measure.traces.graph import ExecutionGraph, Kind
@@ -24,7 +25,7 @@ VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads a tensor-parallel rank's part of the vocabulary to a multiple (``make_vocab_size_divisible_by``)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Sizes:
     """
     Sizes of a training job on one rank.

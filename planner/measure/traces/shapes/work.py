@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from typing import Literal, NamedTuple, TypeAlias
@@ -12,6 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.events import Operands
 from planner.measure.traces.reading.messages import element_bytes
 from planner.measure.traces.shapes.sizes import Expected
@@ -271,7 +271,7 @@ APART = 4.0
 """Ratio of two works above which a line through their times gives the overhead."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Machine:
     """
     Rates and overhead that a machine achieved in a trace.

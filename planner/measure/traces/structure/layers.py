@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace, match_names
 from planner.measure.traces.structure import records
 from planner.measure.traces.structure.records import Phase
@@ -41,7 +42,7 @@ CARRIES = 0.25
 """Share of the best candidate's kinds that a candidate with a longer reach needs: dense layers before MoE layers."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Turns:
     """
     Kinds of tokens that alternate, each once per repetition.
@@ -236,7 +237,7 @@ LEAST_OPERATORS = 0.5
 """Share of a pass's operators that must lie in annotated layers for annotations without numbers to be used."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Cut:
     """
     A pass cut into layers.
@@ -268,7 +269,7 @@ class Cut:
         return np.select([place < 0, place >= self.num_layers], [before, behind], layer).astype(np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Cutter:
     """
     Divides passes of a trace into layers; passes with equal operators are divided alike.

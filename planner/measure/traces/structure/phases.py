@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Trace
 from planner.measure.traces.iterations import BACKWARD, UPDATE_KERNEL, UPDATE_OPERATOR, Iteration
 from planner.measure.traces.structure import records
@@ -145,7 +144,7 @@ LEAST_JOINED = 0.5
 """Share of a backward pass's nodes that recorded operators must have made for these to be its forward pass."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Backward:
     """
     Nodes of one iteration's backward passes.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, look_up
 from planner.measure.traces.iterations import Iteration
 
@@ -42,7 +42,7 @@ class Role(IntEnum):
     """The end of the model after its last layer: final norm, head, loss."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Summary:
     """
     Summary of the parts of a trace, and how they were found.
@@ -73,7 +73,7 @@ class Summary:
     doubts: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Parts:
     """
     Parts of each event; arrays of shape (events,), in the order of ``Trace.events``.
@@ -199,7 +199,7 @@ ON_THREADS = (Category.OPERATOR, Category.CALL, Category.ANNOTATION, Category.MO
 """Categories that nest on a thread."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Nesting:
     """
     The innermost event around each event of a thread; arrays of shape (events,).

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
+from costmodel.record import record
 from costmodel.step.estimate import rank_breakdowns
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
@@ -38,7 +39,7 @@ from planner.uncertainty.operators import strategy_operators
 from planner.verbs.plan import estimate
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ComparedPart:
     """
     One part of both steps.
@@ -63,7 +64,7 @@ class ComparedPart:
     difference_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ComparedRank:
     """
     A traced rank.
@@ -87,7 +88,7 @@ class ComparedRank:
     traced_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ComparedStep:
     """
     A job's step as planned and as traced.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from costmodel.events import log_event
+from costmodel.record import record
 from planner.measure.traces.breakdown import (
     Breakdown,
     ProcessorUse,
@@ -41,7 +41,7 @@ NUM_PARTS = 6000
 """Parts of an iteration with a share of processors: more than a screen has columns, for zooming."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Side:
     """
     One rank's iteration, measured or replayed.
@@ -64,7 +64,7 @@ class Side:
     processors: ProcessorUse | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RankReplay:
     """
     One rank, measured and replayed.
@@ -91,7 +91,7 @@ class RankReplay:
     without_events: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class ReplayReport:
     """
     An iteration, measured and replayed.

@@ -87,20 +87,16 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 def screen_of(path: Path | None) -> Screen:
-    """
-    Return the width and colours of the terminal, or of a file or pipe.
-
-    ``NO_COLOR`` (no-color.org) and ``FORCE_COLOR`` (force-color.org) count. Older consoles of Windows show no codes.
-    """
+    """Return the width and colours of the terminal, or of a file or pipe."""
     if path is not None:
         return PLAIN
-    environment = os.environ
-    forced = environment.get("FORCE_COLOR")
-    if forced == "" or (forced is None and not sys.stdout.isatty()):
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
         return PLAIN
-    is_able = environment.get("TERM", "").lower() not in ("dumb", "unknown") and not environment.get("NO_COLOR")
-    has_codes = sys.platform != "win32" or "WT_SESSION" in environment
-    return Screen(width=get_terminal_size().columns, has_color=is_able and has_codes)
+    has_color = console.color_system is not None and not console.no_color and not console.legacy_windows
+    return Screen(width=get_terminal_size().columns, has_color=has_color)
 
 
 def write(text: str, path: Path | None) -> None:

@@ -15,7 +15,7 @@ from planner.cli.plan import UNUSED_STRATEGY
 from planner.cli.terminal import messages
 from tests.planner.test_job import JOB_TEXT, JOBS
 
-HEAVY = ("numpy", "pandas", "pydantic", "ortools", "shtab", "yaml")
+HEAVY = ("numpy", "pandas", "pydantic", "ortools", "rich", "shtab", "yaml")
 
 
 @dataclass

@@ -92,7 +92,7 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
     if not raw.strip():
         raise SpecError(where, "is empty.")
     try:
-        value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
+        value = json.loads(_blank_comments(raw.decode("utf-8-sig")), object_pairs_hook=_unique)
     except UnicodeDecodeError:
         raise SpecError(where, "is not text in UTF-8.") from None
     except json.JSONDecodeError as error:
@@ -104,6 +104,24 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise SpecError(where, f"expected an object, got {shown(value)}.")
     return value
+
+
+COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?://|#)[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+
+"""A text in quotes, which may hold the signs of a comment, or a comment."""
+
+
+def _blank_comments(text: str) -> str:
+    """Return a text with spaces in place of comments, so that messages still name lines and columns of the file."""
+
+    def blank(found: re.Match[str]) -> str:
+        if found[0].startswith('"'):
+            return found[0]
+        if found[0].startswith("/*") and not (found[0].endswith("*/") and len(found[0]) >= len("/**/")):
+            raise ValueError(f"the comment in line {text.count(chr(10), 0, found.start()) + 1} has no end")
+        return re.sub(r"[^\n]", " ", found[0])
+
+    return COMMENT.sub(blank, text)
 
 
 NO_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}

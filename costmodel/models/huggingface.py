@@ -88,7 +88,10 @@ def model_from_config(
     )
 
 
-OTHER_PARTS = ("text_config", "vision_config", "audio_config")
+TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Keys of the text part: of transformers, of InternVL and Nemotron's, of DeepSeek's and Janus', of Qwen's Omni."""
+
+OTHER_PARTS = (*TEXT_KEYS, "vision_config", "audio_config")
 """Keys of a configuration beside or around its text part."""
 
 
@@ -96,13 +99,30 @@ def _text_config(mapping: object, where: str) -> Config:
     """Return the configuration itself, or the text part of a multimodal one with the keys it inherits."""
     if not isinstance(mapping, Mapping):
         raise SpecError(where, f"expected a mapping, got {shown(mapping)}.")
-    text = mapping.get("text_config")
-    if text is None:
-        return Config(mapping, where)
+    whole = Config(mapping, where)
+    keys = [key for key in TEXT_KEYS if mapping.get(key) is not None]
+    if not keys:
+        return whole
+    if len(keys) > 1:
+        raise whole.error(keys[1], f"is a text part beside '{keys[0]}', and a model has one.")
+    text = mapping[keys[0]]
     if not isinstance(text, Mapping):
-        raise SpecError(f"{where}.text_config", f"expected a mapping, got {shown(text)}.")
+        raise whole.error(keys[0], f"expected a mapping, got {shown(text)}.")
     inherited = {key: mapping[key] for key in ("model_type", "tie_word_embeddings") if key in mapping}
-    return Config({**inherited, **text}, f"{where}.text_config")
+    part = Config({**inherited, **text}, f"{where}.{keys[0]}")
+    _refuse_contradictions(whole, part)
+    return _text_config(part.mapping, part.where)
+
+
+def _refuse_contradictions(whole: Config, part: Config) -> None:
+    """Raise if a size that stands around the text part is another one than within it."""
+    for spellings in SPELLINGS.values():
+        inner = next((key for key in spellings if part.mapping.get(key) is not None), None)
+        for key in spellings:
+            outer = whole.mapping.get(key)
+            if inner is not None and outer is not None and outer != part.mapping[inner]:
+                problem = f"is {shown(part.mapping[inner])}, but '{whole.where}.{key}' is {shown(outer)}."
+                raise part.error(inner, problem)
 
 
 def _family(config: Config) -> tuple[str, Family]:

@@ -19,6 +19,9 @@ from costmodel.validation import shown
 ROTATED = ("full_attention", "sliding_attention")
 """Kinds of attention that every family may list."""
 
+OLDER_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
+"""Kinds of layers of a Mamba hybrid before transformers renamed them."""
+
 BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
     "linear_attention": "M",
     "full_attention": "*",
@@ -168,7 +171,10 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     if family.pattern:
         return _single_blocks(config, family, family.pattern * num_layers, "model_type")
     rotary = _rotary_layers(config, family, num_layers=num_layers)
-    attentions = tuple(zip(_attention_kinds(config, family, rotary), rotary, strict=True))
+    kinds = _attention_kinds(config, family, rotary)
+    if family.rotary_windows and _window(config, family):
+        rotary = tuple(kind == "sliding_attention" for kind in kinds)
+    attentions = tuple(zip(kinds, rotary, strict=True))
     experts = _expert_layers(config, family, num_layers=num_layers)
     attention = {one: _attention(config, family, kind=one[0], rotary=one[1]) for one in set(attentions)}
     feed_forward = {routed: _feed_forward(config, family, routed=routed) for routed in set(experts)}
@@ -204,9 +210,10 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
-    listed = config.words("layer_types", (*ROTATED, *others), length=num_layers)
+    older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
+    listed = config.words("layer_types", (*ROTATED, *others, *older), length=num_layers)
     if listed is not None:
-        return listed
+        return tuple(OLDER_KINDS.get(kind, kind) for kind in listed)
     if family.linear == "mamba":
         full = _layer_numbers(config, "attn_layer_indices")
         return tuple("full_attention" if index in full else "linear_attention" for index in range(num_layers))
@@ -218,9 +225,10 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     if family.window_switch:
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
         return tuple("sliding_attention" if index >= first else "full_attention" for index in range(num_layers))
-    if family.period:
+    if family.period and (family.period.others != "sliding_attention" or _window(config, family)):
         period = config.integer(family.period.key, at_least=1, default=family.period.default)
-        return tuple(family.period.others if index % period else "full_attention" for index in range(1, num_layers + 1))
+        first = 0 if family.period.starts_full else 1
+        return tuple(family.period.others if (first + n) % period else "full_attention" for n in range(num_layers))
     if family.linear:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers

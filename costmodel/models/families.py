@@ -563,6 +563,60 @@ TEXT_PARTS: dict[str, str] = {
 }
 """Multimodal families, and names of their text parts, by the family of the text part."""
 
+
+def _sizes(layers: int, hidden: int, vocab: int, heads: int, kv_heads: int, **more: int) -> dict[str, int]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "vocab_size": vocab,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        **more,
+    }
+
+
+_QWEN_2_VL = _sizes(80, 8192, 152064, 64, 8, intermediate_size=29568)
+_QWEN_3 = _sizes(32, 4096, 151936, 32, 32, intermediate_size=22016)
+_GATED_DELTA = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+
+PART_DEFAULTS: dict[str, dict[str, int]] = {
+    "cohere2": _sizes(40, 8192, 256000, 64, 64, intermediate_size=22528),
+    "gemma": _sizes(28, 3072, 256000, 16, 16, intermediate_size=24576),
+    "gemma2": _sizes(26, 2304, 256000, 8, 4, intermediate_size=9216),
+    "gemma3_text": _sizes(26, 2304, 262208, 8, 4, intermediate_size=9216),
+    "glm4v_text": _sizes(40, 4096, 151552, 32, 2, intermediate_size=13696),
+    "granite": _sizes(32, 4096, 32000, 32, 32, intermediate_size=11008),
+    "llama": _sizes(32, 4096, 32000, 32, 32, intermediate_size=11008),
+    "llama4_text": _sizes(48, 5120, 202048, 40, 8, intermediate_size=8192, num_local_experts=16, num_experts_per_tok=1),
+    "ministral3": _sizes(34, 4096, 131072, 32, 8, intermediate_size=14336),
+    "mistral": _sizes(32, 4096, 32000, 32, 8, intermediate_size=14336),
+    "mixtral": _sizes(32, 4096, 32000, 32, 8, intermediate_size=14336, num_local_experts=8, num_experts_per_tok=2),
+    "qwen2": _QWEN_3,
+    "qwen2_5_omni_text": _sizes(28, 3584, 152064, 28, 4, intermediate_size=18944),
+    "qwen2_5_vl_text": _QWEN_2_VL,
+    "qwen2_vl_text": _QWEN_2_VL,
+    "qwen3": _QWEN_3,
+    "qwen3_5_moe_text": _sizes(
+        40, 2048, 248320, 16, 2, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=512,
+        shared_expert_intermediate_size=512, **_GATED_DELTA,
+    ),
+    "qwen3_5_text": _sizes(32, 4096, 248320, 16, 4, intermediate_size=12288, **_GATED_DELTA),
+    "qwen3_moe": _sizes(
+        24, 2048, 151936, 32, 4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768
+    ),
+    "qwen3_vl_moe_text": _sizes(
+        24, 2048, 151936, 16, 16, num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408, head_dim=128
+    ),
+    "qwen3_vl_text": _QWEN_3,
+}  # fmt: skip
+"""Sizes of the configuration classes, which transformers leaves out of the text part of a multimodal file."""
+
 UNMODELLED: dict[str, str] = {
     "apertus": "an activation with weights (xIELU)",
     "axk1": "norms behind the experts alone",

@@ -11,7 +11,16 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
-from costmodel.models.families import FAMILIES, REFUSED, SINGLE_BLOCK_KEYS, TEXT_PARTS, UNMODELLED, Family, MambaKeys
+from costmodel.models.families import (
+    FAMILIES,
+    PART_DEFAULTS,
+    REFUSED,
+    SINGLE_BLOCK_KEYS,
+    TEXT_PARTS,
+    UNMODELLED,
+    Family,
+    MambaKeys,
+)
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
 from costmodel.validation import shown
@@ -114,7 +123,14 @@ def _text_config(mapping: object, where: str) -> Config:
     inherited = {key: mapping[key] for key in ("model_type", "tie_word_embeddings") if key in mapping}
     part = Config({**inherited, **text}, f"{where}.{keys[0]}")
     _refuse_contradictions(whole, part)
-    return _text_config(part.mapping, part.where)
+    return _text_config({**_left_out_sizes(part), **part.mapping}, part.where)
+
+
+def _left_out_sizes(part: Config) -> dict[str, int]:
+    """Return the sizes of a text part that equal its class's, which transformers does not write."""
+    sizes = PART_DEFAULTS.get(str(part.mapping.get("model_type")), {})
+    written = {key for keys in SPELLINGS.values() if any(key in part.mapping for key in keys) for key in keys}
+    return {key: size for key, size in sizes.items() if key not in written}
 
 
 def _refuse_contradictions(whole: Config, part: Config) -> None:

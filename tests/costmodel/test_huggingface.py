@@ -210,6 +210,23 @@ def test_text_part_of_a_multimodal_config():
     assert parameters(model_from_config(inherited)) == 27_009_346_304
 
 
+def test_a_text_part_leaves_out_what_its_class_says():
+    """
+    Gemma 3's hub files do: 27B has no vocabulary, 4B no heads either; 3,880,263,168 parameters.
+
+    Embedding 262,208 x 2560. A layer: q and o 2 x 2560 x 2048, k and v 2 x 2560 x 1024, feed-forward 3 x 2560 x 10240, norms
+    4 x 2560 + 2 x 256; 34 of them, and a norm. Alone, as the file of a text model, it is incomplete.
+    """
+    sizes = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    part = {"model_type": "gemma3_text", **sizes}
+
+    assert parameters(model_from_config({"model_type": "gemma3", "text_config": part})) == 3_880_263_168
+    other = without({**part, "n_layer": 34}, "num_hidden_layers")
+    assert model_from_config({"text_config": other}).num_layers == 34
+    with pytest.raises(SpecError, match="is required but missing"):
+        model_from_config(part)
+
+
 @pytest.mark.parametrize("keys", [("llm_config",), ("language_config",), ("thinker_config", "text_config")])
 def test_the_text_part_has_several_names(keys: tuple[str, ...]):
     """InternVL's, DeepSeek-VL2's and, one in the other, Qwen2.5-Omni's; sizes that are repeated around it agree."""

@@ -23,7 +23,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
-from costmodel.models.families import FAMILIES
+from costmodel.models.families import FAMILIES, PART_DEFAULTS
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.parameters import parameters, whole_shape
@@ -168,6 +168,25 @@ def test_absent_keys_mean_what_the_class_says(family: str):
     for key in config.keys() - {"num_nextn_predict_layers"}:
         with suppress(SpecError):
             assert model_from_config({name: config[name] for name in config if name != key}) == whole, key
+
+
+PART_CLASSES = {
+    one.model_type: one
+    for config in transformers.CONFIG_MAPPING.values()
+    for one in getattr(config, "sub_configs", {}).values()
+    if getattr(one, "model_type", "") in PART_DEFAULTS
+}
+"""Classes of text parts that no name of transformers leads to."""
+
+
+@pytest.mark.parametrize("name", sorted(PART_DEFAULTS))
+def test_an_empty_text_part_is_the_default_of_its_class(name: str):
+    """The sizes that transformers leaves out of the text part of a multimodal file."""
+    config = PART_CLASSES[name]() if name in PART_CLASSES else transformers.AutoConfig.for_model(name)
+    whole = model_from_config(config.to_dict())
+    part = model_from_config({"model_type": "several", "text_config": {"model_type": name}})
+
+    assert (part.layers, part.hidden_size, part.vocab_size) == (whole.layers, whole.hidden_size, whole.vocab_size)
 
 
 def test_two_layers_of_llama_3_8b():

@@ -214,8 +214,8 @@ def test_a_text_part_leaves_out_what_its_class_says():
     """
     Gemma 3's hub files do: 27B has no vocabulary, 4B no heads either; 3,880,263,168 parameters.
 
-    Embedding 262,208 x 2560. A layer: q and o 2 x 2560 x 2048, k and v 2 x 2560 x 1024, feed-forward 3 x 2560 x 10240, norms
-    4 x 2560 + 2 x 256; 34 of them, and a norm. Alone, as the file of a text model, it is incomplete.
+    Embedding 262,208 x 2560. A layer: q and o 2 x 2560 x 2048, k and v 2 x 2560 x 1024, feed-forward 3 x 2560 x 10240,
+    norms 4 x 2560 + 2 x 256; 34 of them, and a norm. Alone, as the file of a text model, it is incomplete.
     """
     sizes = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
     part = {"model_type": "gemma3_text", **sizes}

@@ -333,7 +333,7 @@ FAMILIES: dict[str, Family] = {
         experts=True, tied=True, num_shared=2, first_dense=1, plain={"use_bias": (False, "biases of experts")},
     ),
     "exaone": replace(_LLAMA, multi_head=False),
-    "exaone4": _EXAONE_4,
+    "exaone4": replace(_EXAONE_4, extras="norms behind the blocks"),
     "exaone_moe": replace(_EXAONE_4, experts=True, num_shared=1, first_dense=1),
     "falcon": Family(
         tied=True, gated=False, norm="layer", qkv_bias=Switch("bias", False), output_bias=Switch("bias", False),

@@ -129,6 +129,8 @@ def test_granite_4_is_a_hybrid_with_or_without_experts():
         ("ministral-3-8b", {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, ""),
         ("trinity-mini", {}, "scaled embeddings"),
         ("trinity-mini", {"mup_enabled": False}, ""),
+        ("exaone-4.0-32b", {"sliding_window": None}, "norms behind the blocks"),
+        ("exaone-moe", {}, ""),
         ("hyperclovax-default", {"residual_multiplier": 0.5}, "scales of residual_multiplier"),
         ("hyperclovax-default", {}, ""),
     ],

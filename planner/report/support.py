@@ -11,6 +11,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.models.families import FAMILIES, UNMODELLED
 from planner.frameworks import TARGETS
+from planner.jobs.entries import Reference
 from planner.jobs.model import read
 from planner.jobs.problem import load
 from planner.report.section import Section
@@ -59,7 +60,7 @@ def refusal(model: str, device: str, target: str | None) -> str:
         "precision": "bf16" if "bf16" in known.peak_flops else "fp16",
     }
     job = {
-        "model": model,
+        "model": _entry(model),
         "cluster": {"device": device, "num_devices": known.devices_per_node},
         "training": training,
         "search": {"target": target},
@@ -67,29 +68,39 @@ def refusal(model: str, device: str, target: str | None) -> str:
     try:
         require_runnable(load(job))
     except SpecError as error:
-        return error.problem.partition(" So no plan of the job")[0].rstrip(".")
+        return f"{error.where}: {error.problem.partition(' So no plan of the job')[0].rstrip('.')}"
     return ""
+
+
+def _entry(name: str) -> Reference:
+    """Return a model as a job gives it: models of families that the catalog does not have are configurations."""
+    return catalog.family_models().get(name, name)
 
 
 @cache
 def _model(name: str) -> Model:
-    return read(name, Path()).model
+    return read(_entry(name), Path()).model
 
 
 def _families(device: str) -> Section:
-    """Return the families, each by its first model in the catalog."""
-    first: dict[str, str] = {}
-    for name in catalog.models():
-        if not name.startswith("mofa"):
-            first.setdefault(catalog.model(name).family, name)
+    """Return the families, each by one model of it."""
+    first = _models()
     header = ("family", "by the model", "planned", "runs", *TARGETS, "reasons")
-    rows = tuple(_family(family, first.get(family), device) for family in sorted(FAMILIES))
+    rows = tuple(_family(family, first[family], device) for family in sorted(FAMILIES))
     return Section(title=f"Families on {device}", header=header, rows=rows)
 
 
-def _family(family: str, model: str | None, device: str) -> tuple[str, ...]:
-    planned = "yes" if model is None else refusal(model, device, None) or "yes"
-    return (family, model or "-", planned, str(_family_runs(family)), *_targets(model, device))
+@cache
+def _models() -> dict[str, str]:
+    """Return the name of the first model of each family."""
+    own = ((catalog.model(name).family, name) for name in catalog.models() if not name.startswith("mofa"))
+    others = ((config["model_type"], name) for name, config in catalog.family_models().items())
+    return dict(reversed([*own, *others]))
+
+
+def _family(family: str, model: str, device: str) -> tuple[str, ...]:
+    planned = refusal(model, device, None) or "yes"
+    return (family, model, planned, str(_family_runs(family)), *_targets(model, device))
 
 
 def _devices(model: str, devices: Sequence[str]) -> Section:
@@ -102,10 +113,8 @@ def _devices(model: str, devices: Sequence[str]) -> Section:
     return Section(title=f"Devices with {model}", header=header, rows=rows)
 
 
-def _targets(model: str | None, device: str) -> tuple[str, ...]:
+def _targets(model: str, device: str) -> tuple[str, ...]:
     """Return a cell per target, and the reasons of those that are refused."""
-    if model is None:
-        return (*("?" for _ in TARGETS), "no model in the catalog: give a config.json")
     reasons = {target: refusal(model, device, target) for target in TARGETS}
     return (*("no" if reason else "yes" for reason in reasons.values()), "; ".join(_reason_texts(reasons)))
 

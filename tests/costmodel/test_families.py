@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from costmodel.catalog.files import read
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
 
-DATA = Path(__file__).parents[1] / "data"
-OWN = json.loads((DATA / "hf_families.json").read_text())
+OWN = read("families.yaml")
 
 
 def of_family(name: str, **changes: Any) -> Any:
-    """A model of ``hf_families.json``, changed."""
+    """A model of ``families.yaml``, changed."""
     return model_from_config({**OWN[name]["config"], **changes})
 
 

@@ -20,6 +20,7 @@ import yaml
 
 import costmodel
 from costmodel import catalog
+from costmodel.catalog.files import read
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
@@ -47,11 +48,11 @@ FOREIGN_SPELLINGS = {
 }
 """Keys of SimAI's copy of DeepSeek-V3 that transformers does not know."""
 
-WITHOUT_A_CLASS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+WITHOUT_A_CLASS = {"gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 """Families that transformers loads as another one."""
 
 
-CLASSES = sorted(set(FAMILIES) - set(WITHOUT_A_CLASS) - {"gemma3"})
+CLASSES = sorted(set(FAMILIES) - set(WITHOUT_A_CLASS))
 """Families with a class of their own for text."""
 
 OTHER_PARTS = "embed_tokens_extend"
@@ -275,7 +276,7 @@ def test_backward_of_matmuls_is_twice_forward():
     assert all(one.backward_flops == 2 * one.flops for one in operators if one.kind == "matmul")
 
 
-FURTHER = json.loads((CONFIGS.parent / "hf_families.json").read_text())
+FURTHER = read("families.yaml")
 
 
 @pytest.mark.parametrize("name", FURTHER)

@@ -341,6 +341,10 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
             "model.llm_config.num_hidden_layers: is 4, but 'model.n_layer' is 8.",
         ),
         (
+            {"hidden_size": 5, "text_config": {"model_type": "llama"}},  # left out there, so that of the class
+            "model.text_config.hidden_size: is 4096, but 'model.hidden_size' is 5.",
+        ),
+        (
             {"model_type": "gemma3", "text_config": a_config(model_type="gemma3_text", hidden_size="x")},
             "model.text_config.hidden_size: expected a whole number, got 'x'.",
         ),

@@ -122,12 +122,12 @@ def _text_config(mapping: object, where: str) -> Config:
         raise whole.error(keys[0], f"expected a mapping, got {shown(text)}.")
     inherited = {key: mapping[key] for key in ("model_type", "tie_word_embeddings") if key in mapping}
     written = {**inherited, **text}
-    part = Config({**_left_out_sizes(written), **written}, f"{where}.{keys[0]}")
+    part = Config({**_class_sizes(written), **written}, f"{where}.{keys[0]}")
     _refuse_contradictions(whole, part)
     return _text_config(part.mapping, part.where)
 
 
-def _left_out_sizes(text: Mapping[str, Any]) -> dict[str, int]:
+def _class_sizes(text: Mapping[str, Any]) -> dict[str, int]:
     """Return the sizes of a text part that equal its class's, which transformers does not write."""
     sizes = PART_DEFAULTS.get(str(text.get("model_type")), {})
     written = {key for keys in SPELLINGS.values() if any(key in text for key in keys) for key in keys}

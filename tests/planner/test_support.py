@@ -23,7 +23,7 @@ CELLS = random.Random(53).sample(
 )
 
 
-def exported(model: str, device: str, target: str) -> bool:
+def can_export(model: str, device: str, target: str) -> bool:
     """Answer by making a plan of one device for the target and exporting it."""
     length = 1024 if model == "gpt2-xl" else 4096
     precision = "bf16" if "bf16" in catalog.device(device).peak_flops else "fp16"
@@ -41,7 +41,7 @@ def exported(model: str, device: str, target: str) -> bool:
 @pytest.mark.parametrize("cell", CELLS, ids=" ".join)
 def test_cells_are_the_answers_that_jobs_get(cell):
     """A hundred random ones, against an estimate for the target and its export."""
-    assert (refusal(*cell) == "") == exported(*cell), cell
+    assert (refusal(*cell) == "") == can_export(*cell), cell
 
 
 @pytest.mark.parametrize(

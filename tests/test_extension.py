@@ -142,36 +142,36 @@ def test_release_of_a_framework(extend):
 
 
 def test_gpu_generation(extend):
-    """A generation after Blackwell with a device, a calibration and the dispatchers of its framework."""
+    """A generation after Rubin with a device, a calibration and the dispatchers of its framework."""
     copy = extend("GPU generation", "device")
     for folder, known in (("architectures", "hopper"), ("calibrations", "hopper")):
         path = f"costmodel/catalog/{folder}"
-        copy.like(f"{path}/rubin.yaml", f"{path}/{known}.yaml", name="rubin")
+        copy.like(f"{path}/feynman.yaml", f"{path}/{known}.yaml", name="feynman")
     copy.like(
-        "costmodel/catalog/devices/r100.yaml",
+        "costmodel/catalog/devices/f100.yaml",
         "costmodel/catalog/devices/h200.yaml",
-        name="r100",
-        architecture="rubin",
-        calibration="rubin",
+        name="f100",
+        architecture="feynman",
+        calibration="feynman",
     )
     copy.edit(
         "costmodel/catalog/frameworks/megatron-core-0.14.yaml",
-        ("hopper, blackwell, blackwell-rtx]", "hopper, blackwell, blackwell-rtx, rubin]"),
+        ("blackwell-rtx, rubin]", "blackwell-rtx, rubin, feynman]"),
     )
     copy.edit(
         "constraints/rules/frameworks.py",
-        ('"ampere", "hopper", "blackwell")', '"ampere", "hopper", "blackwell", "rubin")'),
+        ('"hopper", "blackwell", "rubin")', '"hopper", "blackwell", "rubin", "feynman")'),
     )
 
     _, estimated, planned = copy.say(
         SCHEMAS,
-        f"{ESTIMATE} cluster.device=r100 model=qwen3-30b-a3b ep=8 token_dispatcher=hybridep mbs=1",
-        "plan job.yaml --format json cluster.device=r100",
+        f"{ESTIMATE} cluster.device=f100 model=qwen3-30b-a3b ep=8 token_dispatcher=hybridep mbs=1",
+        "plan job.yaml --format json cluster.device=f100",
     )
 
     assert numbers(estimated)["broken_rules"] == []
     assert numbers(planned)["cluster"]["framework"] == catalog.default_framework(catalog.device("h200"))
-    assert '"rubin"' in schema_of(copy)
+    assert '"feynman"' in schema_of(copy)
 
 
 def test_setting_of_a_framework(extend):

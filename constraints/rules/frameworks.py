@@ -368,13 +368,13 @@ def deepep_runs_within_nodes(cluster: Cluster, *, token_dispatcher: Ints) -> Hol
 
 def hybridep_runs_since_ampere(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
     """
-    HybridEP dispatches tokens on Ampere, Hopper and Blackwell GPUs.
+    HybridEP dispatches tokens on Ampere, Hopper, Blackwell and Rubin GPUs.
 
     References
     ----------
-    Megatron-Bridge 0.3.1, megatron/bridge/training/flex_dispatcher_backend.py:81.
+    Megatron-Bridge 0.3.1, megatron/bridge/training/flex_dispatcher_backend.py:81; 0.4.0's recipes of VR200 use it.
     """
-    runs = cluster.device.architecture in ("ampere", "hopper", "blackwell")
+    runs = cluster.device.architecture in ("ampere", "hopper", "blackwell", "rubin")
     return implies(np.equal(token_dispatcher, TokenDispatcher.HYBRIDEP), runs)
 
 

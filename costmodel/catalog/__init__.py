@@ -56,6 +56,7 @@ __all__ = [
     "device_of",
     "devices",
     "equip_device",
+    "family_models",
     "find_device",
     "find_unique_device",
     "framework",
@@ -91,6 +92,12 @@ def hub_names() -> dict[str, str]:
     """Return the catalog's names of models by their names on the Hugging Face hub."""
     known: dict[str, list[str]] = read("hub_names.yaml")
     return {alias: name for name, aliases in known.items() for alias in aliases}
+
+
+@cache
+def family_models() -> dict[str, dict[str, Any]]:
+    """Return the configuration of a model of each family that no model of the catalog has, by the model's name."""
+    return {name: known["config"] for name, known in read("families.yaml").items()}
 
 
 @cache

@@ -37,7 +37,7 @@ class Switch(NamedTuple):
 
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
-    "num_layers": ("num_hidden_layers", "n_layer"),
+    "num_layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "n_embed"),
     "vocab_size": ("vocab_size",),
     "ffn_hidden_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
@@ -49,7 +49,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "shared_ffn_hidden_size": (
         "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
     ),
-    "first_dense": ("first_k_dense_replace", "moe_layer_start_index"),
+    "first_dense": ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"),
     "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"),
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),
 }  # fmt: skip
@@ -93,7 +93,7 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
     if not raw.strip():
         raise SpecError(where, "is empty.")
     try:
-        value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
+        value = json.loads(_blank_comments(raw.decode("utf-8-sig")), object_pairs_hook=_unique)
     except UnicodeDecodeError:
         raise SpecError(where, "is not text in UTF-8.") from None
     except json.JSONDecodeError as error:
@@ -105,6 +105,24 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise SpecError(where, f"expected an object, got {shown(value)}.")
     return value
+
+
+COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|(?://|#)[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+
+"""A text in quotes, which may hold the signs of a comment, or a comment."""
+
+
+def _blank_comments(text: str) -> str:
+    """Return a text with spaces in place of comments, so that messages still name lines and columns of the file."""
+
+    def blank(found: re.Match[str]) -> str:
+        if found[0].startswith('"'):
+            return found[0]
+        if found[0].startswith("/*") and not (found[0].endswith("*/") and len(found[0]) >= len("/**/")):
+            raise ValueError(f"the comment in line {text.count(chr(10), 0, found.start()) + 1} has no end")
+        return re.sub(r"[^\n]", " ", found[0])
+
+    return COMMENT.sub(blank, text)
 
 
 NO_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
@@ -287,8 +305,27 @@ _GRANITE_MOE = replace(_GRANITE, routing=_routing(normalizes=True, aux=0.001))
 _QWEN_3_5 = replace(_PLAIN, rotary=_rotary(10000.0, 0.25), norm_weights_from_one=True)
 
 CLASS_DEFAULTS: Mapping[str, Numerics] = {
+    "afmoe": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True)),
+    "arcee": replace(_LARGER_EPSILON, activation=SQUARED_RELU),
     "bamba": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.5)),
     "bloom": replace(_LARGER_EPSILON, activation=GELU, rotary=None),
+    "codegen": _GPT_2,
+    "cohere": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0)),
+    "cohere2": _LARGER_EPSILON,
+    "cwm": replace(
+        _LARGER_EPSILON,
+        rotary=Rotary(
+            base=1_000_000.0,
+            fraction=1.0,
+            scaling="llama3",
+            parameters=(
+                ("factor", 16.0),
+                ("high_freq_factor", 4.0),
+                ("low_freq_factor", 1.0),
+                ("original_max_position_embeddings", 8192.0),
+            ),
+        ),
+    ),
     "deepseek_v2": replace(_PLAIN, routing=_routing(normalizes=False)),
     "deepseek_v3": _DEEPSEEK_V3,
     "dots1": replace(_PLAIN, routing=_routing("sigmoid", normalizes=False)),
@@ -298,7 +335,11 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
         rotary=_rotary(500_000.0),
         routing=replace(_routing(normalizes=True, aux=0.001), expert_bias=True),
     ),
+    "exaone": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0)),
+    "exaone4": _LARGER_EPSILON,
+    "exaone_moe": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=2.5)),
     "falcon": replace(_LARGER_EPSILON, activation=GELU),
+    "flex_olmo": replace(_PLAIN, rotary=_rotary(500_000.0), routing=_routing(normalizes=False, aux=0.01)),
     "gemma": _GEMMA,
     "gemma2": _GEMMA_2,
     "gemma3": _GEMMA_3,
@@ -308,6 +349,14 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "glm4_moe": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.5), routing=_routing("sigmoid", normalizes=True)),
     "glm4_moe_lite": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=1.8)),
     "gpt2": replace(_GPT_2, attention_dropout=0.1, hidden_dropout=0.1, embedding_dropout=0.1, rotary=None),
+    "gpt_bigcode": replace(
+        _GPT_2,
+        activation=GELU_TANH,
+        attention_dropout=0.1,
+        hidden_dropout=0.1,
+        embedding_dropout=0.1,
+        rotary=None,
+    ),
     "gpt_neox": replace(_LARGER_EPSILON, activation=GELU, rotary=_rotary(10000.0, 0.25)),
     "gpt_oss": replace(
         _LARGER_EPSILON,
@@ -329,9 +378,20 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "gptj": _GPT_2,
     "granite": _GRANITE,
     "granitemoe": _GRANITE_MOE,
+    "granitemoehybrid": _GRANITE_MOE,
     "granitemoeshared": _GRANITE_MOE,
+    "helium": replace(_PLAIN, norm_epsilon=1e-8, rotary=_rotary(100_000.0)),
     "hunyuan_v1_dense": _LARGER_EPSILON,
     "hunyuan_v1_moe": replace(_LARGER_EPSILON, routing=_routing(normalizes=True)),
+    "hy_v3": replace(
+        _LARGER_EPSILON,
+        initializer_range=0.006,
+        rotary=_rotary(11_158_840.0),
+        routing=_routing("sigmoid", normalizes=True, scaling=2.826),
+    ),
+    "hyperclovax": _PLAIN,
+    "internlm3": _LARGER_EPSILON,
+    "jais2": replace(_LARGER_EPSILON, activation=SQUARED_RELU),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _PLAIN,
     "llama4_text": replace(
@@ -340,10 +400,37 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
         routing=replace(_routing("sigmoid", normalizes=False, aux=0.001), expert_bias=False),
     ),
     "mamba2": replace(_LARGER_EPSILON, initializer_range=0.1, rotary=None),
+    "mellum": replace(
+        _PLAIN,
+        rotary=_rotary(500_000.0),
+        windowed_rotary=_rotary(10000.0),
+        routing=_routing(normalizes=True, aux=0.001),
+    ),
+    "mimo": _PLAIN,
+    "minicpm3": replace(_LARGER_EPSILON, initializer_range=0.1),
     "minimax": replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0), routing=_routing(normalizes=True, aux=0.001)),
     "minimax_m2": replace(_PLAIN, rotary=_rotary(5_000_000.0), routing=_routing("sigmoid", normalizes=True, aux=0.001)),
+    "ministral3": replace(
+        _LARGER_EPSILON,
+        rotary=Rotary(
+            base=1_000_000.0,
+            fraction=1.0,
+            scaling="yarn",
+            parameters=(
+                ("beta_fast", 32.0),
+                ("beta_slow", 1.0),
+                ("factor", 16.0),
+                ("llama_4_scaling_beta", 0.1),
+                ("max_position_embeddings", 262144.0),
+                ("mscale", 1.0),
+                ("mscale_all_dim", 1.0),
+                ("original_max_position_embeddings", 16384.0),
+            ),
+        ),
+    ),
     "mistral": _PLAIN,
     "mixtral": replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0), routing=_routing(normalizes=True, aux=0.001)),
+    "nanochat": replace(_PLAIN, activation=SQUARED_RELU, logit_softcap=15.0),
     "nemotron": replace(
         _LARGER_EPSILON,
         initializer_range=0.0134,
@@ -357,11 +444,17 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "olmo": _LARGER_EPSILON,
     "olmo2": _LARGER_EPSILON,
     "olmo3": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0), windowed_rotary=_rotary(500_000.0)),
+    "olmo_hybrid": _PLAIN,
     "olmoe": replace(_LARGER_EPSILON, routing=_routing(normalizes=False, aux=0.01)),
     "opt": replace(_LARGER_EPSILON, activation="relu", hidden_dropout=0.1, embedding_dropout=0.1, rotary=None),
     "phi": replace(_GPT_2, rotary=_rotary(10000.0, 0.5)),
     "phi3": _LARGER_EPSILON,
     "phi4_multimodal": _LARGER_EPSILON,
+    "phimoe": replace(
+        _LARGER_EPSILON,
+        rotary=_rotary(1_000_000.0),
+        routing=replace(_routing(normalizes=False, aux=0.001), input_jitter=0.01),
+    ),
     "qwen2": _PLAIN,
     "qwen2_moe": replace(_PLAIN, routing=_routing(normalizes=False, aux=0.001)),
     "qwen3": _PLAIN,
@@ -374,8 +467,20 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
         norm_weights_from_one=True,
         routing=_routing(normalizes=True, aux=0.001),
     ),
+    "sarvam_mla": replace(_PLAIN, initializer_range=0.006, routing=_routing("sigmoid", normalizes=True, scaling=2.5)),
+    "sarvam_moe": replace(
+        _PLAIN,
+        initializer_range=0.006,
+        rotary=_rotary(8_000_000.0),
+        routing=_routing("sigmoid", normalizes=True, scaling=2.5),
+    ),
     "seed_oss": replace(_PLAIN, attention_dropout=0.1, hidden_dropout=0.1),
     "smollm3": replace(_PLAIN, rotary=_rotary(2_000_000.0)),
+    "solar_open": replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0), routing=_routing("sigmoid", normalizes=True)),
+    "stablelm": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.25)),
+    "starcoder2": replace(_LARGER_EPSILON, initializer_range=0.018042, activation=GELU_TANH),
+    "vaultgemma": _GEMMA_2,
+    "youtu": replace(_PLAIN, initializer_range=2.0 / (5.0 * 2048) ** 0.5),
 }
 
 """Defaults by family, including constants of the code such as the epsilon of OPT's norms and a router's function."""

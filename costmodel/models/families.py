@@ -15,11 +15,12 @@ ENABLE_BIAS, USE_BIAS = Switch("enable_bias", True), Switch("use_bias", False)
 
 
 class Period(NamedTuple):
-    """A pattern in which every n-th layer has full attention and the others another kind; ``key`` may set n."""
+    """A pattern: of n layers the last, or the first, has full attention, the others another kind; ``key`` may set n."""
 
     others: str
     key: str
     default: int
+    starts_full: bool = False
 
 
 class Positions(NamedTuple):
@@ -88,6 +89,8 @@ class Family:
         Key of the number of learned positions, which replace rotations, and the number of additional ones.
     rotary
         True if attention rotates queries and keys, unless positions are learned.
+    rotary_windows
+        True if layers without a window do not rotate, in a model that has windows.
     no_rotary
         True if ``no_rope_layers`` lists the layers that rotate (0: no), by default all but every fourth.
     single_blocks
@@ -150,6 +153,7 @@ class Family:
     parallel_blocks: Switch = OFF
     learned_positions: Positions | None = None
     rotary: bool = True
+    rotary_windows: bool = False
     no_rotary: bool = False
     single_blocks: bool = False
     pattern: str = ""
@@ -185,11 +189,58 @@ def _falcon(config: Config) -> dict[str, Any]:
     }
 
 
-def _granite(config: Config) -> dict[str, Any]:
-    """Return the fields of Granite, whose keys scale embeddings, scores, residuals and logits."""
-    keys = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+def _scales(config: Config, *keys: str) -> dict[str, Any]:
+    """Return the extras of scales other than one."""
     scaled = [key for key in keys if config.mapping.get(key) not in (None, 1, 1.0)]
     return {"extras": f"scales of {', '.join(scaled)}" if scaled else ""}
+
+
+def _granite(config: Config) -> dict[str, Any]:
+    """Return the fields of Granite, whose keys scale embeddings, scores, residuals and logits."""
+    return _scales(config, "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+
+
+def _granite_hybrid(config: Config) -> dict[str, Any]:
+    """Return the fields of Granite 4: without routed experts the shared one is the feed-forward."""
+    return {
+        **_granite(config),
+        "experts": config.mapping.get("num_local_experts") != 0 and config.integer("shared_intermediate_size") >= 0,
+        "rotary": config.mapping.get("position_embedding_type") == "rope",
+    }
+
+
+def _hyperclovax(config: Config) -> dict[str, Any]:
+    """Return the fields of HyperCLOVA X: three of Granite's scales, and a norm behind each block."""
+    scales = _scales(config, "embedding_multiplier", "residual_multiplier", "logits_scaling")
+    return {**scales, "num_norms": 4 if config.flag(Switch("use_post_norm", True)) else 2}
+
+
+def _stablelm(config: Config) -> dict[str, Any]:
+    """Return the fields of StableLM, whose parallel blocks share one norm."""
+    return {"num_norms": 1 if config.flag(Switch("use_parallel_residual", False)) else 2}
+
+
+def _gpt_bigcode(config: Config) -> dict[str, Any]:
+    """Return the fields of GPT-BigCode (StarCoder): one key head, or as many as query heads."""
+    return {"kv_heads": 1 if config.flag(Switch("multi_query", True)) else config.count("num_heads")}
+
+
+def _olmo_hybrid(config: Config) -> dict[str, Any]:
+    """Return the fields of OLMo's hybrid, which does not rotate if the base of its rotation is null."""
+    rope = config.mapping.get("rope_parameters")
+    return {"rotary": (rope if isinstance(rope, Mapping) else config.mapping).get("rope_theta", 0) is not None}
+
+
+def _ministral3(config: Config) -> dict[str, Any]:
+    """Return the fields of Ministral 3, which may scale queries by their position."""
+    rope = config.mapping.get("rope_parameters", {"llama_4_scaling_beta": 0.1})
+    scaled = isinstance(rope, Mapping) and rope.get("llama_4_scaling_beta")
+    return {"extras": "queries scaled by their position" if scaled else ""}
+
+
+def _afmoe(config: Config) -> dict[str, Any]:
+    """Return the fields of AFMoE (Trinity), which may scale embeddings."""
+    return {"extras": "scaled embeddings" if config.flag(Switch("mup_enabled", False)) else ""}
 
 
 ALIBI = "positions as biases of scores (ALiBi)"
@@ -206,6 +257,36 @@ _GEMMA_3 = Family(
     qk_norm_switch=ON, period=Period("sliding_attention", "sliding_window_pattern", 6),
 )  # fmt: skip
 
+BAMBA_KEYS = MambaKeys(
+    "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_chunk_size",
+    "mamba_proj_bias", "mamba_conv_bias",
+)  # fmt: skip
+"""Keys of Bamba's and Granite's Mamba blocks."""
+
+_COHERE = Family(
+    tied=True, num_norms=1, parallel_blocks=ON, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True,
+    extras="layer norms without biases, and scaled logits",
+    plain={"use_qk_norm": (False, "norms of queries and keys with a weight for each head")},
+)  # fmt: skip
+_EXAONE_4 = Family(
+    qk_norm_switch=ON, window=4096, rotary_windows=True,
+    period=Period("sliding_attention", "sliding_window_pattern", 4),
+)  # fmt: skip
+_GLM_4_MOE = Family(
+    experts=True, qkv_bias=ATTENTION_BIAS, qk_norm_switch=Switch("use_qk_norm", False), num_shared=1, first_dense=1
+)  # fmt: skip
+_GPT_J = Family(
+    gated=False, norm="layer", num_norms=1, mlp_bias=ON, head_bias=ON, multi_head=True, ffn_multiple=4,
+    parallel_blocks=ON,
+)  # fmt: skip
+_LLAMA = Family(
+    qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True
+)  # fmt: skip
+_OLMOE = Family(
+    experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON,
+    multi_head=True, expert_width="intermediate_size",
+)  # fmt: skip
+_QWEN_2 = Family(qkv_bias=ON, window_switch=True)
 _GRANITE_MOE = Family(
     experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True,
     expert_width="intermediate_size", refined=_granite,
@@ -216,18 +297,29 @@ _QWEN_3_5 = Family(
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
+    "afmoe": Family(
+        experts=True, num_norms=4, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON,
+        output_gate=True, head_dim=128, multi_head=True, num_shared=2, first_dense=1, window=1024, rotary_windows=True,
+        period=Period("sliding_attention", "global_attn_every_n_layers", 4), refined=_afmoe,
+    ),
+    "arcee": replace(_LLAMA, gated=False, squared_relu=True),
     "bamba": Family(
         linear="mamba", mamba_chunk=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
         mlp_bias=Switch("mlp_bias", False),
-        mamba=MambaKeys(
-            "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_chunk_size",
-            "mamba_proj_bias", "mamba_conv_bias",
-        ),
+        mamba=BAMBA_KEYS,
         reads=("mamba_d_state",),
     ),
     "bloom": Family(
         tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
         rotary=False, embedding_norm=True, extras=ALIBI,
+    ),
+    "codegen": _GPT_J,
+    "cohere": _COHERE,
+    "cohere2": replace(
+        _COHERE, window=4096, rotary_windows=True, period=Period("sliding_attention", "sliding_window_pattern", 4)
+    ),
+    "cwm": Family(
+        head_dim=128, window=8192, period=Period("sliding_attention", "", 4, starts_full=True)
     ),
     "deepseek_v2": Family(latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=2),
     "deepseek_v3": _DEEPSEEK_V3,
@@ -241,25 +333,31 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5_moe": Family(
         experts=True, tied=True, num_shared=2, first_dense=1, plain={"use_bias": (False, "biases of experts")},
     ),
+    "exaone": replace(_LLAMA, multi_head=False),
+    "exaone4": replace(_EXAONE_4, extras="norms behind the blocks"),
+    "exaone_moe": replace(_EXAONE_4, experts=True, num_shared=1, first_dense=1),
     "falcon": Family(
         tied=True, gated=False, norm="layer", qkv_bias=Switch("bias", False), output_bias=Switch("bias", False),
         mlp_bias=Switch("bias", False), ffn_multiple=4, refined=_falcon,
     ),
+    "flex_olmo": _OLMOE,
     "gemma": Family(tied=True, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS),
     "gemma2": _GEMMA_2,
     "gemma3": _GEMMA_3,
     "gemma3_text": _GEMMA_3,
     "glm": Family(qkv_bias=Switch("attention_bias", True), head_dim=128),
     "glm4": Family(qkv_bias=Switch("attention_bias", True), num_norms=4, head_dim=128),
-    "glm4_moe": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, qk_norm_switch=Switch("use_qk_norm", False), num_shared=1, first_dense=1
-    ),
+    "glm4_moe": _GLM_4_MOE,
     "glm4_moe_lite": Family(
         latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1
     ),
     "gpt2": Family(
         tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
         learned_positions=Positions("n_positions"),
+    ),
+    "gpt_bigcode": Family(
+        tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, ffn_multiple=4,
+        learned_positions=Positions("n_positions"), refined=_gpt_bigcode,
     ),
     "gpt_neox": Family(
         gated=False, norm="layer", qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
@@ -270,16 +368,19 @@ FAMILIES: dict[str, Family] = {
         router_bias=ON, expert_bias=ON, sinks=True, head_dim=64, expert_width="intermediate_size", window=128,
         period=Period("sliding_attention", "", 2),
     ),
-    "gptj": Family(
-        gated=False, norm="layer", num_norms=1, mlp_bias=ON, head_bias=ON, multi_head=True, ffn_multiple=4,
-        parallel_blocks=ON,
-    ),
+    "gptj": _GPT_J,
     "granite": Family(
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True,
         refined=_granite,
     ),
     "granitemoe": _GRANITE_MOE,
+    "granitemoehybrid": Family(
+        linear="mamba", experts=True, mamba_chunk=256, mamba=BAMBA_KEYS, reads=("mamba_d_state",),
+        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True, expert_width="intermediate_size",
+        dense_width="shared_intermediate_size", refined=_granite_hybrid,
+    ),
     "granitemoeshared": _GRANITE_MOE,
+    "helium": Family(qkv_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), head_dim=128),
     "hunyuan_v1_dense": Family(
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True
     ),
@@ -287,10 +388,20 @@ FAMILIES: dict[str, Family] = {
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
         expert_width="intermediate_size", num_shared=1,
     ),
-    "kimi_k2": _DEEPSEEK_V3,
-    "llama": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True
+    "hy_v3": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128,
+        num_shared=1, first_dense=1,
     ),
+    "hyperclovax": replace(_LLAMA, refined=_hyperclovax),
+    "internlm3": replace(
+        _LLAMA, head_dim=128, multi_head=False, plain={"qkv_bias": (False, "biases"), "bias": (False, "biases")}
+    ),
+    "jais2": Family(
+        gated=False, squared_relu=True, norm="layer", qkv_bias=Switch("attention_bias", True),
+        output_bias=Switch("attention_bias", True), mlp_bias=Switch("mlp_bias", True), multi_head=True,
+    ),
+    "kimi_k2": _DEEPSEEK_V3,
+    "llama": _LLAMA,
     "llama4_text": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, num_shared=1,
         expert_width="intermediate_size", dense_width="intermediate_size_mlp", no_rotary=True, chunk=8192,
@@ -301,13 +412,24 @@ FAMILIES: dict[str, Family] = {
         single_blocks=True, pattern="M", mamba_chunk=256,
         mamba=MambaKeys("num_heads", "head_dim", "state_size"),
     ),
+    "mellum": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128, window=1024,
+        period=Period("sliding_attention", "", 1),
+    ),
+    "mimo": _QWEN_2,
+    "minicpm3": Family(latent=True, tied=True, qkv_bias=ATTENTION_BIAS, extras="scales of embeddings and residuals"),
     "minimax": Family(experts=True, linear="lightning", expert_width="intermediate_size"),
     "minimax_m2": Family(
         experts=True, qk_norm="full", qk_norm_switch=Switch("use_qk_norm", True), head_dim=128,
         expert_width="intermediate_size",
     ),
+    "ministral3": Family(head_dim=128, refined=_ministral3),
     "mistral": Family(window=4096),
     "mixtral": Family(experts=True, expert_width="intermediate_size"),
+    "nanochat": Family(
+        gated=False, squared_relu=True, norm="none", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
+        multi_head=True, extras="norms of queries and keys without weights",
+    ),
     "nemotron": Family(
         gated=False, squared_relu=True, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
         mlp_bias=Switch("mlp_bias", False), multi_head=True,
@@ -323,10 +445,11 @@ FAMILIES: dict[str, Family] = {
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON, multi_head=True,
         window=4096, period=Period("sliding_attention", "", 4),
     ),
-    "olmoe": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON,
-        multi_head=True, expert_width="intermediate_size",
+    "olmo_hybrid": Family(
+        linear="gated_delta", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON,
+        multi_head=True, period=Period("linear_attention", "", 4), refined=_olmo_hybrid,
     ),
+    "olmoe": _OLMOE,
     "opt": Family(
         tied=True, gated=False, norm="layer", qkv_bias=ENABLE_BIAS, output_bias=ENABLE_BIAS, mlp_bias=ENABLE_BIAS,
         multi_head=True, learned_positions=Positions("max_position_embeddings", 2), extras="ReLU instead of GELU",
@@ -342,7 +465,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "phi3": Family(multi_head=True),
     "phi4_multimodal": Family(text_part=True),
-    "qwen2": Family(qkv_bias=ON, window_switch=True),
+    "phimoe": Family(
+        experts=True, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
+        expert_width="intermediate_size", head_bias=Switch("lm_head_bias", False), extras="routing by SparseMixer",
+    ),
+    "qwen2": _QWEN_2,
     "qwen2_moe": Family(experts=True, qkv_bias=Switch("qkv_bias", True), shared_gate=True, window_switch=True),
     "qwen3": Family(
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128, window_switch=True
@@ -357,6 +484,8 @@ FAMILIES: dict[str, Family] = {
         output_gate=True, shared_gate=True, head_dim=256,
         period=Period("linear_attention", "full_attention_interval", 4),
     ),
+    "sarvam_mla": replace(_DEEPSEEK_V3, first_dense=1),
+    "sarvam_moe": replace(_GLM_4_MOE, qk_norm_switch=Switch("use_qk_norm", True), head_dim=64),
     "seed_oss": Family(
         qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_out_bias", False),
         mlp_bias=Switch("mlp_bias", False), head_dim=128,
@@ -365,6 +494,20 @@ FAMILIES: dict[str, Family] = {
         tied=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False),
         window_switch=True, no_rotary=True,
     ),
+    "solar_open": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, head_dim=128, num_shared=1
+    ),
+    "stablelm": Family(
+        norm="layer", qkv_bias=Switch("use_qkv_bias", False),
+        parallel_blocks=Switch("use_parallel_residual", False), refined=_stablelm,
+        plain={"qk_layernorm": (False, "layer norms of queries and keys")},
+    ),
+    "starcoder2": Family(
+        tied=True, gated=False, norm="layer", qkv_bias=Switch("use_bias", True), output_bias=Switch("use_bias", True),
+        mlp_bias=Switch("use_bias", True),
+    ),
+    "vaultgemma": replace(_GEMMA_2, num_norms=2),
+    "youtu": Family(latent=True, tied=True, qkv_bias=ATTENTION_BIAS),
 }  # fmt: skip
 """Every supported ``model_type``; checked against the classes of transformers 5 (tests/oracle)."""
 
@@ -399,14 +542,21 @@ SINGLE_BLOCK_KEYS = {
 """Keys that only families with layers of one block may have."""
 
 TEXT_PARTS: dict[str, str] = {
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4_moe",
+    "glm4v_moe_text": "glm4_moe",
+    "glm4v_text": "glm4",
+    "granite_docling_text": "granite",
     "llama4": "llama4_text",
     "mistral3": "mistral",
+    "qwen2_5_omni_text": "qwen2",
     "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_omni_moe_text": "qwen3_moe",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
     "qwen3_vl_moe_text": "qwen3_moe",
@@ -414,17 +564,99 @@ TEXT_PARTS: dict[str, str] = {
 }
 """Multimodal families, and names of their text parts, by the family of the text part."""
 
+
+def _sizes(layers: int, hidden: int, vocab: int, heads: int, kv_heads: int, **more: int) -> dict[str, int]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "vocab_size": vocab,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        **more,
+    }
+
+
+_QWEN_2_VL = _sizes(80, 8192, 152064, 64, 8, intermediate_size=29568)
+_QWEN_3 = _sizes(32, 4096, 151936, 32, 32, intermediate_size=22016)
+_GATED_DELTA = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+
+PART_DEFAULTS: dict[str, dict[str, int]] = {
+    "cohere2": _sizes(40, 8192, 256000, 64, 64, intermediate_size=22528),
+    "gemma": _sizes(28, 3072, 256000, 16, 16, intermediate_size=24576),
+    "gemma2": _sizes(26, 2304, 256000, 8, 4, intermediate_size=9216),
+    "gemma3_text": _sizes(26, 2304, 262208, 8, 4, intermediate_size=9216),
+    "glm4v_text": _sizes(40, 4096, 151552, 32, 2, intermediate_size=13696),
+    "granite": _sizes(32, 4096, 32000, 32, 32, intermediate_size=11008),
+    "llama": _sizes(32, 4096, 32000, 32, 32, intermediate_size=11008),
+    "llama4_text": _sizes(48, 5120, 202048, 40, 8, intermediate_size=8192, num_local_experts=16, num_experts_per_tok=1),
+    "ministral3": _sizes(34, 4096, 131072, 32, 8, intermediate_size=14336),
+    "mistral": _sizes(32, 4096, 32000, 32, 8, intermediate_size=14336),
+    "mixtral": _sizes(32, 4096, 32000, 32, 8, intermediate_size=14336, num_local_experts=8, num_experts_per_tok=2),
+    "qwen2": _QWEN_3,
+    "qwen2_5_omni_text": _sizes(28, 3584, 152064, 28, 4, intermediate_size=18944),
+    "qwen2_5_vl_text": _QWEN_2_VL,
+    "qwen2_vl_text": _QWEN_2_VL,
+    "qwen3": _QWEN_3,
+    "qwen3_5_moe_text": _sizes(
+        40, 2048, 248320, 16, 2, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=512,
+        shared_expert_intermediate_size=512, **_GATED_DELTA,
+    ),
+    "qwen3_5_text": _sizes(32, 4096, 248320, 16, 4, intermediate_size=12288, **_GATED_DELTA),
+    "qwen3_moe": _sizes(
+        24, 2048, 151936, 32, 4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768
+    ),
+    "qwen3_vl_moe_text": _sizes(
+        24, 2048, 151936, 16, 16, num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408, head_dim=128
+    ),
+    "qwen3_vl_text": _QWEN_3,
+}  # fmt: skip
+"""Sizes of the configuration classes, which transformers leaves out of the text part of a multimodal file."""
+
 UNMODELLED: dict[str, str] = {
+    "apertus": "an activation with weights (xIELU)",
+    "axk1": "norms behind the experts alone",
+    "axk2": "sparse attention with an indexer (DSA)",
+    "bailing_hybrid": "linear attention with a decay per channel (KDA)",
+    "bitnet": "norms inside the blocks, and ternary weights",
     "deepseek_v32": "sparse attention with an indexer (DSA)",
     "deepseek_v4": "compressed sparse attention and hyper-connections",
+    "diffllama": "differences of two attentions",
+    "falcon_h1": "Mamba and attention side by side in a layer",
+    "falcon_mamba": "Mamba blocks of the first generation",
     "gemma3n": "per-layer embeddings",
     "gemma3n_text": "per-layer embeddings",
     "gemma4": "heads of two widths in one model, and per-layer embeddings",
     "gemma4_text": "heads of two widths in one model, and per-layer embeddings",
+    "gemma4_unified": "heads of two widths in one model, and per-layer embeddings",
+    "gemma4_unified_text": "heads of two widths in one model, and per-layer embeddings",
     "glm_moe_dsa": "sparse attention with an indexer (DSA)",
+    "hy_v4": "sparse attention with an indexer (DSA) and hyper-connections",
+    "hy_v4_vl_text": "sparse attention with an indexer (DSA) and hyper-connections",
     "jamba": "Mamba blocks of the first generation",
+    "kimi_k3": "linear attention with a gate of low rank (KDA)",
     "kimi_linear": "linear attention with a gate of low rank (KDA)",
+    "laguna": "a gate per head behind the attention",
+    "lfm2": "short convolutions instead of attention",
+    "lfm2_moe": "short convolutions instead of attention",
     "longcat_flash": "experts without computation, and two attentions per layer",
     "mamba": "Mamba blocks of the first generation",
+    "mimo_v2_flash": "values narrower than keys, and another number of key heads in layers with a window",
+    "minimax_m3": "attention to blocks of keys that an indexer chooses",
+    "minimax_m3_vl": "attention to blocks of keys that an indexer chooses",
+    "minimax_m3_vl_text": "attention to blocks of keys that an indexer chooses",
+    "mistral_large4_text": "sparse attention with an indexer (DSA)",
+    "recurrent_gemma": "recurrent blocks (RG-LRU)",
+    "rwkv": "recurrent blocks (RWKV)",
+    "step3p5": "a gate per head behind the attention",
+    "step3p7": "a gate per head behind the attention",
+    "xlstm": "recurrent blocks (xLSTM)",
+    "zamba": "one attention block shared across layers",
+    "zamba2": "one attention block shared across layers",
 }
 """Known families that are not modelled, and the reason for each."""

@@ -11,13 +11,25 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
-from costmodel.models.families import FAMILIES, REFUSED, SINGLE_BLOCK_KEYS, TEXT_PARTS, UNMODELLED, Family, MambaKeys
+from costmodel.models.families import (
+    FAMILIES,
+    PART_DEFAULTS,
+    REFUSED,
+    SINGLE_BLOCK_KEYS,
+    TEXT_PARTS,
+    UNMODELLED,
+    Family,
+    MambaKeys,
+)
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
 from costmodel.validation import shown
 
 ROTATED = ("full_attention", "sliding_attention")
 """Kinds of attention that every family may list."""
+
+OLDER_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
+"""Kinds of layers of a Mamba hybrid before transformers renamed them."""
 
 BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
     "linear_attention": "M",
@@ -88,7 +100,10 @@ def model_from_config(
     )
 
 
-OTHER_PARTS = ("text_config", "vision_config", "audio_config")
+TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Keys of the text part: of transformers, of InternVL and Nemotron's, of DeepSeek's and Janus', of Qwen's Omni."""
+
+OTHER_PARTS = (*TEXT_KEYS, "vision_config", "audio_config")
 """Keys of a configuration beside or around its text part."""
 
 
@@ -96,13 +111,38 @@ def _text_config(mapping: object, where: str) -> Config:
     """Return the configuration itself, or the text part of a multimodal one with the keys it inherits."""
     if not isinstance(mapping, Mapping):
         raise SpecError(where, f"expected a mapping, got {shown(mapping)}.")
-    text = mapping.get("text_config")
-    if text is None:
-        return Config(mapping, where)
+    whole = Config(mapping, where)
+    keys = [key for key in TEXT_KEYS if mapping.get(key) is not None]
+    if not keys:
+        return whole
+    if len(keys) > 1:
+        raise whole.error(keys[1], f"is a text part beside '{keys[0]}', and a model has one.")
+    text = mapping[keys[0]]
     if not isinstance(text, Mapping):
-        raise SpecError(f"{where}.text_config", f"expected a mapping, got {shown(text)}.")
+        raise whole.error(keys[0], f"expected a mapping, got {shown(text)}.")
     inherited = {key: mapping[key] for key in ("model_type", "tie_word_embeddings") if key in mapping}
-    return Config({**inherited, **text}, f"{where}.text_config")
+    written = {**inherited, **text}
+    part = Config({**_class_sizes(written), **written}, f"{where}.{keys[0]}")
+    _refuse_contradictions(whole, part)
+    return _text_config(part.mapping, part.where)
+
+
+def _class_sizes(text: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of a text part that equal its class's, which transformers does not write."""
+    sizes = PART_DEFAULTS.get(str(text.get("model_type")), {})
+    written = {key for keys in SPELLINGS.values() if any(key in text for key in keys) for key in keys}
+    return {key: size for key, size in sizes.items() if key not in written and key not in text}
+
+
+def _refuse_contradictions(whole: Config, part: Config) -> None:
+    """Raise if a size that stands around the text part is another one than within it."""
+    for spellings in SPELLINGS.values():
+        inner = next((key for key in spellings if part.mapping.get(key) is not None), None)
+        for key in spellings:
+            outer = whole.mapping.get(key)
+            if inner is not None and outer is not None and outer != part.mapping[inner]:
+                problem = f"is {shown(part.mapping[inner])}, but '{whole.where}.{key}' is {shown(outer)}."
+                raise part.error(inner, problem)
 
 
 def _family(config: Config) -> tuple[str, Family]:
@@ -148,7 +188,10 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     if family.pattern:
         return _single_blocks(config, family, family.pattern * num_layers, "model_type")
     rotary = _rotary_layers(config, family, num_layers=num_layers)
-    attentions = tuple(zip(_attention_kinds(config, family, rotary), rotary, strict=True))
+    kinds = _attention_kinds(config, family, rotary)
+    if family.rotary_windows and _window(config, family):
+        rotary = tuple(kind == "sliding_attention" for kind in kinds)
+    attentions = tuple(zip(kinds, rotary, strict=True))
     experts = _expert_layers(config, family, num_layers=num_layers)
     attention = {one: _attention(config, family, kind=one[0], rotary=one[1]) for one in set(attentions)}
     feed_forward = {routed: _feed_forward(config, family, routed=routed) for routed in set(experts)}
@@ -184,9 +227,10 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
-    listed = config.words("layer_types", (*ROTATED, *others), length=num_layers)
+    older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
+    listed = config.words("layer_types", (*ROTATED, *others, *older), length=num_layers)
     if listed is not None:
-        return listed
+        return tuple(OLDER_KINDS.get(kind, kind) for kind in listed)
     if family.linear == "mamba":
         full = _layer_numbers(config, "attn_layer_indices")
         return tuple("full_attention" if index in full else "linear_attention" for index in range(num_layers))
@@ -198,9 +242,10 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     if family.window_switch:
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
         return tuple("sliding_attention" if index >= first else "full_attention" for index in range(num_layers))
-    if family.period:
+    if family.period and (family.period.others != "sliding_attention" or _window(config, family)):
         period = config.integer(family.period.key, at_least=1, default=family.period.default)
-        return tuple(family.period.others if index % period else "full_attention" for index in range(1, num_layers + 1))
+        first = 0 if family.period.starts_full else 1
+        return tuple(family.period.others if (first + n) % period else "full_attention" for n in range(num_layers))
     if family.linear:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers

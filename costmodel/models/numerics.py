@@ -28,7 +28,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "fraction": ("partial_rotary_factor", "rotary_pct"),
     "num_groups": ("n_group", "num_expert_group"),
     "group_topk": ("topk_group",),
-    "scaling_factor": ("routed_scaling_factor", "router_scaling_factor", "moe_router_scaling_factor"),
+    "scaling_factor": ("routed_scaling_factor", "router_scaling_factor", "moe_router_scaling_factor", "route_scale"),
     "aux_loss_coefficient": ("router_aux_loss_coef", "aux_loss_alpha"),
     "input_jitter": ("router_jitter_noise",),
 }  # fmt: skip

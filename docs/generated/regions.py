@@ -10,6 +10,7 @@ from docs.generated.accuracy import goals, headline
 from docs.generated.commands import commands
 from docs.generated.ledger import ledger_tables
 from docs.generated.records import batch_entries, job_entries, report_entries
+from docs.generated.support import support
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
@@ -24,6 +25,7 @@ MADE: Mapping[str, Callable[[], Iterable[str]]] = {
     "report-entries": report_entries,
     "batch-entries": batch_entries,
     "headline": headline,
+    "support": support,
     "goals": goals,
 }
 """Function that makes the lines of each part."""

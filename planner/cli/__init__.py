@@ -35,6 +35,10 @@ COMMANDS = {
         "planner.cli.describe",
         "the known devices, calibrations, architectures, frameworks, models and precisions, with their sources",
     ),
+    "support": (
+        "planner.cli.describe",
+        "the model families, devices and export targets: planned, exported, measured, or refused and why",
+    ),
     "schema": ("planner.cli.describe", "JSON Schemas of job files, reports and all else that programs read and write"),
     "calibrate": ("planner.cli.calibrate", "fit the constants of a device to own measured runs"),
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),

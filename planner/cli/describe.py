@@ -1,4 +1,4 @@
-"""``planner model``, ``planner catalog``, ``planner schema``: an architecture, the catalog, JSON Schemas."""
+"""``planner model``, ``planner catalog``, ``planner support``, ``planner schema``: what the planner knows."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ def add_catalog_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, TEXT_FORMATS)
 
 
+def add_support_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``planner support``."""
+    describe(
+        parser,
+        "Asks each export target for a job on one node, as 'planner plan' with search.target would. Runs are the "
+        "measured ones that intervals and fits know. Degrees and settings have rules of their own: 'planner explain'.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="catalog name or path of a config.json: its answers on every device (default: all families)",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="answers on this device alone (default: h100-80gb-sxm, and all)"
+    )
+    add_output_file(parser)
+
+
 def add_schema_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner schema``."""
     describe(parser, "Prints the JSON Schema of what programs read and write; without a name, which there are.")
@@ -84,6 +103,18 @@ def run_catalog(arguments: argparse.Namespace) -> int:
     ] or [Section(title=arguments.entry or "", rows=tuple(leaves(described)))]
     whole = json_text(described) if arguments.format == "json" else catalog_text(described)
     write(_terminal_text(arguments, tables) or whole, arguments.output)
+    return 0
+
+
+def run_support(arguments: argparse.Namespace) -> int:
+    """Print what is planned, exported, measured and refused."""
+    check_output(arguments.output, ())
+    with progress("asking the targets"):
+        from planner.report.console import sections_text
+        from planner.report.support import support_sections
+
+        sections = support_sections(arguments.model, arguments.device)
+    write(sections_text(sections, screen_of(arguments.output)), arguments.output)
     return 0
 
 

@@ -139,10 +139,8 @@ def _set_kv_heads(layer: Layer, count: int) -> Layer:
 
 def _copy_type(config: dict[str, Any]) -> dict[str, Any]:
     """Copy the type of the configuration from its text part where it is only there."""
-    inner = config.get("text_config")
-    if isinstance(inner, Mapping):
-        return {**config, "model_type": config.get("model_type", inner.get("model_type"))}
-    return config
+    parts = [config[key] for key in huggingface.TEXT_KEYS if isinstance(config.get(key), Mapping)]
+    return {**config, "model_type": config.get("model_type", parts[0].get("model_type"))} if parts else config
 
 
 def config_path(name: str, folder: Path) -> Path | None:

@@ -13,11 +13,14 @@ from planner.report.wording import is_numeric
 def markdown_text(report: AnyReport) -> str:
     """Format all sections as Markdown, the first one's heading as the title."""
     levels = ["#", *["##"] * 100]
-    blocks = ("\n".join(_lines(section, level)) for section, level in zip(all_sections(report), levels, strict=False))
+    blocks = (
+        "\n".join(section_lines(section, level)) for section, level in zip(all_sections(report), levels, strict=False)
+    )
     return "\n\n".join(blocks) + "\n"
 
 
-def _lines(section: Section, level: str) -> Iterator[str]:
+def section_lines(section: Section, level: str) -> Iterator[str]:
+    """Yield the lines of a section below a heading of a level."""
     yield f"{level} {section.title}"
     yield ""
     yield from _table_lines(section) if section.header else (f"- {name}: {text}" for name, text in section.rows)

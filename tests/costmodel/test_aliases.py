@@ -37,6 +37,14 @@ ALIASES = read("aliases.yaml")
         ("HL-325L", "gaudi3"),
         ("Ascend910B", "ascend-910b"),
         ("TPU v6e", "tpu-v6e"),
+        ("Ironwood", "tpu-7x"),
+        ("tpu7x", "tpu-7x"),
+        ("tpu-v7x", "tpu-7x"),
+        ("trn3", "trainium3"),
+        ("MI350X", "mi350x"),
+        ("AMD Instinct MI350X OAM", "mi350x"),
+        ("VR200", "vr200"),
+        ("Vera Rubin", "vr200"),
         ("a3-mega", "h100-80gb-sxm"),
         ("p5.48xlarge", "h100-80gb-sxm"),
         ("ND H100 v5", "h100-80gb-sxm"),
@@ -96,7 +104,9 @@ def test_devices_of_the_measured_runs_are_found():
         ("NVIDIA V100", "'NVIDIA V100' means several devices. Write v100-16gb-sxm or v100-32gb-sxm."),
         ("gh200", "'gh200' means several devices. Write gh200-96gb or gh200-144gb."),
         ("mi300z", "'mi300z' is not in the catalog. Did you mean 'mi300x'?"),
-        ("mi350x", "'mi350x' is not in the catalog. Did you mean 'mi355x', 'mi325x' or 'mi300x'?"),
+        ("mi360x", "'mi360x' is not in the catalog. Did you mean 'mi355x', 'mi350x' or 'mi325x'?"),
+        ("mi455x", "'mi455x' is not in the catalog. Did you mean 'mi355x', 'mi350x' or 'mi325x'?"),
+        ("tpu", "'tpu' means several devices. Write tpu-v5p, tpu-v6e or tpu-7x."),
         ("h100-80gb-smx", "'h100-80gb-smx' is not in the catalog. Did you mean 'h100-80gb-sxm'?"),
         ("b100", "'b100' is not in the catalog. Did you mean 'b200' or 'b300'?"),
         ("gaudi 2", "'gaudi 2' is not in the catalog. Did you mean 'gaudi3'?"),
@@ -146,6 +156,23 @@ def test_a_machine_brings_its_network():
     assert catalog.device("p5.48xlarge").networks == own.networks
 
 
+@pytest.mark.parametrize(
+    ("machine", "device", "count"),
+    [
+        ("VR200 NVL72", "vr200", 72),
+        ("Vera Rubin NVL144", "vr200", 72),
+        ("HGX B300 NVL16", "b300", 8),
+        ("GB300 NVL72", "gb300", 72),
+    ],
+)
+def test_racks_count_packages_not_dies(machine: str, device: str, count: int):
+    """NVL144 and NVL16 count two dies for each GPU: the same machines are sold as NVL72 and NVL8."""
+    found = find_device(machine)
+
+    assert (found.device, found.num_devices) == (device, count)
+    assert f"a machine of {count} {device}" in found.note
+
+
 @in_one_case("name", catalog.devices())
 def test_extended_devices_are_whole(name):
     """A device that extends another is whole, and its sources are of its own networks."""
@@ -161,6 +188,7 @@ def test_extended_devices_are_whole(name):
 PEAKS = {
     "mi300x": (1307.4, 192, 5.3, 750),
     "mi325x": (1307.4, 256, 6.0, 1000),
+    "mi350x": (2306.9, 288, 8.0, 1000),
     "mi355x": (2516.6, 288, 8.0, 1400),
     "h20": (148, 96, 4.0, 400),
     "h100-80gb-pcie": (756, 80, 2.0, 350),
@@ -175,7 +203,10 @@ PEAKS = {
     "ascend-910c": (752, 128, 3.2, None),
     "tpu-v5p": (459, 95, 2.765, None),
     "tpu-v6e": (918, 32, 1.64, None),
+    "tpu-7x": (2307, 192, 7.38, None),
     "trainium2": (667, 96, 2.9, None),
+    "trainium3": (671, 144, 4.9, None),
+    "vr200": (4000, 288, 22, None),
     "h100-80gb-sxm": (989, 80, 3.35, 700),
     "a100-80gb-pcie": (312, 80, 1.935, 300),
     "gb300": (2500, 288, 8.0, 1400),

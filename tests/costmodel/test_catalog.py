@@ -219,15 +219,15 @@ def test_device_can_time_every_dtype_it_has(name):
 
 @in_one_case("name", SOLD)
 def test_device_is_plausible(name):
-    """A slip of a unit is a factor of 1,000 or 8; these ranges hold for all from V100 to MI355X and TPU v6e."""
+    """A slip of a unit is a factor of 1,000 or 8; these ranges hold for all from V100 to VR200 and TPU7x."""
     device = catalog.device(name)
     scale_up, *outer = device.networks
 
-    assert 1e14 <= min(device.peak_flops.values()) <= max(device.peak_flops.values()) <= 2e16
+    assert 1e14 <= min(device.peak_flops.values()) <= max(device.peak_flops.values()) <= 3.5e16
     assert 1.6e10 <= device.memory_bytes <= 310e9
-    assert 8e11 <= device.memory_bandwidth <= 8.1e12
-    assert 1e10 <= scale_up.bandwidth <= 9e11
-    assert all(3e9 <= network.bandwidth <= 1e11 for network in outer)
+    assert 8e11 <= device.memory_bandwidth <= 2.2e13
+    assert 1e10 <= scale_up.bandwidth <= 1.8e12
+    assert all(3e9 <= network.bandwidth <= 2e11 for network in outer)
     assert all(1e-6 <= network.latency <= 1e-4 for network in device.networks)
     assert 1e10 <= device.host_to_device_bandwidth <= 4.5e11
     assert 2e9 <= device.runtime_bytes <= 0.15 * device.memory_bytes
@@ -250,6 +250,11 @@ def test_networks_go_outwards(name):
         ("h100-80gb-sxm", "fp8", 1979e12),
         ("b200", "nvfp4", 9000e12),
         ("gb300", "mxfp8", 4900e12),
+        ("vr200", "mxfp8", 17500e12),
+        ("vr200", "nvfp4", 35000e12),
+        ("mi350x", "fp8", 4613.7e12),
+        ("tpu-7x", "fp8", 4614e12),
+        ("trainium3", "mxfp8", 2517e12),
     ],
 )
 def test_published_dense_peaks(name, dtype, flops):
@@ -257,7 +262,9 @@ def test_published_dense_peaks(name, dtype, flops):
     assert catalog.device(name).peak_flops[dtype] == flops
 
 
-@pytest.mark.parametrize(("name", "domain", "per_node"), [("h100-80gb-sxm", 8, 8), ("gb200", 72, 4), ("gb300", 72, 4)])
+@pytest.mark.parametrize(
+    ("name", "domain", "per_node"), [("h100-80gb-sxm", 8, 8), ("gb200", 72, 4), ("gb300", 72, 4), ("vr200", 72, 4)]
+)
 def test_scale_up_domains(name, domain, per_node):
     """DGX: 8 GPUs share NVLink and host; NVL72: 72 share NVLink, 4 a host."""
     device = catalog.device(name)

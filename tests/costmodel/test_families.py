@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from costmodel.catalog.files import read
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
 
-DATA = Path(__file__).parents[1] / "data"
-OWN = json.loads((DATA / "hf_families.json").read_text())
+OWN = read("families.yaml")
 
 
 def of_family(name: str, **changes: Any) -> Any:
-    """A model of ``hf_families.json``, changed."""
+    """A model of ``families.yaml``, changed."""
     return model_from_config({**OWN[name]["config"], **changes})
 
 
@@ -85,6 +83,73 @@ def test_layers_without_rotation_follow_a_list_or_every_fourth():
             of_family("smollm3-3b", no_rope_layers=flags)
 
 
+@pytest.mark.parametrize(
+    ("name", "windows", "rotary"),
+    [
+        ("exaone-4.0-32b", [4096, 4096, 4096, None, 4096], [True, True, True, False, True]),
+        ("command-r7b", [4096, 4096, 4096, None, 4096], [True, True, True, False, True]),
+        ("trinity-mini", [2048, 2048, 2048, None, 2048], [True, True, True, False, True]),
+        ("cwm-32b", [None, 8192, 8192, 8192, None], [True] * 5),
+        ("mellum-12b", [None] * 5, [True] * 5),
+    ],
+)
+def test_periods_of_windows(name: str, windows: list[int | None], rotary: list[bool]):
+    """The last of four layers attends to all, in CWM the first; some of these do not rotate there."""
+    attentions = [layer.attention for layer in of_family(name).layers[:5]]
+
+    assert [one.window for one in attentions] == windows
+    assert [one.rotary for one in attentions] == rotary
+
+
+def test_without_windows_all_layers_rotate():
+    """EXAONE 4.0 1.2B has none, and no position would be left."""
+    attentions = [layer.attention for layer in of_family("exaone-4.0-32b", sliding_window=None).layers]
+
+    assert {(one.window, one.rotary) for one in attentions} == {(None, True)}
+
+
+def test_granite_4_is_a_hybrid_with_or_without_experts():
+    """H-Small: Mamba but in every tenth layer, 72 experts; Micro: attention with rotations, a dense feed-forward."""
+    older = ["attention" if index % 10 == 5 else "mamba" for index in range(40)]
+    small, micro = of_family("granite-4.0-h-small", layer_types=older), of_family("granite-4.0-micro")
+
+    assert small.layers == of_family("granite-4.0-h-small").layers
+    assert [type(layer.attention).__name__ for layer in small.layers[4:7]] == ["Mamba", "Attention", "Mamba"]
+    assert not small.layers[5].attention.rotary
+    assert small.layers[0].feed_forward.shared_ffn_hidden_size == 1536
+    assert {(layer.attention.rotary, layer.feed_forward.ffn_hidden_size) for layer in micro.layers} == {(True, 8192)}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "extras"),
+    [
+        ("ministral-3-8b", {}, "queries scaled by their position"),
+        ("ministral-3-8b", {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, ""),
+        ("trinity-mini", {}, "scaled embeddings"),
+        ("trinity-mini", {"mup_enabled": False}, ""),
+        ("exaone-4.0-32b", {"sliding_window": None}, "norms behind the blocks"),
+        ("exaone-moe", {}, ""),
+        ("hyperclovax-default", {"residual_multiplier": 0.5}, "scales of residual_multiplier"),
+        ("hyperclovax-default", {}, ""),
+    ],
+)
+def test_extras_follow_from_keys(name: str, changes: dict[str, Any], extras: str):
+    """Parts without a size that exports would have to say."""
+    assert of_family(name, **changes).extras == extras
+
+
+def test_norms_and_heads_that_a_key_decides():
+    """StableLM's parallel blocks share a norm, HyperCLOVA X may have four, StarCoder one key head, OLMo no rotation."""
+    stable, clova = of_family("stablelm-3b", use_parallel_residual=True), of_family("hyperclovax-default")
+    coder = (of_family("starcoder-15b"), of_family("starcoder-15b", multi_query=False))
+    olmo = of_family("olmo-hybrid-7b", rope_parameters={"rope_theta": None}), of_family("olmo-hybrid-7b")
+
+    assert (stable.layers[0].num_norms, clova.layers[0].num_norms) == (1, 4)
+    assert of_family("hyperclovax-default", use_post_norm=False).layers[0].num_norms == 2
+    assert [model.layers[0].attention.num_kv_heads for model in coder] == [1, 48]
+    assert [model.layers[3].attention.rotary for model in olmo] == [False, True]
+
+
 def test_bamba_mixes_mamba_and_attention():
     """Attention in the layers that are listed, Mamba-2 elsewhere; a feed-forward in all."""
     kinds = [type(layer.attention).__name__ for layer in of_family("bamba-9b").layers]
@@ -115,6 +180,9 @@ def test_a_list_of_one_number_for_every_layer_is_that_number():
         ("opt-66b", {"word_embed_proj_dim": 512}, "means embeddings of another width, which is not modelled, got 512"),
         ("phi-2", {"qk_layernorm": True}, "means layer norms of queries and keys, which is not modelled"),
         ("ernie-4.5-21b-a3b", {"use_bias": True}, "means biases of experts, which is not modelled"),
+        ("command-r-35b", {"use_qk_norm": True}, "means norms of queries and keys with a weight for each head"),
+        ("internlm3-8b", {"bias": True}, "bias: means biases, which is not modelled, got true"),
+        ("stablelm-3b", {"qk_layernorm": True}, "means layer norms of queries and keys, which is not modelled"),
         ("phi-4", {"moe_layers": [1]}, "asks for Llama 4's interleaved experts, which is not modelled"),
     ],
 )

@@ -375,7 +375,7 @@ def test_a_device_of_no_architecture_gets_the_newest():
     assert catalog.default_framework(replace(H100, architecture=None)) == NEWEST
 
 
-WITHOUT_SOFTWARE = ("tpu", "trainium2")
+WITHOUT_SOFTWARE = ("tpu", "trainium2", "trainium3")
 """Architectures whose own software no entry describes: another stands for it, and every answer says so."""
 
 

@@ -210,6 +210,36 @@ def test_text_part_of_a_multimodal_config():
     assert parameters(model_from_config(inherited)) == 27_009_346_304
 
 
+def test_a_text_part_leaves_out_what_its_class_says():
+    """
+    Gemma 3's hub files do: 27B has no vocabulary, 4B no heads either; 3,880,263,168 parameters.
+
+    Embedding 262,208 x 2560. A layer: q and o 2 x 2560 x 2048, k and v 2 x 2560 x 1024, feed-forward 3 x 2560 x 10240,
+    norms 4 x 2560 + 2 x 256; 34 of them, and a norm. Alone, as the file of a text model, it is incomplete.
+    """
+    sizes = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    part = {"model_type": "gemma3_text", **sizes}
+
+    assert parameters(model_from_config({"model_type": "gemma3", "text_config": part})) == 3_880_263_168
+    other = without({**part, "n_layer": 34}, "num_hidden_layers")
+    assert model_from_config({"text_config": other}).num_layers == 34
+    with pytest.raises(SpecError, match="is required but missing"):
+        model_from_config(part)
+
+
+@pytest.mark.parametrize("keys", [("llm_config",), ("language_config",), ("thinker_config", "text_config")])
+def test_the_text_part_has_several_names(keys: tuple[str, ...]):
+    """InternVL's, DeepSeek-VL2's and, one in the other, Qwen2.5-Omni's; sizes that are repeated around it agree."""
+    config: dict[str, Any] = {**a_config(), "tie_word_embeddings": True}
+    for key in reversed(keys):
+        config = {"model_type": "several", "vision_config": {"hidden_size": 1}, "hidden_size": 64, key: config}
+
+    model = model_from_config(config)
+
+    assert model.is_text_part
+    assert model.layers == model_from_config(a_config()).layers
+
+
 def test_keys_that_are_no_architecture_are_ignored():
     """HF files hold dozens of them; quantised weights are the same model."""
     config = a_config(torch_dtype="bfloat16", rope_scaling={"type": "yarn"}, quantization_config={"bits": 8}, x=[1])
@@ -303,6 +333,18 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
         ),
         (a_config(text_config=[1]), "model.text_config: expected a mapping, got [1]."),
         (
+            {"text_config": a_config(), "llm_config": a_config()},
+            "model.llm_config: is a text part beside 'text_config', and a model has one.",
+        ),
+        (
+            {"num_experts": 1, "n_layer": 8, "hidden_size": 64, "llm_config": a_config()},
+            "model.llm_config.num_hidden_layers: is 4, but 'model.n_layer' is 8.",
+        ),
+        (
+            {"hidden_size": 5, "text_config": {"model_type": "llama"}},  # left out there, so that of the class
+            "model.text_config.hidden_size: is 4096, but 'model.hidden_size' is 5.",
+        ),
+        (
             {"model_type": "gemma3", "text_config": a_config(model_type="gemma3_text", hidden_size="x")},
             "model.text_config.hidden_size: expected a whole number, got 'x'.",
         ),
@@ -319,7 +361,7 @@ def test_refusals_name_the_path_what_was_seen_and_what_is_allowed(config: Any, m
 
 def test_an_unsupported_family_lists_the_supported_ones():
     """Where no spelling is near, all of them."""
-    with pytest.raises(SpecError, match=r"unsupported family 'rwkv7'\. Known: bamba, .*, smollm3\.") as refused:
+    with pytest.raises(SpecError, match=r"unsupported family 'rwkv7'\. Known: afmoe, .*, youtu\.") as refused:
         model_from_config(a_config(model_type="rwkv7"))
 
     assert all(family in str(refused.value) for family in FAMILIES)
@@ -367,9 +409,23 @@ def test_a_size_that_is_no_number_is_named(tmp_path: Path, key: str, number: str
         read_config(path)
 
 
+def test_comments_are_read(tmp_path: Path):
+    """Files edited by hand have them, of all three forms; signs of a comment in a text are text."""
+    path = tmp_path / "config.json"
+    text = json.dumps(a_config(_name='https://here # /* no comment */ " // text'), indent=1)
+    path.write_text("/* a\n small Llama */ // made by hand\n" + text.replace("64,\n", "64, // of 128 /*\n# more\n"))
+
+    assert read_config(path).layers == model_from_config(a_config()).layers
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (b'{\n"hidden_size": 1 /* of 2\n}', "is not a config.json: the comment in line 2 has no end."),
+        (b'{"hidden_size": 1} /*/', "the comment in line 1 has no end."),
+        (b'{ // 1\n"hidden_size": 12/* 3 */4}', "is not JSON: Expecting ',' delimiter in line 2, column 25."),
+        (b"// only a comment", "is not JSON: "),
+        (b"/*" * 10**6, "the comment in line 1 has no end."),
         (b"", "is empty."),
         (b"  \n", "is empty."),
         (b"{", "is not JSON: "),

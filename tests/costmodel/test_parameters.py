@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
 
+from costmodel.catalog.files import read
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.parameters import (
     active_parameters,
@@ -87,7 +87,7 @@ def test_idle_experts_are_not_active():
     assert parameters(model) - active_parameters(model) == 2 * 2304
 
 
-FAMILIES = json.loads((CONFIGS.parent / "hf_families.json").read_text())
+FAMILIES = read("families.yaml")
 
 PUBLISHED = {
     "falcon-40b": 41_303_293_952,

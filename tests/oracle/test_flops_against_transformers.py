@@ -20,10 +20,11 @@ import yaml
 
 import costmodel
 from costmodel import catalog
+from costmodel.catalog.files import read
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
-from costmodel.models.families import FAMILIES
+from costmodel.models.families import FAMILIES, PART_DEFAULTS
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.parameters import parameters, whole_shape
@@ -42,14 +43,16 @@ HYBRIDS = [path.stem for path in sorted(CATALOG.glob("nemotron-[h3]-*.yaml"))]
 TOKENS = 1024
 """A multiple of every chunk of linear attention."""
 
-FOREIGN_SPELLINGS = {"num_routed_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"}
+FOREIGN_SPELLINGS = {
+    "deepseek_v3": {"num_routed_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"}
+}
 """Keys of SimAI's copy of DeepSeek-V3 that transformers does not know."""
 
-WITHOUT_A_CLASS = {"kimi_k2": "deepseek_v3"}
+WITHOUT_A_CLASS = {"gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 """Families that transformers loads as another one."""
 
 
-CLASSES = sorted(set(FAMILIES) - set(WITHOUT_A_CLASS) - {"gemma3"})
+CLASSES = sorted(set(FAMILIES) - set(WITHOUT_A_CLASS))
 """Families with a class of their own for text."""
 
 OTHER_PARTS = "embed_tokens_extend"
@@ -73,7 +76,8 @@ def default_config(family: str) -> Any:
 
 def transformers_config(config: dict[str, Any]) -> Any:
     """The configuration as transformers' own class understands it."""
-    known = {FOREIGN_SPELLINGS.get(key, key): value for key, value in config.items()}
+    spellings = FOREIGN_SPELLINGS.get(config["model_type"], {})
+    known = {spellings.get(key, key): value for key, value in config.items()}
     family = WITHOUT_A_CLASS.get(config["model_type"], config["model_type"])
     ignored = ("model_type", "quantization_config", "auto_map")
     return transformers.AutoConfig.for_model(family, **{k: v for k, v in known.items() if k not in ignored})
@@ -167,6 +171,25 @@ def test_absent_keys_mean_what_the_class_says(family: str):
             assert model_from_config({name: config[name] for name in config if name != key}) == whole, key
 
 
+PART_CLASSES = {
+    one.model_type: one
+    for config in transformers.CONFIG_MAPPING.values()
+    for one in getattr(config, "sub_configs", {}).values()
+    if getattr(one, "model_type", "") in PART_DEFAULTS
+}
+"""Classes of text parts that no name of transformers leads to."""
+
+
+@pytest.mark.parametrize("name", sorted(PART_DEFAULTS))
+def test_an_empty_text_part_is_the_default_of_its_class(name: str):
+    """The sizes that transformers leaves out of the text part of a multimodal file."""
+    config = PART_CLASSES[name]() if name in PART_CLASSES else transformers.AutoConfig.for_model(name)
+    whole = model_from_config(config.to_dict())
+    part = model_from_config({"model_type": "several", "text_config": {"model_type": name}})
+
+    assert (part.layers, part.hidden_size, part.vocab_size) == (whole.layers, whole.hidden_size, whole.vocab_size)
+
+
 def test_two_layers_of_llama_3_8b():
     """At 4096 tokens 7,876,970,020,864 in the weights and 4 L s^2 h in scores and values."""
     config = cut_config("llama-3-8b", 2)
@@ -253,7 +276,7 @@ def test_backward_of_matmuls_is_twice_forward():
     assert all(one.backward_flops == 2 * one.flops for one in operators if one.kind == "matmul")
 
 
-FURTHER = json.loads((CONFIGS.parent / "hf_families.json").read_text())
+FURTHER = read("families.yaml")
 
 
 @pytest.mark.parametrize("name", FURTHER)
@@ -265,8 +288,12 @@ def test_parameters_of_further_families(name: str):
     assert model_from_config(config.to_dict()).layers == model_from_config(FURTHER[name]["config"]).layers
 
 
-COUNTED = [name for name in FURTHER if not name.startswith(("qwen3.5", "bamba", "mamba2", "llama-4"))]
-"""Those without what only one side counts: convolutions and solves, and Llama 4's class, which runs all experts."""
+UNCOUNTED = ("qwen3.5", "bamba", "mamba2", "llama-4", "granite-4.0-h", "olmo-hybrid", "phi-4-multimodal")
+COUNTED = [name for name in FURTHER if not name.startswith(UNCOUNTED)]
+"""
+Those without what only one side counts: convolutions and solves, Llama 4's class, which runs all experts, and that of
+Phi-4's multimodal model, whose images depend on data.
+"""
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -274,6 +301,7 @@ def test_flops_of_further_families(name: str):
     """The first two layers and the head, to the last digit."""
     known = FURTHER[name]["config"]
     config = {**known, "n_layer" if "n_layer" in known else "num_hidden_layers": 2}
+    config |= {"layer_types": known["layer_types"][:2]} if "layer_types" in known else {}
     config |= {key: value for key, value in (("moe_topk", 8), ("moe_layer_end_index", 1)) if key in known}
 
     assert our_flops(model_from_config(config), TOKENS) == sum(counted_flops(config, TOKENS).values())

@@ -1,0 +1,96 @@
+"""``planner support``: its cells are the answers that jobs get."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.models.families import FAMILIES, UNMODELLED
+from planner import estimate, load
+from planner.cli import main
+from planner.frameworks import TARGETS, export
+from planner.report.support import refusal, support_sections
+
+MODELS = ("llama3-8b", "qwen3-30b-a3b", "gemma-2-27b", "gpt2-xl", "minimax-m2", "nemotron-3-nano-30b-a3b")
+SOLD = [name for name in catalog.devices() if not name.startswith("mofa")]
+CELLS = random.Random(53).sample(
+    [(one, device, target) for one in MODELS for device in SOLD for target in TARGETS], 100
+)
+
+
+def can_export(model: str, device: str, target: str) -> bool:
+    """Answer by making a plan of one device for the target and exporting it."""
+    length = 1024 if model == "gpt2-xl" else 4096
+    precision = "bf16" if "bf16" in catalog.device(device).peak_flops else "fp16"
+    training = {"global_batch_size": 1, "sequence_length": length, "tokens": 1e9, "precision": precision}
+    cluster = {"device": device, "num_devices": 1}
+    try:
+        problem = load({"model": model, "cluster": cluster, "training": training, "search": {"target": target}})
+        decisions = {"tp": 1, "mbs": 1, "recompute": "none"}
+        return export(estimate(problem, decisions).plans[0], target).target.lower() == target
+    except SpecError:
+        return False
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("cell", CELLS, ids=" ".join)
+def test_cells_are_the_answers_that_jobs_get(cell):
+    """A hundred random ones, against an estimate for the target and its export."""
+    assert (refusal(*cell) == "") == can_export(*cell), cell
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (("llama3-8b", "vr200", "megatron-bridge"), ""),
+        (("llama3-8b", "tpu-7x", "torchtitan"), "no release of the catalog runs on tpu"),
+        (("llama3-8b", "mi350x", "megatron-bridge"), "no release of the catalog runs on cdna4"),
+        (("gemma-2-27b", "h200", "megatron-lm"), "model.layers: a layer has 4 norms"),
+        (("llama3-8b", "v100-32gb-sxm", "deepspeed"), "no release of the catalog runs on volta"),
+    ],
+)
+def test_reasons(cell, reason):
+    """The target's own, or that none of its releases runs there."""
+    assert refusal(*cell).startswith(reason)
+    assert bool(refusal(*cell)) == bool(reason)
+
+
+def test_every_family_and_device_has_a_row():
+    """Families that are read, those that are refused, and all devices."""
+    families, refused, devices = support_sections()
+
+    assert [row[0] for row in families.rows] == sorted(FAMILIES)
+    assert [row[0] for row in refused.rows] == sorted(UNMODELLED)
+    assert [row[0] for row in devices.rows] == list(catalog.devices())
+    assert next(row for row in families.rows if row[0] == "mixtral")[3] == "1"  # counts.yaml: one run of Mixtral
+    assert {cell for row in families.rows for cell in row[4:9]} == {"yes", "no"}
+
+
+def test_a_config_json_on_one_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A model of one's own on the device that a short name means."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "helium", "num_key_value_heads": 8, "vocab_size": 1000, **sizes}))
+
+    assert main(["support", str(path), "--device", "trn3"]) == 0
+    text = capsys.readouterr().out
+    assert "trainium3" in text
+    assert "no release of the catalog runs on trainium3" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "h101"], "support: 'h101' is not in the catalog."),
+        (["llama-3-8"], "'llama-3-8' is neither in the catalog nor a file."),
+    ],
+)
+def test_unknown_names_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    """With exit code 2 and the nearest names."""
+    assert main(["support", *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, HeldOut, as_held_out, read_held_out
-from benchmarks.accuracy.left_out.goals import LIMITS, NEWEST_SOFTWARE, TITLES, LeftOut, worst_outer
+from benchmarks.accuracy.left_out.goals import LIMITS, NEWEST_SOFTWARE, TITLES, LeftOut, worst_column
 from benchmarks.accuracy.metrics import Errors, grouped, read_table
 from benchmarks.accuracy.report import Report, report
 from planner.jobs.run_table import RejectedRow
@@ -45,8 +45,8 @@ def _beginning(figures: Report) -> Iterator[str]:
     yield (
         f"{figures.predicted:,} of {figures.usable:,} usable rows ({share:.1%}) of {figures.rows:,} published training "
         "runs are predicted. **The accuracy is the error on rows that the constants were not fitted to**, left out "
-        "with their model, with their source, or (the newest software) with their release; the headline is the worst "
-        "of the three. Choices are made on groups left out (source, model, device, number of devices), "
+        "with their group, with their model, with their source, or with their release and all newer ones; the headline "
+        "is the worst column. Choices are made on groups left out (source, model, device, number of devices), "
         "without the newest software. `python -m benchmarks.accuracy` prints these figures; "
         "`python -m benchmarks.accuracy.fit --write` fits anew."
     )
@@ -61,14 +61,14 @@ def _beginning(figures: Report) -> Iterator[str]:
 
 
 def _headline(found: LeftOut) -> Iterator[str]:
-    """Errors of each family by what was left out, the worst of the outer folds first."""
+    """Errors of each family by what was left out, the worst column first."""
     titles = [*TITLES.values(), f"{NEWEST_SOFTWARE} predicted by older releases"]
     yield f"| mean error, every source weighing the same | headline | {' | '.join(titles)} |"
     yield "|---" * (len(titles) + 2) + "|"
     for family in LIMITS:
         means = [found.macro.get(kind, {}).get(family) for kind in TITLES]
         newest = found.newest.get(family)
-        worst = worst_outer(found, family)
+        worst = worst_column(found, family)
         cells = [*means, newest.mean if newest else None]
         texts = ["-" if cell is None else f"{cell:.1%}" for cell in cells]
         yield f"| {family} | {f'**{worst[1]:.1%}**' if worst else '-'} | {' | '.join(texts)} |"

@@ -30,7 +30,7 @@ from benchmarks.accuracy.left_out.folds import (
 )
 from benchmarks.accuracy.left_out.goals import Goal, goals, left_out, macro, worst_column
 from benchmarks.accuracy.left_out.intervals import LeftOutError, band, coverages, difference_errors, left_out_errors
-from benchmarks.accuracy.page import PAGE, PLOTS, generated
+from benchmarks.accuracy.page import PAGE, PLOTS, generated, newer_lines
 from planner.measure.calibrate.cases import Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.fit import fit, priors_of
@@ -166,6 +166,24 @@ def test_the_headline_is_the_worst_printed_column(tmp_path):
     assert (worst_column(of_releases, "dense") or ("",))[0] == SOFTWARE
     assert worst_column(figures, "MoE and hybrid") is None
     assert left_out(rows, {}) is None
+
+
+def test_rows_collected_after_the_fit_are_shown_by_model_mlperf_first(tmp_path):
+    """2.1 s measured: predicted 10 % too slow on 64 devices and 30 % on 128, 20 % in the mean; 10 % too fast alone."""
+    rows = (
+        {"id": "a"},
+        {"id": "m64", "source": "MLPerf Training v9 result logs"},
+        {"id": "m128", "source": "MLPerf Training v9 result logs", "cluster.num_devices": "128"},
+    )
+    found = predicted(tmp_path, *rows)
+    seconds = {"a": 1.89, "m64": 2.31, "m128": 2.73}
+
+    lines = list(newer_lines([replace(one, step_seconds=seconds[one.run.id]) for one in found]))
+
+    first, last = lines[-2:]
+    assert first.startswith("| MLPerf Training v9 | llama3-8b | 64 to 128 | 2 | 2.1 s, 2.31 s | 2.1 s, 2.73 s |")
+    assert "| 20.0% | +20.0% |" in first
+    assert last.startswith("| a paper | llama3-8b | 64 | 1 | 2.1 s, 1.89 s | - | 10.0% | -10.0% |")
 
 
 def test_goals_are_judged_only_where_there_are_rows(tmp_path):

@@ -122,6 +122,7 @@ def fitted(timed: Sequence[Case], known: References, *, kinds: Sequence[str], nu
     whole: Fit = fit(
         predictor.logarithms, predictor.jacobian, log_measured_seconds(timed), weights=weights, priors=priors
     )
+    whole = as_shipped(predictor, whole)
     return Fitted(
         constants=chosen,
         values=np.exp(whole.logs).tolist(),
@@ -131,6 +132,13 @@ def fitted(timed: Sequence[Case], known: References, *, kinds: Sequence[str], nu
             kind: left_out_seconds(predictor, whole, weigh, priors, folds=folds_by(kind, timed)) for kind in kinds
         },
     )
+
+
+def as_shipped(predictor: Predictor, whole: Fit) -> Fit:
+    """Return a fit with the catalog's four digits and exact errors: folds that start there can be computed anew."""
+    logs = np.log([float(f"{value:.4g}") for value in np.exp(whole.logs)])
+    residuals = predictor.estimate_logarithms(logs) - log_measured_seconds(predictor.cases)
+    return Fit(logs=logs, jacobian=whole.jacobian, residuals=residuals)
 
 
 def held_out(timed: Sequence[Case], known: References, *, num_processes: int) -> dict[str, HeldOut]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy.__main__ import check_folds
-from benchmarks.accuracy.fit import chosen_constants
+from benchmarks.accuracy.fit import as_shipped, chosen_constants
 from benchmarks.accuracy.left_out.drawn import (
     DERIVATIVES,
     Stored,
@@ -26,6 +26,9 @@ from benchmarks.accuracy.left_out.folds import HELD_OUT, KINDS, SOURCE, HeldOut,
 from benchmarks.accuracy.metrics import RUNS
 from costmodel.errors import SpecError
 from costmodel.step import rank_time
+from planner.measure.calibrate.cases import Predictor
+from planner.measure.calibrate.constants import constants
+from planner.measure.calibrate.fit import Fit
 from tests.builders_runs import known, predicted, project_predictions
 
 FIRST = {"id": "a", "cluster.framework": "megatron-core-0.8"}
@@ -139,6 +142,19 @@ def test_fingerprints_see_code_but_no_words(tmp_path):
     one, words, other = (code_of(tmp_path / name) for name in "abc")
 
     assert one == words != other
+
+
+def test_folds_start_at_the_constants_that_are_shipped(tmp_path):
+    """0.123456 is 0.1235 in the catalog; errors are those of the steps that such constants predict."""
+    rows = predicted(tmp_path, FIRST)
+    chosen = tuple(one for one in constants() if one.name == "matmul_efficiency.bf16 of hopper")
+    predictor = Predictor(cases=[one.case for one in rows], constants=chosen, known=known())
+    whole = Fit(logs=np.log([0.123456]), jacobian=np.ones((1, 1)), residuals=np.zeros(1))
+
+    shipped = as_shipped(predictor, whole)
+
+    assert np.exp(shipped.logs) == pytest.approx([0.1235], rel=1e-12)
+    assert shipped.residuals == pytest.approx(predictor.estimate_logarithms(np.log([0.1235])) - np.log([2.1]))
 
 
 def test_folds_computed_anew_are_stored(tmp_path):

@@ -2,24 +2,41 @@
 ``python -m benchmarks.accuracy``: every measured run beside the cost model's prediction of it.
 
 Exit codes: 0 every row was in order; 1 some were refused; 2 there is nothing to read; 3 (with ``--check-jobs``) the job
-file of a row is costed otherwise than the row; 4 (with ``--allowed``) rules forbid more than they may of what ran.
+file of a row is costed otherwise than the row; 4 (with ``--allowed``) rules forbid more than they may of what ran; 5
+a stored figure of rows left out does not hold, or cannot be computed anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.accuracy.checks import allowed_lines, distinct_configurations, plain_lines, refusals
-from benchmarks.accuracy.fit import held_out, timed_cases
+from benchmarks.accuracy.fit import chosen_constants, held_out, timed_cases
 from benchmarks.accuracy.jobs import check_lines, differences, write_jobs
+from benchmarks.accuracy.left_out.drawn import (
+    DERIVATIVES,
+    SHARE,
+    Fold,
+    compute_folds,
+    draw_folds,
+    fingerprints,
+    fold_lines,
+    read_derivatives,
+    store_folds,
+    write_derivatives,
+)
 from benchmarks.accuracy.left_out.folds import HELD_OUT, HeldOut, read_held_out
 from benchmarks.accuracy.metrics import RUNS, read_table
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.output import print_lines, refuse_wrong_input
+from costmodel.errors import PlanningError
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import Case, Prediction, predictions
@@ -27,12 +44,16 @@ from planner.measure.runs.predictions import Case, Prediction, predictions
 ROWS_REFUSED = 1
 JOBS_DIFFER = 3
 RULES_FORBID = 4
+FOLDS_DIFFER = 5
 
 
 @refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.store and (options.share < 1 or options.budget < math.inf):
+        parser.error("--store: stored figures are of one code: add --share 1, and no --budget")
     rows, known = read_table(options.runs, options.models)
     results = list(predictions(rows, known))
     figures = report(results, _held_out(options, known, results))
@@ -51,11 +72,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = list(refusals(distinct_configurations(_cases(results)))) if options.allowed else []
     if options.allowed:
         print_lines(allowed_lines(found))
+    holds = bool(options.fit) or check_folds(options, known, results)
     if differing:
         return JOBS_DIFFER
     if not all(one.is_met for one in found):
         return RULES_FORBID
+    if not holds:
+        return FOLDS_DIFFER
     return ROWS_REFUSED if figures.refused else 0
+
+
+def check_folds(options: argparse.Namespace, known: References, results: Sequence[Prediction | RejectedRow]) -> bool:
+    """Compute drawn folds of the project's own table anew; True if every stored figure holds."""
+    if options.runs != RUNS or options.models:
+        return True
+    rows = [one for one in results if isinstance(one, Prediction) and one.run.step_seconds is not None]
+    timed = [one.case for one in rows]
+    drawn = draw_folds(timed, options.seed, options.share)
+    num_drawn, found = sum(len(of.left_out) for of in drawn.values()), list[Fold]()
+    try:
+        stored, chosen = read_derivatives(DERIVATIVES), chosen_constants(timed, frameworks=True)
+        computed = compute_folds(
+            rows, chosen, known, stored, read_held_out(HELD_OUT), drawn, budget_seconds=options.budget
+        )
+        found.extend(computed)
+    except (PlanningError, ArithmeticError, ValueError) as error:
+        print(f"\nDrawn folds (seed {options.seed}) cannot be computed anew: {error}")
+        return False
+    num_folds = sum(len(of.left_out) for of in draw_folds(timed, options.seed, 1.0).values())
+    if options.store:
+        store_folds(HELD_OUT, read_held_out(HELD_OUT), found)
+        write_derivatives(DERIVATIVES, replace(stored, made_by=fingerprints()))
+    print_lines(fold_lines(found, stored.made_by, drawn=num_drawn, of=num_folds, seed=options.seed))
+    return not any(one.changes for one in found)
 
 
 def _cases(results: Sequence[Prediction | RejectedRow]) -> Iterator[Case]:
@@ -74,6 +123,13 @@ def _held_out(
     return held_out(timed, known, num_processes=options.processes)
 
 
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
+    return share
+
+
 _DESCRIPTION, _EXIT_CODES = (__doc__ or "\n\n").replace("``", "'").split("\n\n")
 
 
@@ -83,6 +139,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", type=Path, help="architectures behind the rows (default: the project's)")
     parser.add_argument("--fit", action="store_true", help="fit anew, rows left out in turn (a quarter of an hour)")
     parser.add_argument("--processes", type=int, default=2, help="with --fit: processes (default: 2)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=datetime.now(UTC).toordinal(),
+        help="draw the folds that are computed anew by this number (default: today's)",
+    )
+    parser.add_argument("--share", type=_share, default=SHARE, help="share of the folds to draw (default: 0.1)")
+    parser.add_argument(
+        "--budget", type=float, default=math.inf, help="seconds after which no further fold begins (default: no limit)"
+    )
+    parser.add_argument(
+        "--store", action="store_true", help="store the folds that are computed anew: all, with --share 1"
+    )
     parser.add_argument("--rows", type=Path, help="write every row with its prediction, or why it has none (CSV)")
     parser.add_argument("--plain", action="store_true", help="cost every row as a plain job too: does it fit?")
     parser.add_argument(

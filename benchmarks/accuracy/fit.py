@@ -3,7 +3,8 @@
 
 Rows are left out in turn with their group, their model, their source, or their release and all newer ones; the
 constants are fitted to the others, and what was left out is predicted. Those predictions are ``held_out.csv``, from
-which the benchmark reports the accuracy and the planner its intervals. Choices are made with ``--inner``.
+which the benchmark reports the accuracy and the planner its intervals. With ``derivatives.json.gz`` the benchmark
+computes a drawn part of them anew. Choices are made with ``--inner``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.catalog_files import write_catalog
+from benchmarks.accuracy.left_out.drawn import DERIVATIVES, Stored, fingerprints, write_derivatives
 from benchmarks.accuracy.left_out.folds import (
     GROUP,
     HELD_OUT,
@@ -54,6 +56,8 @@ class Fitted:
     ----------
     constants, values, widths
         What was fitted, to which values, and the standard deviations of their logarithms that remain.
+    jacobian
+        Derivatives of the rows' logarithms, shape (rows, constants).
     left_out
         Seconds of every row by kind of folds; NaN where none leaves it out.
     """
@@ -61,6 +65,7 @@ class Fitted:
     constants: Sequence[Constant]
     values: Sequence[float]
     widths: Sequence[float]
+    jacobian: NDArray[np.float64]
     left_out: Mapping[str, NDArray[np.float64]]
 
 
@@ -117,14 +122,23 @@ def fitted(timed: Sequence[Case], known: References, *, kinds: Sequence[str], nu
     whole: Fit = fit(
         predictor.logarithms, predictor.jacobian, log_measured_seconds(timed), weights=weights, priors=priors
     )
+    whole = as_shipped(predictor, whole)
     return Fitted(
         constants=chosen,
         values=np.exp(whole.logs).tolist(),
         widths=np.sqrt(np.diag(covariance(whole.jacobian, weights, priors))).tolist(),
+        jacobian=whole.jacobian,
         left_out={
             kind: left_out_seconds(predictor, whole, weigh, priors, folds=folds_by(kind, timed)) for kind in kinds
         },
     )
+
+
+def as_shipped(predictor: Predictor, whole: Fit) -> Fit:
+    """Return a fit with the catalog's four digits and exact errors: folds that start there can be computed anew."""
+    logs = np.log([float(f"{value:.4g}") for value in np.exp(whole.logs)])
+    residuals = predictor.estimate_logarithms(logs) - log_measured_seconds(predictor.cases)
+    return Fit(logs=logs, jacobian=whole.jacobian, residuals=residuals)
 
 
 def held_out(timed: Sequence[Case], known: References, *, num_processes: int) -> dict[str, HeldOut]:
@@ -158,6 +172,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write and not options.inner:
         write_catalog(found.constants, found.values, found.widths, rows_of_each(timed), assumed=_assumed(found))
         write_held_out(HELD_OUT, _held_out(timed, found))
+        write_derivatives(
+            DERIVATIVES,
+            Stored(
+                ids=tuple(case.run.id for case in timed),
+                constants=tuple(one.name for one in found.constants),
+                jacobian=found.jacobian,
+                made_by=fingerprints(),
+            ),
+        )
         errors = left_out_errors(timed, {kind: of.tolist() for kind, of in found.left_out.items()})
         (Path(__file__).parents[2] / "planner" / "uncertainty" / INTERVALS).write_text(
             interval_document(errors), encoding="utf-8"
@@ -210,7 +233,11 @@ def _parser() -> argparse.ArgumentParser:
         help="what choices are made on: groups left out, without the rows of the newest software; writes nothing",
     )
     parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
-    parser.add_argument("--write", action="store_true", help="write catalog, held_out.csv and the planner's intervals")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write catalog, held_out.csv, derivatives.json.gz and the planner's intervals",
+    )
     return parser
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, HeldOut, as_held_out, read_held_out
-from benchmarks.accuracy.left_out.goals import LIMITS, NEWEST_SOFTWARE, TITLES, LeftOut, worst_outer
-from benchmarks.accuracy.metrics import Errors, grouped, read_table
+from benchmarks.accuracy.left_out.goals import LIMITS, NEWEST_SOFTWARE, TITLES, LeftOut, worst_column
+from benchmarks.accuracy.metrics import RUNS, Errors, errors, grouped, read_table
 from benchmarks.accuracy.report import Report, report
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions
@@ -19,8 +19,12 @@ PAGE = Path(__file__).parent / "README.md"
 PLOTS = PAGE.parent / "plots"
 WORST = 30
 
+NEWER = RUNS.with_name("newer.csv")
 
-def page(figures: Report, left_out: Sequence[Prediction]) -> str:
+FEWEST, MOST = "fewest devices: measured, predicted", "most devices"
+
+
+def page(figures: Report, left_out: Sequence[Prediction], newer: Sequence[Prediction]) -> str:
     """
     The page as Markdown.
 
@@ -30,9 +34,19 @@ def page(figures: Report, left_out: Sequence[Prediction]) -> str:
         Of the shipped calibrations, with those of groups left out.
     left_out
         Rows predicted without their groups.
+    newer
+        Rows collected after the fit.
     """
     return "\n".join(
-        [*_beginning(figures), *_accuracy(figures), *_plots(left_out), *_rest(figures), *_worst(left_out), ""]
+        [
+            *_beginning(figures),
+            *newer_lines(newer),
+            *_accuracy(figures),
+            *_plots(left_out),
+            *_rest(figures),
+            *_worst(left_out),
+            "",
+        ]
     )
 
 
@@ -45,8 +59,8 @@ def _beginning(figures: Report) -> Iterator[str]:
     yield (
         f"{figures.predicted:,} of {figures.usable:,} usable rows ({share:.1%}) of {figures.rows:,} published training "
         "runs are predicted. **The accuracy is the error on rows that the constants were not fitted to**, left out "
-        "with their model, with their source, or (the newest software) with their release; the headline is the worst "
-        "of the three. Choices are made on groups left out (source, model, device, number of devices), "
+        "with their group, with their model, with their source, or with their release and all newer ones; the headline "
+        "is the worst column. Choices are made on groups left out (source, model, device, number of devices), "
         "without the newest software. `python -m benchmarks.accuracy` prints these figures; "
         "`python -m benchmarks.accuracy.fit --write` fits anew."
     )
@@ -61,17 +75,53 @@ def _beginning(figures: Report) -> Iterator[str]:
 
 
 def _headline(found: LeftOut) -> Iterator[str]:
-    """Errors of each family by what was left out, the worst of the outer folds first."""
+    """Errors of each family by what was left out, the worst column first."""
     titles = [*TITLES.values(), f"{NEWEST_SOFTWARE} predicted by older releases"]
     yield f"| mean error, every source weighing the same | headline | {' | '.join(titles)} |"
     yield "|---" * (len(titles) + 2) + "|"
     for family in LIMITS:
         means = [found.macro.get(kind, {}).get(family) for kind in TITLES]
         newest = found.newest.get(family)
-        worst = worst_outer(found, family)
+        worst = worst_column(found, family)
         cells = [*means, newest.mean if newest else None]
         texts = ["-" if cell is None else f"{cell:.1%}" for cell in cells]
         yield f"| {family} | {f'**{worst[1]:.1%}**' if worst else '-'} | {' | '.join(texts)} |"
+
+
+def newer_lines(rows: Sequence[Prediction]) -> Iterator[str]:
+    """Rows collected after the fit, by source and model: steps on the fewest and most devices, errors, intervals."""
+    yield "\n## Collected after the fit\n"
+    yield "No constant, interval or count follows from these rows (`measured_runs/newer.csv`).\n"
+    # MLPerf first: everybody knows its jobs, and they go to the most devices.
+    timed = sorted(
+        (one for one in rows if one.time_error is not None), key=lambda one: not one.run.source.startswith("MLPerf")
+    )
+    header = ("source", "model", "devices", "rows", FEWEST, MOST, "error", "bias", "inside 80 %")
+    groups = grouped(timed, lambda one: (one.run.source, one.run.model)).items()
+    yield from _table(header, (_newer_cells(source, model, same) for (source, model), same in groups))
+
+
+def _newer_cells(source: str, model: str, rows: Sequence[Prediction]) -> Sequence[str]:
+    ordered = sorted(rows, key=lambda one: one.run.num_devices)
+    fewest, most = ordered[0], ordered[-1]
+    found = errors([one.time_error or 0.0 for one in rows])
+    inside = sum(one.interval.low_seconds <= (one.run.step_seconds or 0.0) <= one.interval.high_seconds for one in rows)
+    ends = dict.fromkeys(f"{one.run.num_devices:,}" for one in (fewest, most))
+    return (
+        source.removesuffix(" result logs"),
+        model,
+        " to ".join(ends),
+        str(len(rows)),
+        _pair(fewest),
+        _pair(most) if len(ends) > 1 else "-",
+        f"{found.mean:.1%}",
+        f"{found.bias:+.1%}",
+        f"{inside} of {len(rows)}",
+    )
+
+
+def _pair(one: Prediction) -> str:
+    return f"{one.run.step_seconds:.3g} s, {one.step_seconds:.3g} s"
 
 
 def _accuracy(figures: Report) -> Iterator[str]:
@@ -211,7 +261,8 @@ def generated(results: Sequence[Prediction | RejectedRow]) -> tuple[str, list[Pr
     """The page of the project's own rows, predicted or refused, and the rows behind its plots."""
     known: dict[str, HeldOut] = read_held_out(HELD_OUT)
     left_out = as_held_out(results, known, GROUP)
-    return page(report(results, known), left_out), left_out
+    newer = [one for one in predictions(*read_table(NEWER)) if isinstance(one, Prediction)]
+    return page(report(results, known), left_out, newer), left_out
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,6 +19,11 @@ def headline() -> Iterator[str]:
     yield from rows
 
 
+def newer() -> Iterator[str]:
+    """Runs collected after the fit, MLPerf first, by source and model."""
+    yield from _table("| source | model | devices |")
+
+
 def goals() -> Iterator[str]:
     """Every goal with today's figure."""
     yield from _table("| what | rows | today")

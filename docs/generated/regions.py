@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from docs.generated.accuracy import goals, headline
+from docs.generated.accuracy import goals, headline, newer
 from docs.generated.commands import commands
 from docs.generated.ledger import ledger_tables
 from docs.generated.records import batch_entries, job_entries, report_entries
@@ -27,6 +27,7 @@ MADE: Mapping[str, Callable[[], Iterable[str]]] = {
     "headline": headline,
     "support": support,
     "goals": goals,
+    "newer": newer,
 }
 """Function that makes the lines of each part."""
 

@@ -1,7 +1,7 @@
 """
 What is left out of a fit together with a row: its group, its model, its source, or its release and all newer ones.
 
-Choices are made on groups (the inner folds), what is reported are the three others (the outer ones).
+Choices are made on groups (the inner folds). Every kind of folds is reported, the worst as the headline.
 """
 
 from __future__ import annotations

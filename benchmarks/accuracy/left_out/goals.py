@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.accuracy.left_out.folds import GROUP, KINDS, MODEL, SOFTWARE, SOURCE, HeldOut, as_held_out, is_newest
+from benchmarks.accuracy.left_out.folds import GROUP, KINDS, MODEL, SOFTWARE, HeldOut, as_held_out, is_newest
 from benchmarks.accuracy.left_out.intervals import Coverage, band, coverages, left_out_errors
 from benchmarks.accuracy.metrics import Errors, errors, grouped, memory_calls, ranking_summary, rankings
 from planner.measure.calibrate.constants import constants
@@ -94,25 +94,26 @@ def _families(rows: Sequence[Prediction], *, every: str) -> dict[str, list[Predi
 NEWEST_SOFTWARE = "newest software"
 
 
-def outer(figures: LeftOut, family: str) -> dict[str, tuple[float, int]]:
+def columns(figures: LeftOut, family: str) -> dict[str, tuple[float, int]]:
     """
-    A family's error, and of how many rows, by what was left out: a model, a source, the newest software.
+    Every printed error of a family, and its number of rows, by kind of folds, and of the newest software.
 
-    Over sources the mean is of their means; the newest software is of one source.
+    Over kinds of folds the mean is of the sources' means; the newest software is of one source.
     """
-    found = {}
-    for kind in (MODEL, SOURCE):
-        if family in figures.macro.get(kind, {}):
-            found[kind] = (figures.macro[kind][family], figures.num_rows[kind][family])
+    found = {
+        kind: (means[family], figures.num_rows[kind][family])
+        for kind, means in figures.macro.items()
+        if family in means
+    }
     if family in figures.newest:
         newest = figures.newest[family]
         found[NEWEST_SOFTWARE] = (newest.mean, newest.rows)
     return found
 
 
-def worst_outer(figures: LeftOut, family: str) -> tuple[str, float, int] | None:
-    """What left out makes a family's error largest, that error, and of how many rows it is: the headline."""
-    found = outer(figures, family)
+def worst_column(figures: LeftOut, family: str) -> tuple[str, float, int] | None:
+    """The headline of a family: its largest printed error, with the name of that column and its number of rows."""
+    found = columns(figures, family)
     worst = max(found, key=lambda kind: found[kind][0], default=None)
     return None if worst is None else (worst, *found[worst])
 
@@ -174,7 +175,7 @@ class Goal:
 
 LIMITS = {"dense": 0.05, "MoE and hybrid": 0.08}
 
-"""Of the mean over sources of the mean absolute error, the worst of what is left out."""
+"""Limits of the headline: the worst printed mean, every source weighing the same."""
 
 NEWEST_LIMIT = 0.08
 
@@ -213,8 +214,8 @@ def goals(
 
 def _time_goals(figures: LeftOut, models: Sequence[Prediction]) -> Iterator[Goal]:
     for family, limit in LIMITS.items():
-        worst = worst_outer(figures, family)
-        name = f"{family}, the worst of the outer folds"
+        worst = worst_column(figures, family)
+        name = f"{family}, the worst column"
         yield Goal(
             name=f"{name} ({worst[0]})" if worst else name,
             figure=worst[1] if worst else None,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.record import record
 from costmodel.strategy import DECISIONS
 
 MIB_BYTES = 2**20
@@ -24,7 +24,7 @@ MAX_MEBIBYTES = 2**40
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Candidates:
     """
     Complete strategies in the solver's integers, one per entry.
@@ -63,7 +63,7 @@ class Candidates:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Capacity:
     """
     Memory that a strategy may take, rounded down.

@@ -16,7 +16,6 @@ milliseconds. The caller reports the omitted strategies.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -28,8 +27,9 @@ from constraints.encoding import Candidates, Capacity
 from constraints.rule import Rule, sentence
 from constraints.rules import memory, topology
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.strategy import FLAGS
-from costmodel.tables import Facts, num_microbatches, signature, tabulate
+from costmodel.tables import Facts, distinct, num_microbatches, signature, tabulate
 
 MAX_CELLS = 2**14
 """Most combinations of values over which a rule is tabulated; a wider rule is posted in another way."""
@@ -45,7 +45,7 @@ Flags = NDArray[np.bool_]
 Variables = dict[str, cp_model.IntVar]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class CostTables:
     """
     Memory and step time of strategies, in two tables.
@@ -86,7 +86,7 @@ class CostTables:
     @property
     def domains(self) -> dict[str, Ints]:
         """Values of each decision that occur in the tables."""
-        return {name: np.unique(values) for name, values in (*self.combinations.items(), *self.others.items())}
+        return {name: distinct(values) for name, values in (*self.combinations.items(), *self.others.items())}
 
     def columns(self, names: Iterable[str]) -> dict[str, Ints]:
         """Return the values of some decisions: per combination if those hold them all, otherwise per strategy."""
@@ -97,7 +97,7 @@ class CostTables:
         return taken | {name: values for name, values in self.others.items() if name in wanted}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class JointModel:
     """
     A CP-SAT model with its variables.
@@ -127,7 +127,7 @@ class JointModel:
         self.model.add_forbidden_assignments(chosen, [tuple(values.values())]).with_name("another group is asked for")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Relation:
     """
     One rule's answers, tabulated over the values of its decisions.
@@ -364,7 +364,7 @@ def _narrow(
     """
     left = {name: _integers(name, values) for name, values in domains.items()}
     if any(DERIVED in _names(rule) for rule in rules):
-        left[DERIVED] = np.unique(_microbatches(facts, left))
+        left[DERIVED] = distinct(_microbatches(facts, left))
     relations, wide = [], []
     for rule in sorted(rules, key=lambda one: prod(len(left[name]) for name in _names(one))):
         values = {name: left[name] for name in _names(rule)}

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from constraints.cp_sat import cp_model
 from costmodel.models.patterns import LayerPattern
 from costmodel.record import record
+from costmodel.tables import distinct
 
 RANK_TICK_SECONDS = 1e-9
 
@@ -188,7 +189,7 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
     StageEncoding | None
         None where a rank has no option.
     """
-    if len(np.unique(options.rank)) < pipeline.pp:
+    if len(distinct(options.rank)) < pipeline.pp:
         return None
     model = cp_model.CpModel()
     classes = tuple(_classes(model, options, pipeline))

@@ -20,6 +20,7 @@ from costmodel.facts.workload import Workload
 from costmodel.lowering.framework import loss_of
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from costmodel.tables import distinct
 
 NUM_ACTIVE_CHUNKS = 3
 """Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
@@ -76,7 +77,7 @@ def hybrids_have_layers_on_every_rank(model: Model, *, pp: Ints, vocabulary: Int
     if not model.has_single_blocks:
         return True
     num_layers, num_mtp = model.num_layers, len(model.mtp_layers)
-    ranks = np.unique(np.minimum(pp, num_layers)).tolist()
+    ranks = distinct(np.minimum(pp, num_layers)).tolist()
     filled = [num for num in ranks if 0 not in layers_per_chunk(num_layers, num_chunks=num, mtp_layers=num_mtp)]
     dealt = np.isin(pp, filled) | np.not_equal(vocabulary, Vocabulary.ENDS)
     return np.less_equal(pp, num_layers) & dealt

@@ -297,7 +297,7 @@ def _alive_by_chunk(
     blocks = order(schedule, rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)
     stages = stages_of_rank(schedule, rank, pp=pp, vpp=vpp)
     alive = np.stack([_alive(blocks, of=blocks // num_microbatches == stage) for stage in stages], axis=1)
-    moments = np.unique(alive, axis=0)
+    moments = np.unique(alive, axis=0, return_index=True)[0]
     beaten = [(moments >= row).all(axis=1).sum() > 1 for row in moments]
     most: NDArray[np.int64] = moments[~np.array(beaten)]
     most.setflags(write=False)

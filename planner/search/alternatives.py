@@ -9,7 +9,7 @@ more than the first, and each still proves that it has nothing better.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import reduce
 from operator import add
 from typing import Any, Literal
@@ -18,6 +18,7 @@ import numpy as np
 
 from constraints.encoding import seconds_to_ticks
 from constraints.limits import Bound
+from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
@@ -39,7 +40,7 @@ ORDERED_ROWS = 64
 """Number of degree combinations whose lower bounds order the searches."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class AlternativeOutcome:
     """
     Result for one combination of settings.
@@ -77,7 +78,7 @@ class AlternativeOutcome:
         return "nothing faster" if self.fits_elsewhere else "nothing fits"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class JointOutcome:
     """
     The best strategies of all combinations of settings.
@@ -100,7 +101,7 @@ class JointOutcome:
     of_each: tuple[AlternativeOutcome, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Best:
     """A strategy of one combination of settings; the field order is the order of preference."""
 

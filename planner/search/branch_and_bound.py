@@ -16,7 +16,7 @@ are facts of the job; with them given, its total time grows with its step time.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from logging import DEBUG
 
@@ -35,6 +35,7 @@ from constraints.encoding import (
 from constraints.verdict import find_violations
 from costmodel.events import log_event
 from costmodel.pipelines.stages import settle_layout
+from costmodel.record import record
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
 from costmodel.step.step import FLOAT_NOISE, summed_seconds
 from costmodel.strategy import DECISIONS, Strategy
@@ -100,7 +101,7 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SearchStats:
     """
     Effort of the search.
@@ -146,7 +147,7 @@ class SearchStats:
     solve_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """
     Result of the search.

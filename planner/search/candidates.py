@@ -7,7 +7,7 @@ Costs are in the solver's integers. Strategies that no bound excludes go to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -26,6 +26,7 @@ from constraints.encoding import (
 from costmodel.lowering.layer import recomputes
 from costmodel.memory.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
 from costmodel.module_sets import memory_follows, needless_sets
+from costmodel.record import record
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, MODULES, OVERLAPS, Recompute
 from costmodel.tables import Facts, largest, tabulate
@@ -83,7 +84,7 @@ NeedlessFunction: TypeAlias = Callable[..., NDArray[np.bool_]]
 MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Memory:
     """
     Memory of strategies.
@@ -135,7 +136,7 @@ def least_memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Formulas:
     """
     Formulas that a search evaluates: the cost model's own, or others with valid bounds.
@@ -169,7 +170,7 @@ OWN = Formulas()
 """The cost model's own formulas."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Fits:
     """Masks of the strategies that fit by the memory rules, on the device and on the host."""
 
@@ -227,7 +228,7 @@ def memory_by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tupl
     ), split
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Pruned:
     """
     Numbers of strategies that were tabulated and left out before the solver, each by the first reason that applies.
@@ -260,7 +261,7 @@ class Pruned:
         return Pruned(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class CostTable:
     """
     Cost tables of rows of one problem's space.
@@ -525,7 +526,7 @@ def _any_of_each(table: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(table.reshape(len(table), -1).any(axis=1))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class CostedBlock:
     """
     Costs of the strategies of a box; every array has the shape of its rows and features.

@@ -13,7 +13,7 @@ search each is asked for a strategy faster than the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from math import prod
 
@@ -24,8 +24,9 @@ from constraints.encoding import TICK_SECONDS, concatenate_candidates
 from constraints.joint import JointModel, narrow_domains
 from constraints.rule import Rule
 from costmodel.events import log_event
+from costmodel.record import record
 from costmodel.strategy import DECISIONS, FLAGS, Strategy
-from costmodel.tables import tabulate
+from costmodel.tables import distinct, tabulate
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import text_of
 from planner.search import margin as tables
@@ -59,7 +60,7 @@ class Verdict(StrEnum):
     REFUTED = "refuted"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Certificate:
     """
     Answer of CP-SAT to the question for the fastest strategy that is no slower than an answer.
@@ -279,10 +280,8 @@ def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock
 
 def _possible_features(problem: Problem, rules: Sequence[Rule], rows: Columns, features: Columns) -> Columns:
     """Return the values of features that are possible with the values of the rows' degrees by each rule alone."""
-    degrees = {name: np.unique(values) for name, values in rows.items()}
-    left = narrow_domains(
-        problem.facts, rules, degrees | {name: np.unique(values) for name, values in features.items()}
-    )
+    degrees = {name: distinct(values) for name, values in rows.items()}
+    left = narrow_domains(problem.facts, rules, degrees | {name: distinct(values) for name, values in features.items()})
     return {name: values[np.isin(values, left[name])] for name, values in features.items()}
 
 
@@ -323,4 +322,4 @@ def all_values(problem: Problem) -> dict[str, Ints]:
     tp, cp, pp = (degrees[name] for name in ("tp", "cp", "pp"))
     following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
     degrees["dp"] = np.array([*np.maximum(following, 1).ravel().tolist(), *free_replicas(problem)])
-    return {name: np.unique(values).astype(np.int64) for name, values in (degrees | feature_values(problem)).items()}
+    return {name: distinct(values).astype(np.int64) for name, values in (degrees | feature_values(problem)).items()}

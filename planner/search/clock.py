@@ -7,7 +7,9 @@ Limits are processor time, so that a busy machine does not change an answer. Tim
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from costmodel.record import record
 
 LONGEST_WALL = 4.0
 """Seconds on the wall for each second of a limit; a process that gets less of a processor is cut short."""
@@ -17,7 +19,7 @@ class OutOfTimeError(Exception):
     """Time ran out; the caller reports the incomplete result."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Clock:
     """
     A running time limit.

@@ -7,13 +7,14 @@ Complete a strategy that is given in part: a search chooses the open decisions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from constraints.limits import limit_rules
 from constraints.rule import sentence
 from costmodel.errors import SpecError, alternatives
+from costmodel.record import record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
@@ -59,7 +60,7 @@ class CompletedBy(StrEnum):
     NO_PLAN = "no_plan"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Completed:
     """
     A whole strategy.

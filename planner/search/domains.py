@@ -29,7 +29,7 @@ from costmodel.strategy import (
     TokenDispatcher,
     Vocabulary,
 )
-from costmodel.tables import Facts
+from costmodel.tables import Facts, distinct
 from planner.jobs.problem import Problem
 from planner.uncertainty.evidence.features import FEATURES as PROVABLE
 from planner.uncertainty.evidence.features import evidence_for
@@ -70,7 +70,7 @@ def row_domains(problem: Problem) -> Columns:
 
 def default_microbatch_groups(pp: NDArray[np.int64]) -> Columns:
     """Return the values of ``group`` that the job does not limit: the number of pipeline ranks, or 1."""
-    return {"group": np.unique([1, *pp.tolist()])}
+    return {"group": distinct([1, *pp.tolist()])}
 
 
 def free_replicas(problem: Problem) -> tuple[int, ...]:

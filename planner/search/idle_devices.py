@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from constraints.encoding import seconds_to_ticks
+from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
 from planner.jobs.problem import Problem
 from planner.search.alternatives import (
@@ -35,7 +36,7 @@ from planner.search.domains import least_nodes, limit_nodes, may_leave_idle, sma
 from planner.search.incumbents import NO_RIVALS, Rivals
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class FewerDevices:
     """
     Results for smaller numbers of devices than the job's own.

@@ -9,6 +9,7 @@ from math import ceil
 import numpy as np
 
 from constraints.encoding import MAX_TICKS, Candidates
+from costmodel.record import record
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
 from planner.search.candidates import Ints, sort_by_preference
 from planner.search.space import strategy_of
@@ -42,7 +43,7 @@ class Found:
         return replace(strategy_of(dict(zip(DECISIONS, self.values, strict=True))), layout=self.layout)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Rivals:
     """
     Best ticks of each group that other searches for the same job have found; slower strategies are not needed.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from constraints.rule import Rule, sentence
 from constraints.verdict import find_violations
+from costmodel.record import record
 from costmodel.step.layouts import strategy_cost, strategy_seconds
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
@@ -26,7 +26,7 @@ MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class CandidateListReport:
     """
     Possible and impossible rows of a list.

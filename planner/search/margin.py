@@ -9,13 +9,14 @@ limits exclude them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from constraints.encoding import MAX_MEBIBYTES, MAX_TICKS, Candidates, Capacity, concatenate_candidates
 from constraints.joint import CostTables, JointModel, joint_model
+from costmodel.record import record
 from costmodel.strategy import OVERLAPS
 from planner.jobs.problem import Problem
 from planner.search.candidates import CostTable, Ints, capacity
@@ -42,7 +43,7 @@ class TooManyStrategiesError(Exception):
     """The model would have more strategies than allowed."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Margin:
     """
     Strategies of a job with steps up to a cut.

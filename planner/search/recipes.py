@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, log2
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from constraints.verdict import find_violations, violated_by_ranks
 from costmodel.catalog.releases import release_of
 from costmodel.errors import PlanningError, SpecError
 from costmodel.models.patterns import shape_of
+from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
@@ -46,7 +47,7 @@ OF_OFFLOAD = "offloaded_layers"
 """Setting that belongs to activation offload; without it the layout differs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class PublishedLayout:
     """
     A published recipe for a job.

@@ -9,7 +9,7 @@ the fastest strategy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from constraints.cp_sat import cp_model
 from constraints.encoding import MIB_BYTES, TICK_SECONDS, seconds_to_ticks
 from constraints.rule import every
+from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import DECISIONS, Recompute, Sharding, Strategy
 from costmodel.tables import tabulate
@@ -60,7 +61,7 @@ Amount = Callable[[Problem, Mapping[str, Any]], Any]
 # --- the order ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Criterion:
     """
     One criterion of the order: a number, the less the better.
@@ -202,7 +203,7 @@ ORDER: tuple[Criterion, ...] = (
 # --- the recommendation ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Preference:
     """
     A criterion by which the recommended plan is better than the fastest one.
@@ -223,7 +224,7 @@ class Preference:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Recommendation:
     """
     The recommended plan: the first in the order, among all plans nearly as fast as the fastest.
@@ -256,7 +257,7 @@ class Recommendation:
         return self.strategy == self.fastest and self.problem.settings == self.fastest_problem.settings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Candidate:
     """A strategy with its amount by each criterion, its step in ticks, and its device memory."""
 

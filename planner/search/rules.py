@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,6 +20,7 @@ from constraints.rules import topology
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import lacks
 from costmodel.lowering.layer import recomputes
+from costmodel.record import record
 from costmodel.step.estimate import Estimate
 from costmodel.strategy import (
     GRAPH_MODULES,
@@ -112,7 +112,7 @@ SEARCH_BOUNDS: dict[str, Rule] = {
 """Bounds that the search adds by default, by the decision whose pin or allow lifts the bound."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Rules:
     """
     Rules of a problem, by their inputs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from constraints.verdict import find_violations
 from costmodel.errors import SpecError, alternatives
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import lacks
+from costmodel.record import record
 from costmodel.strategy import (
     DECISIONS,
     DEGREES,
@@ -46,7 +47,7 @@ UNLIKE = StageLayout(
 """Custom pipeline layout whose stages differ in more than their layers."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Unplanned:
     """Strategy for a job without its costs, in the place of a plan where only answers of targets are needed."""
 
@@ -263,7 +264,7 @@ def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
     return SpecError("strategy", f"{answers.target} cannot run this strategy:{text}\n{end}")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Complaints:
     """Number of refusals and broken rules of a strategy, the refused decisions, and the decisions of broken rules."""
 

@@ -9,7 +9,7 @@ strategy and are left to the solver.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from constraints.conflict import Classes
 from constraints.rule import Rule
+from costmodel.record import record
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
@@ -43,7 +44,7 @@ TIME_ONLY = ("token_dispatcher", "cuda_graphs", *OVERLAPS)
 """Features that change time alone where the memory has no axis for them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Space:
     """
     Rows of degrees, and the features of each.
@@ -149,7 +150,7 @@ def _is_part_of_another(index: int, sets: Sequence[int], tables: Sequence[bytes]
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class CandidateBlock:
     """
     Some rows, and the smallest table of features that covers them.
@@ -237,7 +238,7 @@ class CandidateBlock:
         return spread(self.degrees, self.features)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class FeatureSplit:
     """
     The features in two parts: modes, which change memory, and overlaps and the like, which change time alone.

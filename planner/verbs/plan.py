@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from costmodel.models.flops import (
     tokens_per_second_per_device,
     utilization_fraction,
 )
+from costmodel.record import record
 from costmodel.reliability import scale_reliability
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
@@ -307,7 +308,7 @@ MAX_BYTES = 2**28
 HINT = "Make one with: planner plan JOB.yaml --format json -o plan.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class SavedPlan:
     """
     A plan of a report.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from constraints.stages import RANK_TICK_SECONDS, Chunks, Ints, Pipeline, StageO
 from costmodel.facts.model import Model
 from costmodel.models.patterns import LayerPattern, layer_pattern
 from costmodel.pipelines.stages import activation_imbalance, layers_of_each_kind
+from costmodel.record import record
 from costmodel.step.layouts import (
     Contents,
     contents_bytes,
@@ -32,7 +32,7 @@ Mode = tuple[int, bool]
 """Recomputation of a rank's layers, and the flag of activation offload."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class RankChoices:
     """
     Possible contents of ranks, one per entry, shape (A,); ranks ascend.
@@ -248,7 +248,7 @@ NOT_IN_UPDATE = (*OVERLAPS, "mbs", "sequence_parallel", "token_dispatcher", "cud
 """Decisions on which a rank's passes, its memory, the time after its last pass, and its update do not depend."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class Costs:
     """
     Costs of every content in pipelines of one shape: (C, A).

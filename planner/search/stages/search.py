@@ -9,7 +9,7 @@ fit. If that bound is below the best strategy so far, CP-SAT divides the layers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from constraints.encoding import MAX_TICKS, TICK_SECONDS, seconds_to_floor_ticks
 from constraints.stages import RANK_TICK_SECONDS, Pipeline, encode_stages, objective, options_of_dealings
 from costmodel.facts.model import Model
 from costmodel.models.patterns import LayerPattern, layer_pattern
+from costmodel.record import record
 from costmodel.step.layer import layer_parts
 from costmodel.step.layouts import (
     PER_RANK,
@@ -67,7 +68,7 @@ NOTHING_AGAIN = {"recompute": np.int64(Recompute.NONE), "activation_offload": np
 BALANCE = tuple(field.name for field in fields(Balance))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class StageSearchStats:
     """
     Effort of a search over uneven stages.
@@ -111,7 +112,7 @@ class Run(Protocol):
         """Keep a strategy."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Outer:
     """
     A combination of decisions for the whole pipeline, and the possible modes of its ranks.
@@ -130,7 +131,7 @@ class _Outer:
     pipeline: Pipeline
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True, slots=True)
 class _Inner:
     """One combination with the possible contents of its ranks."""
 

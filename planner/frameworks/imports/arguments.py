@@ -17,7 +17,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.forks.words import DEEPSPEED, model_entries, translate_to_megatron
-from planner.frameworks.imports.named import default_vocabulary, vocabulary_of
+from planner.frameworks.imports.named import ARCHITECTURE, default_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
 from planner.frameworks.shell.text import strip_unknown, unknown, unknown_names, write_unknowns
@@ -139,6 +139,8 @@ def megatron_job(
     if "training.tokens" not in entries:
         _add_length(found)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
+    if "model" in entries and (idle := sorted(ARCHITECTURE & {*found.values})):
+        found.notes.append(f"Ignored (the model that is named counts): {', '.join(idle)}.")
     try:
         imported = _import_on_release(found, entries, environment)
     except SpecError as error:
@@ -146,7 +148,22 @@ def megatron_job(
             raise
         hint = f"{error.hint} Options that are not known here may say it: {', '.join(found.strangers)}.".strip()
         raise SpecError(error.where, error.problem, hint) from None
-    return Imported(document=imported.document, notes=(*imported.notes, *found.notes))
+    return Imported(document=imported.document, notes=(*imported.notes, *found.notes, *_note_environment(environment)))
+
+
+KERNELS = re.compile(r"(NVTE|UB|HSA|NCCL|RCCL|HCCL|TORCH_NCCL|CUDA_DEVICE|CUDA_SCALE|CUDA_GRAPHS)_\w+")
+"""Variables of the environment that choose kernels, streams and channels of communication."""
+
+ADDRESSES = re.compile(
+    r"\w*_(DEBUG\w*|\w*IFNAME|HCA|GID_INDEX|\w*TIMEOUT\w*|TC|SL|\w*HEARTBEAT\w*|TRACE\w*|DUMP\w*|LOG\w*)"
+)
+"""Variables among them that only say where and how messages go."""
+
+
+def _note_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a note on variables that may change the speed, and that are not read."""
+    if names := [name for name in environment if KERNELS.fullmatch(name) and not ADDRESSES.fullmatch(name)]:
+        yield f"Not costed, of the environment: {', '.join(sorted(names))}."
 
 
 def model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:

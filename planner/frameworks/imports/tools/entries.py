@@ -164,9 +164,13 @@ def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
     tp, pp, cp = (degree(strategy.setdefault(name, 1), f"strategy.{name}") for name in ("tp", "pp", "cp"))
     dp = max(1, degree(document["cluster"]["num_devices"], "cluster.num_devices") // (tp * pp * cp))
     strategy.setdefault("dp", dp)
-    strategy |= {"sharding": "none", "dp_overlap": False} if dp * cp == 1 else {}
-    strategy |= {"sequence_parallel": tp > 1 and strategy.get("sequence_parallel", False)}
-    strategy |= {"tp_overlap": False} if tp == 1 else {}
+    lonely = {"sharding": "none", "dp_overlap": False} if dp * cp == 1 else {}
+    lonely |= {"sequence_parallel": False, "tp_overlap": False} if tp == 1 else {}
+    idle = [
+        meaning.keys.get(f"strategy.{name}", name) for name in lonely if strategy.get(name) not in (None, lonely[name])
+    ]
+    strategy |= {"sequence_parallel": False, **strategy, **lonely}
+    remarks = [f"Ignored (one rank has nobody to share with): {', '.join(idle)}."] if idle else []
     if "partition" in given and pp > 1 and isinstance(model, dict) and "layout" not in strategy:
         layers = degree(model.get("num_layers"), "num_layers")
         strategy["layout"] = {"layers": _deal_layers(text_of(given["partition"]), layers, pp)}
@@ -176,7 +180,7 @@ def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
     try:
         _settle_batches(file, strategy, training, given)
         _add_tokens(training, given)
-        return complete_job(document, [*release, *other, *meaning.notes], said=said)
+        return complete_job(document, [*release, *other, *meaning.notes, *remarks], said=said)
     except SpecError as error:
         raise SpecError(meaning.keys.get(error.where, error.where), error.problem, error.hint) from None
 

@@ -44,6 +44,14 @@ SCRIPTS = {
     "environment": "A=1 show x\nexport B=2 C=3\nshow $B$C",
     "quotes": 'show "a\\"b" a\\ b $\'c\\td\' "\\$x" \'\' ""',
     "commands": "A=$(echo 4)\nshow $A `echo 5` $(expr 2 \\* 3)",
+    "options in commands": 'A=`echo "--tp 2 --pp 4"`\nB=$(echo "--x  1" -n)\nshow $A $B'
+    ' "$(echo -n -e "a\\tb")" "$(echo -nx)"',
+    "formats": "printf -v A '%s=%d ' a 1 b 2; show $A \"$(printf '%04d|%-4s|%3s%%' 7 ab c)\" $(printf '%s\\n' x y)",
+    "texts that are read": 'read TP PP REST <<< "2  4 8 x"; show $TP $PP "$REST"\n'
+    'IFS=, read -ra P <<< "2,4,"; show ${P[@]} ${#P[@]}\n'
+    'IFS=: read -r A B <<< " a:b:c"; show "$A" "$B"; read -r -d "" C D <<EOF\n1 2\n3\nEOF\nshow $C "$D"\n'
+    "mapfile -t M <<< $'x y\\nz'; show ${#M[@]} \"${M[0]}\"\n"
+    'read A B <<< ""; show "$A" "$B" end; IFS= read E <<< " e "; show "$E"',
     "indirect": "A=B\nB=7\nshow ${!A}",
     "continued before the closing mark": 'A=" \\\n  --a ${X:-1} \\\n"\nB=" \\\n    "\nshow $A $B "$A"',
     "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",

@@ -102,9 +102,7 @@ class Understood:
         return self.number("--pipeline-model-parallel-size", 1) * lcm(dense, experts)
 
 
-def megatron_job(
-    words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str], *, uses: Mapping[str, list[int]]
-) -> Imported:
+def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
     """
     Import a command line of Megatron-LM.
 
@@ -116,15 +114,13 @@ def megatron_job(
         Entries of the job as ``key=value``.
     environment
         Known environment variables.
-    uses
-        Lines on which the script uses unknown variables.
 
     Raises
     ------
     SpecError
         If a required value is unknown, if an option may be misspelled, or as ``from_megatron_lm``.
     """
-    found = require_known(words, uses)
+    found = require_known(words)
     entries = dict(entry.partition("=")[::2] for entry in overrides)
     _refuse_word_pieces(found)
     if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
@@ -298,9 +294,9 @@ def _least_values(name: str, kind: str) -> int:
     return int(nargs) if nargs.isdecimal() else 1
 
 
-def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Understood:
+def require_known(words: Sequence[str], variables: Variables | None = None) -> Understood:
     """
-    Read options, and refuse unknown values of options that planning needs.
+    Read options, and refuse unknown values of options that planning needs; the script's variables say what to give.
 
     Raises
     ------
@@ -308,7 +304,7 @@ def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Unders
         If such a value is unknown; names the variables and the lines that use them.
     """
     found = understand(words)
-    _refuse_missing(found, uses)
+    _refuse_missing(found, variables or Variables({}))
     return found
 
 
@@ -348,14 +344,14 @@ def _refuse_word_pieces(found: Understood) -> None:
         raise SpecError(f"{WHERE}.--vocab-file", problem)
 
 
-def _refuse_missing(found: Understood, uses: Mapping[str, list[int]]) -> None:
+def _refuse_missing(found: Understood, variables: Variables) -> None:
     if not found.missing:
         return
     names = list(dict.fromkeys(name for needed in found.missing.values() for name in needed))
-    parts = [f"{options_needing(found, name)} {_label(name)}{_lines(uses.get(name, ()))}" for name in names]
-    settable = [name for name in names if name.isalnum() or name.isidentifier()]
-    hint = f"Say {'it' if len(names) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
-    others = "" if len(settable) == len(names) else f" {_unread(names)}: give the variable that takes it."
+    parts = [f"{options_needing(found, name)} {_label(name)}{_lines(variables.uses.get(name, ()))}" for name in names]
+    settable = list(dict.fromkeys(filter(None, map(variables.holder, names))))
+    hint = f"Say {'it' if len(settable) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
+    others = "" if all(map(variables.holder, names)) else f" {_unread(names)}: give the variable that takes it."
     raise SpecError(WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others)
 
 

@@ -260,7 +260,7 @@ def _import_model_arguments(
         fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
         return bridge_job(fields, "", overrides, dict(given))
     own = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, Mapping) else {}
-    return megatron_job(list(model_words(arguments, given)), overrides, {**own, **given}, uses={})
+    return megatron_job(list(model_words(arguments, given)), overrides, {**own, **given})
 
 
 # --- scripts -----------------------------------------------------------------------------------------------
@@ -289,11 +289,11 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
         return _import_bridge(launch, folder, overrides, notes)
     if "--yaml-cfg" in launch.words:
         return _import_yaml_file(launch, folder, overrides, notes, option_value(launch.words, ("--yaml-cfg",)))
-    needed = require_known(launch.words, script.variables.uses).least_devices()
+    needed = require_known(launch.words, script.variables).least_devices()
     alone = launch.devices.source == LONE and needed > 1
     with_devices, more = _add_devices(Devices() if alone else launch.devices, overrides)
     try:
-        imported = megatron_job(launch.words, with_devices, launch.environment, uses=script.variables.uses)
+        imported = megatron_job(launch.words, with_devices, launch.environment)
     except SpecError as error:
         if error.where not in ("cluster.num_devices", "strategy.ep") or not more or error.hint:
             raise

@@ -21,7 +21,7 @@ from costmodel.validation import shown
 from planner.frameworks.shell.conditions import Verdict, decide, decide_number
 from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
 from planner.frameworks.shell.variables import Value, Variables
-from planner.frameworks.shell.words import Words, line_of, source_of
+from planner.frameworks.shell.words import Words, line_of, said_by, source_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -47,6 +47,34 @@ def read_names(words: Sequence[str]) -> list[str]:
         elif re.fullmatch(r"[A-Za-z_]\w*", word):
             names.append(word)
     return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
+
+
+def read_values(words: Sequence[str], text: str, separators: str) -> Iterator[tuple[str, Value]]:
+    """
+    Yield the variables that a command sets to parts of its input, with their values; none where that is not certain.
+
+    >>> list(read_values(["read", "-r", "TP", "PP"], "2 4 x", " ")), list(read_values(["read", "-ra", "P"], "2,4", ","))
+    ([('TP', '2'), ('PP', '4 x')], [('P', ['2', '4'])])
+    """
+    names, flags = read_names(words), "".join(word[1:] for word in words[1:] if word.startswith("-"))
+    if set(flags) - {*"rstead"} or (set(flags) & {*"d"} and not {*words} & {"''", '""', ""}):
+        return
+    if words and words[0] != "read":
+        yield from ((name, text.rstrip("\n").split("\n")) for name in names if "t" in flags)
+        return
+    line = text if "d" in flags else text.split("\n")[0]
+    blanks, signs = (re.escape("".join(one for one in separators if one.isspace() == kind)) for kind in (True, False))
+    space = f"[{blanks}\\n]" if blanks else r"\n"
+    line = re.sub(f"^{space}+|{space}+$", "", line)
+    if len(names) == 1 and "a" not in flags:
+        yield names[0], line
+    elif names and not unknown_names(line):
+        apart = f"{space}*[{signs}]{space}*|{space}+" if signs else f"{space}+"
+        parts = re.split(apart, line, maxsplit=0 if "a" in flags else len(names) - 1) if line else []
+        if "a" in flags:
+            yield names[0], parts[:-1] if parts[-1:] == [""] else parts
+        else:
+            yield from zip(names, [*parts, *[""] * len(names)], strict=False)
 
 
 def script_place(words: Sequence[str]) -> int | None:
@@ -616,10 +644,7 @@ class _Follower:
             verdict = self._words(words, self._line(node))
             for child in node.named_children:
                 if child.type == "herestring_redirect":
-                    text = "".join(self.words.value(one) for one in child.named_children)
-                    self._feed(words, text, child)
-                    if words[:1] == ("read",) and len(read := read_names(words)) == 1 and "-a" not in words:
-                        self.script.variables.assign(read[0], text.strip(" \t\n").split("\n")[0], source="")
+                    self._feed(words, "".join(self.words.value(one) for one in child.named_children), child)
             return verdict
         finally:
             if words:
@@ -660,7 +685,9 @@ class _Follower:
         if name in ("source", "."):
             return self._source(words, line)
         if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 1:
-            self.script.variables.assign(arguments[1], self.script.variables.missing(arguments[1], line), source="")
+            said = said_by(["printf", *arguments[2:]])
+            value = self.script.variables.missing(arguments[1], line) if said is None else said
+            self.script.variables.assign(arguments[1], value, source="")
             return Verdict(True, True)
         if name in ("echo", "printf"):
             self.said = write_unknowns(" ".join(arguments))[:200]
@@ -742,14 +769,14 @@ class _Follower:
     def _run_redirects(self, node: Node) -> Verdict:
         body = node.child_by_field_name("body")
         verdict = self._do(body) if body is not None else Verdict(True, True)
-        name = body.child_by_field_name("name") if body is not None else None
-        words = [source_of(name)] if name is not None else []
+        is_command = body is not None and body.type == "command"
+        words = [source_of(part) for part in body.named_children] if is_command and body is not None else []
+        if body is not None and any(part.type == "variable_assignment" for part in body.named_children):
+            words = [] if set(READERS) & {*words} else words[1:]  # IFS of one command is gone by then
         for redirect in node.children_by_field_name("redirect"):
             if redirect.type == "heredoc_redirect":
                 text = self.words.document(redirect)
                 self.script.files |= dict.fromkeys(self._output_files(node, redirect), text)
-                if words[:1] == ["read"] and body is not None:
-                    self.script.variables.assign(source_of(body.named_children[-1]), text, source="")
                 self._feed(words, text, redirect)
                 self._all([one for one in redirect.named_children if one.type in ("pipeline", "list", "command")])
         return verdict
@@ -759,7 +786,9 @@ class _Follower:
         return [self.words.value(targets(one)[0]) for one in redirects]
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
-        """Run the input of a shell, a batch system or a file of commands; input of other programs is data."""
+        """Run the input of a shell, a batch system or a file of commands, and set what a command reads of it."""
+        for name, value in read_values(words, text, str(self.script.variables.get("IFS"))):
+            self.script.variables.assign(name, value, source="")
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
             self.feeds += 1
             try:

@@ -61,7 +61,7 @@ def import_nested_job(
     flat = {name: resolve(value, name, content, {}) for name, value in _flat(content)}
     if any(isinstance(content.get(section), Mapping) for section in MEGATRON):
         meaning = meaning_of("megatron_yaml", _short(flat), section="")
-        imported = megatron_job(meaning.words, overrides, {}, uses={})
+        imported = megatron_job(meaning.words, overrides, {})
         return Imported(document=imported.document, notes=(*meaning.notes, *imported.notes))
     texts = {name: _text(value) for name, value in flat.items() if not name.endswith(OF_OBJECTS)}
     config = _section(content, "model", "config")

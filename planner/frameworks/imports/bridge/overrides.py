@@ -190,7 +190,7 @@ def bridge_job(
     notes += release_assumed(release, overrides)
     entries.setdefault("cluster.framework", release)
     rest = [f"{key}={value}" for key, value in entries.items()]
-    imported = megatron_job([*architecture, *words], rest, environment, uses={})
+    imported = megatron_job([*architecture, *words], rest, environment)
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")

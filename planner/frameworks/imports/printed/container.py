@@ -93,7 +93,7 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
         *([] if any(entry.startswith("cluster.framework=") for entry in overrides) else [_framework()]),
         *overrides,
     ]
-    imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), entries, {}, uses={})
+    imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), entries, {})
     notes = list(release_assumed(newest("megatron-bridge-"), overrides))
     length, data = found.get("seq_length"), content.get("dataset")
     given = data.get("sequence_length", data.get("seq_length")) if isinstance(data, Mapping) else None

@@ -147,7 +147,7 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
     """
     texts = whole_arguments(content, source)
     entries = entries_of(texts, text)
-    imported = megatron_job(words_of(texts), [*_entry_words(entries), *overrides], {}, uses={})
+    imported = megatron_job(words_of(texts), [*_entry_words(entries), *overrides], {})
     return Imported(document=imported.document, notes=(*_replacement_notes(entries, overrides), *imported.notes))
 
 

@@ -37,7 +37,7 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
     """Import options of Megatron-LM and entries, overridden by those of the command; errors name the tool's key."""
     own = [f"{name}={text_of(value)}" for name, value in meaning.entries.items() if file.says(name) is None]
     try:
-        imported = megatron_job(meaning.words, [*own, *file.overrides], variables, uses={})
+        imported = megatron_job(meaning.words, [*own, *file.overrides], variables)
     except SpecError as error:
         key = meaning.keys.get(error.where.removeprefix("arguments."), error.where)
         raise SpecError(key, error.problem, error.hint) from None

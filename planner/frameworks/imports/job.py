@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +35,9 @@ from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, 
 from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
 from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
+from planner.frameworks.imports.printed.checkpoint import arguments_inside, is_checkpoint, text_beside
 from planner.frameworks.imports.printed.container import container_job, is_container
-from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, text_of_checkpoint, titan_job
+from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, titan_job
 from planner.frameworks.imports.printed.names import is_arguments
 from planner.frameworks.imports.published.modelzoo import choose_launch, zoo_job
 from planner.frameworks.imports.published.performance import find_published, recipe_job
@@ -84,11 +87,10 @@ def import_job(
         If it is no such file, lacks a value that planning needs, or is of an unknown model.
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
-    place, variables = text_of_checkpoint(Path(path)), dict(given or {})
-    if place != Path(path):
-        imported = import_job(place, overrides, given)
-        return Imported(document=imported.document, notes=(f"Read from {place}, beside the pickles.", *imported.notes))
-    is_log = place.suffix.lower() in LOGS
+    place, variables = Path(path), dict(given or {})
+    if is_checkpoint(place):
+        return _import_checkpoint(place, overrides, given)
+    is_log = LOGS.search(place.name.lower()) is not None
     text = _text_of_log(place) if is_log else read_text(place)
     match place.suffix.lower():
         case ".toml":
@@ -116,16 +118,31 @@ def import_job(
         raise SpecError(error.where, error.problem, f"{error.hint} {LOG}".strip(), error.place) from None
 
 
-LOGS = (".log", ".out", ".err")
+def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
+    """Import text beside a checkpoint's pickles, else what is in its zip; a note names the file."""
+    beside = text_beside(path)
+    if beside is not None:
+        imported, note = import_job(beside, overrides, given), f"Read from {beside}, beside the pickles."
+    else:
+        file, content = arguments_inside(path)
+        note = f"Read from {file}, which is not loaded."
+        is_whole = is_container(content)
+        imported = (
+            container_job(content, overrides, str(file)) if is_whole else arguments_job(content, str(file), overrides)
+        )
+    return Imported(document=imported.document, notes=(note, *imported.notes))
+
+
+LOGS = re.compile(r"\.(log|out|err)(\.gz)?$")
 MOST_OF_A_LOG = 64 << 20
 
 
 def _text_of_log(path: Path) -> str:
     """Read a log, with another sign for bytes that are no text; UTF-16 as it says itself."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MOST_OF_A_LOG + 1)
-    except OSError:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            content: bytes = stream.read(MOST_OF_A_LOG + 1)
+    except (OSError, EOFError, zlib.error):
         return read_text(path)
     if len(content) > MOST_OF_A_LOG:
         raise SpecError(str(path), f"is larger than {MOST_OF_A_LOG >> 20} MiB.", "Give its first minute.")

@@ -208,6 +208,13 @@ def test_a_bad_substitution_is_no_bash():
         follow('A=1\nshow "--x ${A|}"')
 
 
+def test_a_value_that_a_script_inside_lacks_has_the_line_that_starts_it():
+    """Lines of the other file would be looked for in this one."""
+    script = follow("A=1\n\nbash inner.sh\nrun $X", find=lambda name: "run $X" if name == "inner.sh" else None)
+
+    assert script.variables.uses["X"] == [3, 4]
+
+
 def test_other_scripts_are_found_by_their_name():
     """What a sourced one sets counts; what one that runs sets does not."""
     others = {"common.sh": "A=1", "run.sh": "A=2\ntrain $A $1"}

@@ -342,12 +342,13 @@ class _Follower:
         root = parse(text)
         self.script.variables.own |= find_assignments(root)
         before, self.first_line = self.first_line, first_line
+        self.script.variables.outer_line = first_line
         self.depth += 1
         try:
             self._each(root)
         finally:
             self.depth -= 1
-            self.first_line = before
+            self.first_line = self.script.variables.outer_line = before
 
     def _line(self, node: Node) -> int:
         return self.first_line or line_of(node)

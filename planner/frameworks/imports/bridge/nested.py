@@ -57,6 +57,8 @@ def import_nested_job(
     SpecError
         If an entry that decides a degree, a batch, the precision or the recomputation is missing or unknown.
     """
+    if isinstance(content.get("model"), list):
+        raise SpecError("model", f"expected a mapping, got {shown(content['model'])}.")
     content, notes = _sort_into_sections(content)
     flat = {name: resolve(value, name, content, {}) for name, value in _flat(content)}
     if any(isinstance(content.get(section), Mapping) for section in MEGATRON):

@@ -51,7 +51,7 @@ def neox_job(file: File) -> Imported:
     number = [flat.get(name) for name in ("num_nodes", "num_gpus")]
     if all(isinstance(one, int) and one > 0 for one in number):
         entries["cluster.num_devices"] = prod(number)
-    if "strategy.mbs" not in entries:
+    if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
     newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]
     meaning.notes += [f"{meaning.keys[name]}: a key since 2024, costed on gpt-neox-2.0." for name in newer]
@@ -199,6 +199,8 @@ def _settle_batches(file: File, strategy: dict[str, Any], training: dict[str, An
         strategy["mbs"] = max(1, batch // (steps * dp))
     if "mbs" not in strategy:
         return
+    if batch is None and "accumulation" not in given:
+        raise SpecError("training.global_batch_size", "is not said.", "Add training.global_batch_size=1024.")
     product = degree(strategy["mbs"], "strategy.mbs") * steps * dp
     free = any(file.says(name) for name in ("strategy.mbs", "training.global_batch_size"))
     if training.setdefault("global_batch_size", product) != product and "accumulation" in given and not free:

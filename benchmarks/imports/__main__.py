@@ -32,7 +32,7 @@ from planner import import_job
 from planner.frameworks.imports.bridge.library import recipe_names
 from planner.frameworks.imports.bridge.overrides import bridge_job
 
-DEVICE_COUNTS = (None, 8, 64, 256, 1024, 2048)
+DEVICE_COUNTS = (None, 8, 64, 256, 512, 1024, 2048)
 """Devices that are tried, the script's own first."""
 
 UNKNOWN = (

@@ -181,12 +181,6 @@ def test_hybrid_sharding_is_over_a_node():
             "recipe: of llama3-405b on h200 in mxfp8 is not known here.*known are: b200 in bf16",
         ),
         (
-            "recipe.sh",
-            ["cluster.device=gb200"],
-            {"GPU_TYPE": "gb200", "NUM_GPUS": "256", "DTYPE": "fp8_ds"},
-            "is known of megatron-bridge-25.09, not of megatron-bridge-26.04.01, which may have another layout",
-        ),
-        (
             "zero3.json",
             ["cluster.num_devices=8", "model=llama3-8b"],
             {},

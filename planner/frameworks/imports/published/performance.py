@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -88,14 +88,9 @@ def recipe_job(
     publishers = (SOURCE, DGXC) if any("LLMB_" in word for word in words) else (SOURCE,)
     found = named or _recipe(document, entries, variant, publishers)
     document, remarks = _apply_recipe(document, found)
-    software = entries.get("cluster.framework", document["cluster"]["framework"])
-    release = release_of(software)
-    if found is not None and release is not None and found is not named and not _has_release(found, release):
-        later = [name for name in found.releases if found.framework(name).number > release.number]
-        nearest = f"{STACK}-{(later or found.releases[-1:])[0]}"
-        remarks.append(f"{software} has no recipe of this: taken is that of {nearest}, which may have another layout.")
-    if found is not None and variant not in ("", _variant(found)):
-        remarks.append(f"No variant {variant} of it is known of this release: {found.name} is taken.")
+    if found is not None and found is not named:
+        software = entries.get("cluster.framework", document["cluster"]["framework"])
+        remarks += _compare_recipe(found, software, variant)
     document["model"] = _change_model(document["model"], given)
     _apply(document, given)
     document = prepare_job(document, overrides)
@@ -107,6 +102,17 @@ def recipe_job(
         )
     said = [] if "FW_VERSION" in environment or named else release_assumed(document["cluster"]["framework"], overrides)
     return complete_job(document, [*notes, *said, *remarks])
+
+
+def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]:
+    """Yield a note on another release, and on another variant than those that are asked for."""
+    release = release_of(software)
+    if release is not None and not _has_release(found, release):
+        later = [name for name in found.releases if found.framework(name).number > release.number]
+        nearest = f"{STACK}-{(later or found.releases[-1:])[0]}"
+        yield f"{software} has no recipe of this: taken is that of {nearest}, which may have another layout."
+    if variant not in ("", _variant(found)):
+        yield f"No variant {variant} of it is known of this release: {found.name} is taken."
 
 
 def _change_model(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:

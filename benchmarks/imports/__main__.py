@@ -65,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="published scripts and configurations, a folder for each kind")
     parser.add_argument("--mutations", type=int, default=0, metavar="N", help="import N mutated files instead")
+    parser.add_argument("--seed", type=int, default=52, help="of the mutations")
     parser.add_argument("--bash", action="store_true", help="compare mutated scripts with Bash, in a container")
     parser.add_argument("--dropped", action="store_true", help="look for keys that are dropped in silence instead")
     given = parser.parse_args()
@@ -72,7 +73,7 @@ def main() -> int:
     if given.dropped:
         return dropped.report(folder)
     if given.mutations:
-        return mutations.run(folder, given.mutations, bash=given.bash)
+        return mutations.run(folder, given.mutations, seed=given.seed, bash=given.bash)
     compared = list(expected.outcomes(folder)) if (folder / expected.TABLE).exists() else []
     apart = {outcome.folder for outcome in compared} | {printed.FOLDER}
     kinds = [kind for kind in sorted(folder.iterdir()) if kind.is_dir() and kind.name not in apart]

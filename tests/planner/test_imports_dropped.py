@@ -149,3 +149,35 @@ def test_a_key_that_is_dropped_in_silence_is_found(tmp_path, monkeypatch):
 
     monkeypatch.setattr("benchmarks.imports.dropped.import_job", lambda *given: Silent(import_job(*given)))
     assert list(find_silent(path, [DEVICE], {})) == ["--num-query-groups", "--optimizer-offload-fraction"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("neox.yml", ('"pipe-parallel-size": 2', '"pipe-parallel-size": 9999999999'), "is 9999999999, of 32 layers"),
+        ("nemo_2.yaml", ("seq_length: 8192", "seq_length: 1e300"), "model.seq_length: expected a whole number"),
+        ("run_config.yaml", ("- - embedding\n", "- - 7\n"), "has 7; expected embedding, decoder"),
+    ],
+)
+def test_numbers_that_no_training_has_are_refused(name, change, message, tmp_path):
+    """A pipeline of ten thousand million ranks took all memory, the others ended in tracebacks."""
+    text, entries = FILES[name]
+    assert change[0] in text
+    (tmp_path / name).write_text(text.replace(*change))
+
+    with pytest.raises(SpecError, match=message):
+        import_job(tmp_path / name, [DEVICE, *entries])
+
+
+def test_a_number_that_is_none_and_decides_nothing_is_no_matter(tmp_path):
+    """Not a number differs from itself, as if it were given twice."""
+    text = MEGATRON.replace("hidden_dropout: 0.0", "hidden_dropout: .nan")
+
+    assert job_or_message(tmp_path / "a.yaml", text, ON_64)[0] is not None
+
+
+def test_no_ranks_for_experts_are_refused(tmp_path):
+    """A dense model's, too."""
+    for more in MODELS.values():
+        _, said = job_or_message(tmp_path / "run.sh", f"{SCRIPT}{more} --expert-model-parallel-size 0", [DEVICE])
+        assert "strategy.ep: is 0, must be at least 1" in said

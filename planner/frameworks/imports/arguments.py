@@ -92,7 +92,7 @@ class Understood:
     def number(self, name: str, default: int) -> int:
         """Return the number of an option, or the default without it."""
         text = (self.values.get(name) or [""])[0]
-        return int(text) if text.isdecimal() else default
+        return max(1, int(text)) if text.isdecimal() else default
 
     def least_devices(self) -> int:
         """Return the smallest number of devices that holds one replica and one copy of each expert."""

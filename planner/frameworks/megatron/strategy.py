@@ -423,6 +423,12 @@ DECISION_OPTIONS: Mapping[str, FieldOptions] = {name: entry.write for name, entr
 """Megatron-LM's options for each field of a strategy."""
 
 
+def _refuse_below_one(known: Known, *names: str) -> None:
+    for name in names:
+        if known[name] is not None and known[name] < 1:
+            raise SpecError(f"strategy.{name}", f"is {known[name]}, must be at least 1.")
+
+
 SHARED = ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--use-megatron-fsdp")
 """Switches that need several replicas."""
 
@@ -442,9 +448,7 @@ def read_strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[s
         known[name] = STRATEGY[name].value(arguments, known, notes)
     if "--micro-batch-size" not in arguments:
         raise SpecError(f"{WHERE}.--micro-batch-size", "is required but missing.")
-    for name in ("tp", "cp", "pp", "mbs"):
-        if known[name] < 1:
-            raise SpecError(f"strategy.{name}", f"is {known[name]}, must be at least 1.")
+    _refuse_below_one(known, "tp", "cp", "pp", "mbs")
     ranks, devices = known["tp"] * known["cp"] * known["pp"], facts.cluster.num_devices
     if devices % ranks:
         raise SpecError("cluster.num_devices", f"is {devices}, no multiple of tp * cp * pp = {ranks}.")
@@ -455,6 +459,7 @@ def read_strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[s
     for name, entry in STRATEGY.items():
         if name not in known:
             known[name] = entry.value(arguments, known, notes)
+    _refuse_below_one(known, "ep", "etp")
     decisions = {name: value for name, value in known.items() if name != "model" and value is not None}
     strategy = complete_strategy(facts, StrategyFile(decisions=decisions, layout=AS_DEALT))
     return place_layers(strategy, facts.model, arguments, layers), tuple(notes)

@@ -168,8 +168,11 @@ def bridge_job(
     if num_layers.isdecimal() and not facts.has_single_blocks and int(num_layers) != facts.num_layers:
         model = {"base": model, "num_layers": int(num_layers)}
         facts = read(model, Path()).model
-    length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
-    architecture = architecture_words(facts, length)
+    length = entries.get("training.sequence_length", plain.get("model.seq_length", "0"))
+    if not length.isdecimal():
+        where = "training.sequence_length" if "training.sequence_length" in entries else "model.seq_length"
+        raise SpecError(where, f"expected a whole number, got {shown(length)}.")
+    architecture = architecture_words(facts, int(length))
     compared = _compare_model(plain, architecture, is_named_here="model" in said_here)
     chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""
     words, strange = _words(plain)

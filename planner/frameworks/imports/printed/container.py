@@ -156,4 +156,7 @@ def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tupl
         yield "num_virtual_stages_per_pipeline_rank", None
     if isinstance(layout, list):
         stages = [stage if isinstance(stage, list) else [stage] for stage in layout]
+        if strange := [layer for stage in stages for layer in stage if layer not in LAYERS]:
+            problem = f"has {shown(strange[0])}; expected {', '.join(LAYERS)}."
+            raise SpecError("model.pipeline_model_parallel_layout", problem)
         yield "pipeline_model_parallel_layout", "|".join("".join(LAYERS[layer] for layer in stage) for stage in stages)

@@ -60,6 +60,7 @@ def neox_job(file: File) -> Imported:
 
 
 NEOX = "gpt-neox-2.0"
+MOST_LAYERS = 10_000
 NEWER = {"strategy.sequence_parallel": ["false", "true"], "strategy.cp": ["1", "many"]}
 """Decisions that GPT-NeoX has learnt after that release, with their values."""
 
@@ -73,6 +74,8 @@ def _deal_layers(method: str, num_layers: int, pp: int) -> list[int]:
     GPT-NeoX, megatron/model/gpt2_model.py, init_specs; DeepSpeed, runtime/pipe/module.py, _partition_layers: functions
     have names, too.
     """
+    if not pp <= num_layers <= MOST_LAYERS:
+        raise SpecError("pipe_parallel_size", f"is {pp}, of {num_layers} layers; expected at most one for each layer.")
     names = ["EmbeddingPipe", "_pre_transformer_block", *["ParallelTransformerLayerPipe"] * num_layers]
     names += ["_post_transformer_block", "NormPipe", "ParallelLinearPipe"]
     kind, _, pattern = method.lower().partition(":")

@@ -45,7 +45,7 @@ SIGNS = (*"\"'`$(){}[]<>|&;\\#= \n\t*", "\u00e9", "\x00", "$(touch made)", "${X"
 
 NOTING = r"""
 ulimit -t 10 -f 20000 -v 1000000
-note() { printf '%s\0' "$@" >>"$OUT"; printf '\n\0' >>"$OUT"; }
+note() { printf '%s\0' "$@" $'\n' >>"$OUT"; }
 command_not_found_handle() { note "$@"; }
 inside() { while [ $# -gt 1 ]; do case $1 in -*c) (eval "$2"); return;; esac; shift; done; }
 for one in srun mpirun sbatch bash sh; do eval "$one() { note $one \"\$@\"; inside \"\$@\"; }"; done

@@ -45,7 +45,7 @@ SIGNS = (*"\"'`$(){}[]<>|&;\\#= \n\t*", "\u00e9", "\x00", "$(touch made)", "${X"
 
 NOTING = r"""
 ulimit -t 10 -f 20000 -v 1000000
-note() { printf '%s\0' "$@" $'\n' >>"$OUT"; }
+note() { printf '%s\0' "$@" $'\n' >>"$OUT/$BASHPID"; }
 command_not_found_handle() { note "$@"; }
 inside() { while [ $# -gt 1 ]; do case $1 in -*c) (eval "$2"); return;; esac; shift; done; }
 for one in srun mpirun sbatch bash sh; do eval "$one() { note $one \"\$@\"; inside \"\$@\"; }"; done
@@ -152,7 +152,8 @@ REDIRECTION = re.compile(r"(&?>>?(?!\()|2>&1 *\|) *[^\s\"';&|)]+( *\$\{?\w+\}?)*
 def words_of_bash(text: str, folder: Path, given: Mapping[str, str]) -> Iterator[list[str]]:
     """Yield the commands that Bash starts; none where it does not read the text to its end."""
     out = folder / "out"
-    out.unlink(missing_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(mode=0o777)
     lines = (line if "((" in line else REDIRECTION.sub(" ", line) for line in text.split("\n"))
     plain = "\n".join(lines)
     named = {name: value for name, value in given.items() if name.isidentifier()}
@@ -162,8 +163,9 @@ def words_of_bash(text: str, folder: Path, given: Mapping[str, str]) -> Iterator
     shell = [str(shutil.which("bash")), "--norc", "-c", f"{NOTING}{plain}", "script", *arguments]
     quiet = subprocess.DEVNULL
     subprocess.run(shell, env=environment, cwd=folder, check=False, timeout=20, stdout=quiet, stderr=quiet)
-    for call in out.read_text(errors="replace").split("\n\0")[:-1] if out.exists() else []:
-        yield call.split("\0")[:-1]
+    for noted in sorted(out.iterdir(), key=lambda path: int(path.name)):  # members of a pipeline note at the same time
+        for call in noted.read_text(errors="replace").split("\n\0")[:-1]:
+            yield call.split("\0")[:-1]
 
 
 def difference(text: str, folder: Path, given: Mapping[str, str]) -> str:

@@ -46,6 +46,8 @@ SCRIPTS = {
     "commands": "A=$(echo 4)\nshow $A `echo 5` $(expr 2 \\* 3)",
     "options in commands": 'A=`echo "--tp 2 --pp 4"`\nB=$(echo "--x  1" -n)\nshow $A $B'
     ' "$(echo -n -e "a\\tb")" "$(echo -nx)"',
+    "blanks that begin a word": 'show a \\ --b 1 \\\tc\nA=(x \\ y)\nshow ${#A[@]} "${A[@]}"\n'
+    "show --a \\ \\\n  --b \\  c",
     "formats": "printf -v A '%s=%d ' a 1 b 2; show $A \"$(printf '%04d|%-4s|%3s%%' 7 ab c)\" $(printf '%s\\n' x y)",
     "texts that are read": 'read TP PP REST <<< "2  4 8 x"; show $TP $PP "$REST"\n'
     'IFS=, read -ra P <<< "2,4,"; show ${P[@]} ${#P[@]}\n'

@@ -145,16 +145,17 @@ def parse(text: str) -> Node:
         repairs = sorted(_repairs(root, source), reverse=True)
         if not repairs:
             break
-        for place, more in repairs:
-            source = source[:place] + more + source[place:]
+        for place, end, other in repairs:
+            source = source[:place] + other + source[end:]
     return root
 
 
-def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
+def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
     """
-    Yield byte offsets with the text to insert there.
+    Yield byte offsets with the text to write between them.
 
-    A name after a bare ``$`` gets braces, and a line ``A=1 B=2`` a semicolon at its end.
+    A name after a bare ``$`` gets braces, a line ``A=1 B=2`` a semicolon at its end, and an escaped blank that begins a
+    word quotation marks.
     """
     nodes = [root]
     while nodes:
@@ -162,12 +163,14 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
         nodes += node.children
         if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
             if found := NAME.match(source, node.end_byte):
-                yield from ((found.start(), b"{"), (found.end(), b"}"))
-        elif node.type == "command":
+                yield from ((found.start(), found.start(), b"{"), (found.end(), found.end(), b"}"))
+        elif node.type in ("command", "array"):
             for one, following in pairwise(node.children):
-                between = source[one.end_byte : following.start_byte].replace(b"\\\n", b"")
-                if one.type == "variable_assignment" and b"\n" in between:
-                    yield one.end_byte, b";"
+                between = source[one.end_byte : following.start_byte]
+                if one.type == "variable_assignment" and b"\n" in between.replace(b"\\\n", b""):
+                    yield one.end_byte, one.end_byte, b";"
+                for found in re.finditer(rb"\\([ \t])", between):
+                    yield one.end_byte + found.start(), one.end_byte + found.end(), b"'" + found[1] + b"'"
 
 
 def targets(redirect: Node) -> list[Node]:

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -294,8 +295,7 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
         return zoo_job(filled, folder, overrides, given)
     launch = find_launch(script, text) or _loose(script)
     refuse_options(launch.words)
-    _refuse_decisive(script, launch, text, folder, given)
-    _refuse_machine(script, launch, text, folder, given)
+    _refuse_undecided(script, launch, text, folder, given)
     zero, more = _zero_words(launch, script, folder)
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
@@ -543,52 +543,35 @@ def _add_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str],
 
 
 MOST_READINGS = 60
-"""Most times that a script is followed to find the arguments that matter."""
+"""Most times that a script is followed to find the arguments that matter; the others count as such."""
 
 
-MOST_DECISIONS = 20
-"""Most conditions of the machine that are read as the opposite."""
+def _refuse_undecided(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
+    """Refuse a script where a missing argument decides an option, or a file, a status or an output of the machine."""
+    plain, readings, variables = _decisive_options(launch), count(), script.variables
 
+    def decides(more: Mapping[str, str], opposite: Sequence[int] = ()) -> bool:
+        if not opposite and next(readings) >= MOST_READINGS:
+            return True
+        try:
+            around = {**slurm_variables(text), **given, **more}
+            found = find_launch(follow(text, around, lambda one: _other_script(one, folder), opposite), text)
+        except SpecError:
+            return False
+        return found is not None and _decisive_options(found) != plain
 
-def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
-    """Refuse a script with missing arguments that decide an option by a comparison."""
-    decisive, readings = list[str](), 0
-    plain, around = _decisive_options(launch), {**slurm_variables(text), **given}
-    for name, texts in script.variables.compared.items():
-        for value in (*sorted(texts), "*"):
-            readings += 1
-            try:
-                other = follow(text, {**around, name: value}, lambda one: _other_script(one, folder))
-                found = find_launch(other, text)
-            except SpecError:
-                continue
-            if readings > MOST_READINGS or (found is not None and _decisive_options(found) != plain):
-                decisive.append(name)
-                break
+    compared = {name: (*sorted(texts), "*") for name, texts in variables.compared.items()}
+    decisive = [name for name, texts in compared.items() if any(decides({name: value}) for value in texts)]
     if decisive:
-        lines = script.variables.asked
-        names = ", ".join(f"${name} (line {', '.join(map(str, lines.get(name, ())))})" for name in decisive)
+        names = ", ".join(f"${name} (line {', '.join(map(str, variables.asked.get(name, ())))})" for name in decisive)
         hint = " ".join(f"--set {name}=VALUE" for name in decisive)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
-
-
-def _refuse_machine(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
-    """Refuse a script where a file, an exit status or an output of the machine decides an option that is read."""
     if launch.kind != "megatron":  # other launches name their layout in a file or a recipe
         return
-    around, plain = {**slurm_variables(text), **given}, _decisive_options(launch)
-    for line, (condition, hint) in list(script.variables.decisions.items())[:MOST_DECISIONS]:
-        if f"line_{line}" in given:
-            continue
-        try:
-            other = follow(text, around, lambda one: _other_script(one, folder), [line])
-            found = find_launch(other, text)
-        except SpecError:
-            continue
-        if found is not None and _decisive_options(found) != plain:
-            where = f"{WHERE}, line {line}"
+    for line, (condition, hint) in variables.decisions.items():
+        if f"line_{line}" not in given and decides({}, [line]):
             problem = f"the machine decides by {shown(write_unknowns(condition))} which options the training gets."
-            raise SpecError(where, problem, f"Say it: {hint}.")
+            raise SpecError(f"{WHERE}, line {line}", problem, f"Say it: {hint}.")
 
 
 def _decisive_options(launch: Launch) -> Any:

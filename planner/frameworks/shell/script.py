@@ -154,8 +154,8 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
     """
     Yield byte offsets with the text to write between them.
 
-    A name after a bare ``$`` gets braces, a line ``A=1 B=2`` a semicolon at its end, and an escaped blank that begins a
-    word quotation marks.
+    A name after a bare ``$`` gets braces, a line ``A=1 B=2`` a semicolon at its end; a ``$`` without a name and an
+    escaped blank that begins a word get quotation marks.
     """
     nodes = [root]
     while nodes:
@@ -164,6 +164,8 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
         if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
             if found := NAME.match(source, node.end_byte):
                 yield from ((found.start(), found.start(), b"{"), (found.end(), found.end(), b"}"))
+            else:
+                yield node.start_byte, node.end_byte, b"'$'"
         elif node.type in ("command", "array"):
             for one, following in pairwise(node.children):
                 between = source[one.end_byte : following.start_byte]

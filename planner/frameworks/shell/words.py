@@ -120,6 +120,9 @@ class Words:
                 yield from self._parts(node, is_quoted=is_quoted or node.type == "heredoc_body")
             case "simple_expansion":
                 name = source_of(node).partition("$")[2]  # of an array its first element
+                if not PARAMETER.fullmatch(name):  # the grammar joins a sign without a name with what follows
+                    yield Piece(f"${name}", splits=not is_quoted)
+                    return
                 value = self._or_missing(self._look_up_index(name, ""), name, node)
                 yield from self._value_pieces(value, name, is_quoted=is_quoted)
             case "expansion":

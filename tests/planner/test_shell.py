@@ -48,6 +48,7 @@ SCRIPTS = {
     ' "$(echo -n -e "a\\tb")" "$(echo -nx)"',
     "blanks that begin a word": 'show a \\ --b 1 \\\tc\nA=(x \\ y)\nshow ${#A[@]} "${A[@]}"\n'
     "show --a \\ \\\n  --b \\  c",
+    "arguments above nine": 'f() { show $10 ${10} "$12" x$1; }; f a b c d e f g h i j\nset -- x; show $1$12',
     "signs without a name": 'B=1\nshow a $ b c$ e$B$ "d$ $" \\\n  --f $\nshow $',
     "formats": "printf -v A '%s=%d ' a 1 b 2; show $A \"$(printf '%04d|%-4s|%3s%%' 7 ab c)\" $(printf '%s\\n' x y)",
     "texts that are read": 'read TP PP REST <<< "2  4 8 x"; show $TP $PP "$REST"\n'

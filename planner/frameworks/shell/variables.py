@@ -87,7 +87,7 @@ class Variables:
     def get(self, name: str) -> Value | None:
         """Return the value of a name; None: it has none."""
         self.seen.add(name)
-        if name.isdecimal() and name != "0":
+        if name.isdecimal() and int(name):
             index = int(name) - 1
             return self.arguments[index] if index < len(self.arguments) else None
         if name == "#":

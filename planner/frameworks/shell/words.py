@@ -123,8 +123,10 @@ class Words:
                 if not PARAMETER.fullmatch(name):  # the grammar joins a sign without a name with what follows
                     yield Piece(f"${name}", splits=not is_quoted)
                     return
+                name, more = (name[0], name[1:]) if name[0].isdecimal() else (name, "")  # $12 is ${1}2
                 value = self._or_missing(self._look_up_index(name, ""), name, node)
                 yield from self._value_pieces(value, name, is_quoted=is_quoted)
+                yield from [Piece(more)] if more else []
             case "expansion":
                 yield from self._expansion(node, is_quoted=is_quoted)
             case "arithmetic_expansion":

@@ -154,7 +154,7 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
     """
     Yield byte offsets with the text to write between them.
 
-    A name after a bare ``$`` gets braces, a line ``A=1 B=2`` a semicolon at its end; a ``$`` without a name and an
+    A name after a bare ``$`` gets braces, a line ``A=1 B=2`` a semicolon at its end. A ``$`` without a name and an
     escaped blank that begins a word get quotation marks.
     """
     nodes = [root]

@@ -113,7 +113,7 @@ NAMES = {
 """Names of keys that say a decision of the job in some tool."""
 
 
-def stated(text: str, suffix: str) -> dict[str, set[int]]:
+def read_decisions(text: str, suffix: str) -> dict[str, set[int]]:
     """Return the values that keys of a text say for each decision, as plain readers find them."""
     found: dict[str, set[int]] = {}
     if suffix in (".log", ".txt"):
@@ -134,11 +134,15 @@ def _flat(content: Any, above: str) -> Iterator[tuple[str, Any]]:
         yield from _flat(value, f"{above}{name}.") if isinstance(value, Mapping) else [(f"{above}{name}", value)]
 
 
-def misread(text: str, suffix: str, document: Mapping[str, Any]) -> str:
+def find_misread(text: str, suffix: str, document: Mapping[str, Any]) -> str:
     """Return the decisions of a job that are not those of its file's keys; keys that contradict each other say none."""
     got = {**document["strategy"], "batch": document["training"]["global_batch_size"]}
     with suppress(yaml.YAMLError, tomllib.TOMLDecodeError, ValueError, RecursionError):
-        said = {name: values for name, values in stated(text, suffix).items() if len(values) == 1 and 0 not in values}
+        said = {
+            name: values
+            for name, values in read_decisions(text, suffix).items()
+            if len(values) == 1 and 0 not in values
+        }
         wrong = [
             f"{name}: {values.pop()}, ours {got[name]}" for name, values in said.items() if got[name] not in values
         ]
@@ -251,5 +255,5 @@ def _import(path: Path, entries: Sequence[str], given: Mapping[str, str]) -> tup
     except Exception as error:
         return "traceback", f"{type(error).__name__}: {error}"
     is_said = any(entry.startswith("strategy.") for entry in entries)
-    wrong = "" if path.suffix in (".sh", ".py") or is_said else misread(path.read_text(), path.suffix, document)
+    wrong = "" if path.suffix in (".sh", ".py") or is_said else find_misread(path.read_text(), path.suffix, document)
     return ("misread", wrong) if wrong else ("imported", "")

@@ -86,13 +86,13 @@ class Key:
         Its name, without sections.
     without
         Text of the file that lacks it.
-    changed
+    others
         Texts of the file with other values of it.
     """
 
     name: str
     without: str
-    changed: Callable[[], Iterator[str]]
+    others: Callable[[], Iterator[str]]
 
 
 def find_silent(path: Path, entries: Sequence[str], given: Mapping[str, str]) -> Iterator[str]:
@@ -103,7 +103,7 @@ def find_silent(path: Path, entries: Sequence[str], given: Mapping[str, str]) ->
             continue
         if _differs(path, key.without, whole, entries, given, key.name) or _is_said(key.name, whole.notes):
             continue
-        if not any(_differs(path, other, whole, entries, given, key.name) for other in key.changed()):
+        if not any(_differs(path, other, whole, entries, given, key.name) for other in key.others()):
             yield key.name
 
 
@@ -168,10 +168,10 @@ def _leaves(content: Any, write: Callable[[Any], str]) -> Iterator[Key]:
                 whole = _replace(whole, path, value)
             return write(whole)
 
-        def changed(put: Callable[[Any], str] = put, value: Any = value) -> Iterator[str]:
+        def others(put: Callable[[Any], str] = put, value: Any = value) -> Iterator[str]:
             return map(put, _others(value))
 
-        yield Key(name, put(_Nothing), changed)
+        yield Key(name, put(_Nothing), others)
 
 
 class _Nothing:
@@ -188,11 +188,9 @@ def _paths(content: Any) -> Iterator[tuple[Any, ...]]:
 def _replace(content: Any, path: tuple[Any, ...], value: Any) -> Any:
     """Return a copy of a document with another value at a path, or without it."""
     first, *rest = path
-    changed = value if not rest else _replace(content[first], tuple(rest), value)
+    inner = value if not rest else _replace(content[first], tuple(rest), value)
     return {
-        name: changed if name == first else old
-        for name, old in content.items()
-        if name != first or changed is not _Nothing
+        name: inner if name == first else old for name, old in content.items() if name != first or inner is not _Nothing
     }
 
 
@@ -201,10 +199,10 @@ def _lines(text: str) -> Iterator[Key]:
     for found in LINE.finditer(text):
         begin, end = found.span(2)
 
-        def changed(begin: int = begin, end: int = end) -> Iterator[str]:
+        def others(begin: int = begin, end: int = end) -> Iterator[str]:
             return (f"{text[:begin]}{value}{text[end:]}" for value in _others(text[begin:end]))
 
-        yield Key(found[1], text[: found.start()] + text[found.end() :], changed)
+        yield Key(found[1], text[: found.start()] + text[found.end() :], others)
 
 
 def _options(text: str) -> Iterator[Key]:
@@ -218,8 +216,8 @@ def _options(text: str) -> Iterator[Key]:
         def put(value: str, name: str = name) -> str:
             return OPTION.sub(lambda one: one[0] if one[1] != name else value, plain)
 
-        def changed(name: str = name, values: Sequence[str] = values) -> Iterator[str]:
+        def others(name: str = name, values: Sequence[str] = values) -> Iterator[str]:
             words = [value for text in values if text for value in _others(text)]
             return (put(f"{name} {word}", name) for word in words)
 
-        yield Key(name, put(""), changed)
+        yield Key(name, put(""), others)

@@ -185,7 +185,7 @@ def layout(row: Row, num_layers: int | None) -> dict[str, object]:
     first = FIRST_LAYERS.search(row.word("recompute"))
     if first is None:
         return {"strategy.layout": _layout(stages) if stages else None}
-    stages = stages or _dealt(num_layers or 0, num_stages)
+    stages = stages or _deal_stages(num_layers or 0, num_stages)
     if not stages:
         raise SpecError("recompute", f"'{row.word('recompute')}' of stages that differ needs 'pp_layout'.")
     # The first of each chunk; of each rank, all of its chunks together.
@@ -194,7 +194,7 @@ def layout(row: Row, num_layers: int | None) -> dict[str, object]:
     return {"strategy.layout": _layout(stages, full)}
 
 
-def _dealt(num_layers: int, num_stages: int) -> tuple[int, ...]:
+def _deal_stages(num_layers: int, num_stages: int) -> tuple[int, ...]:
     """Equal stages, or equal ones in which the embedding and the loss count as a layer each; empty: neither divides."""
     if num_layers and num_layers % num_stages == 0:
         return (num_layers // num_stages,) * num_stages

@@ -527,7 +527,7 @@ class AttnBackend(Enum):
     unfused = 3
 
 
-def zipped(path, **members):
+def write_zip(path, **members):
     """A zip as torch.save writes it, with these members."""
     with ZipFile(path, "w") as archive:
         for name, content in members.items():
@@ -541,7 +541,7 @@ def test_arguments_in_a_checkpoint_are_read_and_nothing_is_loaded(protocol, tmp_
     given = {**ARGUMENTS, "attention_backend": AttnBackend.unfused, "data": Executed(), "timers": {"a": [Executed()]}}
     saved = {"first": Executed(), "args": Namespace(**given), "iteration": 10, "last": (1.5, {2}, b"x", 2**70)}
     (tmp_path / "iter_0000010").mkdir()
-    path = zipped(tmp_path / "iter_0000010/common.pt", data_pkl=pickle.dumps(saved, protocol))
+    path = write_zip(tmp_path / "iter_0000010/common.pt", data_pkl=pickle.dumps(saved, protocol))
     (tmp_path / "train.log").write_text("\n".join(block(attention_backend="AttnBackend.unfused")))
 
     expected = import_job(tmp_path / "train.log", DEVICE).document
@@ -564,7 +564,7 @@ def test_arguments_in_a_checkpoint_are_read_and_nothing_is_loaded(protocol, tmp_
 )
 def test_a_pickle_without_arguments_is_refused(content, tmp_path):
     """Cut, with an object in their place, or no pickle; the message says what to give."""
-    for path in (zipped(tmp_path / "a.pt", data_pkl=content), tmp_path / "b.pt"):
+    for path in (write_zip(tmp_path / "a.pt", data_pkl=content), tmp_path / "b.pt"):
         if path.name == "b.pt":
             path.write_bytes(content)
         with pytest.raises(SpecError, match=r"no arguments of Megatron-LM are in it.*Give the log"):
@@ -573,7 +573,7 @@ def test_a_pickle_without_arguments_is_refused(content, tmp_path):
 
 def test_text_in_a_zip_is_read(tmp_path):
     """The arguments by name, whatever pickles lie beside them."""
-    path = zipped(tmp_path / "a.pt", data_pkl=pickle.dumps(Executed()), args_json=json.dumps(ARGUMENTS))
+    path = write_zip(tmp_path / "a.pt", data_pkl=pickle.dumps(Executed()), args_json=json.dumps(ARGUMENTS))
 
     assert import_job(path, DEVICE).document["strategy"]["ep"] == 4
 

@@ -21,7 +21,7 @@ from costmodel.validation import shown
 from planner.frameworks.shell.conditions import Verdict, decide, decide_number
 from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
 from planner.frameworks.shell.variables import Value, Variables
-from planner.frameworks.shell.words import Words, line_of, said_by, source_of
+from planner.frameworks.shell.words import Words, line_of, output_of, source_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -691,7 +691,7 @@ class _Follower:
         if name in ("source", "."):
             return self._source(words, line)
         if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 1:
-            said = said_by(["printf", *arguments[2:]])
+            said = output_of(["printf", *arguments[2:]])
             value = self.script.variables.missing(arguments[1], line) if said is None else said
             self.script.variables.assign(arguments[1], value, source="")
             return Verdict(True, True)

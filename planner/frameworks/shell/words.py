@@ -344,17 +344,17 @@ class Words:
             if source_of(parts[0]) == "cat" and len(parts) == 2 and parts[1].type == "heredoc_redirect":
                 return self.document(parts[1]).rstrip("\n")
         if node.type == "command_substitution" and len(commands) == 1 and commands[0].type == "command":
-            said = said_by([field for child in commands[0].children for field in self.fields(child)])
+            said = output_of([field for child in commands[0].children for field in self.fields(child)])
             if said is not None:
                 return said
         return self.variables.missing(" ".join(source_of(node).split())[:SHOWN_LETTERS], line_of(node))
 
 
-def said_by(words: Sequence[str]) -> str | None:
+def output_of(words: Sequence[str]) -> str | None:
     r"""
     Return the output of a command without its last newline; None: it is not known.
 
-    >>> said_by(["echo", "-n", "--tp 2"]), said_by(["printf", "%s=%02d ", "a", "1", "b", "2"]), said_by(["nproc"])
+    >>> output_of(["echo", "-n", "--tp 2"]), output_of(["printf", "%s=%02d ", "a", "1", "b", "2"]), output_of(["nproc"])
     ('--tp 2', 'a=01 b=02 ', None)
     """
     name, *rest = words or [""]

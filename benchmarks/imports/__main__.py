@@ -10,7 +10,7 @@ A folder with ``expected.csv`` is compared with its values, too (``expected.py``
 (``printed.py``).
 
 ``--mutations N`` imports N mutated files of the folder instead (``mutations.py``); ``--bash`` compares scripts with
-Bash.
+Bash. ``--dropped`` takes each key out of each file of ``expected.csv`` instead (``dropped.py``).
 
 Exits with 1 if less than nine of ten of the models and layers that the planner knows are imported. Left out are
 examples, many of which are lists that other scripts complete.
@@ -26,13 +26,13 @@ from pathlib import Path
 from shutil import copy
 from tempfile import TemporaryDirectory
 
-from benchmarks.imports import expected, mutations, printed, recipes
+from benchmarks.imports import dropped, expected, mutations, printed, recipes
 from costmodel.errors import SpecError
 from planner import import_job
 from planner.frameworks.imports.bridge.library import recipe_names
 from planner.frameworks.imports.bridge.overrides import bridge_job
 
-DEVICE_COUNTS = (None, 8, 64, 256, 1024, 2048)
+DEVICE_COUNTS = (None, 8, 64, 256, 512, 1024, 2048)
 """Devices that are tried, the script's own first."""
 
 UNKNOWN = (
@@ -65,11 +65,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="published scripts and configurations, a folder for each kind")
     parser.add_argument("--mutations", type=int, default=0, metavar="N", help="import N mutated files instead")
+    parser.add_argument("--seed", type=int, default=52, help="of the mutations")
     parser.add_argument("--bash", action="store_true", help="compare mutated scripts with Bash, in a container")
+    parser.add_argument("--dropped", action="store_true", help="look for keys that are dropped in silence instead")
     given = parser.parse_args()
     folder = given.folder
+    if given.dropped:
+        return dropped.report(folder)
     if given.mutations:
-        return mutations.run(folder, given.mutations, bash=given.bash)
+        return mutations.run(folder, given.mutations, seed=given.seed, bash=given.bash)
     compared = list(expected.outcomes(folder)) if (folder / expected.TABLE).exists() else []
     apart = {outcome.folder for outcome in compared} | {printed.FOLDER}
     kinds = [kind for kind in sorted(folder.iterdir()) if kind.is_dir() and kind.name not in apart]

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
 from planner import import_job, load
@@ -91,45 +91,52 @@ class Outcome:
         return self.row["importable"] in ("yes", "with_set")
 
 
+def rows_of(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of the table."""
+    with (folder / TABLE).open(encoding="utf-8", newline="") as stream:
+        yield from csv.DictReader(stream)
+
+
 def outcomes(folder: Path) -> Iterator[Outcome]:
     """Import each file of the table, with what it needs."""
-    with (folder / TABLE).open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            yield _outcome(folder, row)
+    for row in rows_of(folder):
+        found = import_row(folder, row)
+        if isinstance(found, str):
+            yield Outcome(row, found)
+        else:
+            imported, (entries, _) = found
+            is_count_given = any(entry.startswith("cluster.num_devices=") for entry in entries)
+            yield Outcome(row, "", tuple(_differences(row, imported.document, is_count_given=is_count_given)))
 
 
-def _outcome(folder: Path, row: Mapping[str, str]) -> Outcome:
+Given: TypeAlias = tuple[list[str], dict[str, str]]
+"""Entries of the job and variables of the script that the command says."""
+
+
+def import_row(folder: Path, row: Mapping[str, str]) -> tuple[Imported, Given] | str:
+    """Import a file with what it needs, which is returned as well; a text is the refusal."""
     refusal = ""
     for variables in _given(row):
         for number in DEVICE_COUNTS:
             entries = [f"cluster.device={_device(row)}", *_entries(row)]
             if number is not None:
                 entries.append(f"cluster.num_devices={number}")
-            try:
-                found = _with_vocabulary(folder / row["path"], entries, variables)
-            except SpecError as error:
-                refusal = str(error)
-                if not re.search(r"num_devices|strategy|dp\b|devices", refusal):
-                    break
-            else:
-                return Outcome(row, "", tuple(_differences(row, found.document, is_count_given=number is not None)))
-    return Outcome(row, refusal)
+            for given in (entries, [*entries, VOCABULARY]):
+                try:
+                    return import_job(folder / row["path"], given, variables), (given, variables)
+                except SpecError as error:
+                    refusal = str(error)
+                    if "vocab" not in f"{error.where} {error.hint}":
+                        break
+            if not re.search(r"num_devices|strategy|dp\b|devices", refusal):
+                break
+    return refusal
 
 
 def _entries(row: Mapping[str, str]) -> Iterator[str]:
     """Entries of the job that say what a configuration leaves to its user."""
     if "micro-batch" in row["needs"]:
         yield "strategy.mbs=1"
-
-
-def _with_vocabulary(path: Path, entries: Sequence[str], variables: Mapping[str, str]) -> Imported:
-    """A file as a job; one that leaves its vocabulary to files of the tokenizer gets one."""
-    try:
-        return import_job(path, entries, variables)
-    except SpecError as error:
-        if "vocab" not in f"{error.where} {error.hint}":
-            raise
-        return import_job(path, [*entries, VOCABULARY], variables)
 
 
 def _device(row: Mapping[str, str]) -> str:

@@ -185,13 +185,21 @@ def layout(row: Row, num_layers: int | None) -> dict[str, object]:
     first = FIRST_LAYERS.search(row.word("recompute"))
     if first is None:
         return {"strategy.layout": _layout(stages) if stages else None}
-    if not stages and (not num_layers or num_layers % num_stages):
+    stages = stages or _deal_stages(num_layers or 0, num_stages)
+    if not stages:
         raise SpecError("recompute", f"'{row.word('recompute')}' of stages that differ needs 'pp_layout'.")
-    stages = stages or ((num_layers or 0) // num_stages,) * num_stages
     # The first of each chunk; of each rank, all of its chunks together.
     num, pp = int(first.group(1)), row.degree("pp")
     full = [sum(min(num, held) for held in stages[rank::pp]) for rank in range(pp)]
     return {"strategy.layout": _layout(stages, full)}
+
+
+def _deal_stages(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Equal stages, or equal ones in which the embedding and the loss count as a layer each; empty: neither divides."""
+    if num_layers and num_layers % num_stages == 0:
+        return (num_layers // num_stages,) * num_stages
+    size, rest = divmod(num_layers + SLOTS_AT_ENDS, num_stages)
+    return () if rest or num_stages < 2 else (size - 1, *(size,) * (num_stages - 2), size - 1)
 
 
 def _stages(row: Row) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ class Published:
 
 def read_published(folder: Path) -> list[Published]:
     """
-    Read every distinct layout of both tables; those of dgxc-benchmarking only where Megatron-Bridge has not the same.
+    Read every distinct layout of both tables, of dgxc-benchmarking those that Megatron-Bridge's release does not have.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ def read_published(folder: Path) -> list[Published]:
         Where ``megatron_bridge.csv`` and ``dgxc.csv`` are.
     """
     bridge = list(_distinct(_bridge_rows(folder / "megatron_bridge.csv")))
-    known = {_layout(one) for one in bridge}
-    dgxc = [one for one in _distinct(_dgxc_rows(folder / "dgxc.csv")) if _layout(one) not in known]
-    return [*bridge, *dgxc]
+    known = {(_layout(one), release) for one in bridge for release in one.releases}
+    rows = (row for row in _dgxc_rows(folder / "dgxc.csv") if (_layout(row), row.releases[0]) not in known)
+    return [*bridge, *_distinct(rows)]
 
 
 def _layout(one: Published) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ class Recipe:
     @property
     def refused(self) -> str:
         """Reason why it cannot run or be read; empty where it can."""
-        return self.cells["refused"]
+        return self.cells.get("refused", "")
 
     def framework(self, release: str) -> Release:
         """Return one of its releases, to be compared with others."""

@@ -69,7 +69,8 @@ def case(rnd: random.Random) -> tuple[dict[str, object], dict[str, object]]:
     }
     words = [word for name, value in sizes.items() for word in (name, str(value))]
     words += [f"--{half}", "--disable-bias-linear", *narrow.split(), *recompute.split()]
-    words += [word for switch in rnd.sample(SWITCHES, 4) for word in switch.split()]
+    switches = " ".join(rnd.sample(SWITCHES, 4))
+    words += switches.split()
     words += ["--num-virtual-stages-per-pipeline-rank", str(vpp)] if vpp > 1 else []
     words += ["--sequence-parallel"] if tp > 1 else []
     if experts:
@@ -91,6 +92,9 @@ def case(rnd: random.Random) -> tuple[dict[str, object], dict[str, object]]:
         "environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         "arguments": words,
     }
+    is_shared = "--use-distributed-optimizer" in switches and dp * cp > 1
+    wanted |= {"sharding": "optimizer" if is_shared else "none", "sequence_parallel": tp > 1}
+    wanted |= {"dp_overlap": is_shared and "--overlap-grad-reduce" in switches}
     return given, {**wanted, "batch": sizes["--global-batch-size"], "precision": NARROW[narrow] or half}
 
 
@@ -136,6 +140,7 @@ def test_configurations_of_torchtitan_come_back(tmp_path, monkeypatch):
     kernels = "torchtitan.distributed.minimal_async_ep.kernels"
     monkeypatch.setitem(sys.modules, kernels, Kernels(kernels))
     from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+    from torchtitan.models.deepseek_v3 import config_registry as with_experts
     from torchtitan.models.llama3 import config_registry
 
     rnd, modes = random.Random(52), {"full": FullAC, "every_other_matmul": SelectiveAC, "none": None}
@@ -143,8 +148,12 @@ def test_configurations_of_torchtitan_come_back(tmp_path, monkeypatch):
         tp, cp, pp, dp = (rnd.choice(choices) for choices in ((1, 2, 4, 8), (1, 2), (1, 2, 4), (1, 2, 4)))
         mbs, recompute = rnd.choice((1, 2)), rnd.choice(list(modes))
         batch = mbs if pp == 1 else 2 * pp * mbs
-        config = config_registry.llama3_8b()
+        has_experts = pp == 1 and rnd.random() < 0.5
+        config = with_experts.deepseek_v3_16b() if has_experts else config_registry.llama3_8b()
+        ep = rnd.choice([one for one in (1, 2, 4) if dp * cp % one == 0]) if has_experts else 1
+        copies = rnd.choice((1, 2)) if ep == 1 else 1
         degrees = {"tensor_parallel_degree": tp, "context_parallel_degree": cp, "pipeline_parallel_degree": pp}
+        degrees |= {"expert_parallel_degree": ep, "data_parallel_replicate_degree": copies}
         parallelism = replace(
             config.parallelism, **degrees, data_parallel_shard_degree=dp, pipeline_parallel_microbatch_size=mbs
         )
@@ -157,11 +166,13 @@ def test_configurations_of_torchtitan_come_back(tmp_path, monkeypatch):
             f"[titan] 2026-01-02 03:04:05,678 - root - INFO - Running with configs: {text}\n"
         )
 
-        job = import_job(tmp_path / "train.log", [DEVICE, f"cluster.num_devices={tp * cp * pp * dp}"]).document
+        job = import_job(tmp_path / "train.log", [DEVICE, f"cluster.num_devices={tp * cp * pp * dp * copies}"]).document
 
-        got = tuple(job["strategy"][name] for name in ("tp", "cp", "pp", "dp", "mbs", "recompute"))
-        assert got == (tp, cp, pp, dp, mbs if pp > 1 else batch, recompute)
-        assert (job["training"]["global_batch_size"], job["training"]["sequence_length"]) == (batch * dp, 4096)
+        got = tuple(job["strategy"][name] for name in ("tp", "cp", "pp", "dp", "ep", "mbs", "recompute"))
+        assert got == (tp, cp, pp, dp * copies, ep, mbs if pp > 1 else batch, recompute)
+        assert copies * dp * cp == 1 or (job["strategy"]["sharding"] == "none") == (dp * cp == 1)
+        assert copies == 1 or job["settings"].get("optimizer_group", 1) == dp * cp
+        assert (job["training"]["global_batch_size"], job["training"]["sequence_length"]) == (batch * dp * copies, 4096)
 
 
 def test_configurations_of_deepspeed_come_back(tmp_path):

@@ -264,7 +264,7 @@ def test_a_fusion_that_costs_like_none_is_named():
     """Megatron-LM's own fusion works in FP32."""
     notes = imported("--bf16 --cross-entropy-loss-fusion").notes
 
-    assert "--cross-entropy-fusion-impl native: costed as the unfused loss, in FP32 as well." in notes
+    assert "--cross-entropy-loss-fusion, native: costed as the unfused loss, in FP32 as well." in notes
 
 
 ALL_TO_ALL = {"cluster": {**JOB["cluster"], "framework": "megatron-lm-0.14"}}
@@ -565,7 +565,7 @@ def test_an_option_of_megatron_fsdp_without_it_is_said():
     """It would be read by nothing."""
     notes = imported("--bf16 --megatron-fsdp-main-grads-dtype bf16").notes
 
-    assert "--megatron-fsdp-main-grads-dtype: without --use-megatron-fsdp it says nothing." in notes
+    assert "--megatron-fsdp-main-grads-dtype: without --use-megatron-fsdp it has no effect." in notes
 
 
 @pytest.mark.parametrize(

@@ -181,12 +181,6 @@ def test_hybrid_sharding_is_over_a_node():
             "recipe: of llama3-405b on h200 in mxfp8 is not known here.*known are: b200 in bf16",
         ),
         (
-            "recipe.sh",
-            ["cluster.device=gb200"],
-            {"GPU_TYPE": "gb200", "NUM_GPUS": "256", "DTYPE": "fp8_ds"},
-            "is known of megatron-bridge-25.09, not of megatron-bridge-26.04.01, which may have another layout",
-        ),
-        (
             "zero3.json",
             ["cluster.num_devices=8", "model=llama3-8b"],
             {},
@@ -215,7 +209,7 @@ def test_what_cannot_be_imported_says_why(name, entries, variables, message):
 def test_what_may_decide_is_never_passed_over(text, message):
     """A typing error would change a degree, another model is no GPT."""
     with pytest.raises(SpecError, match=message):
-        arguments.megatron_job(f"--num-layers 12 {text}".split(), [DEVICE, "cluster.num_devices=8"], {}, uses={})
+        arguments.megatron_job(f"--num-layers 12 {text}".split(), [DEVICE, "cluster.num_devices=8"], {})
 
 
 def test_the_last_of_several_counts():
@@ -381,7 +375,7 @@ def test_another_gpt_oss_is_its_configuration():
         "--micro-batch-size 1 --max-position-embeddings 1024"
     )
 
-    job = arguments.megatron_job(words.split(), [DEVICE, "cluster.num_devices=8"], {}, uses={}).document
+    job = arguments.megatron_job(words.split(), [DEVICE, "cluster.num_devices=8"], {}).document
 
     assert (job["model"]["model_type"], job["model"]["num_local_experts"]) == ("gpt_oss", 4)
     assert job["model"]["layer_types"] == ["sliding_attention", "full_attention"] * 2

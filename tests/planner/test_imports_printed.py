@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
+from argparse import Namespace
+from enum import Enum
+from zipfile import ZipFile
 
 import pytest
 import yaml
@@ -515,6 +519,84 @@ def test_a_checkpoint_is_read_from_text_beside_its_pickles(tmp_path):
     (tmp_path / "train.log").write_text("\n".join(block()))
     expected = import_job(tmp_path / "train.log", DEVICE).document
     assert import_job(tmp_path, DEVICE).document == import_job(pickled, DEVICE).document == expected
+
+
+class AttnBackend(Enum):
+    """Megatron-LM's enumeration, by its name."""
+
+    unfused = 3
+
+
+def write_zip(path, **members):
+    """A zip as torch.save writes it, with these members."""
+    with ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(f"archive/{name.replace('_', '.')}", content)
+    return path
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_arguments_in_a_checkpoint_are_read_and_nothing_is_loaded(protocol, tmp_path):
+    """The pickle's instructions say plain values; what it would call is not called."""
+    given = {**ARGUMENTS, "attention_backend": AttnBackend.unfused, "data": Executed(), "timers": {"a": [Executed()]}}
+    saved = {"first": Executed(), "args": Namespace(**given), "iteration": 10, "last": (1.5, {2}, b"x", 2**70)}
+    (tmp_path / "iter_0000010").mkdir()
+    path = write_zip(tmp_path / "iter_0000010/common.pt", data_pkl=pickle.dumps(saved, protocol))
+    (tmp_path / "train.log").write_text("\n".join(block(attention_backend="AttnBackend.unfused")))
+
+    expected = import_job(tmp_path / "train.log", DEVICE).document
+    assert import_job(path, DEVICE).document == import_job(path.parent, DEVICE).document == expected
+    assert import_job(tmp_path, DEVICE).notes[0] == f"Read from {path}, which is not loaded."
+    assert expected["settings"]["attention"] == "unfused"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps(Executed()),
+        pickle.dumps({"args": Executed()}),
+        pickle.dumps({"args": Namespace(num_layers=2)})[:-4],
+        b"\x80\x02}(\x8c\x04args]\x94h\x00au.",
+        b"\x80\x02" + b"(" * 9 + b"tttt.",
+        b"\x80\x022.",
+        b"",
+    ],
+)
+def test_a_pickle_without_arguments_is_refused(content, tmp_path):
+    """Cut, with an object in their place, or no pickle; the message says what to give."""
+    for path in (write_zip(tmp_path / "a.pt", data_pkl=content), tmp_path / "b.pt"):
+        if path.name == "b.pt":
+            path.write_bytes(content)
+        with pytest.raises(SpecError, match=r"no arguments of Megatron-LM are in it.*Give the log"):
+            import_job(path, DEVICE)
+
+
+def test_text_in_a_zip_is_read(tmp_path):
+    """The arguments by name, whatever pickles lie beside them."""
+    path = write_zip(tmp_path / "a.pt", data_pkl=pickle.dumps(Executed()), args_json=json.dumps(ARGUMENTS))
+
+    assert import_job(path, DEVICE).document["strategy"]["ep"] == 4
+
+
+@pytest.mark.parametrize("name", ["evil.pkl", "evil.log", "evil.yaml"])
+def test_text_beside_a_pickle_of_no_checkpoint_is_another_run(name, tmp_path):
+    """It is not read in its place."""
+    (tmp_path / name).write_bytes(pickle.dumps(Executed()))
+    (tmp_path / "args.json").write_text(json.dumps(ARGUMENTS))
+
+    with pytest.raises(SpecError, match="a pickle is code, not executed"):
+        import_job(tmp_path / name, DEVICE)
+
+
+def test_a_log_may_be_compressed(tmp_path):
+    """As schedulers keep old ones; one that is cut is no text."""
+    text = gzip.compress("\n".join(block()).encode())
+    (tmp_path / "train.log.gz").write_bytes(text)
+    (tmp_path / "cut.log.gz").write_bytes(text[: len(text) // 2])
+
+    assert import_job(tmp_path / "train.log.gz", DEVICE).document["strategy"]["tp"] == 2
+    with pytest.raises(SpecError, match="is not text"):
+        import_job(tmp_path / "cut.log.gz", DEVICE)
 
 
 def test_a_refused_script_asks_for_the_log(tmp_path):

@@ -76,8 +76,45 @@ def test_recipes_of_scripts_of_dgxc_count_in_them_alone(tmp_path):
     job = imported(tmp_path, options + "$LLMB_INSTALL/nemo.sqsh", "FW_VERSION=25.09.00").document
 
     assert tuple(job["strategy"][name] for name in ("pp", "ep")) == (4, 32)
-    with pytest.raises(SpecError, match=r"is known of megatron-bridge-25.11, .* not of megatron-bridge-25.09"):
-        imported(tmp_path, options + "nemo.sqsh", "FW_VERSION=25.09.00")
+    notes = imported(tmp_path, f"{options.replace('128', '256')} nemo.sqsh", "FW_VERSION=25.09.00").notes
+    assert any(
+        "megatron-bridge-25.09 has no recipe of this: taken is that of megatron-bridge-25.11" in one for one in notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("release", "precision", "nearest"),
+    # gpt-oss in MXFP8 is there since v0.4.0 (26.04), llama3 405B in delayed FP8 up to v0.1.0rc4 (25.09)
+    [
+        ("26.02.01", "gb300 -c fp8_mx -mr gpt_oss_120b", "26.04"),
+        ("26.04.01", "gb200 -c fp8_ds -mr llama31_405b", "25.09"),
+    ],
+)
+def test_a_release_without_a_recipe_takes_the_nearest_ones(release, precision, nearest, tmp_path):
+    """The first one behind it, else the last one before it, and a note says that its own may differ."""
+    job = imported(tmp_path, f"--num_gpus 64 -g {precision}", f"FW_VERSION={release}")
+
+    assert job.document["cluster"]["framework"] == f"megatron-bridge-{release}"
+    note = f"has no recipe of this: taken is that of megatron-bridge-{nearest}, which may have another layout."
+    assert any(one.endswith(note) for one in job.notes)
+
+
+def test_a_commit_of_dgxc_is_no_release_of_its_month(tmp_path):
+    """Its 26.04.01 has llama3 405B on 256 B200 by pp 16 and vpp 4 (v26.06.01 llama3.1/launch.sh), Bridge's by pp 8."""
+    options = "--gpu b200 --num_gpus 256 --compute_dtype fp8_cs -mr llama31_405b --container_image $LLMB_INSTALL/x.sqsh"
+
+    strategy = imported(tmp_path, options).document["strategy"]
+
+    assert tuple(strategy[name] for name in ("tp", "cp", "pp", "vpp", "mbs")) == (4, 1, 16, 4, 1)
+
+
+def test_a_layer_of_each_chunk_in_full_is_every_layer(tmp_path):
+    """126 layers, the embedding and the loss are 128 chunks of one: the first and last rank have a layer less."""
+    strategy = imported(tmp_path, "-g b200 -ng 128 -c nvfp4 -mr llama31_405b", "FW_VERSION=26.02.00").document[
+        "strategy"
+    ]
+
+    assert strategy["layout"]["full_layers"] == [7, *[8] * 14, 7]
 
 
 def test_a_recipe_is_known_by_its_name(tmp_path):
@@ -94,6 +131,6 @@ def test_a_recipe_is_known_by_its_name(tmp_path):
 
 
 def test_a_recipe_that_cannot_run_is_refused_with_its_reason(tmp_path):
-    """It recomputes a layer of each stage, of stages that have unlike numbers of them."""
-    with pytest.raises(SpecError, match=r"recipe: llama3-405b-128xb200-nvfp4-26.06.01: recompute"):
-        imported(tmp_path, "--gpu b200 --num_gpus 128 --compute_dtype nvfp4 -mr llama31_405b")
+    """DeepSeek-V3 on 64 H100 of v0.6.0: ep 64 does not divide 64 / pp 8 ranks."""
+    with pytest.raises(SpecError, match=r"recipe: deepseek-v3-.*cannot run as published: .* does not divide"):
+        imported(tmp_path, "--gpu h100 --num_gpus 64 --compute_dtype bf16 -mr deepseek_v3", "FW_VERSION=26.08")

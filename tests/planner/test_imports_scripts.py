@@ -169,7 +169,7 @@ EXPERTS = "--num-experts 64 --expert-model-parallel-size 8"
         ("X=$(if true; then echo --tensor-model-parallel-size 2; fi)", "$X", r"--set X="),
         ("mapfile -t A < args.txt", '"${A[@]}"', r"\$A \(line 1\).*--set A="),
         ("readarray -t < args.txt", '"${MAPFILE[@]}"', r"--set MAPFILE="),
-        ("printf -v A '%s ' --tensor-model-parallel-size 2", "$A", r"\$A \(line 1\).*--set A="),
+        ("printf -v A '%q ' --tensor-model-parallel-size 2", "$A", r"\$A \(line 1\).*--set A="),
         ("read -r A < args.txt", "--bf16 $A", r"\$A \(line 1\).*--set A="),
         ("while read -r line; do A+=\" $line\"; done < args.txt", "--lr 1 $A", r"\$A \(line 1\).*--set A="),
         ("A=1", "--tensor-model-parallel-size 2 $MORE", r"\$MORE \(line 3\).*nothing: --set MORE=\."),

@@ -360,15 +360,15 @@ def test_scripts_are_read():
 def test_what_is_left_out_is_said():
     """Options without influence in one sentence, those with it by name."""
     notes = from_megatron_lm(
-        f"{SMALL} {BATCH} --micro-batch-size 1 --lr 1e-4 --data-path a b --moe-expert-capacity-factor 1.5 "
+        f"{SMALL} {BATCH} --micro-batch-size 1 --lr 1e-4 --data-path a b --hybrid-context-parallel "
         "--context-parallel-size 2 --cp-comm-type a2a --overlap-grad-reduce --use-distributed-optimizer",
         HERE,
     ).notes
 
-    assert "Without influence on a step's cost: --data-path, --lr." in notes
-    assert "Not costed: --moe-expert-capacity-factor." in notes
+    assert "Without influence on a step's cost: --data-path, --lr, --max-position-embeddings." in notes
+    assert "Not costed: --hybrid-context-parallel." in notes
     assert "--cp-comm-type is a2a: costed as p2p, as cluster.framework has it." in notes
-    assert any("Only gradients are overlapped" in note for note in notes)
+    assert any("costed as if neither were overlapped" in note for note in notes)
 
 
 def test_whole_gradients_are_reduced_behind_the_backward_pass():
@@ -378,7 +378,7 @@ def test_whole_gradients_are_reduced_behind_the_backward_pass():
 
     chosen, other = imported.document["strategy"], waiting.document["strategy"]
     assert (chosen["sharding"], chosen["dp_overlap"], other["dp_overlap"]) == ("none", True, False)
-    assert not any("Only gradients are overlapped" in note for note in imported.notes)
+    assert not any("costed as if neither were overlapped" in note for note in imported.notes)
 
 
 def test_the_known_options_exist():

@@ -38,8 +38,14 @@ DEGREES = "--global-batch-size 128 --seq-length 4096 --bf16 --micro-batch-size 1
             "a block of 0 layers: none is recomputed.",
         ),
         ("--num-experts 0", "--num-experts: 0 experts: all layers are dense."),
-        ("--offload-modules attn_norm", "without --fine-grained-activation-offloading nothing is offloaded."),
-        ("--reuse-grad-buf-for-mxfp8-param-ag", "without --fp8-param-gather no 8-bit weights are gathered."),
+        ("--offload-modules attn_norm", "without --fine-grained-activation-offloading it has no effect."),
+        ("--reuse-grad-buf-for-mxfp8-param-ag", "without --fp8-param-gather it has no effect."),
+        (
+            "--moe-router-topk 4 --moe-ffn-hidden-size 64",
+            "--moe-ffn-hidden-size: without --num-experts they have no effect.",
+        ),
+        ("--kv-lora-rank 512", "--kv-lora-rank: without --multi-latent-attention it has no effect."),
+        ("--sequence-parallel", "--sequence-parallel: without --tensor-model-parallel-size it has no effect."),
         (
             "--cuda-graph-impl local --cuda-graph-scope full_iteration_inference",
             "full_iteration_inference captures nothing of a training.",

@@ -44,6 +44,18 @@ SCRIPTS = {
     "environment": "A=1 show x\nexport B=2 C=3\nshow $B$C",
     "quotes": 'show "a\\"b" a\\ b $\'c\\td\' "\\$x" \'\' ""',
     "commands": "A=$(echo 4)\nshow $A `echo 5` $(expr 2 \\* 3)",
+    "options in commands": 'A=`echo "--tp 2 --pp 4"`\nB=$(echo "--x  1" -n)\nshow $A $B'
+    ' "$(echo -n -e "a\\tb")" "$(echo -nx)"',
+    "blanks that begin a word": 'show a \\ --b 1 \\\tc\nA=(x \\ y)\nshow ${#A[@]} "${A[@]}"\n'
+    "show --a \\ \\\n  --b \\  c",
+    "arguments above nine": 'f() { show $10 ${10} "$12" x$1; }; f a b c d e f g h i j\nset -- x; show $1$12',
+    "signs without a name": 'B=1\nshow a $ b c$ e$B$ "d$ $" \\\n  --f $\nshow $',
+    "formats": "printf -v A '%s=%d ' a 1 b 2; show $A \"$(printf '%04d|%-4s|%3s%%' 7 ab c)\" $(printf '%s\\n' x y)",
+    "texts that are read": 'read TP PP REST <<< "2  4 8 x"; show $TP $PP "$REST"\n'
+    'IFS=, read -ra P <<< "2,4,"; show ${P[@]} ${#P[@]}\n'
+    'IFS=: read -r A B <<< " a:b:c"; show "$A" "$B"; read -r -d "" C D <<EOF\n1 2\n3\nEOF\nshow $C "$D"\n'
+    "mapfile -t M <<< $'x y\\nz'; show ${#M[@]} \"${M[0]}\"\n"
+    'read A B <<< ""; show "$A" "$B" end; IFS= read E <<< " e "; show "$E"',
     "indirect": "A=B\nB=7\nshow ${!A}",
     "continued before the closing mark": 'A=" \\\n  --a ${X:-1} \\\n"\nB=" \\\n    "\nshow $A $B "$A"',
     "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",
@@ -198,6 +210,13 @@ def test_a_bad_substitution_is_no_bash():
     """Bash drops the command with it; the variable's value would be another word."""
     with pytest.raises(SpecError, match=r"line 2: is no Bash that is read here: '\$\{A\|\}'"):
         follow('A=1\nshow "--x ${A|}"')
+
+
+def test_a_value_that_a_script_inside_lacks_has_the_line_that_starts_it():
+    """Lines of the other file would be looked for in this one."""
+    script = follow("A=1\n\nbash inner.sh\nrun $X", find=lambda name: "run $X" if name == "inner.sh" else None)
+
+    assert script.variables.uses["X"] == [3, 4]
 
 
 def test_other_scripts_are_found_by_their_name():

@@ -17,7 +17,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.forks.words import DEEPSPEED, model_entries, translate_to_megatron
-from planner.frameworks.imports.named import default_vocabulary, vocabulary_of
+from planner.frameworks.imports.named import ARCHITECTURE, default_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
 from planner.frameworks.shell.text import strip_unknown, unknown, unknown_names, write_unknowns
@@ -92,7 +92,7 @@ class Understood:
     def number(self, name: str, default: int) -> int:
         """Return the number of an option, or the default without it."""
         text = (self.values.get(name) or [""])[0]
-        return int(text) if text.isdecimal() else default
+        return max(1, int(text)) if text.isdecimal() else default
 
     def least_devices(self) -> int:
         """Return the smallest number of devices that holds one replica and one copy of each expert."""
@@ -102,9 +102,7 @@ class Understood:
         return self.number("--pipeline-model-parallel-size", 1) * lcm(dense, experts)
 
 
-def megatron_job(
-    words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str], *, uses: Mapping[str, list[int]]
-) -> Imported:
+def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
     """
     Import a command line of Megatron-LM.
 
@@ -116,15 +114,13 @@ def megatron_job(
         Entries of the job as ``key=value``.
     environment
         Known environment variables.
-    uses
-        Lines on which the script uses unknown variables.
 
     Raises
     ------
     SpecError
         If a required value is unknown, if an option may be misspelled, or as ``from_megatron_lm``.
     """
-    found = require_known(words, uses)
+    found = require_known(words)
     entries = dict(entry.partition("=")[::2] for entry in overrides)
     _refuse_word_pieces(found)
     if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
@@ -139,6 +135,8 @@ def megatron_job(
     if "training.tokens" not in entries:
         _add_length(found)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
+    if "model" in entries and (idle := sorted(ARCHITECTURE & {*found.values})):
+        found.notes.append(f"Ignored (the model that is named counts): {', '.join(idle)}.")
     try:
         imported = _import_on_release(found, entries, environment)
     except SpecError as error:
@@ -146,7 +144,22 @@ def megatron_job(
             raise
         hint = f"{error.hint} Options that are not known here may say it: {', '.join(found.strangers)}.".strip()
         raise SpecError(error.where, error.problem, hint) from None
-    return Imported(document=imported.document, notes=(*imported.notes, *found.notes))
+    return Imported(document=imported.document, notes=(*imported.notes, *found.notes, *_note_environment(environment)))
+
+
+KERNELS = re.compile(r"(NVTE|UB|HSA|NCCL|RCCL|HCCL|TORCH_NCCL|CUDA_DEVICE|CUDA_SCALE|CUDA_GRAPHS)_\w+")
+"""Variables of the environment that choose kernels, streams and channels of communication."""
+
+ADDRESSES = re.compile(
+    r"\w*_(DEBUG\w*|\w*IFNAME|HCA|GID_INDEX|\w*TIMEOUT\w*|TC|SL|\w*HEARTBEAT\w*|TRACE\w*|DUMP\w*|LOG\w*)"
+)
+"""Variables among them that only say where and how messages go."""
+
+
+def _note_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a note on variables that may change the speed, and that are not read."""
+    if names := [name for name in environment if KERNELS.fullmatch(name) and not ADDRESSES.fullmatch(name)]:
+        yield f"Not costed, of the environment: {', '.join(sorted(names))}."
 
 
 def model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
@@ -281,9 +294,9 @@ def _least_values(name: str, kind: str) -> int:
     return int(nargs) if nargs.isdecimal() else 1
 
 
-def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Understood:
+def require_known(words: Sequence[str], variables: Variables | None = None) -> Understood:
     """
-    Read options, and refuse unknown values of options that planning needs.
+    Read options, and refuse unknown values of options that planning needs; the script's variables say what to give.
 
     Raises
     ------
@@ -291,7 +304,7 @@ def require_known(words: Sequence[str], uses: Mapping[str, list[int]]) -> Unders
         If such a value is unknown; names the variables and the lines that use them.
     """
     found = understand(words)
-    _refuse_missing(found, uses)
+    _refuse_missing(found, variables or Variables({}))
     return found
 
 
@@ -331,14 +344,14 @@ def _refuse_word_pieces(found: Understood) -> None:
         raise SpecError(f"{WHERE}.--vocab-file", problem)
 
 
-def _refuse_missing(found: Understood, uses: Mapping[str, list[int]]) -> None:
+def _refuse_missing(found: Understood, variables: Variables) -> None:
     if not found.missing:
         return
     names = list(dict.fromkeys(name for needed in found.missing.values() for name in needed))
-    parts = [f"{options_needing(found, name)} {_label(name)}{_lines(uses.get(name, ()))}" for name in names]
-    settable = [name for name in names if name.isalnum() or name.isidentifier()]
-    hint = f"Say {'it' if len(names) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
-    others = "" if len(settable) == len(names) else f" {_unread(names)}: give the variable that takes it."
+    parts = [f"{options_needing(found, name)} {_label(name)}{_lines(variables.uses.get(name, ()))}" for name in names]
+    settable = list(dict.fromkeys(filter(None, map(variables.holder, names))))
+    hint = f"Say {'it' if len(settable) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
+    others = "" if all(map(variables.holder, names)) else f" {_unread(names)}: give the variable that takes it."
     raise SpecError(WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others)
 
 

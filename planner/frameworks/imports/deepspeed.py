@@ -14,29 +14,13 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_json
 from planner.frameworks.imports.finish import complete_job, degree, newest, prepare_job, release_assumed
-from planner.frameworks.imports.tools.keys import meaning_of
+from planner.frameworks.imports.tools.keys import is_read, meaning_of
 from planner.frameworks.imports.tools.references import flatten
 from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 
 SHARDING = ("none", "optimizer", "gradients", "weights")
 """Sharding by the stage of ZeRO."""
-
-READ = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "zero_optimization",
-    "bf16",
-    "bfloat16",
-    "fp16",
-    "tensor_parallel",
-    "expert_parallel",
-    "activation_checkpointing",
-    "data_types",
-    "communication_data_type",
-    "sequence_parallel_size",
-)
 
 
 def read_deepspeed(text: str, source: str) -> dict[str, Any]:
@@ -64,7 +48,7 @@ def require_deepspeed(config: Any, source: str) -> dict[str, Any]:
         raise SpecError(source, f"expected an object of DeepSpeed's keys, got {shown(config)}.")
     if "architectures" in config or "model_type" in config:
         raise SpecError(source, "describes a model: name it in a job file (model: PATH).")
-    if not set(READ) & set(config):
+    if not any(is_read("deepspeed", key) for key in flatten(config)):
         raise SpecError(
             source, f"has no key of DeepSpeed such as zero_optimization; it has {shown(sorted(config)[:5])}."
         )

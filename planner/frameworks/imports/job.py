@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +36,9 @@ from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, 
 from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
 from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
+from planner.frameworks.imports.printed.checkpoint import arguments_inside, is_checkpoint, text_beside
 from planner.frameworks.imports.printed.container import container_job, is_container
-from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, text_of_checkpoint, titan_job
+from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, titan_job
 from planner.frameworks.imports.printed.names import is_arguments
 from planner.frameworks.imports.published.modelzoo import choose_launch, zoo_job
 from planner.frameworks.imports.published.performance import find_published, recipe_job
@@ -84,11 +88,10 @@ def import_job(
         If it is no such file, lacks a value that planning needs, or is of an unknown model.
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
-    place, variables = text_of_checkpoint(Path(path)), dict(given or {})
-    if place != Path(path):
-        imported = import_job(place, overrides, given)
-        return Imported(document=imported.document, notes=(f"Read from {place}, beside the pickles.", *imported.notes))
-    is_log = place.suffix.lower() in LOGS
+    place, variables = Path(path), dict(given or {})
+    if is_checkpoint(place):
+        return _import_checkpoint(place, overrides, given)
+    is_log = LOGS.search(place.name.lower()) is not None
     text = _text_of_log(place) if is_log else read_text(place)
     match place.suffix.lower():
         case ".toml":
@@ -116,16 +119,31 @@ def import_job(
         raise SpecError(error.where, error.problem, f"{error.hint} {LOG}".strip(), error.place) from None
 
 
-LOGS = (".log", ".out", ".err")
+def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
+    """Import text beside a checkpoint's pickles, else what is in its zip; a note names the file."""
+    beside = text_beside(path)
+    if beside is not None:
+        imported, note = import_job(beside, overrides, given), f"Read from {beside}, beside the pickles."
+    else:
+        file, content = arguments_inside(path)
+        note = f"Read from {file}, which is not loaded."
+        is_whole = is_container(content)
+        imported = (
+            container_job(content, overrides, str(file)) if is_whole else arguments_job(content, str(file), overrides)
+        )
+    return Imported(document=imported.document, notes=(note, *imported.notes))
+
+
+LOGS = re.compile(r"\.(log|out|err)(\.gz)?$")
 MOST_OF_A_LOG = 64 << 20
 
 
 def _text_of_log(path: Path) -> str:
     """Read a log, with another sign for bytes that are no text; UTF-16 as it says itself."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MOST_OF_A_LOG + 1)
-    except OSError:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            content: bytes = stream.read(MOST_OF_A_LOG + 1)
+    except (OSError, EOFError, zlib.error):
         return read_text(path)
     if len(content) > MOST_OF_A_LOG:
         raise SpecError(str(path), f"is larger than {MOST_OF_A_LOG >> 20} MiB.", "Give its first minute.")
@@ -260,7 +278,7 @@ def _import_model_arguments(
         fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
         return bridge_job(fields, "", overrides, dict(given))
     own = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, Mapping) else {}
-    return megatron_job(list(model_words(arguments, given)), overrides, {**own, **given}, uses={})
+    return megatron_job(list(model_words(arguments, given)), overrides, {**own, **given})
 
 
 # --- scripts -----------------------------------------------------------------------------------------------
@@ -277,8 +295,7 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
         return zoo_job(filled, folder, overrides, given)
     launch = find_launch(script, text) or _loose(script)
     refuse_options(launch.words)
-    _refuse_decisive(script, launch, text, folder, given)
-    _refuse_machine(script, launch, text, folder, given)
+    _refuse_undecided(script, launch, text, folder, given)
     zero, more = _zero_words(launch, script, folder)
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
@@ -289,11 +306,11 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
         return _import_bridge(launch, folder, overrides, notes)
     if "--yaml-cfg" in launch.words:
         return _import_yaml_file(launch, folder, overrides, notes, option_value(launch.words, ("--yaml-cfg",)))
-    needed = require_known(launch.words, script.variables.uses).least_devices()
+    needed = require_known(launch.words, script.variables).least_devices()
     alone = launch.devices.source == LONE and needed > 1
     with_devices, more = _add_devices(Devices() if alone else launch.devices, overrides)
     try:
-        imported = megatron_job(launch.words, with_devices, launch.environment, uses=script.variables.uses)
+        imported = megatron_job(launch.words, with_devices, launch.environment)
     except SpecError as error:
         if error.where not in ("cluster.num_devices", "strategy.ep") or not more or error.hint:
             raise
@@ -526,52 +543,35 @@ def _add_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str],
 
 
 MOST_READINGS = 60
-"""Most times that a script is followed to find the arguments that matter."""
+"""Most times that a script is followed to find the arguments that matter; the others count as such."""
 
 
-MOST_DECISIONS = 20
-"""Most conditions of the machine that are read as the opposite."""
+def _refuse_undecided(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
+    """Refuse a script where a missing argument decides an option, or a file, a status or an output of the machine."""
+    plain, readings, variables = _decisive_options(launch), count(), script.variables
 
+    def decides(more: Mapping[str, str], opposite: Sequence[int] = ()) -> bool:
+        if not opposite and next(readings) >= MOST_READINGS:
+            return True
+        try:
+            around = {**slurm_variables(text), **given, **more}
+            found = find_launch(follow(text, around, lambda one: _other_script(one, folder), opposite), text)
+        except SpecError:
+            return False
+        return found is not None and _decisive_options(found) != plain
 
-def _refuse_decisive(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
-    """Refuse a script with missing arguments that decide an option by a comparison."""
-    decisive, readings = list[str](), 0
-    plain, around = _decisive_options(launch), {**slurm_variables(text), **given}
-    for name, texts in script.variables.compared.items():
-        for value in (*sorted(texts), "*"):
-            readings += 1
-            try:
-                other = follow(text, {**around, name: value}, lambda one: _other_script(one, folder))
-                found = find_launch(other, text)
-            except SpecError:
-                continue
-            if readings > MOST_READINGS or (found is not None and _decisive_options(found) != plain):
-                decisive.append(name)
-                break
+    compared = {name: (*sorted(texts), "*") for name, texts in variables.compared.items()}
+    decisive = [name for name, texts in compared.items() if any(decides({name: value}) for value in texts)]
     if decisive:
-        lines = script.variables.asked
-        names = ", ".join(f"${name} (line {', '.join(map(str, lines.get(name, ())))})" for name in decisive)
+        names = ", ".join(f"${name} (line {', '.join(map(str, variables.asked.get(name, ())))})" for name in decisive)
         hint = " ".join(f"--set {name}=VALUE" for name in decisive)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
-
-
-def _refuse_machine(script: Script, launch: Launch, text: str, folder: Path, given: Mapping[str, str]) -> None:
-    """Refuse a script where a file, an exit status or an output of the machine decides an option that is read."""
     if launch.kind != "megatron":  # other launches name their layout in a file or a recipe
         return
-    around, plain = {**slurm_variables(text), **given}, _decisive_options(launch)
-    for line, (condition, hint) in list(script.variables.decisions.items())[:MOST_DECISIONS]:
-        if f"line_{line}" in given:
-            continue
-        try:
-            other = follow(text, around, lambda one: _other_script(one, folder), [line])
-            found = find_launch(other, text)
-        except SpecError:
-            continue
-        if found is not None and _decisive_options(found) != plain:
-            where = f"{WHERE}, line {line}"
+    for line, (condition, hint) in variables.decisions.items():
+        if f"line_{line}" not in given and decides({}, [line]):
             problem = f"the machine decides by {shown(write_unknowns(condition))} which options the training gets."
-            raise SpecError(where, problem, f"Say it: {hint}.")
+            raise SpecError(f"{WHERE}, line {line}", problem, f"Say it: {hint}.")
 
 
 def _decisive_options(launch: Launch) -> Any:

@@ -50,19 +50,8 @@ GENERIC = ("main", "train", "trainer", "run", "launch")
 """Generic names of programs; their folder may tell the training."""
 
 CHOOSING = [
-    "stage",
-    "mode",
-    "type",
-    "algorithm",
-    "algo",
-    "estimator",
-    "method",
-    "task",
-    "trainer",
-    "objective",
-    "adapter",
-    "target",
-    "component",
+    *("stage", "mode", "type", "algorithm", "algo", "estimator", "method"),
+    *("task", "trainer", "objective", "adapter", "target", "component"),
 ]
 """Last words of names whose value is the kind of training."""
 

@@ -418,6 +418,8 @@ class _Reading:
             "quantize.linear.float8.enable_fsdp_float8_all_gather", False, "float8.enable_fsdp_float8_all_gather"
         )
         is_float8 = any("float8" in name for name in self._converters())
+        if others := [name for name in self._converters() if "float8" not in name and name.split(".")[-1] != "mx"]:
+            self.notes.append(f"model.converters {', '.join(others)}: costed as if layers were not converted.")
         compiled = self.get("compile.enable", False, "training.compile")
         parts = self.listed("compile.components", default=("model", "loss"))
         compiled = compiled and "model" in parts

@@ -13,15 +13,8 @@ from planner.frameworks.shell.text import unknown_names
 
 MODEL = ("--model_name_or_path", "--model_name", "--model", "--config_name", "--model-name-or-path")
 LENGTH = (
-    "--max_seq_length",
-    "--max_seq_len",
-    "--max_length",
-    "--block_size",
-    "--model_max_length",
-    "--cutoff_len",
-    "--seq_length",
-    "--seq_len",
-    "--sequence_length",
+    *("--max_seq_length", "--max_seq_len", "--max_length", "--model_max_length", "--block_size"),
+    *("--cutoff_len", "--seq_length", "--seq_len", "--sequence_length"),
 )
 MICRO_BATCH = ("--per_device_train_batch_size", "--per-device-train-batch-size", "--micro_batch_size")
 ACCUMULATION = ("--gradient_accumulation_steps", "--gradient-accumulation-steps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from constraints.rules.frameworks import MEGATRON_MODULES
@@ -133,8 +134,7 @@ def drop_without_effect(arguments: Arguments) -> tuple[Arguments, tuple[str, ...
     (``--grad-reduce-in-bf16``), ``num_experts`` of 0; transformer/transformer_block.py:540 (recomputation in full).
     """
     counting, notes = dict(arguments), list[str]()
-    for rule in WITHOUT_EFFECT:
-        dropped, why = rule(counting)
+    for dropped, why in _find_dropped(counting):
         given = [name for name in dropped if name in counting]
         if given:
             notes.append(f"{', '.join(given)}: {why}")
@@ -177,15 +177,54 @@ def _no_experts(arguments: Arguments) -> Dropped:
     return ("--num-experts",) if arguments.get("--num-experts") == 0 else (), "0 experts: all layers are dense."
 
 
-def _modules_without_offloading(arguments: Arguments) -> Dropped:
-    switch = "--fine-grained-activation-offloading"
-    return () if switch in arguments else ("--offload-modules",), f"without {switch} nothing is offloaded."
+COUNTING_WITH = (
+    ("--num-query-groups", ("--group-query-attention",)),
+    ("--q-lora-rank|--kv-lora-rank|--qk-head-dim|--qk-pos-emb-head-dim|--v-head-dim", ("--multi-latent-attention",)),
+    ("--linear-*", ("--experimental-attention-variant",)),
+    ("--mamba-*|--mtp-hybrid-override-pattern", (PATTERN, STAGED_PATTERN)),
+    ("--moe-*|--expert-tensor-parallel-size", ("--num-experts",)),
+    ("--moe-hybridep-*", ("--moe-flex-dispatcher-backend=hybridep",)),
+    ("--moe-flex-*|--moe-deepep-*|--moe-hybridep-*", ("--moe-token-dispatcher-type=flex",)),
+    ("--fp8-recipe", ("--fp8-format",)),
+    ("--fp4-recipe", ("--fp4-format",)),
+    ("--offload-modules", ("--fine-grained-activation-offloading",)),
+    ("--reuse-grad-buf-for-mxfp8-param-ag", ("--fp8-param-gather",)),
+    ("--optimizer-offload-fraction|--overlap-cpu-optimizer-d2h-h2d", ("--optimizer-cpu-offload",)),
+    ("--num-distributed-optimizer-instances", ("--use-distributed-optimizer", "--use-megatron-fsdp")),
+    ("--data-parallel-sharding-strategy|--megatron-fsdp-main-*", ("--use-megatron-fsdp",)),
+    ("--cross-entropy-fusion-impl", ("--cross-entropy-loss-fusion",)),
+    ("--sequence-parallel", ("--tensor-model-parallel-size",)),
+    ("--cp-comm-type", ("--context-parallel-size",)),
+    ("--account-for-*-in-pipeline-split", ("--pipeline-model-parallel-size",)),
+    (
+        "--no-overlap-p2p-communication|--microbatch-group-size-per-virtual-pipeline-stage",
+        (
+            "--num-layers-per-virtual-pipeline-stage",
+            "--num-virtual-stages-per-pipeline-rank",
+            "--pipeline-model-parallel-layout",
+            STAGED_PATTERN,
+        ),
+    ),
+)
+"""Options by patterns, and the options or values without all of which they have no effect; a degree of 1 is none."""
 
 
-def _buffer_without_gathering(arguments: Arguments) -> Dropped:
-    without = "--fp8-param-gather" not in arguments
-    dropped = ("--reuse-grad-buf-for-mxfp8-param-ag",) if without else ()
-    return dropped, "without --fp8-param-gather no 8-bit weights are gathered."
+def _is_given(arguments: Arguments, name: str) -> bool:
+    name, _, value = name.partition("=")
+    given = arguments.get(name)
+    return given == value if value else given is not None and not (name.endswith("-parallel-size") and given == 1)
+
+
+def _find_dropped(arguments: Arguments) -> Iterator[Dropped]:
+    """Yield options without effect, rule by rule, and then those that count only with others that are not given."""
+    yield from (rule(arguments) for rule in WITHOUT_EFFECT)
+    for patterns, others in COUNTING_WITH:
+        names = [name for name in arguments if any(fnmatchcase(name, one) for one in patterns.split("|"))]
+        if names and not any(_is_given(arguments, other) for other in others):
+            yield (
+                tuple(names),
+                f"without {' or '.join(others)} {'it has' if len(names) == 1 else 'they have'} no effect.",
+            )
 
 
 def _gradients_in_fp32(arguments: Arguments) -> Dropped:
@@ -210,8 +249,6 @@ WITHOUT_EFFECT: tuple[Callable[[Arguments], Dropped], ...] = (
     _modules_beside_full,
     _block_of_none,
     _no_experts,
-    _modules_without_offloading,
-    _buffer_without_gathering,
     _gradients_in_fp32,
     _graphs_of_inference,
 )
@@ -233,6 +270,7 @@ def _exclusive(arguments: Arguments) -> Iterator[Complaint]:
         ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers"),
         ("--moe-shared-expert-overlap", "--overlap-moe-expert-parallel-comm"),
         ("--enable-cuda-graph", "--external-cuda-graph"),
+        ("--encoder-seq-length", "--seq-length"),
     )
     for one, other in pairs:
         if one in arguments and other in arguments:
@@ -327,6 +365,8 @@ def _experts(arguments: Arguments) -> Iterator[Complaint]:
     if experts is not None and etp > 1 and "--disable-bias-linear" not in arguments:
         problem = f"is {etp}; experts with biases are not split: --disable-bias-linear."
         yield Complaint("--expert-tensor-parallel-size", problem, OF_PARSERS)
+    if "--moe-enable-deepep" in arguments and arguments.get("--moe-token-dispatcher-type") != "flex":
+        yield Complaint("--moe-enable-deepep", "needs --moe-token-dispatcher-type flex.")
     yield from _exchanges(arguments, ranks)
 
 

@@ -96,6 +96,8 @@ class Option:
         except ValueError:
             expected = MEANT.get(self.type, self.type)
             raise SpecError(f"{WHERE}.{self.name}", f"expected {expected}, got {shown(word)}.") from None
+        if value != value:
+            raise SpecError(f"{WHERE}.{self.name}", f"expected a number, got {shown(word)}.")
         if self.choices and word not in self.choices:
             problem = f"expected one of {', '.join(self.choices)}, got {shown(word)}."
             raise SpecError(f"{WHERE}.{self.name}", problem)

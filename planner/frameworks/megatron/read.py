@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from planner.frameworks.megatron.checks import (
     drop_without_effect,
     refuse_contradictions,
 )
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import read_model, translate_pattern
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, read_group, read_settings
@@ -276,18 +278,53 @@ def _note_uncosted(arguments: Arguments) -> Iterator[str]:
     others = [name for name in arguments if known[name].in_import != "read"]
     harmless = [name for name in others if known[name].in_import == "free" or known[name].group in WITHOUT_COST]
     mattering = [name for name in others if name not in harmless]
+    harmless += [name for name, is_so in SO_ANYWAY.items() if name in arguments and is_so(arguments)]
     if mattering:
         yield f"Not costed: {', '.join(mattering)}."
     if harmless:
         yield f"Without influence on a step's cost: {', '.join(sorted(harmless))}."
     if "--num-experts" in arguments and "--moe-grouped-gemm" not in arguments:
         yield "Without --moe-grouped-gemm experts are computed one after another: costed as grouped."
-    if arguments.get("--transformer-impl") == "local":
-        yield "--transformer-impl local: costed as Transformer Engine's kernels."
+    if (kernels := arguments.get("--transformer-impl", TE)) != TE:
+        yield f"--transformer-impl {kernels}: costed as Transformer Engine's kernels."
+    if "--no-gradient-accumulation-fusion" in arguments:
+        yield "--no-gradient-accumulation-fusion: costed as if matmuls added to the gradients themselves."
+    if "--spec" in arguments and STAGED_PATTERN not in arguments and PATTERN not in arguments:
+        yield f"--spec {' '.join(arguments['--spec'])}: costed as the layers that the other options describe."
     if "--recompute-num-layers" in arguments and arguments.get("--recompute-method") == "uniform":
         number = arguments["--recompute-num-layers"]
         if number > 1:
             yield f"--recompute-num-layers {number}: costed as if each layer were recomputed by itself."
+
+
+TE = "transformer_engine"
+
+STATES = ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype", "--optimizer-cpu-offload")
+"""Options that need the precision-aware optimizer."""
+
+SO_ANYWAY: Mapping[str, Callable[[Arguments], bool]] = {
+    "--accumulate-allreduce-grads-in-fp32": lambda given: "--bf16" in given,
+    "--add-qkv-bias": lambda given: "--disable-bias-linear" not in given,
+    "--ffn-hidden-size": lambda given: "--moe-ffn-hidden-size" in given and not _has_dense(given),
+    "--kv-channels": lambda given: "--multi-latent-attention" in given,
+    "--max-position-embeddings": lambda given: _is_rotary(given),
+    "--moe-enable-deepep": lambda given: given.get("--moe-flex-dispatcher-backend", "deepep") == "deepep",
+    "--qk-layernorm": lambda given: "--multi-latent-attention" in given,
+    "--recompute-activations": lambda given: given.get("--recompute-granularity") == "selective",
+    "--use-rotary-position-embeddings": lambda given: given.get("--position-embedding-type") == "rope",
+    "--use-precision-aware-optimizer": lambda given: not {*STATES} & {*given},
+}
+"""Options that change nothing beside certain others (megatron/training/arguments.py, validate_args)."""
+
+
+def _has_dense(arguments: Arguments) -> bool:
+    pattern = str(arguments.get("--moe-layer-freq", 1))
+    return int(pattern) > 1 if pattern.isdecimal() else "0" in re.sub(r"\*\d+", "", pattern)
+
+
+def _is_rotary(arguments: Arguments) -> bool:
+    kind = arguments.get("--position-embedding-type", "learned_absolute")
+    return kind != "learned_absolute" or "--use-rotary-position-embeddings" in arguments
 
 
 def _exchange(arguments: Arguments, facts: Facts) -> Iterator[str]:

@@ -126,10 +126,8 @@ def _read_gradient_dtype(arguments: Arguments, known: Known, notes: list[str]) -
     Megatron-LM, megatron/training/arguments.py, validate_args: ``accumulate_allreduce_grads_in_fp32``.
     """
     own = arguments.get("--megatron-fsdp-main-grads-dtype", "auto")
-    if own != "auto" and "--use-megatron-fsdp" in arguments:
-        return str(own)
     if own != "auto":
-        notes.append("--megatron-fsdp-main-grads-dtype: without --use-megatron-fsdp it says nothing.")
+        return str(own)
     if "--accumulate-allreduce-grads-in-fp32" in arguments:
         return "fp32"
     if "--fp16" in arguments:
@@ -377,7 +375,7 @@ def _read_loss(arguments: Arguments, known: Known, notes: list[str]) -> str:
     if "--cross-entropy-loss-fusion" not in arguments:
         return "unfused"
     if implementation != "te":
-        notes.append("--cross-entropy-fusion-impl native: costed as the unfused loss, in FP32 as well.")
+        notes.append("--cross-entropy-loss-fusion, native: costed as the unfused loss, in FP32 as well.")
     return "fused" if implementation == "te" else "unfused"
 
 

@@ -242,7 +242,9 @@ def _token_dispatcher_options(plan: Plan) -> Entries:
 def _read_token_dispatcher(arguments: Arguments, known: Known, notes: list[str]) -> TokenDispatcher:
     """Return the dispatcher; alltoall with ep 1, and for Megatron-LM's default allgather, with a note."""
     kind = arguments.get("--moe-token-dispatcher-type", "allgather")
-    if arguments.get("--expert-model-parallel-size", 1) == 1:
+    if known["ep"] == 1:
+        if kind == "flex" and known["etp"] > 1:
+            notes.append("--moe-token-dispatcher-type flex between ranks of expert tensors: costed as alltoall.")
         return TokenDispatcher.ALLTOALL
     if kind == "allgather":
         notes.append("--moe-token-dispatcher-type allgather (Megatron-LM's default): costed as alltoall.")
@@ -352,7 +354,7 @@ def _read_dp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> in
     replicas, sharding = known["dp"] * known["cp"], known["sharding"]
     halves, is_fsdp = [name in arguments for name in _overlap_switches(sharding)], sharding >= Sharding.GRADIENTS
     if any(halves) and not all(halves) and replicas > 1 and not is_fsdp:
-        notes.append("Only gradients are overlapped, not parameters: costed as if neither were.")
+        notes.append("--overlap-grad-reduce without --overlap-param-gather: costed as if neither were overlapped.")
     return int(replicas > 1 and (all(halves) or is_fsdp))
 
 
@@ -420,6 +422,16 @@ DECISION_OPTIONS: Mapping[str, FieldOptions] = {name: entry.write for name, entr
 """Megatron-LM's options for each field of a strategy."""
 
 
+def _refuse_below_one(known: Known, *names: str) -> None:
+    for name in names:
+        if known[name] is not None and known[name] < 1:
+            raise SpecError(f"strategy.{name}", f"is {known[name]}, must be at least 1.")
+
+
+SHARED = ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--use-megatron-fsdp")
+"""Switches that need several replicas."""
+
+
 def read_strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, ...]]:
     """
     Read the strategy of arguments, with notes on what is costed otherwise.
@@ -435,17 +447,18 @@ def read_strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[s
         known[name] = STRATEGY[name].value(arguments, known, notes)
     if "--micro-batch-size" not in arguments:
         raise SpecError(f"{WHERE}.--micro-batch-size", "is required but missing.")
-    for name in ("tp", "cp", "pp", "mbs"):
-        if known[name] < 1:
-            raise SpecError(f"strategy.{name}", f"is {known[name]}, must be at least 1.")
+    _refuse_below_one(known, "tp", "cp", "pp", "mbs")
     ranks, devices = known["tp"] * known["cp"] * known["pp"], facts.cluster.num_devices
     if devices % ranks:
         raise SpecError("cluster.num_devices", f"is {devices}, no multiple of tp * cp * pp = {ranks}.")
     known["dp"] = devices // ranks
+    lonely = [name for name in SHARED if name in arguments] if known["dp"] * known["cp"] == 1 else []
+    notes += [f"{', '.join(lonely)}: one replica has nobody to share with."] if lonely else []
     known["vpp"], layers = read_stages(arguments, facts.model, known["pp"])
     for name, entry in STRATEGY.items():
         if name not in known:
             known[name] = entry.value(arguments, known, notes)
+    _refuse_below_one(known, "ep", "etp")
     decisions = {name: value for name, value in known.items() if name != "model" and value is not None}
     strategy = complete_strategy(facts, StrategyFile(decisions=decisions, layout=AS_DEALT))
     return place_layers(strategy, facts.model, arguments, layers), tuple(notes)

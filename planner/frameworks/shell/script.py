@@ -22,7 +22,7 @@ from costmodel.validation import shown
 from planner.frameworks.shell.conditions import Verdict, decide, decide_number
 from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
 from planner.frameworks.shell.variables import Value, Variables
-from planner.frameworks.shell.words import Words, line_of, source_of
+from planner.frameworks.shell.words import Words, line_of, output_of, source_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -48,6 +48,34 @@ def read_names(words: Sequence[str]) -> list[str]:
         elif re.fullmatch(r"[A-Za-z_]\w*", word):
             names.append(word)
     return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
+
+
+def read_values(words: Sequence[str], text: str, separators: str) -> Iterator[tuple[str, Value]]:
+    """
+    Yield the variables that a command sets to parts of its input, with their values; none where that is not certain.
+
+    >>> list(read_values(["read", "-r", "TP", "PP"], "2 4 x", " ")), list(read_values(["read", "-ra", "P"], "2,4", ","))
+    ([('TP', '2'), ('PP', '4 x')], [('P', ['2', '4'])])
+    """
+    names, flags = read_names(words), "".join(word[1:] for word in words[1:] if word.startswith("-"))
+    if set(flags) - {*"rstead"} or (set(flags) & {*"d"} and not {*words} & {"''", '""', ""}):
+        return
+    if words and words[0] != "read":
+        yield from ((name, text.rstrip("\n").split("\n")) for name in names if "t" in flags)
+        return
+    line = text if "d" in flags else text.split("\n")[0]
+    blanks, signs = (re.escape("".join(one for one in separators if one.isspace() == kind)) for kind in (True, False))
+    space = f"[{blanks}\\n]" if blanks else r"\n"
+    line = re.sub(f"^{space}+|{space}+$", "", line)
+    if len(names) == 1 and "a" not in flags:
+        yield names[0], line
+    elif names and not unknown_names(line):
+        apart = f"{space}*[{signs}]{space}*|{space}+" if signs else f"{space}+"
+        parts = re.split(apart, line, maxsplit=0 if "a" in flags else len(names) - 1) if line else []
+        if "a" in flags:
+            yield names[0], parts[:-1] if parts[-1:] == [""] else parts
+        else:
+            yield from zip(names, [*parts, *[""] * len(names)], strict=False)
 
 
 def script_place(words: Sequence[str]) -> int | None:
@@ -118,16 +146,17 @@ def parse(text: str) -> Node:
         repairs = sorted(_repairs(root, source), reverse=True)
         if not repairs:
             break
-        for place, more in repairs:
-            source = source[:place] + more + source[place:]
+        for place, end, other in repairs:
+            source = source[:place] + other + source[end:]
     return root
 
 
-def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
+def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
     """
-    Yield byte offsets with the text to insert there.
+    Yield byte offsets with the text to write between them.
 
-    A name after a bare ``$`` gets braces, and a line ``A=1 B=2`` a semicolon at its end.
+    A name after a bare ``$`` gets braces, a line ``A=1 B=2`` a semicolon at its end. A ``$`` without a name and an
+    escaped blank that begins a word get quotation marks.
     """
     nodes = [root]
     while nodes:
@@ -135,12 +164,16 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, bytes]]:
         nodes += node.children
         if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
             if found := NAME.match(source, node.end_byte):
-                yield from ((found.start(), b"{"), (found.end(), b"}"))
-        elif node.type == "command":
+                yield from ((found.start(), found.start(), b"{"), (found.end(), found.end(), b"}"))
+            else:
+                yield node.start_byte, node.end_byte, b"'$'"
+        elif node.type in ("command", "array"):
             for one, following in pairwise(node.children):
-                between = source[one.end_byte : following.start_byte].replace(b"\\\n", b"")
-                if one.type == "variable_assignment" and b"\n" in between:
-                    yield one.end_byte, b";"
+                between = source[one.end_byte : following.start_byte]
+                if one.type == "variable_assignment" and b"\n" in between.replace(b"\\\n", b""):
+                    yield one.end_byte, one.end_byte, b";"
+                for found in re.finditer(rb"\\([ \t])", between):
+                    yield one.end_byte + found.start(), one.end_byte + found.end(), b"'" + found[1] + b"'"
 
 
 def targets(redirect: Node) -> list[Node]:
@@ -315,12 +348,13 @@ class _Follower:
         root = parse(text)
         self.script.variables.own |= find_assignments(root)
         before, self.first_line = self.first_line, first_line
+        self.script.variables.outer_line = first_line
         self.depth += 1
         try:
             self._each(root)
         finally:
             self.depth -= 1
-            self.first_line = before
+            self.first_line = self.script.variables.outer_line = before
 
     def _line(self, node: Node) -> int:
         return self.first_line or line_of(node)
@@ -617,10 +651,7 @@ class _Follower:
             verdict = self._words(words, self._line(node))
             for child in node.named_children:
                 if child.type == "herestring_redirect":
-                    text = "".join(self.words.value(one) for one in child.named_children)
-                    self._feed(words, text, child)
-                    if words[:1] == ("read",) and len(read := read_names(words)) == 1 and "-a" not in words:
-                        self.script.variables.assign(read[0], text.strip(" \t\n").split("\n")[0], source="")
+                    self._feed(words, "".join(self.words.value(one) for one in child.named_children), child)
             return verdict
         finally:
             if words:
@@ -661,7 +692,9 @@ class _Follower:
         if name in ("source", "."):
             return self._source(words, line)
         if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 1:
-            self.script.variables.assign(arguments[1], self.script.variables.missing(arguments[1], line), source="")
+            said = output_of(["printf", *arguments[2:]])
+            value = self.script.variables.missing(arguments[1], line) if said is None else said
+            self.script.variables.assign(arguments[1], value, source="")
             return Verdict(True, True)
         if name in ("echo", "printf"):
             self.said = write_unknowns(" ".join(arguments))[:200]
@@ -743,14 +776,14 @@ class _Follower:
     def _run_redirects(self, node: Node) -> Verdict:
         body = node.child_by_field_name("body")
         verdict = self._do(body) if body is not None else Verdict(True, True)
-        name = body.child_by_field_name("name") if body is not None else None
-        words = [source_of(name)] if name is not None else []
+        is_command = body is not None and body.type == "command"
+        words = [source_of(part) for part in body.named_children] if is_command and body is not None else []
+        if body is not None and any(part.type == "variable_assignment" for part in body.named_children):
+            words = [] if set(READERS) & {*words} else words[1:]  # IFS of one command is gone by then
         for redirect in node.children_by_field_name("redirect"):
             if redirect.type == "heredoc_redirect":
                 text = self.words.document(redirect)
                 self.script.files |= dict.fromkeys(self._output_files(node, redirect), text)
-                if words[:1] == ["read"] and body is not None:
-                    self.script.variables.assign(source_of(body.named_children[-1]), text, source="")
                 self._feed(words, text, redirect)
                 self._all([one for one in redirect.named_children if one.type in ("pipeline", "list", "command")])
         return verdict
@@ -760,7 +793,9 @@ class _Follower:
         return [self.words.value(targets(one)[0]) for one in redirects]
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
-        """Run the input of a shell, a batch system or a file of commands; input of other programs is data."""
+        """Run the input of a shell, a batch system or a file of commands, and set what a command reads of it."""
+        for name, value in read_values(words, text, str(self.script.variables.get("IFS"))):
+            self.script.variables.assign(name, value, source="")
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
             self.feeds += 1
             try:

@@ -28,6 +28,8 @@ class Variables:
     ----------
     given
         Values that the user gives for the script; arguments of the script by their number.
+    outer_line
+        Line that starts the script inside this one whose lines are followed; 0: none does.
     values
         Values that the script sets.
     arguments
@@ -59,6 +61,7 @@ class Variables:
     """
 
     given: Mapping[str, str]
+    outer_line: int = 0
     values: dict[str, Value] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     uses: dict[str, list[int]] = field(default_factory=dict)
@@ -84,7 +87,7 @@ class Variables:
     def get(self, name: str) -> Value | None:
         """Return the value of a name; None: it has none."""
         self.seen.add(name)
-        if name.isdecimal() and name != "0":
+        if name.isdecimal() and int(name):
             index = int(name) - 1
             return self.arguments[index] if index < len(self.arguments) else None
         if name == "#":
@@ -101,8 +104,8 @@ class Variables:
             return ""
         text = unknown(name)
         lines = self.uses.setdefault(unknown_names(text)[0], [])
-        if line not in lines:
-            lines.append(line)
+        if (self.outer_line or line) not in lines:
+            lines.append(self.outer_line or line)
         return text
 
     def ask(self, names: list[str], line: int, *, compares: Iterable[str] = ()) -> None:

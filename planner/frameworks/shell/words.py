@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase, translate
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
@@ -114,14 +115,18 @@ class Words:
             case "raw_string":
                 yield Piece(source_of(node)[1:-1], is_quoted=True)
             case "ansi_c_string":
-                text = re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[0]), source_of(node)[2:-1])
-                yield Piece(text, is_quoted=True)
+                yield Piece(_escape(source_of(node)[2:-1]), is_quoted=True)
             case "concatenation" | "command_name" | "heredoc_body":
                 yield from self._parts(node, is_quoted=is_quoted or node.type == "heredoc_body")
             case "simple_expansion":
                 name = source_of(node).partition("$")[2]  # of an array its first element
+                if not PARAMETER.fullmatch(name):  # the grammar joins a sign without a name with what follows
+                    yield Piece(f"${name}", splits=not is_quoted)
+                    return
+                name, more = (name[0], name[1:]) if name[0].isdecimal() else (name, "")  # $12 is ${1}2
                 value = self._or_missing(self._look_up_index(name, ""), name, node)
                 yield from self._value_pieces(value, name, is_quoted=is_quoted)
+                yield from [Piece(more)] if more else []
             case "expansion":
                 yield from self._expansion(node, is_quoted=is_quoted)
             case "arithmetic_expansion":
@@ -332,23 +337,68 @@ class Words:
         return self._look_up_index(name, index.removesuffix("]"))
 
     def _command(self, node: Node) -> str:
-        """Return the output of ``echo``, ``expr`` or a here-document's ``cat``; of other commands it is unknown."""
+        """Return the output of a command that only prints its words, or of a here-document's ``cat``."""
         commands = [child for child in node.named_children if child.type != "comment"]
         if len(commands) == 1 and commands[0].type == "redirected_statement":
             parts = commands[0].named_children
             if source_of(parts[0]) == "cat" and len(parts) == 2 and parts[1].type == "heredoc_redirect":
                 return self.document(parts[1]).rstrip("\n")
         if node.type == "command_substitution" and len(commands) == 1 and commands[0].type == "command":
-            words = [field for child in commands[0].children for field in self.fields(child)]
-            if words and words[0] == "echo" and not words[-1].startswith("-"):
-                return " ".join(word for word in words[1:] if word != "-n")
-            decimals = [re.sub(r"^0+(?=\d)", "", word) for word in words[1:]]  # octal numbers are arithmetic's alone
-            number = value_of(" ".join(decimals)) if words and words[0] == "expr" else None
-            if number is not None:
-                return str(number)
-            if words and words[0] == "seq" and all(re.fullmatch(r"-?\d{1,5}", word) for word in words[1:]):
-                return "\n".join(map(str, _sequence(*map(int, words[1:]))))
+            said = output_of([field for child in commands[0].children for field in self.fields(child)])
+            if said is not None:
+                return said
         return self.variables.missing(" ".join(source_of(node).split())[:SHOWN_LETTERS], line_of(node))
+
+
+def output_of(words: Sequence[str]) -> str | None:
+    r"""
+    Return the output of a command without its last newline; None: it is not known.
+
+    >>> output_of(["echo", "-n", "--tp 2"]), output_of(["printf", "%s=%02d ", "a", "1", "b", "2"]), output_of(["nproc"])
+    ('--tp 2', 'a=01 b=02 ', None)
+    """
+    name, *rest = words or [""]
+    if name == "echo":
+        flags = "".join(takewhile(re.compile("-[neE]+").fullmatch, rest))
+        text = " ".join(dropwhile(re.compile("-[neE]+").fullmatch, rest))
+        return _escape(text) if "e" in flags else text
+    if name == "printf" and rest:
+        return _print(_escape(rest[0]), rest[1:])
+    if name == "expr":
+        decimals = [re.sub(r"^0+(?=\d)", "", word) for word in rest]  # octal numbers are arithmetic's alone
+        number = value_of(" ".join(decimals))
+        return None if number is None else str(number)
+    if name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", word) for word in rest[:3]) and len(rest) <= 3:
+        return "\n".join(map(str, _sequence(*map(int, rest))))
+    return None
+
+
+CONVERSION = re.compile(r"(%-?\d{0,3}[sd]|%%)")
+"""Conversion of ``printf``: a text or a number, with its width."""
+
+
+def _print(form: str, values: Sequence[str]) -> str | None:
+    """Return the output of ``printf``, whose format is used again while values are left."""
+    parts, left, text = CONVERSION.split(form), list(values), ""
+    holes = sum(part != "%%" for part in parts[1::2])
+    if any("%" in part for part in parts[::2]):
+        return None
+    for part in parts * (max(1, -(-len(left) // holes)) if holes else 1):
+        if part == "%%" or not CONVERSION.fullmatch(part):
+            text += part[:1] if part == "%%" else part
+            continue
+        is_number = part.endswith("d")
+        value = left.pop(0) if left else "0" if is_number else ""
+        is_plain = bool(re.fullmatch(r"0|-?[1-9]\d{0,17}", value)) if is_number else not unknown_names(value)
+        if not is_plain and (len(part) > 2 or not unknown_names(value)):
+            return None
+        text += part % (int(value) if is_number else value) if is_plain else value
+    return text
+
+
+def _escape(text: str) -> str:
+    """Replace escapes, as in ``$'...'``."""
+    return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[0]), text)
 
 
 def _unescape(text: bytes) -> Piece:

@@ -57,11 +57,13 @@ def import_nested_job(
     SpecError
         If an entry that decides a degree, a batch, the precision or the recomputation is missing or unknown.
     """
+    if isinstance(content.get("model"), list):
+        raise SpecError("model", f"expected a mapping, got {shown(content['model'])}.")
     content, notes = _sort_into_sections(content)
     flat = {name: resolve(value, name, content, {}) for name, value in _flat(content)}
     if any(isinstance(content.get(section), Mapping) for section in MEGATRON):
         meaning = meaning_of("megatron_yaml", _short(flat), section="")
-        imported = megatron_job(meaning.words, overrides, {}, uses={})
+        imported = megatron_job(meaning.words, overrides, {})
         return Imported(document=imported.document, notes=(*meaning.notes, *imported.notes))
     texts = {name: _text(value) for name, value in flat.items() if not name.endswith(OF_OBJECTS)}
     config = _section(content, "model", "config")
@@ -76,6 +78,9 @@ OF_OBJECTS = ("_target_", "_call_", "_partial_", "_args_")
 
 PARTS = {"MegatronMixedPrecision": "mixed_precision", "MegatronCommOverlapCallback": "comm_overlap"}
 """Sections of Megatron-Bridge that say what plugins and callbacks of NeMo 2 say."""
+
+OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
+"""Entries of DDP that MegatronCommOverlapCallback sets."""
 
 DECISIVE = re.compile(
     r"Precision|Overlap|FSDP|DDP|Parallel|DeepEP|Token|Transform|PEFT|LoRA|Offload|Quant|Prun|Distill"
@@ -123,12 +128,15 @@ def _sort_into_sections(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
         ddp["use_distributed_optimizer"] = optimizer.pop("use_distributed_optimizer", False)
     notes = [f"Ignored (callbacks without influence): {', '.join(sorted(others))}."] if others else []
     in_fp32, overlap = ddp.pop("grad_reduce_in_fp32", None), found.get("comm_overlap")
+    overruled = ["grad_reduce_in_fp32"] if in_fp32 is not None and "mixed_precision" in found else []
+    overruled += [name for name in OVERLAPS if name in ddp and overlap is not None]
+    notes += [f"Ignored (plugins and callbacks overrule them): {', '.join(overruled)}."] if overruled else []
     if "mixed_precision" not in found and ("precision" in trainer or in_fp32 is not None):
         notes += [] if "precision" in trainer else ["No entry says the precision: bf16-mixed is assumed."]
         half = trainer.pop("precision", "bf16-mixed")
         found["mixed_precision"] = {"precision": half, "grad_reduce_in_fp32": in_fp32}
     if overlap is not None:
-        for name in ("overlap_grad_reduce", "overlap_param_gather"):
+        for name in OVERLAPS:
             said = overlap.pop(name, None)
             ddp |= {name: said is not False} if ddp.get("use_distributed_optimizer") is True else {}
         tp, is_split = (strategy.get(name) for name in ("tensor_model_parallel_size", "sequence_parallel"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.finish import (
     assumption_notes,
     devices_contradicted,
@@ -26,11 +24,11 @@ from planner.frameworks.imports.finish import (
     newest,
     release_assumed,
 )
-from planner.frameworks.imports.named import model_named
+from planner.frameworks.imports.named import ARCHITECTURE, model_named
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
-from planner.frameworks.megatron.options import argument_lines, options
+from planner.frameworks.megatron.options import argument_lines, options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.text import argument_words, unknown_names, write_unknowns
 from planner.jobs.model import read
@@ -170,13 +168,18 @@ def bridge_job(
     if num_layers.isdecimal() and not facts.has_single_blocks and int(num_layers) != facts.num_layers:
         model = {"base": model, "num_layers": int(num_layers)}
         facts = read(model, Path()).model
-    length = int(entries.get("training.sequence_length", plain.get("model.seq_length", 0)))
-    architecture = architecture_words(facts, length)
-    if "model" not in said_here:
-        _refuse_other_sizes(plain, architecture)
+    length = entries.get("training.sequence_length", plain.get("model.seq_length", "0"))
+    if not length.isdecimal():
+        where = "training.sequence_length" if "training.sequence_length" in entries else "model.seq_length"
+        raise SpecError(where, f"expected a whole number, got {shown(length)}.")
+    architecture = architecture_words(facts, int(length))
+    compared = _compare_model(plain, architecture, is_named_here="model" in said_here)
     chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""
     words, strange = _words(plain)
-    notes = [f"What no override says is as in the recipe {known.name} ({known.source})." if known else DEFAULTS]
+    notes = [
+        f"What no override says is as in the recipe {known.name} ({known.source})." if known else DEFAULTS,
+        *compared,
+    ]
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
         notes.append("The precision is that of recipes, bf16_mixed; training.precision=NAME says another one.")
@@ -190,7 +193,7 @@ def bridge_job(
     notes += release_assumed(release, overrides)
     entries.setdefault("cluster.framework", release)
     rest = [f"{key}={value}" for key, value in entries.items()]
-    imported = megatron_job([*architecture, *words], rest, environment, uses={})
+    imported = megatron_job([*architecture, *words], rest, environment)
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
@@ -215,20 +218,37 @@ def is_on(fields: Mapping[str, str], name: str) -> bool:
     return fields.get(name, "").lower() not in WITHOUT
 
 
-SIZED = ("--hidden-size", "--num-attention-heads", "--ffn-hidden-size", "--num-query-groups", "--kv-channels")
-"""Sizes of a model that a job's entries on top of it cannot change."""
-
-
-def _refuse_other_sizes(fields: Mapping[str, str], architecture: Sequence[str]) -> None:
-    """Refuse a size that is another one than that of the model by its name."""
-    if " ".join(architecture).startswith(STAND_IN):
-        return
-    own = dict(pairwise(architecture))
+def _compare_model(fields: Mapping[str, str], architecture: Sequence[str], *, is_named_here: bool) -> Iterator[str]:
+    """Refuse a size that the model by its name does not have; yield a note on others, which do not count."""
+    own, others = dict(split_options(architecture)), list[str]()
+    is_stand_in = " ".join(architecture).startswith(STAND_IN)
+    unused = {
+        "--vocab-size",
+        *(["--ffn-hidden-size"] if "--num-experts" in own and "--moe-layer-freq" not in own else []),
+    }
     for name, value in fields.items():
         option = options_by_field().get(name, "")
-        if option in SIZED and value.isdecimal() and option in own and value != own[option]:
+        words = (
+            _option(option, value.lower() if value.lower() in ("true", *WITHOUT) else value)
+            if option in ARCHITECTURE
+            else []
+        )
+        is_switch = option in ARCHITECTURE and options()[option].nargs == "0"
+        if (
+            option == "--num-layers"
+            or option not in ARCHITECTURE
+            or (not words and not is_switch and option != "--num-experts")
+        ):
+            continue
+        if not is_stand_in and (words[1:] == own.get(option) if words else option not in own):
+            continue
+        if value.isdecimal() and option in own and option not in unused and not is_named_here and not is_stand_in:
             hint = "Describe the model in a file, and add model=FILE."
-            raise SpecError(name, f"is {value}, the model that the configuration names has {own[option]}.", hint)
+            problem = f"is {value}, the model that the configuration names has {' '.join(own[option])}."
+            raise SpecError(name, problem, hint)
+        others.append(name)
+    if others:
+        yield f"Ignored (the model that is named counts): {', '.join(others)}."
 
 
 def architecture_words(model: Model, length: int) -> list[str]:
@@ -364,10 +384,6 @@ def _precision(fields: Mapping[str, str]) -> Iterator[str]:
         yield "--grad-reduce-in-bf16"
     if "fp16" in given and reduced == "true":
         yield "--accumulate-allreduce-grads-in-fp32"
-
-
-ARCHITECTURE = {row["option"] for row in read_rows(Path(__file__).parent / "architecture.csv")}
-"""Fields of the architecture, which the recipe's model sets; overrides repeat them."""
 
 
 DECISIVE = {

@@ -87,7 +87,7 @@ def _deepspeed_experts(given: Given) -> Words | None:
         problem = f"is {' '.join(numbers)}: a pyramid of experts (PR-MoE); the planner knows experts of one number."
         raise SpecError(f"{WHERE}.--num-experts", problem)
     if _number({"--num-experts": numbers[:1]}, "--num-experts") == 1:
-        return {}
+        return {"": [f"{', '.join(name for name in EXPERTS if name in given)}: one expert is a dense feed-forward."]}
     every = _number(given, "--expert-interval", 2)
     assumed = {"--expert-interval": "2", "--topk": "1"}
     silent = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
@@ -259,7 +259,9 @@ def _sparse(given: Given) -> Words | None:
     if length > MOST_SPARSE * kept:
         problem = f"is sparse attention (DSA) over {length:,} tokens of which {kept:,} count; it has no costs here."
         raise SpecError(f"{WHERE}.--enable-dsa-indexer", problem)
-    return {"": [f"Sparse attention (DSA): costed as dense over {length:,} tokens, without its indexer."]}
+    return {
+        "": [f"--enable-dsa-indexer, sparse attention: costed as dense over {length:,} tokens, without its indexer."]
+    }
 
 
 def model_entries(given: Given) -> dict[str, str]:

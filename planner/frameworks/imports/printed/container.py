@@ -93,7 +93,7 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
         *([] if any(entry.startswith("cluster.framework=") for entry in overrides) else [_framework()]),
         *overrides,
     ]
-    imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), entries, {}, uses={})
+    imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), entries, {})
     notes = list(release_assumed(newest("megatron-bridge-"), overrides))
     length, data = found.get("seq_length"), content.get("dataset")
     given = data.get("sequence_length", data.get("seq_length")) if isinstance(data, Mapping) else None
@@ -156,4 +156,7 @@ def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tupl
         yield "num_virtual_stages_per_pipeline_rank", None
     if isinstance(layout, list):
         stages = [stage if isinstance(stage, list) else [stage] for stage in layout]
+        if strange := [layer for stage in stages for layer in stage if layer not in LAYERS]:
+            problem = f"has {shown(strange[0])}; expected {', '.join(LAYERS)}."
+            raise SpecError("model.pipeline_model_parallel_layout", problem)
         yield "pipeline_model_parallel_layout", "|".join("".join(LAYERS[layer] for layer in stage) for stage in stages)

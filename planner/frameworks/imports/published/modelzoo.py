@@ -98,7 +98,7 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
     number = _template_devices(variables)
     said = [f"cluster.num_devices={number}"] if number is not None else []
     words = list(_template_words(command, config, variables))
-    imported = megatron_job(words, [*said, *overrides], variables, uses={})
+    imported = megatron_job(words, [*said, *overrides], variables)
     return Imported(document=imported.document, notes=(*notes, *imported.notes))
 
 

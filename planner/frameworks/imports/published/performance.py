@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,9 @@ def recipe_job(
     publishers = (SOURCE, DGXC) if any("LLMB_" in word for word in words) else (SOURCE,)
     found = named or _recipe(document, entries, variant, publishers)
     document, remarks = _apply_recipe(document, found)
-    if found is not None and variant not in ("", _variant(found)):
-        remarks.append(f"No variant {variant} of it is known of this release: {found.name} is taken.")
+    if found is not None and found is not named:
+        software = entries.get("cluster.framework", document["cluster"]["framework"])
+        remarks += _compare_recipe(found, software, variant)
     document["model"] = _change_model(document["model"], given)
     _apply(document, given)
     document = prepare_job(document, overrides)
@@ -101,6 +102,17 @@ def recipe_job(
         )
     said = [] if "FW_VERSION" in environment or named else release_assumed(document["cluster"]["framework"], overrides)
     return complete_job(document, [*notes, *said, *remarks])
+
+
+def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]:
+    """Yield a note on another release, and on another variant than those that are asked for."""
+    release = release_of(software)
+    if release is not None and not _has_release(found, release):
+        later = [name for name in found.releases if found.framework(name).number > release.number]
+        nearest = f"{STACK}-{(later or found.releases[-1:])[0]}"
+        yield f"{software} has no recipe of this: taken is that of {nearest}, which may have another layout."
+    if variant not in ("", _variant(found)):
+        yield f"No variant {variant} of it is known of this release: {found.name} is taken."
 
 
 def _change_model(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:
@@ -184,11 +196,7 @@ def _framework(release: str) -> str:
 def _recipe(
     document: Mapping[str, Any], entries: Mapping[str, str], variant: str, publishers: Sequence[str]
 ) -> Recipe | None:
-    """
-    Find the recipe of the release, if possible for this number of devices.
-
-    Recipes of other releases may differ, and are refused.
-    """
+    """Find the recipe of the release, else of the nearest one, if possible for this number of devices."""
     cluster, named = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
     number = cluster.get("num_devices", 1)
     wanted = (
@@ -199,14 +207,7 @@ def _recipe(
     fitting = [one for one in recipes() if (one.model, one.device, one.precision) == wanted and one.stack == STACK]
     fitting = [one for one in fitting if one.cells["source"] in publishers]
     release = release_of(named)
-    own = [one for one in fitting if any(_is_of(one.framework(name), release) for name in one.releases)]
-    if not own and fitting:
-        known = sorted({name for one in fitting for name in one.releases})
-        problem = (
-            f"of {wanted[0]} on {wanted[1]} in {wanted[2]} is known of {STACK}-{', '.join(known)}, not of {named}, "
-        )
-        hint = f"Add cluster.framework={STACK}-{known[-1]} to take that one."
-        raise SpecError("recipe", f"{problem}which may have another layout.", hint)
+    own = [one for one in fitting if _has_release(one, release)] or _nearest(fitting, release)
 
     def distance(one: Recipe) -> tuple[bool, int, bool, float]:
         exact = any(one.framework(name) == release for name in one.releases)
@@ -230,9 +231,19 @@ def _variant(one: Recipe) -> str:
     return found[1] if found else USUAL
 
 
-def _is_of(one: Release, release: Release | None) -> bool:
-    """Tell whether two releases are of one month; later numbers are patches."""
-    return release is not None and one.number[:2] == release.number[:2]
+def _has_release(one: Recipe, release: Release | None) -> bool:
+    """Tell whether a recipe is of a release, or of another one of its month; later numbers are patches."""
+    return release is not None and any(one.framework(name).number[:2] == release.number[:2] for name in one.releases)
+
+
+def _nearest(fitting: Sequence[Recipe], release: Release | None) -> list[Recipe]:
+    """Return the recipes of the first release behind one, else of the last release before it."""
+    if release is None:
+        return []
+    numbers = sorted({one.framework(name).number for one in fitting for name in one.releases})
+    later = [number for number in numbers if number > release.number]
+    nearest = (later or numbers[-1:])[:1]
+    return [one for one in fitting if any(one.framework(name).number in nearest for name in one.releases)]
 
 
 def _device(name: str) -> str:

@@ -51,7 +51,7 @@ def neox_job(file: File) -> Imported:
     number = [flat.get(name) for name in ("num_nodes", "num_gpus")]
     if all(isinstance(one, int) and one > 0 for one in number):
         entries["cluster.num_devices"] = prod(number)
-    if "strategy.mbs" not in entries:
+    if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
     newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]
     meaning.notes += [f"{meaning.keys[name]}: a key since 2024, costed on gpt-neox-2.0." for name in newer]
@@ -60,6 +60,7 @@ def neox_job(file: File) -> Imported:
 
 
 NEOX = "gpt-neox-2.0"
+MOST_LAYERS = 10_000
 NEWER = {"strategy.sequence_parallel": ["false", "true"], "strategy.cp": ["1", "many"]}
 """Decisions that GPT-NeoX has learnt after that release, with their values."""
 
@@ -73,6 +74,8 @@ def _deal_layers(method: str, num_layers: int, pp: int) -> list[int]:
     GPT-NeoX, megatron/model/gpt2_model.py, init_specs; DeepSpeed, runtime/pipe/module.py, _partition_layers: functions
     have names, too.
     """
+    if not pp <= num_layers <= MOST_LAYERS:
+        raise SpecError("pipe_parallel_size", f"is {pp}, of {num_layers} layers; expected at most one for each layer.")
     names = ["EmbeddingPipe", "_pre_transformer_block", *["ParallelTransformerLayerPipe"] * num_layers]
     names += ["_post_transformer_block", "NormPipe", "ParallelLinearPipe"]
     kind, _, pattern = method.lower().partition(":")
@@ -164,9 +167,13 @@ def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
     tp, pp, cp = (degree(strategy.setdefault(name, 1), f"strategy.{name}") for name in ("tp", "pp", "cp"))
     dp = max(1, degree(document["cluster"]["num_devices"], "cluster.num_devices") // (tp * pp * cp))
     strategy.setdefault("dp", dp)
-    strategy |= {"sharding": "none", "dp_overlap": False} if dp * cp == 1 else {}
-    strategy |= {"sequence_parallel": tp > 1 and strategy.get("sequence_parallel", False)}
-    strategy |= {"tp_overlap": False} if tp == 1 else {}
+    lonely = {"sharding": "none", "dp_overlap": False} if dp * cp == 1 else {}
+    lonely |= {"sequence_parallel": False, "tp_overlap": False} if tp == 1 else {}
+    idle = [
+        meaning.keys.get(f"strategy.{name}", name) for name in lonely if strategy.get(name) not in (None, lonely[name])
+    ]
+    strategy |= {"sequence_parallel": False, **strategy, **lonely}
+    remarks = [f"Ignored (one rank has nobody to share with): {', '.join(idle)}."] if idle else []
     if "partition" in given and pp > 1 and isinstance(model, dict) and "layout" not in strategy:
         layers = degree(model.get("num_layers"), "num_layers")
         strategy["layout"] = {"layers": _deal_layers(text_of(given["partition"]), layers, pp)}
@@ -176,7 +183,7 @@ def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
     try:
         _settle_batches(file, strategy, training, given)
         _add_tokens(training, given)
-        return complete_job(document, [*release, *other, *meaning.notes], said=said)
+        return complete_job(document, [*release, *other, *meaning.notes, *remarks], said=said)
     except SpecError as error:
         raise SpecError(meaning.keys.get(error.where, error.where), error.problem, error.hint) from None
 
@@ -195,6 +202,8 @@ def _settle_batches(file: File, strategy: dict[str, Any], training: dict[str, An
         strategy["mbs"] = max(1, batch // (steps * dp))
     if "mbs" not in strategy:
         return
+    if batch is None and "accumulation" not in given:
+        raise SpecError("training.global_batch_size", "is not said.", "Add training.global_batch_size=1024.")
     product = degree(strategy["mbs"], "strategy.mbs") * steps * dp
     free = any(file.says(name) for name in ("strategy.mbs", "training.global_batch_size"))
     if training.setdefault("global_batch_size", product) != product and "accumulation" in given and not free:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
     """Import options of Megatron-LM and entries, overridden by those of the command; errors name the tool's key."""
     own = [f"{name}={text_of(value)}" for name, value in meaning.entries.items() if file.says(name) is None]
     try:
-        imported = megatron_job(meaning.words, [*own, *file.overrides], variables, uses={})
+        imported = megatron_job(meaning.words, [*own, *file.overrides], variables)
     except SpecError as error:
         key = meaning.keys.get(error.where.removeprefix("arguments."), error.where)
         raise SpecError(key, error.problem, error.hint) from None
@@ -46,7 +47,8 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
     framework = meaning.entries.get("cluster.framework")
     release = release_assumed(str(framework), file.overrides) if framework else ()
     other = devices_contradicted(meaning.entries.get("cluster.num_devices"), file.overrides)
-    return Imported(document=imported.document, notes=(*release, *other, *notes, *meaning.notes, *imported.notes))
+    keyed = [re.sub(r"--[\w-]+", lambda found: meaning.keys.get(found[0], found[0]), note) for note in imported.notes]
+    return Imported(document=imported.document, notes=(*release, *other, *notes, *meaning.notes, *keyed))
 
 
 def _say_devices(meaning: Meaning, one: Any, many: Any) -> None:
@@ -80,7 +82,9 @@ def flagscale_job(file: File) -> Imported:
     if "experiment.task.entrypoint" in whole:
         flat["entrypoint"] = whole["experiment.task.entrypoint"]
     meaning = meaning_of("flagscale", flat, section="")
-    if "multiple_of" in flat and "--ffn-hidden-size" not in meaning.words:
+    if "multiple_of" in flat and "--ffn-hidden-size" in meaning.words:
+        meaning.notes.append("multiple_of: without effect beside ffn_hidden_size.")
+    elif "multiple_of" in flat:
         meaning.words += ["--ffn-hidden-size", str(_round_width(flat))]
     _say_devices(meaning, *(whole.get(f"experiment.runner.{name}") for name in ("nproc_per_node", "nnodes")))
     variables = {name: text_of(value) for name, value in whole.items() if name.startswith(ENVIRONMENT)}
@@ -138,7 +142,9 @@ def primus_job(file: File) -> Imported:
     refuse_entries(own, str(file.path))
     trainer = _read_extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
     model = _read_extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
-    notes = [] if trainer else ["Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."]
+    notes = (
+        [] if trainer else ["config: Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."]
+    )
     whole = _merge(_merge(trainer, model), own)
     if framework == "torchtitan":
         return torchtitan_job(whole, file.overrides, notes)

@@ -125,8 +125,8 @@ def hint(name: str) -> str:
     """
     Suggest devices for an unknown name: the one it misspells, otherwise those of its series with the nearest numbers.
 
-    >>> hint("mi350x")
-    "Did you mean 'mi355x', 'mi325x' or 'mi300x'?"
+    >>> hint("mi375x")
+    "Did you mean 'mi355x', 'mi350x' or 'mi325x'?"
     """
     meant = [] if "/" in name else _guess_names(plain_name(name))
     if not meant:

@@ -128,6 +128,16 @@ def override_list(text: str) -> list[str]:
     return words if any(map(is_override, words)) and all(FIELD.fullmatch(word) for word in words) else []
 
 
+def _sequence_length(entries: Mapping[str, str], plain: Mapping[str, str]) -> int:
+    """Return the tokens of a sequence, by the job's entries or the fields; 0 where neither says them."""
+    for where, given in (("training.sequence_length", entries), ("model.seq_length", plain)):
+        if where in given:
+            if not given[where].isdecimal():
+                raise SpecError(where, f"expected a whole number, got {shown(given[where])}.")
+            return int(given[where])
+    return 0
+
+
 def bridge_job(
     fields: Mapping[str, str],
     recipe: str | Recipe,
@@ -168,18 +178,12 @@ def bridge_job(
     if num_layers.isdecimal() and not facts.has_single_blocks and int(num_layers) != facts.num_layers:
         model = {"base": model, "num_layers": int(num_layers)}
         facts = read(model, Path()).model
-    length = entries.get("training.sequence_length", plain.get("model.seq_length", "0"))
-    if not length.isdecimal():
-        where = "training.sequence_length" if "training.sequence_length" in entries else "model.seq_length"
-        raise SpecError(where, f"expected a whole number, got {shown(length)}.")
-    architecture = architecture_words(facts, int(length))
+    architecture = architecture_words(facts, _sequence_length(entries, plain))
     compared = _compare_model(plain, architecture, is_named_here="model" in said_here)
     chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""
     words, strange = _words(plain)
-    notes = [
-        f"What no override says is as in the recipe {known.name} ({known.source})." if known else DEFAULTS,
-        *compared,
-    ]
+    basis = f"What no override says is as in the recipe {known.name} ({known.source})." if known else DEFAULTS
+    notes = [basis, *compared]
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
         notes.append("The precision is that of recipes, bf16_mixed; training.precision=NAME says another one.")

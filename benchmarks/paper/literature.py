@@ -190,7 +190,7 @@ def _flops() -> Numbers:
 
 
 def _tp() -> Numbers:
-    """Of 4 s in 4 pieces the first shows; beside pieces of 0.5 s each later one shows half."""
+    """The first of four pieces of 4 s shows; beside pieces of 0.5 s each later one shows half."""
     yield "hidden", 1.0, exposed_tp_seconds(4.0, 40.0, NONE, splits=4)
     yield "half hidden", 2.5, exposed_tp_seconds(4.0, 2.0, NONE, splits=4)
 

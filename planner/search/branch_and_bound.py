@@ -327,9 +327,7 @@ class Search:
 
     def fits(self, cost: CostLike) -> bool:
         """Tell whether a strategy is within the memory."""
-        device, host = self.cost_table.mebibytes(cost)
-        room = self.cost_table.capacity
-        return bool(device <= room.device_mebibytes and host <= room.host_mebibytes)
+        return bool(self.cost_table.capacity.holds(*self.cost_table.mebibytes(cost)))
 
     def sum_ranks(self, even: Mapping[Hashable, Found]) -> dict[Hashable, Found]:
         """Return strategies with even stages, with the ticks of the sum over their ranks."""

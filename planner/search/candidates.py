@@ -554,6 +554,11 @@ class CostedBlock:
     allowed: NDArray[np.bool_]
     fits: NDArray[np.bool_]
 
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """True for each strategy that may be chosen."""
+        return self.timed & self.allowed & self.fits
+
     def select(self, cuts: Ints, forbidden_cut: int = -1) -> tuple[Candidates, Ints]:
         """
         Return the strategies that may be chosen within their row's cut, in ticks, and the row of each.
@@ -561,8 +566,7 @@ class CostedBlock:
         Strategies that break a rule or do not fit are returned up to ``forbidden_cut``.
         """
         at_most = cuts.reshape(-1, *(1,) * (self.ticks.ndim - 1))
-        usable = self.timed & self.allowed & self.fits & (self.ticks <= at_most)
-        return self.take(usable | (self.timed & (self.ticks <= forbidden_cut)))
+        return self.take((self.usable & (self.ticks <= at_most)) | (self.timed & (self.ticks <= forbidden_cut)))
 
     def count_left_out(self, cuts: Ints, kept: Candidates) -> Pruned:
         """Count the allowed strategies that are not kept within their row's cut, by reason."""
@@ -594,8 +598,7 @@ class CostedBlock:
 
     def best(self, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints]:
         """Return the fastest strategies of each group that may be chosen within their row's cut, and their rows."""
-        usable = self.timed & self.allowed & self.fits
-        ticks = np.where(usable, self.ticks, NO_TICKS)
+        ticks = np.where(self.usable, self.ticks, NO_TICKS)
         of_row = ticks.reshape(len(ticks), -1).min(axis=1, initial=NO_TICKS)
         _, number = np.unique(groups, return_inverse=True)
         least = np.full(number.max(initial=-1) + 1, NO_TICKS)

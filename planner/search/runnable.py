@@ -1,4 +1,4 @@
-"""Checks that a target can run a job, a strategy or a plan; they are made outside the search, never in it."""
+"""Checks that a target can run a job or a strategy; they are made outside the search, never in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from costmodel.strategy import (
     default_microbatch_group,
 )
 from costmodel.tables import Facts
-from planner.frameworks import TARGETS, export
+from planner.frameworks import TARGETS
 from planner.frameworks.target import Answers, Choice, Plan, list_refusals, refusals
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load, require_problem
@@ -350,20 +350,3 @@ def _replace_decision(strategy: Strategy, name: str, value: int, free: Collectio
         follows = int(default_microbatch_group(pp=changed.pp, vpp=changed.vpp))
         changed = replace(changed, layout=None, group=follows if "group" in free else changed.group)
     return changed
-
-
-# --- a plan ------------------------------------------------------------------------------------------------
-
-
-def targets_of(plan: Plan) -> dict[str, str | None]:
-    """Return for every target the first reason why it cannot run a plan; None: it can."""
-    return {target: _first_reason(plan, target) for target in TARGETS}
-
-
-def _first_reason(plan: Plan, target: str) -> str | None:
-    try:
-        export(plan, target)
-    except SpecError as error:
-        lines = [line[4:] for line in error.problem.splitlines() if line.startswith("  - ")]
-        return lines[0] if lines else f"{error.where}: {error.problem}"
-    return None

@@ -78,7 +78,7 @@ def test_figures_that_are_missing_do_not_hold(tmp_path):
 
 
 def test_a_spent_budget_is_said(tmp_path):
-    """Of two folds that are drawn one is computed."""
+    """One of two drawn folds is computed."""
     rows = predicted(tmp_path, FIRST, PIPELINE)
     drawn = draw_folds([one.case for one in rows], seed=1, share=1.0)
 
@@ -158,7 +158,7 @@ def test_folds_start_at_the_constants_that_are_shipped(tmp_path):
 
 
 def test_folds_computed_anew_are_stored(tmp_path):
-    """Those of sources take the place of what was stored; other kinds stay."""
+    """Folds of sources take the place of what was stored; other kinds stay."""
     rows = predicted(tmp_path, FIRST)
     found = compute(rows, {"a": 1.0})
 

@@ -114,7 +114,7 @@ def test_a_wrong_answer_is_refuted_by_the_best_one(seed, cells, monkeypatch):
 
 
 def test_a_search_that_loses_its_best_candidates_is_refuted(monkeypatch):
-    """What the search keeps of its costs is not believed."""
+    """Costs that the search keeps are not believed."""
     problem = a_random_problem(0)
     best = search(problem).ticks
     original = candidates.CostedBlock.take

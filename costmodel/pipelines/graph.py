@@ -64,33 +64,36 @@ def graph_of(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group
         previous=previous,
         before=before,
         behind=behind,
-        sequence=_sequence((stops - sizes).tolist(), stops.tolist(), before.tolist(), behind.tolist()),
+        depth=_depths((stops - sizes).tolist(), stops.tolist(), before.tolist(), behind.tolist()),
     )
 
 
-def _sequence(firsts: list[int], stops: list[int], before: list[int], behind: list[int]) -> NDArray[np.int64]:
-    """Sort blocks so that none depends on a later one; each is visited once, and once more if it waited."""
-    num_blocks = stops[-1]
-    done = bytearray(num_blocks + 1)
-    done[num_blocks] = True
-    position, ready, sequence = firsts, list(range(len(stops))), []
+def _depths(firsts: list[int], stops: list[int], before: list[int], behind: list[int]) -> NDArray[np.int64]:
+    """Count the blocks on the longest way to each block; each is visited once, and once more if it waited."""
+    unknown, num_blocks = -1, stops[-1]
+    depths = [unknown] * num_blocks + [0]
+    position, last, ready = firsts, [0] * len(stops), list(range(len(stops)))
     waiting: dict[int, list[int]] = {}
     while ready:
         rank = ready.pop()
-        one, stop = position[rank], stops[rank]
+        one, stop, depth = position[rank], stops[rank], last[rank]
         while one < stop:
-            needed = before[one] if not done[before[one]] else behind[one]
-            if not done[needed]:
-                waiting.setdefault(needed, []).append(rank)
+            first, second = depths[before[one]], depths[behind[one]]
+            if first == unknown or second == unknown:
+                waiting.setdefault(before[one] if first == unknown else behind[one], []).append(rank)
                 break
-            done[one] = True
-            sequence.append(one)
+            if first > depth:
+                depth = first
+            if second > depth:
+                depth = second
+            depth += 1
+            depths[one] = depth
             if one in waiting:
                 ready += waiting.pop(one)
             one += 1
-        position[rank] = one
-    assert len(sequence) == num_blocks, "The schedule deadlocks."
-    return np.array(sequence)
+        position[rank], last[rank] = one, depth
+    assert unknown not in depths, "The schedule deadlocks."
+    return np.array(depths[:num_blocks])
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -109,8 +112,8 @@ class Graph:
     previous, before, behind
         Dependencies of each block: the previous block on its rank, the forward pass of the previous virtual stage,
         the backward pass of the next one.
-    sequence
-        Blocks in an order in which none depends on a later one.
+    depth
+        Blocks on the longest way to each block, itself included.
     """
 
     blocks: Blocks
@@ -120,7 +123,12 @@ class Graph:
     previous: NDArray[np.int64]
     before: NDArray[np.int64]
     behind: NDArray[np.int64]
-    sequence: NDArray[np.int64]
+    depth: NDArray[np.int64]
+
+    @property
+    def sequence(self) -> NDArray[np.int64]:
+        """Blocks in an order in which none depends on a later one."""
+        return np.argsort(self.depth, kind="stable")
 
     @property
     def firsts(self) -> NDArray[np.int64]:
@@ -143,14 +151,14 @@ class Graph:
 
     def ends(self, seconds: NDArray[np.float64], hop: float = 0.0, blocks: bool = False) -> NDArray[np.float64]:
         """Return the second at which each block ends: as soon as its rank and its dependencies allow."""
-        num_blocks = len(self.blocks)
+        num_blocks, sequence = len(self.blocks), self.sequence
         renumbered = np.empty(num_blocks + 1, dtype=np.int64)
-        renumbered[self.sequence], renumbered[num_blocks] = np.arange(num_blocks), num_blocks
-        waits = [renumbered[each[self.sequence]].tolist() for each in (self.previous, self.before, self.behind)]
+        renumbered[sequence], renumbered[num_blocks] = np.arange(num_blocks), num_blocks
+        waits = [renumbered[each[sequence]].tolist() for each in (self.previous, self.before, self.behind)]
         if hop:
             return self._ends_with_hops(seconds, waits, hop, blocks)
         ends = [0.0] * (num_blocks + 1)
-        rows = zip(*waits, seconds[self.sequence].tolist(), strict=True)
+        rows = zip(*waits, seconds[sequence].tolist(), strict=True)
         for one, (previous, before, behind, duration) in enumerate(rows):
             start, other = ends[previous], ends[before]
             if other > start:
@@ -169,10 +177,11 @@ class Graph:
         for each in (self.before, self.behind):
             sends[each[rank[each] != self.rank]] = blocks * hop
         sends[-1] = 0.0
-        ends, position = [0.0] * len(rank), np.empty(len(self.blocks), dtype=np.int64)
-        position[self.sequence] = np.arange(len(self.blocks))
+        ends, sequence = [0.0] * len(rank), self.sequence
+        position = np.empty(len(self.blocks), dtype=np.int64)
+        position[sequence] = np.arange(len(self.blocks))
         columns = (seconds, sends[self.previous], *crossed)
-        rows = zip(*waits, *(column[self.sequence].tolist() for column in columns), strict=True)
+        rows = zip(*waits, *(column[sequence].tolist() for column in columns), strict=True)
         for one, (previous, before, behind, duration, busy, to_forward, to_backward) in enumerate(rows):
             start = max(ends[previous] + busy, ends[before] + to_forward, ends[behind] + to_backward)
             ends[one] = start + duration
@@ -238,17 +247,9 @@ ENDS_AT_ONCE = 2**21
 
 """Blocks times strategies that are simulated at once; affects only memory."""
 
-KEPT_ORDERS = 64
+KEPT_ORDERS = ((2**12, 64), (2**16, 12), (2**62, 2))
 
-"""Number of short orders whose wavefronts are cached; affects only memory."""
-
-KEPT_LONG_ORDERS = 2
-
-"""Number of cached long orders, of megabytes each: a pipeline is simulated with few strides, then with more."""
-
-SHORT_ORDER = 2**12
-
-"""Largest number of passes of a short order: its wavefronts take at most 200 kB."""
+"""Largest numbers of passes, and the orders kept of at most so many: 40 bytes per pass; affects only memory."""
 
 
 def spans_seconds(
@@ -384,14 +385,14 @@ class _Wavefronts:
 
 
 def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
-    is_short = 2 * pp * vpp * num_microbatches <= SHORT_ORDER
-    return (_short if is_short else _long)(schedule, pp, vpp, num_microbatches, group, stride)
+    num_passes = 2 * pp * vpp * num_microbatches
+    build = next(kept for most, kept in _BUILDERS if num_passes <= most)
+    return build(schedule, pp, vpp, num_microbatches, group, stride)
 
 
 def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
     graph = graph_of(schedule, pp, vpp, num_microbatches, group)
-    depth = graph.ends(np.ones(len(graph.blocks))).astype(np.int64)
-    in_order = np.argsort(depth, kind="stable")
+    depth, in_order = graph.depth, graph.sequence
     position = np.append(np.empty_like(in_order), len(in_order))
     position[in_order] = np.arange(len(in_order))
     stages = np.where(graph.blocks == NONE, NONE, graph.blocks // num_microbatches)
@@ -417,9 +418,7 @@ def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: 
     )
 
 
-_short = lru_cache(maxsize=KEPT_ORDERS)(_build)
-
-_long = lru_cache(maxsize=KEPT_LONG_ORDERS)(_build)
+_BUILDERS = tuple((most, lru_cache(maxsize=kept)(_build)) for most, kept in KEPT_ORDERS)
 
 
 def _strides(graph: Graph, depth: Ints, schedule: Schedule, stride: int) -> Ints | None:

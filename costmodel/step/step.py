@@ -203,6 +203,7 @@ def least_seconds(
     among: Mapping[str, Sequence[int]] = NOTHING_OPEN,
     most_recompute: int | None = None,
     may_offload: bool = False,
+    at_most: Array | None = None,
 ) -> Array:
     """
     Lower bound in seconds of a step over all choices of overlaps and over less sharding.
@@ -225,15 +226,29 @@ def least_seconds(
         A set of modules: the bound holds for every subset; the decisions have neither recomputation nor offload.
     may_offload
         True if the bound also holds with activation offload.
+    at_most
+        Seconds above which a lower bound without data-parallel communication may be returned.
     """
     layer = least_layer(facts, decisions, among=among, most_recompute=most_recompute, may_offload=may_offload)
-    fastest = {name: IDEAL[name] for name in among}
-    chosen = {**decisions, **fastest}
+    chosen = {**decisions, **{name: IDEAL[name] for name in among}}
     stages = different_ranks(facts, chosen)
     pipeline = least_pipeline_seconds(facts, chosen, stages, layer.seconds)
     sent = pp_seconds(facts, {**chosen, "pp_overlap": either(chosen)}, stages).min(axis=0)
-    ending = least_ending_seconds(facts, chosen, stages, layer)
-    return _least_step(facts, chosen, pipeline, sent + ending)
+    if at_most is not None:
+        least = _least_step(facts, chosen, pipeline, sent + largest(update_seconds(facts, chosen, stages)))
+        cells = np.nonzero(least <= at_most)
+        if len(cells[0]) <= FEW_CELLS_FRACTION * least.size:
+            if len(cells[0]):
+                some = {name: np.broadcast_to(values, least.shape)[cells] for name, values in decisions.items()}
+                least[cells] = least_seconds(
+                    facts, some, among=among, most_recompute=most_recompute, may_offload=may_offload
+                )
+            return least
+    return _least_step(facts, chosen, pipeline, sent + least_ending_seconds(facts, chosen, stages, layer))
+
+
+FEW_CELLS_FRACTION = 1 / 2
+"""Share of strategies up to which a bound is computed in two steps; affects only speed."""
 
 
 def least_layer_device_seconds(facts: Facts, *, tp: Array, cp: Array, ep: Sequence[int], mbs: int) -> Array:

@@ -61,15 +61,15 @@ from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stages.exchanges import descend, least_layers, write_out_layout
 from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, stage_restrictions
 
-FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 256, 4, 4096
+FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 256, 4, 16384
 """
 Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small.
 
 Once the wanted strategies have rivals to beat, all rows that are left are one batch of at most the largest size.
 """
 
-FEW_ROWS = 64
-"""Rows of a batch, those with the least bounds by time and memory, whose strategies cut the others."""
+FEW_ROWS, FIRST_ROWS = 64, 8
+"""Rows of a batch with the least bounds, whose strategies cut the others; those costed before any strategy is found."""
 
 BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12
 """Rows whose bounds, and rows whose memory is computed at once; the clock is read between such blocks."""
@@ -363,7 +363,7 @@ class Search:
 
         The size of a part follows from the time left and the pace so far. The rest is left out when time is up.
         """
-        waiting, size = np.argsort(ticks, kind="stable"), FEW_ROWS
+        waiting, size = np.argsort(ticks, kind="stable"), FEW_ROWS if self.incumbents.groups else FIRST_ROWS
         while len(waiting):
             if self.seconds_left <= 0:
                 self.leave(int(ticks[waiting].min()))
@@ -372,7 +372,7 @@ class Search:
             part, began = np.sort(waiting[:size]), self.clock.usage_seconds
             yield block.take(part), row[part]
             self.pace = max(self.clock.usage_seconds - began, SHORTEST_SECONDS) / (len(part) * block.width)
-            waiting, size = waiting[size:], BATCH_GROWTH * size
+            waiting, size = waiting[size:], max(FEW_ROWS, BATCH_GROWTH * size)
             within = ticks[waiting] <= self.reaches(self.group_of_row[row[waiting]])
             num_cut = int(block.row_sizes[waiting[~within]].sum())
             self.pruned += Pruned(tabulated=num_cut, bounded=num_cut)
@@ -455,7 +455,7 @@ class Search:
     def best_first(self, rows: Ints) -> Iterator[Ints]:
         """Yield a few rows with the least bounds by time and memory, which cut the others, then ever more."""
         if len(rows) > FEW_ROWS:
-            bounds = self.cost_table.bound_by_memory(rows)
+            bounds = self.cost_table.bound_by_memory(rows, self.incumbents.reach)
             unfit = rows[bounds > MAX_TICKS]
             self.tabulated[unfit] = True
             num_unfit = int(self.space.row_sizes[unfit].sum())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -350,7 +351,10 @@ class CostTable:
         if len(feasible):
             of_feasible = spread({name: values[feasible] for name, values in degrees.items()}, chosen) | fewest
             first = {name: values[0] for name, values in few.items() if name in still_open}
-            seconds = self.formulas.least_seconds(self.space.facts, of_feasible | first, among=still_open)
+            at_most = np.where(modes[feasible], most_seconds(cuts[feasible]).reshape(-1, *(1,) * len(chosen)), -np.inf)
+            seconds = self.formulas.least_seconds(
+                self.space.facts, of_feasible | first, among=still_open, at_most=at_most
+            )
             bounds[feasible] = seconds_to_floor_ticks(np.asarray(seconds, dtype=np.float64))
         kept = modes & (bounds <= cuts.reshape(-1, *(1,) * len(chosen)))
         left, of_left = block.split(kept, tuple(chosen))
@@ -358,9 +362,11 @@ class CostTable:
         pruned = Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
         return left, of_left, bounds[kept], pruned
 
-    def bound_by_memory(self, rows: Ints) -> Ints:
+    def bound_by_memory(self, rows: Ints, cut: int) -> Ints:
         """
         Return a lower bound of each row in ticks, over its strategies that may fit; above all ticks where none may.
+
+        Bounds above a cut, in ticks, may be lower than necessary.
 
         The largest sets of modules and whole layers keep least memory; no recomputation is fastest. Rows that fit only
         with whole layers are at least as slow as with whole layers.
@@ -372,7 +378,7 @@ class CostTable:
             fit_so = np.asarray(fit[:, which].any(axis=1))
             some = np.flatnonzero(_any_of_each(fit_so))
             if len(some):
-                seconds = self.least_of_sets(block, some, block.features["recompute"][which])
+                seconds = self.least_of_sets(block, some, block.features["recompute"][which], fit_so[some], cut)
                 ticks = np.where(fit_so[some], seconds_to_floor_ticks(seconds), NO_TICKS)
                 bounds[some] = np.minimum(bounds[some], ticks.reshape(len(some), -1).min(axis=1))
         return bounds
@@ -423,11 +429,14 @@ class CostTable:
         of_set = 1 + MODES.index("recompute")
         return np.moveaxis(may_fit, of_set, 1), np.moveaxis(device, of_set, 1), np.moveaxis(host, of_set, 1)
 
-    def least_of_sets(self, block: CandidateBlock, rows: Ints, sets: Ints) -> Floats:
+    def least_of_sets(
+        self, block: CandidateBlock, rows: Ints, sets: Ints, wanted: NDArray[np.bool_], cut: int
+    ) -> Floats:
         """
         Return a bound of the seconds of some rows of a box that recompute whole layers, or else any part of some sets.
 
-        Axes are those of :meth:`least_of_modes` without the recomputation. Activation offload may be on or off.
+        Axes are those of :meth:`least_of_modes` without the recomputation. Activation offload may be on or off. Bounds
+        that are not wanted, or above a cut in ticks, may be lower than necessary.
         """
         every = self.space.features  # not the box's own, so that layers are the same in each
         still_open = {name: every[name].tolist() for name in TIME_MODES}
@@ -438,7 +447,9 @@ class CostTable:
             name: values[rows] for name, values in {**block.degrees, "sharding": block.furthest_sharding}.items()
         }
         fewest = {name: block.features[name].min() for name in OVERLAPS}
-        decisions, bound = spread(degrees, features) | fewest, self.formulas.least_seconds
+        axis = 1 + MODES.index("recompute")
+        at_most = np.where(np.expand_dims(wanted, axis), most_seconds(np.asarray(cut)), -np.inf)
+        decisions, bound = spread(degrees, features) | fewest, partial(self.formulas.least_seconds, at_most=at_most)
         if (sets == Recompute.FULL).any():
             least = bound(self.space.facts, {**decisions, "recompute": Recompute.FULL}, among=still_open)
         else:
@@ -448,7 +459,7 @@ class CostTable:
             least = bound(self.space.facts, nothing, among=still_open, most_recompute=most, may_offload=may_offload)
         shape = (len(rows), *map(len, features.values()))
         seconds = np.broadcast_to(np.asarray(least, dtype=np.float64), shape)
-        return np.asarray(seconds.take(0, axis=1 + MODES.index("recompute")))
+        return np.asarray(seconds.take(0, axis=axis))
 
     def split_by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
         """Split a box into one row for each set of modules that may be needed, or every set; return the old rows."""

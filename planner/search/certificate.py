@@ -242,7 +242,7 @@ def tabulate_anew(problem: Problem, ticks: int, clock: Clock, formulas: Formulas
     nearest = np.argsort(bounds, kind="stable")[:MOST_UNFIT]
     unfit = table.unfit(near[nearest], bounds[nearest])
     if len(near) > FEW_ROWS:
-        near = near[table.bound_by_memory(near) <= ticks]
+        near = near[table.bound_by_memory(near, ticks) <= ticks]
     is_thorough = len(near) * prod(len(features[name]) for name in MODES) <= THOROUGH_CELLS
     if is_thorough and len(near):
         rows = table.space.degrees(near)

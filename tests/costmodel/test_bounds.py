@@ -110,6 +110,24 @@ def test_no_dispatcher_and_no_graphs_undercut_the_bound_that_leaves_them_open(mo
     assert np.array_equal(every, least_seconds(given, outer | dict.fromkeys(among, np.int64(1)), among=among))
 
 
+@pytest.mark.sampled(3)
+@models
+@profiles
+def test_a_bound_above_the_limit_may_be_lower_and_below_the_limit_is_the_same(model: Model, profile: dict[str, Any]):
+    """The limit is the bound of the fastest tenth; the rest has no data-parallel communication, or all of it."""
+    given, degrees = the_facts(model, **profile), random_degrees(model, 10, seed=39)
+    _, outer = with_every_feature(degrees)
+
+    exact = least_seconds(given, outer)
+    at_most = np.quantile(exact[np.isfinite(exact)], 0.1)
+    limited = least_seconds(given, outer, at_most=np.full(exact.shape, at_most))
+
+    below = exact <= at_most
+    np.testing.assert_allclose(limited[below], exact[below], rtol=1e-12)
+    assert (limited <= exact * (1 + 1e-12)).all()
+    assert (limited[~below] > at_most * (1 - 1e-12)).all()
+
+
 @models
 def test_steps_up_to_a_limit_are_those_without_one(model: Model):
     """Of a thousand random strategies, half of them slower than a limit: those keep a bound above it."""

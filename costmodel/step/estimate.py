@@ -391,14 +391,12 @@ PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bub
 def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
     """Seconds in which the slowest rank of the simulated pipeline waits."""
     decisions = strategy.decisions()
-    if strategy.layout:
-        passes, closed_form = layout_passes(facts, strategy), float(layout_cost(facts, strategy).bubble_seconds)
-    else:
-        passes = stage_passes(facts, decisions)
-        closed_form = float(waiting_seconds(facts, decisions, ranks.stages, ranks.parts, ranks.seconds))
     order = _order(facts, decisions)
     if order is None or order["pp"] == 1:
-        return closed_form
+        if strategy.layout:
+            return float(layout_cost(facts, strategy).bubble_seconds)
+        return float(waiting_seconds(facts, decisions, ranks.stages, ranks.parts, ranks.seconds))
+    passes = layout_passes(facts, strategy) if strategy.layout else stage_passes(facts, decisions)
     span = span_seconds(
         forward=np.asarray(passes.forward),
         backward=np.asarray(passes.backward),

@@ -35,6 +35,7 @@ NOT_RUN: Mapping[str, str] = {
     r".*rank\S*\.json\.gz|.*cluster\.device=\./my-cluster\.yaml": "needs a profiled or sampled machine",
     r".*small-run\.yaml": "needs runs on a cluster",
     r".*--backend (dask|ray)": "needs a cluster",
+    r"planner serve": "serves until it is interrupted; tests/browser opens its page",
     r"planner calibrate --runs benchmarks/": "fits 1,200 runs for minutes",
 }
 """Beginnings of commands that are only parsed, and why."""

@@ -46,6 +46,7 @@ COMMANDS = {
     "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and laid beside the planner's figures"),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
     "top": ("planner.cli.batch", "rank the jobs of a batch"),
+    "serve": ("planner.cli.serve", "a local web page: a form, its plan, plans side by side"),
     "completion": ("planner.cli.terminal.completion", "a script by which a shell completes what is typed"),
 }
 """The file of each command, with its ``add_<command>_options`` and ``run_<command>``, and its help."""

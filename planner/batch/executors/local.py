@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 from costmodel.errors import SpecError
 from planner.batch.executors.worker import ClosedError, Work, Worker
@@ -57,7 +57,7 @@ class Workers:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def run(self, job: BatchJob) -> JobOutcome:
+    def run(self, job: Any) -> JobOutcome:
         """Run a job in a worker process, and return its outcome."""
         worker = self._take()
         try:
@@ -101,7 +101,7 @@ class LocalWorkerPool:
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="planner-worker")
         self.capacity = 2 * num_threads
 
-    def submit(self, job: BatchJob) -> Future[JobOutcome]:
+    def submit(self, job: Any) -> Future[JobOutcome]:
         """Hand a job to the next thread that is free."""
         return self._threads.submit(self._workers.run, job)
 

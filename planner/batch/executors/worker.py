@@ -24,9 +24,9 @@ from joblib.externals.loky import ProcessPoolExecutor
 
 from costmodel.errors import SpecError
 from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
-from planner.batch.jobs import BatchJob
 
-Work: TypeAlias = Callable[[BatchJob], JobOutcome]
+Work: TypeAlias = Callable[[Any], JobOutcome]
+"""Function that runs a job of any kind."""
 
 MAX_ATTEMPTS = 2
 """Largest number of workers that are tried for a job."""
@@ -70,7 +70,7 @@ class Worker:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def run(self, job: BatchJob, timeout_seconds: float | None = None) -> JobOutcome:
+    def run(self, job: Any, timeout_seconds: float | None = None) -> JobOutcome:
         """
         Run a job, and return its outcome, or the failure of its workers.
 
@@ -105,7 +105,7 @@ class Worker:
             self._is_closed = True
         self._stop()
 
-    def _attempt(self, job: BatchJob, timeout_seconds: float | None) -> JobOutcome | None:
+    def _attempt(self, job: Any, timeout_seconds: float | None) -> JobOutcome | None:
         """Run a job in one worker process; return None if the process died."""
         pool = self._ready()
         begin = time.perf_counter()

@@ -292,7 +292,8 @@ def _rows(section: Section, numeric: Sequence[bool], *, compare: bool, across: b
             f"<td{_class(is_number, compare and cell != other)}>{_cell(cell)}</td>"
             for cell, other, is_number in zip(cells, others, numeric[1:], strict=True)
         )
-        yield f"<tr><th scope=row>{escape(name)}</th>{own}</tr>"
+        head = f"<th scope=row>{escape(name)}</th>" if name else "<td></td>"  # a row that goes on with the one above
+        yield f"<tr>{head}{own}</tr>"
 
 
 def _class(is_number: bool, differs: bool) -> str:

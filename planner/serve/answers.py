@@ -1,0 +1,186 @@
+"""Answers to questions, made in a worker process: sections and figures, a whole page, a report, exported files."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import resource
+import shlex
+import tempfile
+import zipfile
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from costmodel.errors import PlanningError, SpecError, did_you_mean
+from costmodel.validation import shown
+from planner.batch.job_result import JobOutcome, JobStatus
+from planner.serve.question import FIELDS, Question
+
+if TYPE_CHECKING:
+    from planner.jobs.problem import Problem
+    from planner.report.records.reports import ReportRecord
+    from planner.results import PlanReport
+
+MEMORY_BYTES = 2 * 2**30
+"""Most address space of a worker; a plan of thousands of GPUs takes 0.3 GB."""
+
+PATH = re.compile(r"[/\\~]|\.(?:ya?ml|json|csv)$", re.IGNORECASE)
+"""Part of a text that makes it the path of a file, which no question may name."""
+
+
+def prepare() -> None:
+    """Limit a worker's memory, leave the server's folder, and import what a question needs."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    os.chdir(tempfile.mkdtemp(prefix="planner-serve-"))
+    import_module("planner.report.short")
+    import_module("planner.verbs.plan")
+
+
+def answer(question: Question, *, seconds: float) -> JobOutcome:
+    """
+    Answer one question; an error is an outcome, too.
+
+    Parameters
+    ----------
+    question
+        The question.
+    seconds
+        Longest time limit of its search.
+    """
+    try:
+        return JobOutcome(status=JobStatus.OPTIMAL, exit_code=0, report=_answer(question, seconds))
+    except PlanningError as error:
+        return JobOutcome(status=JobStatus.WRONG_INPUT, exit_code=2, message=str(error))
+    except MemoryError:
+        return JobOutcome(status=JobStatus.FAILED, message=f"It needs more than {MEMORY_BYTES / 2**30:g} GiB.")
+
+
+def _answer(question: Question, seconds: float) -> dict[str, Any]:
+    from planner.report import render
+    from planner.report.records.reports import report_record
+    from planner.verbs.plan import plan
+
+    problem = read_problem(question, seconds)
+    report = plan(problem)
+    if question.wanted == "page":
+        return {"body": render(report, "html")}
+    if question.wanted == "report":
+        return {"body": render(report, "json")}
+    if question.wanted == "export":
+        return {"body": _export(report)}
+    return _parts(report_record(report), report)
+
+
+def _parts(whole: ReportRecord, report: PlanReport) -> dict[str, Any]:
+    """Return sections as HTML, key figures, bars of the step, and the targets that can run the plan."""
+    from planner.report.html.charts import steps_chart
+    from planner.report.html.frame import section_html
+    from planner.report.html.study import report_plans
+    from planner.report.records.record import finite
+    from planner.report.short import short_sections
+
+    first = report_plans(whole)[:1]
+    return {
+        "html": "".join(section_html(one, level=2) for one in short_sections(report) if not one.is_verbatim),
+        "figures": dict(_figures(whole)) if whole.plans else {},
+        "chart": finite(steps_chart(first)) if first else None,
+        "exit_code": report.exit_code,
+    }
+
+
+def _figures(whole: ReportRecord) -> list[tuple[str, str]]:
+    """Return the figures of the first plan that people compare."""
+    from planner.report.costs import money_rows
+    from planner.report.wording import amount, gib, seconds, share
+
+    best, run = whole.plans[0], whole.plans[0].training_run
+    return [
+        ("Step", f"{seconds(best.step_time_seconds)} s"),
+        ("Tokens/s/GPU", f"{best.tokens_per_second_per_gpu:,.1f}"),
+        ("MFU", f"{best.mfu:.1%}"),
+        ("Peak memory", f"{gib(best.peak_memory_bytes)} of {gib(whole.cluster.memory_bytes)} GiB"),
+        ("Chance to fit", share(best.chance_to_fit.share, 1.0)),
+        ("Training", f"{run.days:,.2f} days"),
+        ("GPU-hours", amount(run.gpu_hours)),
+        *((name.capitalize(), text) for name, text in money_rows(whole.job.costs, best) if name),
+        ("Strategy", best.strategy.line),
+    ]
+
+
+def read_problem(question: Question, seconds: float) -> Problem:
+    """
+    Read a question as a job; names of files are refused, so that nothing of the machine is read.
+
+    Raises
+    ------
+    SpecError
+        For all mistakes of the job.
+    """
+    from planner.jobs.line.reading import PIN, pin_words, read_words, require_parts
+    from planner.jobs.problem import load, split_overrides
+    from planner.jobs.written.one_line import OPTIONS, one_line
+    from planner.jobs.written.places import Place
+
+    for field in FIELDS:
+        _refuse_paths(field.label, question[field.name])
+    _require_model(question["model"])
+    numbers = {name: question[name] for name in OPTIONS if question[name]}
+    read = one_line(question["model"], f"{question['devices']}x{question['device']}", numbers)
+    named = [field for field in FIELDS if field.name in OPTIONS]
+    places = {OPTIONS[field.name]: Place(where=field.label, text=question[field.name]) for field in named}
+    document = replace(read, places={**read.places, **places})
+    overrides, words = split_overrides(_split(question["more"]))
+    if question["target"]:
+        overrides.append(f"search.target={question['target']}")
+    problem = load(document, [*overrides, *pin_words(words, overrides)])
+    require_parts(problem.facts.model, read_words(words), PIN)
+    return problem.change_limits(time_limit_seconds=min(seconds, problem.search.time_limit_seconds))
+
+
+def _split(text: str) -> list[str]:
+    """Split words as a shell does, so that a quoted entry may have spaces."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise SpecError("Words and entries", f"a quote is not closed in {shown(text)}.") from None
+
+
+def _refuse_paths(label: str, text: str) -> None:
+    """Refuse a text with the path of a file; names on the hub, which the catalog has, are none."""
+    from costmodel import catalog
+
+    for word in text.split():
+        if PATH.search(word.strip("'\"[]{},")) and word not in catalog.hub_names():
+            fix = "Use the catalog's names."
+            raise SpecError(label, f"{shown(word)} looks like a file; this page reads none.", fix)
+
+
+def _require_model(name: str) -> None:
+    """Refuse a model that the catalog lacks, since any other name could be a file."""
+    from costmodel import catalog
+
+    known = (*catalog.models(), *catalog.hub_names())
+    if name not in known:
+        raise SpecError("Model", f"{shown(name)} is not in the catalog.", did_you_mean(name, known))
+
+
+def _export(report: PlanReport) -> bytes:
+    """Return a ZIP archive of the files that start the first plan."""
+    from planner.frameworks import export
+    from planner.report.records.reports import report_record
+    from planner.report.short import launch_target
+
+    if not report.plans:
+        raise SpecError("plan", "there is none to export.")
+    target = launch_target(report_record(report))
+    if target is None:
+        raise SpecError("plan", "no target can run it; name one in the field Target.")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as files:
+        exported = export(report.plans[0], target)
+        for name, text in exported.files.items():
+            files.writestr(name, text)
+        files.writestr("notes.txt", "\n".join(exported.notes))
+    return archive.getvalue()

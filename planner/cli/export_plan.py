@@ -10,7 +10,7 @@ from costmodel.validation import shown
 from planner.cli.arguments import add_force, describe
 from planner.cli.output import file_errors, progress, write
 from planner.cli.terminal.messages import note
-from planner.frameworks import LAUNCHERS, TARGETS
+from planner.frameworks import DASHBOARDS, LAUNCHERS, TARGETS
 
 MAX_DRIFT_FRACTION = 0.01
 """Relative difference between the recorded and the newly predicted step from which on a warning is printed."""
@@ -25,7 +25,7 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     )
     describe(parser, description)
     parser.add_argument("plan", metavar="PLAN.json", type=Path, help="the report")
-    parser.add_argument("--target", metavar="NAME", required=True, help=", ".join(TARGETS))
+    parser.add_argument("--target", metavar="NAME", required=True, help=", ".join((*TARGETS, *DASHBOARDS)))
     parser.add_argument(
         "--framework-version",
         metavar="VERSION",
@@ -43,6 +43,8 @@ def run_export(arguments: argparse.Namespace) -> int:
     number = arguments.number
     if not number.isascii() or not number.isdigit() or len(number) > 9:
         raise SpecError("--number", f"expected a whole number from 1, got {shown(number)}.")
+    if arguments.launch is not None and arguments.target in DASHBOARDS:
+        raise SpecError("--launch", f"{arguments.target} starts no training.", "Take it out.")
     with progress(f"exporting {arguments.plan}"):
         from planner.frameworks import export
         from planner.frameworks.launch import launched, write_files

@@ -20,6 +20,9 @@ TARGETS = {
 Module of each target, with its function ``to_<target>``, its ``ANSWERS`` and its ``PROGRAM``; imported when needed.
 """
 
+DASHBOARDS = ("prometheus", "grafana", "wandb")
+"""What shows a plan's figures beside a run's (``planner/frameworks/dashboards.py`` writes it)."""
+
 LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trainjob.yaml"}
 """The file of each launcher (``planner/frameworks/launch.py`` writes it)."""
 
@@ -33,7 +36,7 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     plan
         The plan.
     target
-        A name of ``TARGETS``.
+        A name of ``TARGETS`` or ``DASHBOARDS``.
     version
         Release of the framework, of the ``VERSIONS`` of the target's module. None: the one that the target is written
         for; of Megatron-LM the one that the plan is costed with, else the newest that takes the plan.
@@ -48,9 +51,16 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     from costmodel.errors import SpecError, did_you_mean
     from costmodel.validation import shown
 
+    if target in DASHBOARDS:
+        from planner.frameworks.dashboards import export_dashboard
+
+        if version is not None:
+            raise SpecError("version", f"{target} has none.", "Take it out.")
+        return export_dashboard(plan, target)
     if target not in TARGETS:
-        known = f"Known: {', '.join(sorted(TARGETS))}."
-        nearest = did_you_mean(target, TARGETS)
+        every = (*TARGETS, *DASHBOARDS)
+        known = f"Known: {', '.join(sorted(every))}."
+        nearest = did_you_mean(target, every)
         raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
     _require_software(plan, target)
     module = import_module(TARGETS[target])

@@ -63,6 +63,10 @@ class Plan(Chosen, Protocol):
         """Time of one optimizer step, in seconds."""
 
     @property
+    def mfu(self) -> float:
+        """Model FLOPs over the peak that the job's conventions name."""
+
+    @property
     def interval(self) -> Interval:
         """Interval in which the measured step time is expected."""
 

@@ -52,11 +52,11 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     from costmodel.validation import shown
 
     if target in DASHBOARDS:
-        from planner.frameworks.dashboards import export_dashboard
+        from planner.frameworks.dashboards import WRITERS
 
         if version is not None:
             raise SpecError("version", f"{target} has none.", "Take it out.")
-        return export_dashboard(plan, target)
+        return WRITERS[target](plan)
     if target not in TARGETS:
         every = (*TARGETS, *DASHBOARDS)
         known = f"Known: {', '.join(sorted(every))}."

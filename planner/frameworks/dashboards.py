@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from costmodel.record import record
-from planner.frameworks import DASHBOARDS
 from planner.frameworks.target import Export, Plan, subject
 from planner.uncertainty.peaks import peak_interval
 
@@ -246,9 +245,9 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
-def export_dashboard(plan: Plan, kind: str) -> Export:
-    """Write what shows a plan's figures beside a run's; kinds are :data:`planner.frameworks.DASHBOARDS`."""
-    writers: dict[str, Callable[[Plan], Export]] = dict(
-        zip(DASHBOARDS, (to_prometheus, to_grafana, to_wandb), strict=True)
-    )
-    return writers[kind](plan)
+WRITERS: Mapping[str, Callable[[Plan], Export]] = {
+    "prometheus": to_prometheus,
+    "grafana": to_grafana,
+    "wandb": to_wandb,
+}
+"""What writes each of :data:`planner.frameworks.DASHBOARDS`."""

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from planner import load, plan
-from planner.frameworks.dashboards import expected_figures, export_dashboard
+from planner.frameworks import export
+from planner.frameworks.dashboards import expected_figures
 from tests.planner.test_job import a_job
 
 
@@ -21,7 +22,7 @@ def planned():
 def test_each_expression_is_promql(planned):
     """Twelve records and four alerts, with the entries that a rule file has."""
     parser = pytest.importorskip("promql_parser", reason="pip install '.[export]'")
-    (group,) = yaml.safe_load(export_dashboard(planned, "prometheus").files["planner.rules.yaml"])["groups"]
+    (group,) = yaml.safe_load(export(planned, "prometheus").files["planner.rules.yaml"])["groups"]
 
     records = [rule for rule in group["rules"] if set(rule) == {"record", "expr"}]
     alerts = [rule for rule in group["rules"] if set(rule) == {"alert", "expr", "for", "labels", "annotations"}]
@@ -36,7 +37,7 @@ def test_the_dashboard_is_one_of_grafana(planned):
     schema = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason="pip install '.[export]'")
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-    written = json.loads(export_dashboard(planned, "grafana").files["planner.dashboard.json"])
+    written = json.loads(export(planned, "grafana").files["planner.dashboard.json"])
     read = json.loads(json.dumps(schema.Dashboard.from_json(written), cls=JSONEncoder))
 
     assert len(read["panels"]) == len(expected_figures(planned)) == 4

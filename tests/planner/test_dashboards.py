@@ -9,7 +9,8 @@ import yaml
 
 from planner import load, plan
 from planner.cli import main
-from planner.frameworks.dashboards import expected_figures, export_dashboard
+from planner.frameworks import export
+from planner.frameworks.dashboards import expected_figures
 from planner.report import render
 from tests.planner.test_job import a_job
 
@@ -35,7 +36,7 @@ def test_tokens_and_mfu_fall_as_the_step_grows(report):
 
 def test_alerts_are_due_on_the_bad_side_only(report):
     """A step may be faster than the interval, and memory lower, without an alert."""
-    rules = yaml.safe_load(export_dashboard(report.plans[0], "prometheus").files["planner.rules.yaml"])
+    rules = yaml.safe_load(export(report.plans[0], "prometheus").files["planner.rules.yaml"])
     alerts = {rule["alert"]: rule["expr"] for rule in rules["groups"][0]["rules"] if "alert" in rule}
 
     assert alerts["PlannerStepSeconds"].startswith("training_step_seconds > ")
@@ -59,7 +60,7 @@ class Run:
 
 def test_a_watched_run_logs_the_bounds_and_alerts_beyond_the_bad_one(report, tmp_path, monkeypatch):
     """Megatron-LM's name of a step is 'iteration-time'; a name that a run does not log is left out."""
-    files = export_dashboard(report.plans[0], "wandb").files
+    files = export(report.plans[0], "wandb").files
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

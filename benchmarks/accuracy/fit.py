@@ -35,7 +35,7 @@ from benchmarks.accuracy.left_out.folds import (
     write_held_out,
 )
 from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
-from benchmarks.accuracy.metrics import RUNS, read_table
+from benchmarks.accuracy.metrics import RUNS, read_fitted
 from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.jobs.run_jobs import References
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print the constants, and write them where asked; 0, or 2 if there is nothing to read."""
     options = _parser().parse_args(arguments)
     begin = time.monotonic()
-    rows, known = read_table(options.runs, options.models)
+    rows, known = read_fitted(options.runs, options.models)
     timed = timed_cases(rows, known)
     if options.inner:
         timed = [case for case in timed if not is_newest(case)]

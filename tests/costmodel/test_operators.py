@@ -241,7 +241,7 @@ def test_a_grouped_matmul_of_one_expert_is_a_plain_one(compute):
 
 
 def test_grouped_matmuls_of_few_rows_are_slow():
-    """4,096 rows of 4 experts: a quarter at 0.5 PFLOP/s; the rest, 1,024 rows each and half of the rate at 256, at 4/5."""
+    """4,096 rows of 4 experts: a quarter at 0.5 PFLOP/s; the rest at 4/5, 1,024 rows each and half of it at 256."""
     source = a_source(grouped_half_saturation_rows=256)
 
     assert source.forward_seconds(an_operator("grouped_matmul", groups=4)) == pytest.approx(2e-3 / 4 + 3 / 4 * 2.5e-3)

@@ -152,9 +152,11 @@ def _held_out(timed: Sequence[Case], found: Fitted) -> list[HeldOut]:
 
 
 def rows_of_each(timed: Sequence[Case]) -> Counter[str]:
-    """Rows by calibration, those that it extends among them, and by the framework whose factors theirs has."""
-    of_calibrations = Counter(name for case in timed for name in calibrations_of(case))
-    return of_calibrations + Counter(str(setting_of(case)["kernels"]) for case in timed)
+    """Rows by calibration, those that it extends among them, by these with the size of the model, and by framework."""
+    chains = [(case, name) for case in timed for name in calibrations_of(case)]
+    of_calibrations = Counter(name for _, name in chains)
+    of_sizes = Counter(f"{name} {case.facts.model.size}" for case, name in chains)
+    return of_calibrations + of_sizes + Counter(str(setting_of(case)["kernels"]) for case in timed)
 
 
 @refuse_wrong_input

@@ -169,14 +169,16 @@ def deduplicates_dispatch(*, token_dispatcher: Any) -> Any:
     return np.asarray(token_dispatcher) != int(TokenDispatcher.ALLTOALL)
 
 
-def different_dispatchers(dispatchers: Iterable[int]) -> tuple[int, ...]:
+def asks_host(*, token_dispatcher: Any) -> Any:
     """
-    Return one dispatcher of each sort: dispatchers that send a token once to each device cost the same.
+    Return True where the host waits for the numbers of tokens that arrive before it launches what follows.
 
-    >>> different_dispatchers([0, 1, 2])
-    (0, 2)
+    References
+    ----------
+    megatron-core 0.16.1, ``transformer/moe/token_dispatcher.py``, ``_maybe_dtoh_and_synchronize``; DeepEP,
+    ``deep_ep/buffer.py``, ``dispatch``: the host waits for the device's count. Hybrid-EP has the counts on the device.
     """
-    return tuple({bool(deduplicates_dispatch(token_dispatcher=one)): one for one in dispatchers}.values())
+    return np.asarray(token_dispatcher) != int(TokenDispatcher.HYBRIDEP)
 
 
 GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")

@@ -33,7 +33,7 @@ from benchmarks.accuracy.left_out.drawn import (
     write_derivatives,
 )
 from benchmarks.accuracy.left_out.folds import HELD_OUT, HeldOut, read_held_out
-from benchmarks.accuracy.metrics import RUNS, read_table
+from benchmarks.accuracy.metrics import RUNS, read_fitted
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.output import print_lines, refuse_wrong_input
 from costmodel.errors import PlanningError
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.store and (options.share < 1 or options.budget < math.inf):
         parser.error("--store: stored figures are of one code: add --share 1, and no --budget")
-    rows, known = read_table(options.runs, options.models)
+    rows, known = read_fitted(options.runs, options.models)
     results = list(predictions(rows, known))
     figures = report(results, _held_out(options, known, results))
     if options.rows:
@@ -117,7 +117,7 @@ def _held_out(
     """Stored predictions of rows left out, where they are as they were then; or those of fits made now."""
     if not options.fit:
         given = {one.run.id: one.run for one in results if isinstance(one, Prediction)}
-        own = {row.id: row for row in read_table()[0]}
+        own = {row.id: row for row in read_fitted()[0]}
         return {name: row for name, row in read_held_out(HELD_OUT).items() if given.get(name) == own.get(name)}
     timed = timed_cases((one.run for one in results if isinstance(one, Prediction)), known)
     return held_out(timed, known, num_processes=options.processes)

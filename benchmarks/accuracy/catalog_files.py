@@ -135,7 +135,7 @@ def write_catalog(
     constants, values, widths
         What was fitted, to which values, and the standard deviations of their logarithms that remain.
     rows
-        Measured rows by calibration, and by framework.
+        Measured rows by calibration, by calibration and size of the model (``hopper 4096x128``), and by framework.
     assumed
         Constants of frameworks that were not fitted, and what the fit took them for: where a file says otherwise, from
         a fit to other rows, it says that afterwards.
@@ -176,7 +176,8 @@ def _origin(constant: Constant, field: str, width: float, rows: Counter[str]) ->
     last = field.rpartition(".")[2]
     of_dtype = "16 bits: " if last in ("bf16", "fp16") else f"{last}: "
     what = of_dtype if "." in field else ""
-    seen = rows[constant.calibration or constant.framework]
+    whose = f"{constant.calibration} {constant.size}" if constant.size else constant.calibration
+    seen = rows[whose or constant.framework]
     of = f"{seen} rows" if seen else "no rows: the prior"
     return f"{what}prior {constant.prior:.3g} +- {constant.sigma:.0%} ({constant.source}), after {of} +- {width:.1%}"
 

@@ -35,7 +35,7 @@ from benchmarks.accuracy.left_out.folds import (
     write_held_out,
 )
 from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
-from benchmarks.accuracy.metrics import RUNS, read_table
+from benchmarks.accuracy.metrics import RUNS, read_fitted
 from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.jobs.run_jobs import References
@@ -152,9 +152,11 @@ def _held_out(timed: Sequence[Case], found: Fitted) -> list[HeldOut]:
 
 
 def rows_of_each(timed: Sequence[Case]) -> Counter[str]:
-    """Rows by calibration, those that it extends among them, and by the framework whose factors theirs has."""
-    of_calibrations = Counter(name for case in timed for name in calibrations_of(case))
-    return of_calibrations + Counter(str(setting_of(case)["kernels"]) for case in timed)
+    """Rows by calibration, those that it extends among them, by these with the size of the model, and by framework."""
+    chains = [(case, name) for case in timed for name in calibrations_of(case)]
+    of_calibrations = Counter(name for _, name in chains)
+    of_sizes = Counter(f"{name} {case.facts.model.size}" for case, name in chains)
+    return of_calibrations + of_sizes + Counter(str(setting_of(case)["kernels"]) for case in timed)
 
 
 @refuse_wrong_input
@@ -162,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print the constants, and write them where asked; 0, or 2 if there is nothing to read."""
     options = _parser().parse_args(arguments)
     begin = time.monotonic()
-    rows, known = read_table(options.runs, options.models)
+    rows, known = read_fitted(options.runs, options.models)
     timed = timed_cases(rows, known)
     if options.inner:
         timed = [case for case in timed if not is_newest(case)]

@@ -303,6 +303,16 @@ def read_table(runs: Path = RUNS, models: Path | None = None) -> tuple[list[Run 
     return rows, replace(References(folder=FOLDER), models=dict(converted.models))
 
 
+NEWER = RUNS.with_name("newer.csv")
+"""Runs that were collected later: fitted to and left out like the others, but no count of evidence has them."""
+
+
+def read_fitted(runs: Path = RUNS, models: Path | None = None) -> tuple[list[Run | RejectedRow], References]:
+    """The rows that a fit has, and what they refer to: of the project's own table with the newer ones, else a table."""
+    rows, known = read_table(runs, models)
+    return ([*rows, *read_table(NEWER, FOLDER / "models.yaml")[0]] if runs == RUNS and not models else rows), known
+
+
 def _columns(path: Path) -> list[str]:
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:

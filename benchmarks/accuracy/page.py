@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, HeldOut, as_held_out, read_held_out
+from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, SOURCE, HeldOut, as_held_out, read_held_out
 from benchmarks.accuracy.left_out.goals import LIMITS, NEWEST_SOFTWARE, TITLES, LeftOut, worst_column
-from benchmarks.accuracy.metrics import RUNS, Errors, errors, grouped, read_table
+from benchmarks.accuracy.metrics import NEWER, Errors, errors, grouped, read_fitted, read_table
 from benchmarks.accuracy.report import Report, report
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions
@@ -18,8 +18,6 @@ from planner.uncertainty.intervals import intervals
 PAGE = Path(__file__).parent / "README.md"
 PLOTS = PAGE.parent / "plots"
 WORST = 30
-
-NEWER = RUNS.with_name("newer.csv")
 
 FEWEST, MOST = "fewest devices: measured, predicted", "most devices"
 
@@ -35,7 +33,7 @@ def page(figures: Report, left_out: Sequence[Prediction], newer: Sequence[Predic
     left_out
         Rows predicted without their groups.
     newer
-        Rows collected after the fit.
+        Rows of ``measured_runs/newer.csv``, of MLPerf predicted without their rounds, others without their groups.
     """
     return "\n".join(
         [
@@ -89,9 +87,12 @@ def _headline(found: LeftOut) -> Iterator[str]:
 
 
 def newer_lines(rows: Sequence[Prediction]) -> Iterator[str]:
-    """Rows collected after the fit, by source and model: steps on the fewest and most devices, errors, intervals."""
-    yield "\n## Collected after the fit\n"
-    yield "No constant, interval or count follows from these rows (`measured_runs/newer.csv`).\n"
+    """Rows collected later, by source and model: steps on the fewest and most devices, errors, intervals."""
+    yield "\n## MLPerf, and other rows collected later\n"
+    yield (
+        "Rows of `measured_runs/newer.csv`: those of MLPerf predicted by fits without their whole round, the others by "
+        "fits without their group. No count of evidence has them.\n"
+    )
     # MLPerf first: everybody knows its jobs, and they go to the most devices.
     timed = sorted(
         (one for one in rows if one.time_error is not None), key=lambda one: not one.run.source.startswith("MLPerf")
@@ -246,7 +247,7 @@ def draw(left_out: Sequence[Prediction], folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write page and plots; with ``--check`` 1 if the page is not what would be written."""
     options = _parser().parse_args(arguments)
-    text, left_out = generated(list(predictions(*read_table())))
+    text, left_out = generated(list(predictions(*read_fitted())))
     if options.check:
         is_same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
         print(f"{PAGE.name} is {'in step' if is_same else 'not what the figures are: write it anew'}.")
@@ -261,7 +262,10 @@ def generated(results: Sequence[Prediction | RejectedRow]) -> tuple[str, list[Pr
     """The page of the project's own rows, predicted or refused, and the rows behind its plots."""
     known: dict[str, HeldOut] = read_held_out(HELD_OUT)
     left_out = as_held_out(results, known, GROUP)
-    newer = [one for one in predictions(*read_table(NEWER)) if isinstance(one, Prediction)]
+    later = {run.id for run in read_table(NEWER)[0]}
+    rounds = (one for one in as_held_out(results, known, SOURCE) if one.run.source.startswith("MLPerf"))
+    others = (one for one in left_out if not one.run.source.startswith("MLPerf"))
+    newer = [one for one in (*rounds, *others) if one.run.id in later]
     return page(report(results, known), left_out, newer), left_out
 
 

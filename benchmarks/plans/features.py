@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.accuracy.metrics import RUNS, read_table
+from benchmarks.accuracy.metrics import NEWER, read_table
 from benchmarks.output import format_csv
 from planner.measure.runs.predictions import Case, cases
 from planner.uncertainty.evidence.counts import COLUMNS, TABLE, Counts, traits_of
 from planner.uncertainty.evidence.features import feature_entries
-
-NEWER = RUNS.with_name("newer.csv")
 
 FOLDER = Path(__file__).parents[2] / "planner" / "uncertainty" / "evidence"
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.metrics import RUNS, read_table
+from benchmarks.accuracy.metrics import NEWER, RUNS, read_table
 from benchmarks.output import format_csv
 from costmodel.models.flops import model_flops_per_token
 from costmodel.models.patterns import COLUMNS as SHAPE
@@ -20,7 +20,6 @@ from planner.uncertainty.evidence.counts import architecture_of
 from planner.uncertainty.evidence.features import num_bits
 from planner.uncertainty.records import record_month
 
-NEWER = RUNS.with_name("newer.csv")
 COLLECTED = RUNS.parent / "collected"
 TABLE = Path(__file__).parents[2] / "planner" / "uncertainty" / "records.csv"
 

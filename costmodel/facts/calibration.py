@@ -180,7 +180,8 @@ class Constants:
     microbatch_seconds
         Seconds per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
     step_seconds
-        Seconds per step that no operator explains: logging, gradient norm, timers.
+        Seconds per step of one host that no operator explains: logging, gradient norm, timers; the mean of an
+        exponential tail, of which all ranks wait for the longest (:func:`costmodel.step.rank_time.once_seconds`).
     p2p_overhead_seconds
         Seconds that each transfer between pipeline ranks takes beyond latency and bandwidth. The host waits for the
         device on both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of
@@ -199,6 +200,10 @@ class Constants:
     parameter_pass_bytes
         Bytes of device memory traffic per parameter of a device in the passes that no sharding shortens (zeroing
         gradients, copies).
+    model_scales
+        Time of computation and communication over what the other constants give, by size of the model
+        (:attr:`costmodel.facts.model.Model.size`), under Megatron-LM and Megatron-Bridge: what measured runs of such
+        models have in common and no formula explains, shrunk towards 1 by their number.
     measured
         Measured numbers of whole layers, collectives and steps.
     """
@@ -229,6 +234,7 @@ class Constants:
     overlap_launches_most_fraction: Annotated[float, Field(ge=0, le=10)] = 0.0
     communication_sm_fraction: Fraction = 0.0
     parameter_pass_bytes: NotNegative = 0.0
+    model_scales: dict[str, Positive] = field(default_factory=dict)
     measured: Measured = field(default_factory=Measured)
 
 

@@ -404,9 +404,20 @@ class Model:
         return len(self.layers)
 
     @property
+    def num_experts(self) -> int:
+        """Number of routed experts of a layer; 0: dense."""
+        blocks = (kind.feed_forward for kind in self.kinds)
+        return max((block.num_experts for block in blocks if isinstance(block, Experts)), default=0)
+
+    @property
     def has_experts(self) -> bool:
         """True if some layer has routed experts."""
-        return any(isinstance(kind.feed_forward, Experts) for kind in self.kinds)
+        return self.num_experts > 0
+
+    @property
+    def size(self) -> str:
+        """Hidden size and number of experts, such as ``7168x256``: models of one size are costed alike."""
+        return f"{self.hidden_size}x{self.num_experts}"
 
     @property
     def has_shared_experts(self) -> bool:

@@ -93,7 +93,7 @@ def apply_framework(
     settings
         Settings of the framework, defaults included; None: the settings of its recipes.
     model
-        Trained model, if a setting counts its layers.
+        Trained model: some settings count its layers, and some sizes have a scale of their own.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def apply_framework(
         If a factor names no constant, or makes a constant impossible.
     """
     settings = framework.settings if settings is None else settings
-    constants = _constants(device, framework)
+    constants = _scale_model(_constants(device, framework), framework, model)
     if settings.composition == "parts":
         constants = replace(constants, step_seconds=0.0)
     known = {one.name: getattr(device, one.name) for one in fields(Device)}
@@ -127,6 +127,25 @@ def _constants(device: Device, framework: Framework) -> Constants:
         if architecture in ("", device.architecture):
             constants = _replace_constant(constants, name, _scale(before, factor, framework, name), framework)
     return constants
+
+
+SCALED_LINE = ("megatron-lm", "megatron-bridge")
+"""Own targets of the frameworks whose runs tell the scales of models: both run Megatron Core's layers."""
+
+
+def _scale_model(constants: Constants, framework: Framework, model: Model | None) -> Constants:
+    """Return constants with which computation and communication take the time that runs of such a model take."""
+    scale = constants.model_scales.get(model.size, 1.0) if model is not None else 1.0
+    is_known = constants.times == "modified_roofline" and next(iter(framework.targets), "") in SCALED_LINE
+    if scale == 1 or not is_known:
+        return constants
+    measured = constants.measured
+    scaled = replace(
+        measured,
+        compute_scaling=measured.compute_scaling / scale,
+        communication_scaling=measured.communication_scaling / scale,
+    )
+    return replace(constants, measured=scaled)
 
 
 def _replace_constant(constants: Constants, name: str, value: Any, framework: Framework) -> Constants:

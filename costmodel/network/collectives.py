@@ -50,6 +50,15 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     return _ring_seconds(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
+STARTED_STEPS = 7
+"""Steps of a ring in one node of eight, in which the latency per step was measured, the start of the ring included."""
+
+HOP_SECONDS = 3.4e-6
+"""
+Seconds of each further step inside a scale-up domain: NCCL, ``src/graph/tuning.cc`` (``hwLat``, NVLink, ring, simple).
+"""
+
+
 def _ring_seconds(
     cluster: Cluster, latency_of: Callable[[_Level], float], *, nbytes: Numbers, ranks: Numbers, stride: Numbers
 ) -> Numbers:
@@ -58,12 +67,14 @@ def _ring_seconds(
     latency: Numbers = 0.0
     device = cluster.device
     sockets = device.socket_bandwidth if device.behaviour.library.cross_socket_rings else None
-    for level in _levels(cluster, ranks=ranks, stride=stride):
+    for number, level in enumerate(_levels(cluster, ranks=ranks, stride=stride)):
         per_byte = np.maximum(per_byte, level.is_crossed / (level.links * level.bandwidth))
         if sockets is not None:
             crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
             per_byte = np.maximum(per_byte, crossing)
-        latency = latency + (ranks / level.inner - ranks / level.outer) * latency_of(level)
+        steps = ranks / level.inner - ranks / level.outer
+        near = steps if number else np.minimum(steps, STARTED_STEPS)
+        latency = latency + near * latency_of(level) + (steps - near) * min(latency_of(level), HOP_SECONDS)
     return nbytes * (ranks - 1) / ranks * per_byte + latency
 
 

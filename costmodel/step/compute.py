@@ -41,7 +41,7 @@ from costmodel.step.overlap import (
     exposed_tp_seconds,
     taken_seconds,
 )
-from costmodel.strategy import CudaGraphs, TokenDispatcher, different_dispatchers
+from costmodel.strategy import CudaGraphs, TokenDispatcher
 from costmodel.tables import Record
 from costmodel.timing.roofline import BACKWARD_KERNELS
 from costmodel.timing.source import OperatorTimes, operator_times
@@ -310,7 +310,7 @@ def least_layer_seconds(
     """
     given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
     axes = (1,) * max(np.ndim(value) for value in given.values())
-    dispatchers = different_dispatchers(TokenDispatcher if model.has_experts else [TokenDispatcher.ALLTOALL])
+    dispatchers = (TokenDispatcher.ALLTOALL, *([TokenDispatcher.HYBRIDEP] if model.has_experts else []))
     seconds = layer_seconds(
         model,
         cluster,

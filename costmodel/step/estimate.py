@@ -29,6 +29,7 @@ from costmodel.step.p2p import pp_seconds, sent_seconds
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
+    once_seconds,
     pipeline_order,
     rank_seconds,
     slices_seconds,
@@ -193,7 +194,7 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
         passes=passes,
         other_seconds={
             "ep": float(ep_fill_seconds(facts, decisions, whole, layer_parts(facts, decisions))),
-            "host": facts.cluster.device.constants.step_seconds,
+            "host": float(once_seconds(facts, decisions)),
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(fill_seconds(facts, decisions)),
             **_ending(facts, ranks.decisions, ranks.stages),
@@ -233,7 +234,7 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
     beside = (
         float(ep_fill_seconds(facts, decisions, whole, parts))
         + float(pp_seconds(facts, decisions, whole, parts))
-        + facts.cluster.device.constants.step_seconds
+        + float(once_seconds(facts, decisions))
         + sum(_ending(facts, ranks.decisions, ranks.stages).values())
     )
     return float(microbatches(facts, decisions) * ranks.seconds.max()) + waiting + beside
@@ -362,7 +363,7 @@ def _rank_parts(
         "compute": busy["compute"] + m * float(edge.compute[rank]),
         "tp": busy["tp"] + m * float(edge.communication[rank]),
         "ep": busy["ep"] + edges,
-        "host": busy["host"] + m * constants.microbatch_seconds + constants.step_seconds,
+        "host": busy["host"] + m * constants.microbatch_seconds + float(once_seconds(facts, decisions)),
         "pp": sent + _transfer_seconds(facts, decisions, whole),
         **_ending(facts, ranks.decisions, ranks.stages, ending),
     }

@@ -30,6 +30,7 @@ from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
+    once_seconds,
     order_seconds,
     pipeline_order,
     rank_seconds,
@@ -329,7 +330,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
         fill_seconds(facts, decisions)
         + ep_fill_seconds(facts, decisions, stages, parts)
         + pp_seconds(facts, decisions, stages, parts)
-        + facts.cluster.device.constants.step_seconds
+        + once_seconds(facts, decisions)
     )
 
 

@@ -30,8 +30,9 @@ from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.overlap import taken_seconds
 from costmodel.step.p2p import micro_batch_bytes, sent_seconds, whole_p2p_seconds
-from costmodel.strategy import Schedule, Vocabulary, default_microbatch_group, is_one_of
+from costmodel.strategy import CudaGraphs, Schedule, Vocabulary, default_microbatch_group, is_one_of
 from costmodel.tables import Array, Decisions, Facts, add_layer_axis, any_of, largest, lookup, microbatches, sum_last
+from costmodel.timing.source import slowest_of
 from costmodel.timing.work import Numbers
 
 SCALAR_BYTES = 4.0
@@ -499,6 +500,26 @@ def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     head = lookup(embedding_head_seconds, facts, decisions).head
     return np.asarray(facts.cluster.device.constants.measured.head_pipeline_fill_fraction * head * decisions["pp"])
+
+
+def once_seconds(facts: Facts, decisions: Decisions) -> Array:
+    r"""
+    Seconds of the hosts' work once per step, shape (...): none in one graph of the whole iteration.
+
+    .. math:: T = \tau (1 + \ln n)
+
+    Derivation: after the norm of the gradients and the loss, which hosts read, each of n hosts has nothing launched and
+    begins anew. All ranks wait for the last of them. If its work has an exponential tail of mean tau, the last one
+    takes H_n tails (:func:`costmodel.timing.source.slowest_of`).
+
+    References
+    ----------
+    MLPerf Training v3.1 and v5.0: with whole-iteration graphs steps do not change from 256 to 2,496 GB200; without,
+    those of 8,192 H100 take 0.1 to 0.3 s longer than those of 512 by the same passes.
+    """
+    constants, num_devices = facts.cluster.device.constants, facts.cluster.num_devices
+    launches = np.asarray(decisions["cuda_graphs"]) != int(CudaGraphs.FULL_ITERATION)
+    return np.asarray(constants.step_seconds * slowest_of(num_devices, spread=1.0) * launches)
 
 
 def ep_fill_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:

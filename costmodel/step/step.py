@@ -41,6 +41,7 @@ from costmodel.step.rank_time import (
     has_own_order,
     idle_waiting_seconds,
     is_plain,
+    once_seconds,
     pipeline_seconds,
     rank_seconds,
     waiting_seconds,
@@ -146,7 +147,7 @@ def _other_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: La
     """Seconds of a step outside of its pipeline's passes."""
     ending = dp_seconds(facts, decisions, stages, parts) + update_seconds(facts, decisions, stages)
     sent = pp_seconds(facts, decisions, stages, parts)
-    return np.asarray(sent + facts.cluster.device.constants.step_seconds + largest(ending))
+    return np.asarray(sent + once_seconds(facts, decisions) + largest(ending))
 
 
 FLOAT_NOISE = 1e-12
@@ -365,4 +366,4 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def _least_step(facts: Facts, decisions: Decisions, pipeline: Array, beside: Array) -> Array:
     """Seconds of a step without data-parallel communication, from the least of pipeline, transfers and update."""
-    return np.asarray(pipeline + fill_seconds(facts, decisions) + beside + facts.cluster.device.constants.step_seconds)
+    return np.asarray(pipeline + fill_seconds(facts, decisions) + beside + once_seconds(facts, decisions))

@@ -164,8 +164,9 @@ class Roofline:
         A share w of the bytes W that a matmul writes is exposed after its multiplications: :math:`F / P + w W / B`.
         """
         computing = flops / self._rate(operator)
-        if operator.kind == "matmul" and self.epilogue_store_fraction:
-            computing = computing + self.epilogue_store_fraction * written / self.bytes_per_second
+        if operator.kind in ("matmul", "grouped_matmul") and self.epilogue_store_fraction:
+            alone = 1.0 if operator.kind == "matmul" else self._alone(operator)
+            computing = computing + alone * self.epilogue_store_fraction * written / self.bytes_per_second
         seconds: Numbers = np.maximum(computing, nbytes / self._bytes_rate(operator.kind))
         if operator.kind in self.casts and f"{operator.kind}:{operator.dtype}" not in self.flops_per_second:
             seconds = seconds + cast_bytes / self._bytes_rate("elementwise")
@@ -180,13 +181,27 @@ class Roofline:
             rates.get(f"{operator.kind}:{operator.dtype}", rates.get(operator.kind, np.inf)) * operator.flops_fraction
         )
         if operator.kind == "grouped_matmul":
-            return rate * operator.rows / (operator.rows + self.grouped_half_saturation_rows * operator.groups)
+            plain = rates.get(f"matmul:{operator.dtype}", rates.get("matmul", np.inf)) * operator.flops_fraction
+            grouped = rate * operator.rows / (operator.rows + self.grouped_half_saturation_rows * operator.groups)
+            alone = self._alone(operator)
+            return 1 / (alone / plain + (1 - alone) / grouped)
         if operator.kind != "attention":
             return rate
         if not isinstance(operator.size, AttentionSize):
             return rate * operator.rows / (operator.rows + self.attention_half_length)
         length = operator.size.keys
         return rate * self._head_fraction(operator.size.head_dim) * length / (length + self.attention_half_length)
+
+    @staticmethod
+    def _alone(operator: Operator) -> Numbers:
+        r"""
+        Share of a grouped matmul that runs as a plain one: :math:`1 / g` of g local experts.
+
+        Derivation: the first group of a grouped matmul waits for no other group, casts and pads none but itself; a
+        matmul of one group is a plain one.
+        """
+        share: Numbers = 1 / np.maximum(operator.groups, 1.0)
+        return share
 
     def _head_fraction(self, head_dim: float) -> float:
         """Fraction of the rate for heads of unusual width: a score costs one exponential at any width."""

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster
-from costmodel.facts.model import Experts, Model
+from costmodel.facts.model import Model
 from costmodel.record import record, strict_record
 from planner.uncertainty.evidence.counts import CHANGED, architecture_of, read_stored
-from planner.uncertainty.evidence.gaps import Gap
+from planner.uncertainty.evidence.gaps import UNTUNED_FACTOR, Gap
 
 TABLE = "intervals.json"
 
@@ -149,8 +149,7 @@ def kind_of(model: Model, cluster: Cluster, *, unseen: Unseen = Unseen.NOTHING) 
 
 def size_of(model: Model) -> tuple[int, int]:
     """Return hidden size and number of experts (0 for dense): models with equal values are costed alike."""
-    blocks = (kind.feed_forward for kind in model.kinds)
-    return model.hidden_size, max((block.num_experts for block in blocks if isinstance(block, Experts)), default=0)
+    return model.hidden_size, model.num_experts
 
 
 def release_name(cluster: Cluster) -> str:
@@ -340,7 +339,7 @@ def step_interval(
         spread, basis = _spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
     else:
         spread, basis = _spread_of_others(model, cluster, gaps)
-    spread, basis = _widen_by_gaps(spread, basis, gaps)
+    spread, basis = _widen_untuned(*_widen_by_gaps(spread, basis, gaps), gaps)
     beside = NORMAL_80 * operators_deviation
     if beside:
         basis = f"the operators' samples (+- {math.expm1(beside):.1%}) and {basis}"
@@ -381,6 +380,14 @@ def _widen_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spr
     what = "one thing" if len(others) == 1 else f"{len(others)} things"
     widened = replace(spread, lower=factor * spread.lower, upper=factor * spread.upper)
     return widened, f"{basis} (times {factor:.2f} for {what} that no run shows)"
+
+
+def _widen_untuned(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
+    """Widen the slow end for a job without the features of tuned recipes, one more error beside the spread's own."""
+    if not any(gap.dimension == "tuning" for gap in gaps):
+        return spread, basis
+    upper = math.hypot(max(spread.upper, 0.0), math.log(UNTUNED_FACTOR))
+    return replace(spread, upper=upper), f"{basis}, and up to {UNTUNED_FACTOR} times as long without tuning"
 
 
 def noise_fraction(model: Model, cluster: Cluster) -> float:

@@ -74,7 +74,7 @@ def test_rows_are_counted_by_what_they_tell_of(tmp_path):
     """An H200 has Hopper's calibration; its framework's kernels are Megatron-Bridge's."""
     timed = [one.case for one in predicted(tmp_path, {}, {"id": "b", "cluster.device": "h200"})]
 
-    assert rows_of_each(timed) == Counter({"hopper": 2, BRIDGE: 2})
+    assert rows_of_each(timed) == Counter({"hopper": 2, f"hopper {timed[0].facts.model.size}": 2, BRIDGE: 2})
 
 
 def test_only_rows_with_a_step_time_are_fitted(tmp_path):

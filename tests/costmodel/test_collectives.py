@@ -56,6 +56,21 @@ def test_all_gather_over_two_nodes_uses_eight_adapters():
     assert all_gather(a_cluster(), nbytes=6.4 * GB, ranks=16, stride=1) == pytest.approx(15.024e-3)
 
 
+def test_further_steps_of_a_ring_cost_a_hop():
+    """
+    256 ranks on 32 nodes of B200, 9.2 us per step of the measured eight: 7 such steps, 217 hops of 3.4 us, 31 of 10.
+
+    64 ranks in one domain of a GB200: 7 steps and 56 hops.
+    """
+    b200, gb200 = (replace(a_cluster(), device=catalog.equip_device(name)) for name in ("b200", "gb200"))
+
+    several = all_gather(b200, nbytes=1e-9, ranks=256, stride=1)
+    domain = all_gather(gb200, nbytes=1e-9, ranks=64, stride=1)
+
+    assert several == pytest.approx(7 * 9.2e-6 + 217 * 3.4e-6 + 31 * 1e-5, rel=1e-3)
+    assert domain == pytest.approx(7 * 9.2e-6 + 56 * 3.4e-6, rel=1e-3)
+
+
 def test_all_gather_of_strangers_uses_one_adapter():
     """With one rank per node, half of 1 GB leaves by one adapter: 10 ms + 10 us."""
     assert all_gather(a_cluster(), nbytes=1 * GB, ranks=2, stride=8) == pytest.approx(10.01e-3)

@@ -119,6 +119,22 @@ def test_factors_that_fit_no_constant_are_refused(factors, sentence):
         equipped_with(a_framework(factors=factors))
 
 
+@pytest.mark.parametrize(
+    ("targets", "scale"), [(("megatron-bridge", "megatron-lm"), 1.25), (("torchtitan",), 1.0), ((), 1.0)]
+)
+def test_models_of_one_size_have_a_scale_under_megatron(targets, scale):
+    """Runs of such a model take 1.25 times as long: computation and bytes at 0.8 of the rate; no others."""
+    model = a_model()
+    known = replace(H100.calibration, constants=replace(CONSTANTS, model_scales={model.size: 1.25, "1x1": 3.0}))
+    device = replace(H100, calibration=known)
+
+    scaled = apply_framework(device, a_framework(targets=targets), model=model).constants.measured
+    other = apply_framework(device, a_framework(targets=targets), model=a_model(hidden_size=64)).constants.measured
+
+    assert (scaled.compute_scaling, scaled.communication_scaling) == pytest.approx((1 / scale, 1 / scale))
+    assert other == CONSTANTS.measured
+
+
 def test_networks_achieve_a_share_of_their_nominal_bandwidth():
     """0.8 of 400 GB/s by the level's name; a level that the calibration does not know reaches all of its 50 GB/s."""
     known = a_device()

@@ -12,8 +12,8 @@ from costmodel.facts.device import Network
 from costmodel.lowering import layer_operators
 from costmodel.lowering.collectives import PIECE_LAUNCHES, RING_LAUNCHES
 from costmodel.step.compute import LayerSeconds, layer_seconds
-from costmodel.step.layer import LayerParts, host_exposed, launching_seconds, layer_parts
-from costmodel.strategy import MODULES, CudaGraphs, Recompute
+from costmodel.step.layer import LayerParts, host_exposed, late_fraction, launching_seconds, layer_parts
+from costmodel.strategy import MODULES, CudaGraphs, Recompute, TokenDispatcher
 from costmodel.tables import Facts, lookup
 from costmodel.timing.roofline import STREAMING_SECONDS
 from costmodel.timing.source import operator_times
@@ -155,6 +155,30 @@ def test_hidden_expert_parallelism_shows_at_the_edges():
     assert hidden.ep == pytest.approx([0, 0])
     assert hidden.ep_edges == pytest.approx(plain.ep)
     assert plain.ep_edges == pytest.approx([0, 0])
+
+
+def test_all_to_alls_wait_for_a_host_that_asks_for_counts():
+    """Launches for a quarter of the computation leave a quarter of what is hidden exposed; Hybrid-EP asks nobody."""
+    seconds = alone(the_facts(MOE), ep=4)
+    working = seconds.forward + seconds.backward
+    launching = replace(seconds, host_forward=working / 12, host_backward=working / 6)
+    late = [late_fraction(launching, token_dispatcher=np.array([one])) for one in TokenDispatcher]
+    never = late_fraction(seconds, token_dispatcher=np.array([TokenDispatcher.ALLTOALL]))
+
+    np.testing.assert_allclose(np.array(late), np.broadcast_to([[0.25], [0.25], [0.0]], np.shape(late)), rtol=1e-12)
+    assert (never == 0).all()  # the facts launch nothing
+
+
+@pytest.mark.parametrize(("dispatcher", "is_late"), [("ALLTOALL", True), ("DEEPEP", True), ("HYBRIDEP", False)])
+def test_late_launches_show_as_exposed_all_to_alls(dispatcher, is_late):
+    """An overlapped layer exposes more than with a host that takes no time, never more than without the overlap."""
+    slow = {"launch_overhead_seconds": 1e-6}
+    one = {"ep": 4, "ep_overlap": True, "token_dispatcher": TokenDispatcher[dispatcher]}
+    with_host, without = (float(parts_of(the_facts(MOE, **x), **one).ep[-1]) for x in (slow, {}))
+    apart = float(parts_of(the_facts(MOE, **slow), **(one | {"ep_overlap": False})).ep[-1])
+
+    assert (with_host > without) is is_late
+    assert with_host <= apart
 
 
 def test_full_recomputation_repeats_the_forward_pass_with_its_communication():

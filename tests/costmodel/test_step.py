@@ -17,11 +17,12 @@ from costmodel.step.data_parallel import data_parallel_seconds, dp_seconds, upda
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.estimate import estimate
 from costmodel.step.p2p import p2p_seconds, pp_seconds, sent_seconds
-from costmodel.step.rank_time import ep_fill_seconds
+from costmodel.step.rank_time import ep_fill_seconds, once_seconds
 from costmodel.step.step import cost, different_ranks, layer_parts, least_seconds, lower_bound_seconds
 from costmodel.strategy import (
     DECISIONS,
     V_SHAPED,
+    CudaGraphs,
     Recompute,
     Schedule,
     Sharding,
@@ -65,6 +66,20 @@ def test_a_stage_waits_for_the_slowest_of_its_devices():
 
     assert computing(0.02, tp=4, dp=8) == pytest.approx((1 + 0.02 * np.log(32)) * usual)
     assert computing(0.02, tp=4, dp=8, pp=2) == computing(0.02, tp=4, dp=8)
+
+
+@pytest.mark.parametrize(("num_devices", "tails"), [(1, 1.0), (64, 1 + np.log(64))])
+def test_all_ranks_wait_for_the_last_host(num_devices: int, tails: float):
+    """The longest of n exponential tails of 10 ms; a graph of the whole iteration needs no host."""
+    given = with_profile(the_facts(DENSE), step_seconds=0.01)
+    given = replace(given, cluster=replace(given.cluster, num_devices=num_devices))
+
+    def seconds(graphs: CudaGraphs | int) -> float:
+        return float(once_seconds(given, a_strategy(cuda_graphs=graphs).decisions()))
+
+    assert seconds(CudaGraphs.NONE) == pytest.approx(0.01 * tails)
+    assert seconds(CudaGraphs.of("attn")) == pytest.approx(0.01 * tails)
+    assert seconds(CudaGraphs.FULL_ITERATION) == 0.0
 
 
 # --- scalars and arrays ------------------------------------------------------------------------------------

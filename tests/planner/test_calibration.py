@@ -13,6 +13,7 @@ import yaml
 from benchmarks.accuracy.catalog_files import with_numbers
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.strategy import CudaGraphs, TokenDispatcher
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.advice import narrow_covariance
 from planner.measure.calibrate.cases import folds_of, group_of, share_work, source_weights
@@ -29,7 +30,7 @@ from planner.measure.calibrate.constants import (
     table,
 )
 from planner.measure.calibrate.fit import REACH, Priors, covariance, fit
-from planner.uncertainty.evidence.gaps import Gap
+from planner.uncertainty.evidence.gaps import Gap, list_gaps
 from planner.uncertainty.intervals import (
     COVERAGE,
     FEWEST_GROUPS,
@@ -49,8 +50,9 @@ from planner.uncertainty.intervals import (
     weighted_quantile,
 )
 from tests.builders import a_model
-from tests.builders_cluster import a_cluster
+from tests.builders_cluster import a_cluster, a_strategy
 from tests.cases import in_one_case
+from tests.costmodel.strategies import MOE, the_facts
 
 NOISE = 0.02
 
@@ -178,8 +180,11 @@ def test_values_of_constants_reach_the_references():
 
 
 def test_priors_of_factors_are_those_that_are_not_one():
-    """SimuMax's matmuls at 0.85, as its own operators say; nothing of the others."""
-    assert prior_factors() == {"megatron-lm-0.14": {"matmul_efficiency@blackwell": 0.85}}
+    """SimuMax's matmuls at 0.85, as its own operators say; NeMo's kernels of 2023 at 50.7 / 58.3; no others."""
+    kernels = dict.fromkeys(("matmul", "attention", "elementwise"), round(50.7 / 58.3, 2))
+    of_2023 = {f"{name}_efficiency@hopper": factor for name, factor in kernels.items()}
+
+    assert prior_factors() == {"megatron-lm-0.14": {"matmul_efficiency@blackwell": 0.85}, "nemo-23.09": of_2023}
 
 
 @pytest.mark.parametrize(
@@ -192,12 +197,16 @@ def test_priors_of_factors_are_those_that_are_not_one():
         ("matmul_efficiency@hopper under nemo-24.07", {}, False),
         ("matmul_efficiency@hopper under nemo-24.07", {"kernels": "nemo-24.07"}, True),
         ("matmul_efficiency@hopper under nemo-24.07", {"kernels": "nemo-24.07", "architecture": "ampere"}, False),
+        ("model_scales.4096x128 of hopper", {}, True),
+        ("model_scales.4096x128 of hopper", {"size": "4096x0"}, False),
+        ("model_scales.4096x128 of blackwell", {}, False),
     ],
 )
 def test_what_a_row_can_depend_on(name, setting, touches):
     """Its device's calibration, its framework's kernels, its dtype and 16 bits, which every recipe has."""
     (constant,) = [one for one in constants(frameworks=True) if one.name == name]
     row = {"calibrations": ("hopper",), "kernels": "megatron-core-0.14", "architecture": "hopper", "dtype": "bf16"}
+    row |= {"size": "4096x128"}
 
     assert constant.touches(**{**row, **setting}) is touches
 
@@ -459,6 +468,35 @@ def test_intervals_are_wider_where_nothing_was_measured():
     np.testing.assert_allclose(ends(a_gap("cp", runs=1)), ends())
     np.testing.assert_allclose(ends(a_gap("num_devices", runs=5, beyond=10.0)), np.sqrt(2) * ends(), rtol=1e-9)
     assert "3 things that no run shows" in step_interval(model, cluster, step_seconds=1.0, gaps=three).basis
+
+
+def test_a_run_without_tuning_may_take_more_than_twice_as_long():
+    """One more error of the slow end, ln 2.25, beside that of comparable runs; the fast end stays."""
+    usual = step_interval(a_model(), a_cluster(), step_seconds=1.0)
+    untuned = step_interval(a_model(), a_cluster(), step_seconds=1.0, gaps=[a_gap("tuning", runs=3)])
+
+    assert untuned.low_seconds == usual.low_seconds
+    assert np.log(untuned.high_seconds) == pytest.approx(np.hypot(np.log(usual.high_seconds), np.log(2.25)))
+    assert "without tuning" in untuned.basis
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_plain"),
+    [
+        ({}, True),
+        ({"mbs": 2}, False),
+        ({"ep": 1}, False),
+        ({"token_dispatcher": TokenDispatcher.DEEPEP}, False),
+        ({"cuda_graphs": CudaGraphs.of("attn")}, False),
+    ],
+)
+def test_ordinary_runs_with_experts_have_none_of_what_makes_recipes_fast(changes, is_plain):
+    """All-to-all, micro-batches of one sequence, no graphs: each alone is what tuned recipes have too."""
+    plain = {"ep": 4, "dp": 4, "mbs": 1, "token_dispatcher": TokenDispatcher.ALLTOALL, "cuda_graphs": CudaGraphs.NONE}
+
+    gaps = list_gaps(the_facts(MOE), a_strategy(**(plain | changes)))
+
+    assert any(gap.dimension == "tuning" for gap in gaps) is is_plain
 
 
 def test_an_unseen_release_never_narrows_an_interval():

@@ -212,6 +212,7 @@ def setting_of(case: Case) -> dict[str, Any]:
         "kernels": (framework.kernels_of or framework.name) if framework else "",
         "architecture": cluster.device.architecture,
         "dtype": case.facts.workload.precision.compute,
+        "size": case.facts.model.size,
     }
 
 

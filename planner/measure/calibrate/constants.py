@@ -63,7 +63,15 @@ class Constant:
     sigma: float
     source: str
 
-    def touches(self, *, calibrations: Collection[str], kernels: str, architecture: str | None, dtype: str) -> bool:
+    @property
+    def size(self) -> str:
+        """Size of the models that it scales; empty: it is no scale of models."""
+        name, _, size = self.fields[0].partition(".")
+        return size if name == "model_scales" else ""
+
+    def touches(
+        self, *, calibrations: Collection[str], kernels: str, architecture: str | None, dtype: str, size: str
+    ) -> bool:
         """
         Return True if runs can depend on it.
 
@@ -73,9 +81,11 @@ class Constant:
             Calibration of their device, and those that it extends.
         kernels
             The entry with the factors of their framework.
-        architecture, dtype
-            Architecture of their device, and dtype of their matmuls.
+        architecture, dtype, size
+            Architecture of their device, dtype of their matmuls, and size of their model.
         """
+        if self.size not in ("", size):
+            return False
         of_dtypes = {field.rpartition(".")[2] for field in self.fields} & set(DTYPES)
         if of_dtypes and not of_dtypes & {dtype, "bf16", "fp16"}:
             return False

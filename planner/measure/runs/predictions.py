@@ -28,6 +28,7 @@ from planner.jobs.run_jobs import (
 from planner.jobs.run_table import RejectedRow, Run
 from planner.measure.runs.plausibility import require_of_the_model, require_plausible, require_possible
 from planner.uncertainty.evidence.counts import architecture_of
+from planner.uncertainty.evidence.gaps import list_gaps
 from planner.uncertainty.intervals import Interval, step_interval
 
 GIB = 2**30
@@ -125,7 +126,8 @@ class Prediction:
     @property
     def interval(self) -> Interval:
         """Interval of the measured step time, from errors on comparable runs."""
-        return step_interval(self.facts.model, self.facts.cluster, step_seconds=self.step_seconds)
+        gaps = [gap for gap in list_gaps(self.facts, self.strategy) if gap.dimension == "tuning"]
+        return step_interval(self.facts.model, self.facts.cluster, step_seconds=self.step_seconds, gaps=gaps)
 
     @property
     def time_error(self) -> float | None:

@@ -17,7 +17,7 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, Model
 from costmodel.models.parameters import parameters
 from costmodel.record import record
 from costmodel.step.layer import layer_parts
-from costmodel.strategy import Strategy, decision_text
+from costmodel.strategy import CudaGraphs, Strategy, TokenDispatcher, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import build
 
@@ -226,6 +226,8 @@ class Traits:
     launches_beyond
         Factor by which CPU launches of overlapped all-to-all would take longer than the longest measured; 1 where they
         would not.
+    is_untuned
+        True if it sends tokens to experts by all-to-all, in micro-batches of one sequence and without CUDA graphs.
     """
 
     release: str
@@ -246,6 +248,7 @@ class Traits:
     features: Mapping[str, str]
     recompute: tuple[str, ...]
     launches_beyond: float
+    is_untuned: bool = False
 
     def entries(self) -> tuple[Entry, ...]:
         """List all entries under which the run is counted."""
@@ -311,7 +314,14 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
         features={name: value for name in MATTERS_ABOVE if (value := value_of(strategy, name)) is not None},
         recompute=_recomputation(strategy),
         launches_beyond=float(layer_parts(facts, strategy.decisions()).launches_beyond.max()),
+        is_untuned=is_untuned(facts, strategy),
     )
+
+
+def is_untuned(facts: Facts, strategy: Strategy) -> bool:
+    """Return True if a run of a model with experts has none of the features with which its maker's recipes are fast."""
+    is_plain = strategy.token_dispatcher == TokenDispatcher.ALLTOALL and strategy.cuda_graphs == CudaGraphs.NONE
+    return facts.model.has_experts and strategy.ep > 1 and strategy.mbs == 1 and is_plain
 
 
 def _recomputation(strategy: Strategy) -> tuple[str, ...]:

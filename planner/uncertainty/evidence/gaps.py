@@ -26,12 +26,20 @@ NEARLY = 1.1
 
 """Multiple of the largest measured number from which on a number counts as larger than all."""
 
+UNTUNED_FACTOR = 2.25
+
+"""
+Step of an untuned run over that of a tuned one: four jobs of Qwen3 (30B on 16 H100 in BF16 and FP8, on 8 B200; 235B on
+256 B300) took 1.99 to 2.92 times as long in one of NVIDIA's releases as in another, in the median 2.25 (the tables of
+``benchmarks/measured_runs``; ordinary users publish next to no runs).
+"""
+
 ORDER = (
     *("software", "device", "architecture", "software on device", "kind", "family", "precision"),
     *("optimizer_offload", "activation_offload", "schedule", "vocabulary", "token_dispatcher", "cuda_graphs"),
     *("sharding", "sequence_parallel", "recompute"),
     *("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap"),
-    "launches",
+    *("launches", "tuning"),
     *("num_devices", "parameters", "sequence_length"),
     *("ep", "cp", "pp", "tp", "etp", "vpp", "release"),
 )
@@ -116,7 +124,7 @@ def list_gaps(facts: Facts, strategy: Strategy, counts: Counts | None = None) ->
 
 def gaps_to_runs(run: Traits, counts: Counts) -> list[Gap]:
     """List the gaps between a run and counted runs: those without any run first, then in the order of ``ORDER``."""
-    parts = (_software, _device, _kind, _family, _precision, _features, _launches, _sizes, _degrees)
+    parts = (_software, _device, _kind, _family, _precision, _features, _launches, _tuning, _sizes, _degrees)
     found = (gap for part in parts for gap in part(run, counts))
     return sorted(found, key=lambda gap: (gap.runs > 0, ORDER.index(gap.dimension)))
 
@@ -270,6 +278,16 @@ def _launches(run: Traits, _: Counts) -> Iterator[Gap]:
             sentence=sentence,
             beyond=run.launches_beyond,
         )
+
+
+def _tuning(run: Traits, _: Counts) -> Iterator[Gap]:
+    """Yield the lack of everything that makes models with experts fast, which few published runs have."""
+    if run.is_untuned and not run.is_own_device:
+        sentence = (
+            "all-to-all with micro-batches of one sequence and no CUDA graphs: such runs take up to "
+            f"{UNTUNED_FACTOR} times as long as tuned ones"
+        )
+        yield Gap(dimension="tuning", value="untuned", runs=FEW_RUNS, sentence=sentence)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------

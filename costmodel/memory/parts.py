@@ -18,7 +18,7 @@ from costmodel.facts.framework import MemoryModel, OptimizerOffload
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
-from costmodel.lowering.layer import sum_by_module, sum_over_modules
+from costmodel.lowering.layer import dropped_by_module, sum_over_modules
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.record import record
 from costmodel.strategy import Recompute, Sharding, Strategy
@@ -345,7 +345,7 @@ def layer_footprint(
         dense_parameters=shape.stack([_parameters(layer, expert=False) for layer in layers]),
         expert_parameters=shape.stack([_parameters(layer, expert=True) for layer in layers]),
         saved_bytes=shape.stack([_saved_bytes(layer) for layer in layers]),
-        module_bytes=np.stack([shape.stack(_dropped_bytes(layer)) for layer in layers], axis=-2),
+        module_bytes=np.stack([shape.stack(dropped_by_module(layer, shape)) for layer in layers], axis=-2),
         input_bytes=shape.stack([layer_input for _ in layers]),
         gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
     )
@@ -433,10 +433,6 @@ def _gradients(operators: Iterable[Operator], shape: Shape) -> Numbers:
 
 
 ACTIVATIONS = ("activation", "expert_activation")
-
-
-def _dropped_bytes(operators: tuple[Operator, ...]) -> list[Numbers]:
-    return sum_by_module(operators, (operator.saved_bytes for operator in operators), dropped=True)
 
 
 def _saved_bytes(operators: Iterable[Operator]) -> Numbers:

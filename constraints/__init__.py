@@ -200,6 +200,7 @@ TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
         targets.experts_are_spread_or_split,
         targets.fsdp_groups_are_replicas,
         targets.torchtitan_splits_whole_kv_heads,
+        targets.torchtitan_splits_sequences_into_chunks,
         targets.torchtitan_trains_mtp_whole,
         targets.torchtitan_ties_embeddings_on_one_stage,
         targets.torchtitan_shards_over_context,

@@ -334,6 +334,17 @@ def torchtitan_splits_whole_kv_heads(model: Model, *, tp: Ints) -> Holds:
     return every(np.equal(np.remainder(count, tp), 0) for count in counts)
 
 
+def torchtitan_splits_sequences_into_chunks(workload: Workload, cluster: Cluster, *, cp: Ints) -> Holds:
+    """
+    In torchtitan each context-parallel rank's part of a sequence splits into the chunks of the loss.
+
+    References
+    ----------
+    torchtitan/components/loss.py, ChunkedLossWrapper.
+    """
+    return np.equal(workload.sequence_length // cp % cluster.device.behaviour.memory.loss_chunks, 0)
+
+
 def torchtitan_trains_mtp_whole(model: Model, *, cp: Ints, pp: Ints) -> Holds:
     """
     In torchtitan multi-token prediction excludes context parallelism and pipelines.

@@ -41,24 +41,27 @@ Weights of MXFP8, whose two copies have scales along different axes, are gathere
 ``reuse_grad_buf_for_mxfp8_param_ag``).
 """
 
-Loss: TypeAlias = Literal["fused", "unfused"]
+Loss: TypeAlias = Literal["fused", "compiled", "unfused"]
 
 LOSS_BYTES: dict[Loss, dict[str, float]] = {
     "fused": {"loss_forward_bytes": 6.0, "loss_backward_bytes": 4.0},
+    "compiled": {},
     "unfused": {"loss_forward_bytes": 38.0, "loss_backward_bytes": 14.0},
 }
 
 """
 Bytes per logit that a loss reads and writes. Fused: Transformer Engine 2.11, ``triton/cross_entropy.py``, which reads
-logits twice and writes their gradient over them, then multiplies it in place. Unfused: Megatron-LM's own in FP32,
-``vocab_parallel_cross_entropy``, its passes counted in :mod:`costmodel.lowering.embedding`.
+logits twice and writes their gradient over them, then multiplies it in place. Compiled: as the framework's.
+Unfused: Megatron-LM's own in FP32, ``vocab_parallel_cross_entropy``, its passes counted in
+:mod:`costmodel.lowering.embedding`.
 """
 
-LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "unfused": 6.0}
+LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "compiled": 4.0, "unfused": 6.0}
 
 """
-Bytes per logit that either loss keeps. Fused: 16 bits. Unfused: also Megatron-LM's FP32 copy, on which all operations
-are in place since 2023 (``megatron/core/tensor_parallel/cross_entropy.py``).
+Bytes per logit that each loss keeps. Fused: 16 bits. Compiled: also their gradient. Unfused: also
+Megatron-LM's FP32 copy, on which all operations are in place since 2023
+(``megatron/core/tensor_parallel/cross_entropy.py``).
 """
 
 PARTS_LOSS_BYTES = {"loss_forward_bytes": 16.0, "loss_backward_bytes": 4.0}
@@ -179,6 +182,8 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     if settings.loss not in (None, loss_of(behaviour.memory)):
         memory["logit_bytes"] = LOGIT_BYTES[settings.loss]
         kernels.update(LOSS_BYTES[settings.loss])
+    if settings.loss_chunks is not None and not (model and model.mtp_layers):
+        memory["loss_chunks"] = settings.loss_chunks
     if settings.allocator not in (None, behaviour.memory.allocator):
         memory["allocator"] = settings.allocator
         memory["fragmentation"] = behaviour.memory.expandable_fragmentation

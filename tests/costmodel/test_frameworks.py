@@ -156,6 +156,7 @@ def test_a_power_limit_moves_the_sustained_clock():
         ({"optimizer_group": 8}, "optimizer.sharding_ranks", None, 8),
         ({"optimizer_group": "all"}, "optimizer.sharding_ranks", 8, None),
         ({"shared_expert_overlap": True}, "communication.shared_expert_overlap", False, True),
+        ({"loss_chunks": 8}, "memory.loss_chunks", 1, 8),
         ({"communication_sms": 24}, "communication.communication_sms", None, 24),
     ],
     ids=lambda value: str(value),

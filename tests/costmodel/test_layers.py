@@ -755,3 +755,14 @@ def test_rate_of_batched_matmuls_by_the_width_of_a_head(head_dim, fraction):
     layer = replace(LAYERS["dense"], attention=Attention(num_heads=4, num_kv_heads=4, head_dim=head_dim))
 
     assert operator(layer, a_shape(fused_attention=False), "core_attention").flops_fraction == pytest.approx(fraction)
+
+
+def test_a_loss_in_chunks_keeps_the_logits_of_one():
+    """16 tokens of 64 logits with 4 bytes each, or a quarter of them beside 4 bytes for each of 32 hidden elements."""
+    model = a_model()
+    (whole, parts) = (
+        head_operators(model, a_shape(memory=MemoryModel(loss_chunks=chunks)))[-1].saved_bytes for chunks in (1, 4)
+    )
+
+    assert whole == 16 * model.vocab_size * 4
+    assert parts == whole / 4 + 4 * 16 * 32

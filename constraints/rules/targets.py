@@ -602,6 +602,18 @@ def accelerate_keeps_experts_whole(model: Model, *, tp: Ints) -> Holds:
     return implies(model.has_experts, np.equal(tp, 1))
 
 
+def inputs_of_recomputed_layers_are_offloaded(*, recompute: Ints, activation_offload: Flags) -> Holds:
+    """
+    DeepSpeed and Accelerate offload only the inputs of recomputed layers (recompute is full).
+
+    References
+    ----------
+    accelerate/utils/dataclasses.py:1967, activation_checkpointing_offload; deepspeed/runtime/activation_checkpointing/
+    checkpointing.py:613, cpu_checkpointing.
+    """
+    return implies(activation_offload, np.equal(recompute, Recompute.FULL))
+
+
 def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
     """Return True where optimizer states are sharded over groups smaller than the number of replicas."""
     group = cluster.device.behaviour.optimizer.sharding_ranks

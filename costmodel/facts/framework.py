@@ -379,9 +379,9 @@ class Settings:
         PyTorch's, compiled beside eager layers: 16-bit logits and their gradient (torchtitan: ``compile.components``).
         ``unfused`` is any other loss: the recipe's own, or Megatron-LM's loss in FP32 if the recipe's is the fused one.
     loss_chunks
-        Parts of a micro-batch whose logits and loss are computed one after the other, so that only those of one part
-        exist (torchtitan: ``ChunkedLossWrapper.num_chunks``; Liger's fused linear cross-entropy: the vocabulary over
-        the hidden size); 1: all logits at once.
+        Parts of a micro-batch whose logits exist one after the other; 1: all at once. torchtitan:
+        ``ChunkedLossWrapper.num_chunks``. Liger's fused linear cross-entropy has as many as the vocabulary over the
+        hidden size.
     allocator
         Growth of PyTorch's allocator: ``segments`` of fixed sizes, or ``expandable`` ones
         (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``), which leave fewer fragments.

@@ -125,6 +125,7 @@ def activation_bytes(
     ----------
     MoFa, arXiv:2511.09837, equations (5), (29), (31) and (33).
     """
+    # Rules forbid full recomputation where inputs of offloaded layers stay.
     resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes * memory_model.offload_keeps_inputs
     here, there = microbatches_in_flight * kept_bytes, memory_model.offloaded_fraction
     return np.where(np.asarray(activation_offload) > 0, there * resident + (1 - there) * here, here)
@@ -167,7 +168,8 @@ def working_bytes(
 
     It is a whole layer under full recomputation, otherwise its recomputed modules. With offloading, two layers are in
     transit or at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)). If some layers stay on
-    the device, they are the last ones: when all of them are kept, nothing is in transit any more.
+    the device, they are the last ones: when all of them are kept, nothing is in transit any more. Under full
+    recomputation only the layers' inputs are in transit, which the recomputed layer counts.
 
     Parameters
     ----------
@@ -182,6 +184,7 @@ def working_bytes(
     dropped = sum_over_modules(module_bytes, recompute=recompute)
     recomputed = np.where(recompute == int(Recompute.FULL), saved_bytes, dropped)
     in_transit = 2 * np.asarray(saved_bytes) if memory_model.offloaded_fraction == 1 else recomputed
+    in_transit = np.where(recompute == int(Recompute.FULL), recomputed, in_transit)
     return np.where(np.asarray(activation_offload) > 0, in_transit, recomputed)
 
 

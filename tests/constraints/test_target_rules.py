@@ -260,6 +260,11 @@ CASES = (
         cluster=on_core("0.17"),
     ),
     Case(rule=targets.accelerate_keeps_experts_whole, allowed={"ep": 2}, refused={"tp": 2}, model=SPARSE),
+    Case(
+        rule=targets.inputs_of_recomputed_layers_are_offloaded,
+        allowed={"recompute": Recompute.FULL, "activation_offload": True},
+        refused={"activation_offload": True},
+    ),
 )
 
 

@@ -114,6 +114,7 @@ def test_the_host_holds_what_the_device_gave():
         (Recompute.SELECTIVE, False, 30),
         (Recompute.FULL, False, 100),
         (Recompute.NONE, True, 200),
+        (Recompute.FULL, True, 100),
     ],
 )
 def test_the_layer_at_work(recompute, offload, nbytes):

@@ -250,7 +250,6 @@ def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):
         ("foundry.yaml", ("global_train_batch_size: 512", ""), "global_batch_size: is not said"),
         ("foundry.yaml", ("SHARD_GRAD_OP", "HYBRID_SHARD"), "expected FULL_SHARD"),
         ("foundry.yaml", ("mpt_causal_lm", "hf_t5"), "T5|expected mpt_causal_lm"),
-        ("deepspeed.json", ('"partition_activations"', '"cpu_checkpointing"'), "checkpoints of activations in host"),
         ("deepspeed.json", ('"reduce_bucket_size": 500000000', '"zero_quantized_weights": true'), "in 8 bits"),
         ("deepspeed.json", ('"unheard_of": 3', '"my_offload": true'), "my_offload: is true, a key that is not known"),
     ],

@@ -64,7 +64,7 @@ def sharding_needs_replicas(*, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
 
 def full_recompute_leaves_nothing_to_offload(cluster: Cluster, *, recompute: Ints, activation_offload: Flags) -> Holds:
     """
-    Where the inputs of layers stay on the device, activations are either recomputed in full or offloaded, not both.
+    Activations are either recomputed in full or offloaded, not both, if the inputs of layers stay on the device.
 
     References
     ----------

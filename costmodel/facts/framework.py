@@ -256,6 +256,8 @@ class MemoryModel:
     follows_the_backward_pass
         True if the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
         Otherwise the loss and the recomputed layer both count, and gradients of activations do not.
+    whole_in_pipelines
+        True if ranks of a pipeline keep weights gathered and gradients whole, whatever the sharding.
     loss_chunks
         Parts of a micro-batch whose logits exist one after the other.
     fragmentation
@@ -287,6 +289,7 @@ class MemoryModel:
     workspace_bytes: NotNegative = 0.0
     unfused_kernels: bool = False
     follows_the_backward_pass: bool = False
+    whole_in_pipelines: bool = False
     loss_chunks: Count = 1
     fragmentation: NotNegative = 0.0
     allocator: Literal["segments", "expandable"] = "segments"

@@ -232,7 +232,7 @@ def find_kept_results(operators: Iterable[Operator]) -> Iterator[tuple[Operator,
         yield operator, operator.kind == "attention" or (counts and number % 2 == 1)
 
 
-def dropped_by_module(operators: Sequence[Operator], shape: Shape) -> list[Numbers]:
+def sum_dropped_bytes(operators: Sequence[Operator], shape: Shape) -> list[Numbers]:
     """Bytes of saved tensors that recomputation of each module drops, in the order of ``MODULES``."""
     return [
         sum((one.saved_bytes for one in operators), start=0.0) - _kept_result_bytes(operators, shape)
@@ -265,7 +265,7 @@ def _kept_result_bytes(operators: Iterable[Operator], shape: Shape) -> Numbers:
     return total
 
 
-def repeated_shares(operators: Sequence[Operator], module: str) -> list[float]:
+def find_repeated_shares(operators: Sequence[Operator], module: str) -> list[float]:
     """Return the share of each operator that recomputation of a module repeats."""
     if module == BY_OPERATORS:
         return [
@@ -275,15 +275,18 @@ def repeated_shares(operators: Sequence[Operator], module: str) -> list[float]:
     return [CONTENTS[module].repeats.get(operator.name, 0.0) for operator in operators]
 
 
-def repeated_by_module(operators: Sequence[Operator], values: Sequence[Numbers]) -> list[Numbers]:
+def sum_repeated(operators: Sequence[Operator], values: Sequence[Numbers]) -> list[Numbers]:
     """
     Sum, in the unit of ``values``, over the operators that recomputation of each module repeats.
 
-    Derivation: each operator is weighted by the share of it that the module repeats (:func:`repeated_shares`, after
+    Derivation: each operator is weighted by the share that the module repeats (:func:`find_repeated_shares`, after
     Megatron-LM's ``recompute_modules``). Modules are in the order of ``MODULES``.
     """
     return [
-        sum((value * share for value, share in zip(values, repeated_shares(operators, name), strict=True)), start=0.0)
+        sum(
+            (value * share for value, share in zip(values, find_repeated_shares(operators, name), strict=True)),
+            start=0.0,
+        )
         for name in MODULES
     ]
 

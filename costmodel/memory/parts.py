@@ -18,7 +18,7 @@ from costmodel.facts.framework import MemoryModel, OptimizerOffload
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
-from costmodel.lowering.layer import dropped_by_module, sum_over_modules
+from costmodel.lowering.layer import sum_dropped_bytes, sum_over_modules
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.record import record
 from costmodel.strategy import Recompute, Sharding, Strategy
@@ -30,12 +30,22 @@ def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numb
     r"""
     Bytes of weights and their 8-bit copies on one device, :math:`D_w P`, sharded from ZeRO-3 on.
 
+    FP32 weights are cast before they are gathered: with ZeRO-1 and 2 ranks hold their FP32 shards, and whole weights in
+    the dtype of a gather (FSDP2, ``reshard_after_forward=False``).
+
     References
     ----------
     MoFa, arXiv:2511.09837, equation (4); Rajbhandari et al., arXiv:1910.02054.
     """
-    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.WEIGHTS)
-    return (precision.weight_bytes + precision.copy_bytes) * parameters / shards
+    is_cast = precision.weight_bytes == FP32_BYTES > precision.parameter_gather_bytes
+    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.OPTIMIZER if is_cast else Sharding.WEIGHTS)
+    gathered = np.isin(sharding, (int(Sharding.OPTIMIZER), int(Sharding.GRADIENTS))) & (np.asarray(shards) > 1)
+    whole = precision.parameter_gather_bytes * gathered if is_cast else 0.0
+    per_parameter = np.asarray((precision.weight_bytes + precision.copy_bytes) / shards + whole, dtype=np.float64)
+    return per_parameter * parameters
+
+
+FP32_BYTES = 4.0
 
 
 def gradient_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
@@ -348,7 +358,7 @@ def layer_footprint(
         dense_parameters=shape.stack([_parameters(layer, expert=False) for layer in layers]),
         expert_parameters=shape.stack([_parameters(layer, expert=True) for layer in layers]),
         saved_bytes=shape.stack([_saved_bytes(layer) for layer in layers]),
-        module_bytes=np.stack([shape.stack(dropped_by_module(layer, shape)) for layer in layers], axis=-2),
+        module_bytes=np.stack([shape.stack(sum_dropped_bytes(layer, shape)) for layer in layers], axis=-2),
         input_bytes=shape.stack([layer_input for _ in layers]),
         gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
     )

@@ -12,7 +12,7 @@ from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
-from costmodel.lowering.layer import recomputes, repeated_shares
+from costmodel.lowering.layer import find_repeated_shares, recomputes
 from costmodel.models.parameters import KEPT, whole_shape
 from costmodel.strategy import MODULES, Recompute
 from costmodel.timing.work import BETWEEN_TOKENS, MEMORY_BOUND, Numbers, Operator
@@ -104,7 +104,7 @@ def recomputation_flops_per_token(
     by_kind = {
         layer: sum(
             float(operator.flops) * share
-            for operator, share in _repeated_shares(layer_operators(layer, shape), recompute)
+            for operator, share in _share_operators(layer_operators(layer, shape), recompute)
             if operator.kind not in MEMORY_BOUND
         )
         for layer in model.kinds
@@ -112,11 +112,11 @@ def recomputation_flops_per_token(
     return sum(by_kind[layer] for layer in (*model.layers, *model.mtp_layers)) / sequence_length
 
 
-def _repeated_shares(operators: Sequence[Operator], recompute: Recompute) -> Iterator[tuple[Operator, float]]:
+def _share_operators(operators: Sequence[Operator], recompute: Recompute) -> Iterator[tuple[Operator, float]]:
     """Yield each operator with the share of it that recomputation repeats."""
     if recompute == Recompute.FULL:
         return zip(operators, repeat(1.0))
-    chosen = [repeated_shares(operators, name) for name in MODULES if recomputes(name, recompute=recompute)]
+    chosen = [find_repeated_shares(operators, name) for name in MODULES if recomputes(name, recompute=recompute)]
     return zip(operators, map(sum, zip(*chosen, strict=True)), strict=True)
 
 

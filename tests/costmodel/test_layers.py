@@ -20,7 +20,7 @@ from costmodel.lowering import (
     layer_operators,
     mtp_operators,
 )
-from costmodel.lowering.layer import dropped_by_module, repeated_by_module, repeated_shares
+from costmodel.lowering.layer import find_repeated_shares, sum_dropped_bytes, sum_repeated
 from costmodel.strategy import MODULES, CudaGraphs
 from costmodel.timing.work import Operator
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
@@ -70,8 +70,8 @@ def test_recomputed_experts_are_all_between_router_and_sum():
     chosen = [MODULES.index(name) for name in ("experts", "shared_experts", "expert_activation")]
     forward = [operator.flops for operator in operators]
 
-    dropped = dropped_by_module(operators, shape)
-    repeated = repeated_by_module(operators, forward)
+    dropped = sum_dropped_bytes(operators, shape)
+    repeated = sum_repeated(operators, forward)
 
     assert sum(dropped[module] for module in chosen) == pytest.approx(kept)
     assert sum(repeated[module] for module in chosen) == pytest.approx(sum(forward))
@@ -397,10 +397,10 @@ def test_several_kernels_keep_what_they_hand_on():
     assert several["eager_activation"] == 1.5 * one_kernel["activation"]
 
 
-def kept_by_operators(layer: Layer, shape: Shape) -> float:
+def elements_kept(layer: Layer, shape: Shape) -> float:
     """Elements per token that recomputation by operators keeps of a layer, with 2 bytes each."""
     operators = layer_operators(layer, shape)
-    dropped = dropped_by_module(operators, shape)[MODULES.index("every_other_matmul")]
+    dropped = sum_dropped_bytes(operators, shape)[MODULES.index("every_other_matmul")]
     return float(sum(one.saved_bytes for one in operators) - dropped) / shape.tokens / 2
 
 
@@ -413,7 +413,7 @@ def test_recomputing_every_other_matmul_keeps_results(eager: bool, kept: int):
     """Input 32, Q 32, V 16, attention 32, gate 48; eager also the last matmul's 32, which no backward pass reads."""
     shape = a_shape(kernels=APART, memory=MemoryModel(unfused_kernels=eager))
 
-    assert kept_by_operators(LAYERS["dense"], shape) == kept
+    assert elements_kept(LAYERS["dense"], shape) == kept
 
 
 @pytest.mark.parametrize(("ep", "kept"), [(1, 144), (2, 272)])
@@ -425,13 +425,15 @@ def test_recomputing_every_other_matmul_keeps_tokens_that_were_sent(ep: int, kep
     """
     layer = replace(LAYERS["experts"], feed_forward=replace(LAYERS["experts"].feed_forward, shared_ffn_hidden_size=32))
 
-    assert kept_by_operators(layer, a_shape(kernels=APART, ep=ep)) == kept
+    assert elements_kept(layer, a_shape(kernels=APART, ep=ep)) == kept
 
 
 def test_recomputing_every_other_matmul_repeats_experts():
     """K, output, up-projection, router and grouped matmuls run again, but none whose result is kept."""
     operators = layer_operators(LAYERS["experts"], a_shape(kernels=APART))
-    shares = dict(zip((one.name for one in operators), repeated_shares(operators, "every_other_matmul"), strict=True))
+    shares = dict(
+        zip((one.name for one in operators), find_repeated_shares(operators, "every_other_matmul"), strict=True)
+    )
 
     assert {name for name, share in shares.items() if share == 0} == {
         "query_projection",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -204,13 +205,8 @@ CONTENTS: dict[str, Module] = {
 """
 Contents of Megatron-LM's ``recompute_modules`` (``megatron/core/transformer/transformer_config.py``, 0.14): core_attn,
 mla_up_proj (``qkv``), layernorm, mlp, shared_experts, moe_act, moe (``experts``). MoFa's selective recomputation is
-``core_attention+qkv``, its equations (29) and (30).
-"""
-
-BY_OPERATORS = "every_other_matmul"
-"""
-The module that keeps results of operators instead of dropping tensors (torchtitan's ``selective``). It cannot be
-combined with other modules.
+``core_attention+qkv``, its equations (29) and (30). The last module, ``every_other_matmul``, keeps results of operators
+instead of dropping tensors (torchtitan's ``selective``), and cannot be combined with others.
 """
 
 
@@ -234,11 +230,11 @@ def find_kept_results(operators: Iterable[Operator]) -> Iterator[tuple[Operator,
 
 def sum_dropped_bytes(operators: Sequence[Operator], shape: Shape) -> list[Numbers]:
     """Bytes of saved tensors that recomputation of each module drops, in the order of ``MODULES``."""
+    saved = [one.saved_bytes for one in operators]
+    shares = ([_dropped_share(one, module) for one in operators] for module in CONTENTS.values())
     return [
-        sum((one.saved_bytes for one in operators), start=0.0) - _kept_result_bytes(operators, shape)
-        if name == BY_OPERATORS
-        else sum((one.saved_bytes * _dropped_share(one, CONTENTS[name]) for one in operators), start=0.0)
-        for name in MODULES
+        *(sum(map(mul, saved, own), start=0.0) for own in shares),
+        sum(saved) - _kept_result_bytes(operators, shape),
     ]
 
 
@@ -267,7 +263,7 @@ def _kept_result_bytes(operators: Iterable[Operator], shape: Shape) -> Numbers:
 
 def find_repeated_shares(operators: Sequence[Operator], module: str) -> list[float]:
     """Return the share of each operator that recomputation of a module repeats."""
-    if module == BY_OPERATORS:
+    if module not in CONTENTS:
         return [
             0.0 if is_kept else 1 - BEHIND_THE_LAST_KEPT.get(operator.name, 0.0)
             for operator, is_kept in find_kept_results(operators)
@@ -282,13 +278,7 @@ def sum_repeated(operators: Sequence[Operator], values: Sequence[Numbers]) -> li
     Derivation: each operator is weighted by the share that the module repeats (:func:`find_repeated_shares`, after
     Megatron-LM's ``recompute_modules``). Modules are in the order of ``MODULES``.
     """
-    return [
-        sum(
-            (value * share for value, share in zip(values, find_repeated_shares(operators, name), strict=True)),
-            start=0.0,
-        )
-        for name in MODULES
-    ]
+    return [sum(map(mul, values, find_repeated_shares(operators, name)), start=0.0) for name in MODULES]
 
 
 BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}

@@ -264,10 +264,8 @@ def _kept_result_bytes(operators: Iterable[Operator], shape: Shape) -> Numbers:
 def find_repeated_shares(operators: Sequence[Operator], module: str) -> list[float]:
     """Return the share of each operator that recomputation of a module repeats."""
     if module not in CONTENTS:
-        return [
-            0.0 if is_kept else 1 - BEHIND_THE_LAST_KEPT.get(operator.name, 0.0)
-            for operator, is_kept in find_kept_results(operators)
-        ]
+        kept = find_kept_results(operators)
+        return [0.0 if is_kept else 1 - BEHIND_THE_LAST_KEPT.get(one.name, 0.0) for one, is_kept in kept]
     return [CONTENTS[module].repeats.get(operator.name, 0.0) for operator in operators]
 
 

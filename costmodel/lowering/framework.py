@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
@@ -15,6 +16,7 @@ from costmodel.facts.device import Device, EquippedDevice, Network
 from costmodel.facts.framework import Behaviour, Framework, MemoryModel, Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
+from costmodel.strategy import Sharding
 
 FACTORS = "cluster.framework.factors"
 
@@ -206,6 +208,17 @@ def replace_loss(device: EquippedDevice, loss: Loss) -> EquippedDevice:
 def loss_of(memory_model: MemoryModel) -> Loss:
     """Return the loss of a memory model: ``fused`` if it keeps at most 16-bit logits."""
     return "fused" if memory_model.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"
+
+
+def limit_sharding(memory_model: MemoryModel, *, sharding: NDArray[Any], pp: NDArray[Any]) -> NDArray[Any]:
+    """
+    Return the sharding that ranks hold: at most the optimizer's in pipelines that keep weights and gradients whole.
+
+    References
+    ----------
+    PyTorch 2.13, ``torch/distributed/pipelining/stage.py:845``: neither is resharded between micro-batches of a stage.
+    """
+    return np.where((pp > 1) & memory_model.whole_in_pipelines, np.minimum(sharding, int(Sharding.OPTIMIZER)), sharding)
 
 
 # --- bytes of the recipe, and the model that is trained ----------------------------------------------------

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
+from costmodel.lowering.framework import limit_sharding
 from costmodel.memory.parts import (
     EmbeddingHeadFootprint,
     LayerFootprint,
@@ -175,18 +176,9 @@ def whole_stages(decisions: Decisions, stages: Stages) -> Stages:
 
 
 def sharding_of_states(facts: Facts, decisions: Decisions) -> NDArray[Any]:
-    """
-    Sharding of the states that ranks hold, with an axis for the ranks: in a pipeline at most that of the optimizer.
-
-    References
-    ----------
-    PyTorch 2.13, ``torch/distributed/pipelining/stage.py:845``: neither weights nor gradients are resharded between
-    micro-batches of a stage.
-    """
+    """Sharding of the states that ranks hold, with an axis for the ranks."""
     asked, pp = add_layer_axis(decisions["sharding"]), add_layer_axis(decisions["pp"])
-    if not facts.cluster.device.behaviour.memory.whole_in_pipelines:
-        return asked
-    return np.where(pp > 1, np.minimum(asked, int(Sharding.OPTIMIZER)), asked)
+    return limit_sharding(facts.cluster.device.behaviour.memory, sharding=asked, pp=pp)
 
 
 def rank_parameters(facts: Facts, decisions: Decisions, stages: Stages) -> RankParameters:

@@ -10,6 +10,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.catalog.allocators import allocator
+from costmodel.catalog.releases import stands_in
 from costmodel.catalog.software import framework_of
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
@@ -562,3 +563,14 @@ def test_expandable_segments_leave_fewer_fragments():
     assert (told.allocator, same) == ("expandable", usual)
     assert told.fragmentation < usual.fragmentation
     assert eager.logit_bytes == 12
+
+
+def test_software_that_no_entry_resembles_is_costed_as_plain_pytorch():
+    """Nothing is known to be missing in it; the sentence says what to state and to measure."""
+    made = framework_of("in-house-trainer-2.1", "cluster.framework")
+
+    assert made.name == "nanotron-0.4"
+    assert not made.features
+    assert catalog.unknown_release("in-house-trainer-2.1") == "in-house-trainer-2.1"
+    assert "planner calibrate" in stands_in("in-house-trainer-2.1", "nanotron-0.4")
+    assert stands_in("nemo-25.10", "nemo-25.09").endswith("its nearest release")

@@ -7,12 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from costmodel.errors import SpecError
 from costmodel.models.parameters import parameters
 from planner import import_job, load
-from planner.frameworks.imports.tools.entries import NANOTRON
 from planner.frameworks.imports.tools.references import flat_entries
 
 DEVICE = "cluster.device=h100-80gb-sxm"
@@ -318,13 +316,6 @@ def test_whatever_is_written_is_a_job_or_a_message(tmp_path, name):
         except SpecError:
             continue
         load(job.document)
-
-
-def test_nanotron_is_costed_as_its_measured_runs():
-    """The entry that replays nanotron's grid of runs."""
-    grid = yaml.safe_load((Path(__file__).parents[2] / "benchmarks" / "grid" / "nanotron.yaml").read_text())
-
-    assert yaml.safe_load(NANOTRON) == grid["cluster"]["framework"]
 
 
 BIG = """{"num_layers": 44, "hidden_size": 6144, "num_attention_heads": 64, "seq_length": 2048, "precision": "bfloat16",

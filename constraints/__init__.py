@@ -200,6 +200,7 @@ TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
         targets.experts_are_spread_or_split,
         targets.fsdp_groups_are_replicas,
         targets.torchtitan_splits_whole_kv_heads,
+        targets.torchtitan_splits_sequences_into_chunks,
         targets.torchtitan_trains_mtp_whole,
         targets.torchtitan_ties_embeddings_on_one_stage,
         targets.torchtitan_shards_over_context,
@@ -217,6 +218,7 @@ TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
         frameworks.whole_gradients_wait,
         frameworks.optimizer_offload_needs_a_sharded_optimizer,
         targets.experts_are_spread_or_split,
+        targets.inputs_of_recomputed_layers_are_offloaded,
         targets.deepspeed_shards_in_bf16,
         targets.deepspeed_accumulates_in_16_bits_without_zero,
         targets.deepspeed_has_both_gradients_in_zero_1,
@@ -226,7 +228,12 @@ TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
         targets.deepspeed_offloads_masters_and_waits,
         targets.deepspeed_shares_among_all_replicas,
     ),
-    "accelerate": (*RELEASE_RULES, targets.fsdp_groups_are_replicas, targets.accelerate_keeps_experts_whole),
+    "accelerate": (
+        *RELEASE_RULES,
+        targets.fsdp_groups_are_replicas,
+        targets.accelerate_keeps_experts_whole,
+        targets.inputs_of_recomputed_layers_are_offloaded,
+    ),
 }
 """Rules that replace the framework rules, by target of ``planner export``: the release's rules and the target's own."""
 

@@ -154,8 +154,10 @@ def _problem(stack: Mapping[str, Any], model: str, nodes: int, *, place: str) ->
     if model not in stack["models"]:
         raise SpecError(place, f"must be one of {', '.join(stack['models'])}, got {model!r}.")
     cluster = {**stack["cluster"], "num_devices": nodes * DEVICES_PER_NODE, "devices_per_node": DEVICES_PER_NODE}
-    job = {name: stack[name] for name in ("training", "settings")}
-    return load({**job, "model": {"name": model, **stack["models"][model]}, "cluster": cluster}, name=model)
+    return load(
+        {"training": stack["training"], "model": {"name": model, **stack["models"][model]}, "cluster": cluster},
+        name=model,
+    )
 
 
 def stages(problem: Problem, pp: int) -> list[int]:

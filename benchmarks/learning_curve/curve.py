@@ -7,15 +7,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.learning_curve.stacks import Stack
 from benchmarks.output import format_generated
+from costmodel.record import record
 from planner.measure.calibrate.advice import Discrepancy, distances, greedy, joint_covariance
-from planner.measure.calibrate.calibrate import run_weights, stack_fit
-from planner.measure.calibrate.cases import Array, log_measured_seconds, seconds_of, share_work
+from planner.measure.calibrate.calibrate import fold_rows, run_weights, stack_fit
+from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds, seconds_of, share_work
 from planner.measure.calibrate.constants import replace_constants
-from planner.measure.calibrate.fit import Fit, fit, priors_of
+from planner.measure.calibrate.fit import Fit, fit_as_far_as_useful, mean_error, priors_of
 from planner.measure.calibrate.wording import Worth, models_of
 
 RUNS = (2, 4, 8, 16)
@@ -46,6 +48,8 @@ class Point:
         Own runs.
     before, after
         Mean absolute errors of its other runs' step times.
+    said
+        Error that the calibration says to expect.
     """
 
     stack: str
@@ -54,6 +58,7 @@ class Point:
     runs: int
     before: float
     after: float
+    said: float = 0.0
 
 
 def points(stacks: Sequence[Stack], *, num_draws: int) -> Iterator[Point]:
@@ -85,13 +90,12 @@ def _point(stack: Stack, chosen: Way, runs: int, choices: Sequence[list[int]]) -
     for own in choices:
         others = stack.others(own)
         if len(own) == runs and len(others) >= FEWEST_OTHERS:
-            after = linear_change(stack, own) - stack.surprise
-            errors.append([mean_error(logs[others]) for logs in (-stack.surprise, after)])
+            change, said = linear_change(stack, own)
+            errors.append([*(mean_error(logs[others]) for logs in (-stack.surprise, change - stack.surprise)), said])
     if errors:
-        before, after = np.mean(errors, axis=0).tolist()
-        yield Point(
-            stack=stack.name, models=models_of(stack.rows), chosen=chosen, runs=runs, before=before, after=after
-        )
+        before, after, said = np.mean(errors, axis=0).tolist()
+        models = models_of(stack.rows)
+        yield Point(stack=stack.name, models=models, chosen=chosen, runs=runs, before=before, after=after, said=said)
 
 
 def exact_points(stacks: Sequence[Stack], runs: int, num_processes: int) -> list[Point]:
@@ -108,7 +112,7 @@ def _exact(stack: Stack, runs: int) -> Iterator[Point]:
     others = stack.others(own)
     if len(own) < runs or len(others) < FEWEST_OTHERS:
         return
-    predictor, _, found = stack_fit([stack.rows[index] for index in own], stack.known, stack.base)
+    predictor, _, found, _ = stack_fit([stack.rows[index] for index in own], stack.known, stack.base)
     fitted = replace_constants(stack.known, predictor.constants, np.exp(found.logs))
     evenly = sorted({*np.linspace(0, len(others) - 1, MOST_OTHERS).astype(int).tolist()})
     rest = [stack.rows[others[index]] for index in evenly]
@@ -119,25 +123,44 @@ def _exact(stack: Stack, runs: int) -> Iterator[Point]:
     yield Point(stack=stack.name, models=models_of(stack.rows), chosen="first", runs=runs, before=before, after=after)
 
 
-def linear_change(stack: Stack, own: Sequence[int]) -> Array:
-    """Return what a calibration with own runs adds to the logarithms of all rows of a stack."""
-    timed, priors = [stack.rows[index] for index in own], priors_of(stack.constants)
-    slopes, surprise = stack.slopes[own], stack.surprise[own]
-    within = replace(priors, lower=np.minimum(priors.lower, priors.mean), upper=np.maximum(priors.upper, priors.mean))
-    found = fit(
-        lambda logs: slopes @ (logs - priors.mean),
-        lambda *_: slopes,
-        surprise,
-        weights=run_weights(timed),
-        priors=within,
-        start=Fit(logs=priors.mean, jacobian=slopes, residuals=-surprise),
+@record(frozen=True, kw_only=True, slots=True)
+class Linear(Predictor):
+    """Own runs of a stack, linear in the logarithms of the constants."""
+
+    slopes: Array
+    surprise: Array
+
+    @property
+    def start(self) -> Fit:
+        """The prediction before the fit."""
+        return Fit(logs=priors_of(self.constants).mean, jacobian=self.slopes, residuals=-self.surprise)
+
+    def logarithms(self, logs: Array) -> Array:
+        """Logarithms of the rows' predicted seconds."""
+        return log_measured_seconds(self.cases) - self.surprise + self.slopes @ (logs - self.start.logs)
+
+    def estimate_logarithms(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
+        """The same of all or some rows."""
+        return np.asarray(self.logarithms(logs)[slice(None) if rows is None else rows])
+
+    def jacobian(self, logs: Array, before: Array | None = None) -> Array:
+        """Derivatives, everywhere the same."""
+        return self.slopes
+
+
+def linear_change(stack: Stack, own: Sequence[int]) -> tuple[Array, float]:
+    """Return what a calibration with own runs adds to the logarithms of all rows of a stack, and the error it says."""
+    timed = [stack.rows[index] for index in own]
+    within = [replace(one, lower=min(one.lower, one.prior), upper=max(one.upper, one.prior)) for one in stack.constants]
+    linear = Linear(
+        cases=timed,
+        constants=within,
+        known=stack.known,
+        slopes=stack.slopes[own],
+        surprise=stack.surprise[own],
     )
-    return np.asarray(stack.slopes @ (found.logs - priors.mean))
-
-
-def mean_error(logs: Array) -> float:
-    """Mean absolute error of predictions whose logarithms are off by this much."""
-    return float(np.abs(np.expm1(logs)).mean())
+    found, left_out = fit_as_far_as_useful(linear, linear.start, run_weights, folds=fold_rows(timed))
+    return np.asarray(stack.slopes @ (found.logs - linear.start.logs)), mean_error(left_out)
 
 
 # --- over stacks -------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "kernels": ("fused", "eager"),
     "attention": ("flash", "unfused"),
     "loss": ("fused", "unfused"),
+    "loss_chunks": (1, 8),
     "launches": ("asynchronous", "blocking"),
 }
 SEARCH: dict[str, tuple[Any, ...]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.lowering.layer import GRAPH_MODULE
 from costmodel.strategy import GRAPH_MODULES, Recompute, Sharding, TokenDispatcher, captures
@@ -61,16 +62,17 @@ def sharding_needs_replicas(*, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
     return implies(sharding > Sharding.NONE, dp * cp > 1)
 
 
-def full_recompute_leaves_nothing_to_offload(*, recompute: Ints, activation_offload: Flags) -> Holds:
+def full_recompute_leaves_nothing_to_offload(cluster: Cluster, *, recompute: Ints, activation_offload: Flags) -> Holds:
     """
-    Activations are either recomputed in full or offloaded, not both.
+    Activations are either recomputed in full or offloaded, not both, if the inputs of layers stay on the device.
 
     References
     ----------
     MoFa, arXiv 2511.09837, equations (31) and (33): full recomputation and offloading leave the same bytes, the
     inputs of the layers, and Table 5 uses one or the other.
     """
-    return implies(activation_offload, recompute != Recompute.FULL)
+    keeps_inputs = cluster.device.behaviour.memory.offload_keeps_inputs
+    return implies(activation_offload & keeps_inputs, recompute != Recompute.FULL)
 
 
 def gradient_sharding_excludes_pipelines(*, pp: Ints, sharding: Ints) -> Holds:

@@ -334,6 +334,17 @@ def torchtitan_splits_whole_kv_heads(model: Model, *, tp: Ints) -> Holds:
     return every(np.equal(np.remainder(count, tp), 0) for count in counts)
 
 
+def torchtitan_splits_sequences_into_chunks(workload: Workload, cluster: Cluster, *, cp: Ints) -> Holds:
+    """
+    In torchtitan each context-parallel rank's part of a sequence splits into the chunks of the loss.
+
+    References
+    ----------
+    torchtitan/components/loss.py, ChunkedLossWrapper.
+    """
+    return np.equal(workload.sequence_length // cp % cluster.device.behaviour.memory.loss_chunks, 0)
+
+
 def torchtitan_trains_mtp_whole(model: Model, *, cp: Ints, pp: Ints) -> Holds:
     """
     In torchtitan multi-token prediction excludes context parallelism and pipelines.
@@ -589,6 +600,18 @@ def accelerate_keeps_experts_whole(model: Model, *, tp: Ints) -> Holds:
     accelerate/parallelism_config.py has a degree; the plan is that of the model in transformers.
     """
     return implies(model.has_experts, np.equal(tp, 1))
+
+
+def inputs_of_recomputed_layers_are_offloaded(*, recompute: Ints, activation_offload: Flags) -> Holds:
+    """
+    DeepSpeed and Accelerate offload only the inputs of recomputed layers (recompute is full).
+
+    References
+    ----------
+    accelerate/utils/dataclasses.py:1967, activation_checkpointing_offload; deepspeed/runtime/activation_checkpointing/
+    checkpointing.py:613, cpu_checkpointing.
+    """
+    return implies(activation_offload, np.equal(recompute, Recompute.FULL))
 
 
 def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:

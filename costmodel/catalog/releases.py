@@ -145,4 +145,10 @@ def nearest_release(name: str, known: Iterable[str]) -> str | None:
 
 def stands_in(asked: str, known: str) -> str:
     """Return the sentence, without a full stop, on a release that the catalog does not know."""
-    return f"{asked} is not known: costed as {known}, its nearest release"
+    ours, theirs = release_of(known), release_of(asked)
+    if ours is None or theirs is None or ours.stack == theirs.stack:
+        return f"{asked} is not known: costed as {known}, its nearest release"
+    return (
+        f"{asked} is not known: costed as {known}, plain PyTorch; say what differs (cluster.framework.base, settings), "
+        "and measure two layouts for planner calibrate"
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from typing import Any, cast
 
 from costmodel.catalog.files import MOST_SPELLINGS, entry, merge_mappings, names, require_known
-from costmodel.catalog.releases import find_release_spelling, nearest_release
+from costmodel.catalog.releases import find_release_spelling, nearest_release, release_of
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Device
 from costmodel.facts.fields import Architecture
@@ -144,7 +145,8 @@ def framework_of(given: object, where: str, factors: Factors | None = None) -> F
     """
     Build a release from its name, or from changes to a named ``base``; accepts unknown releases of a known stack.
 
-    The nearest release stands for an unknown one, and :func:`unknown_release` says so.
+    The nearest release stands for an unknown one, and ``STAND_IN`` for one of a stack that resembles none;
+    :func:`unknown_release` says so.
 
     Raises
     ------
@@ -173,7 +175,9 @@ def _find_framework(name: str, where: str, factors: Factors | None) -> Framework
     found = _release(name)[0]
     if found is None:
         raise SpecError(where, f"{shown(name)} is not in the catalog.", did_you_mean(name, framework_names()))
-    return framework(found) if factors is None else framework_with(found, factors)
+    made = framework(found) if factors is None else framework_with(found, factors)
+    is_strange = found == STAND_IN and name != found and _is_own_stack(name, tuple(framework_names()))
+    return replace(made, features={}, setting_values={}) if is_strange else made  # nothing is known to be missing
 
 
 @lru_cache(maxsize=MOST_SPELLINGS)
@@ -181,7 +185,19 @@ def _release(name: str) -> tuple[str | None, bool]:
     """Return the catalog's name of a release, or of the nearest one of its stack, and True if the release is known."""
     known = tuple(framework_names())
     own = find_release_spelling(name, known)
-    return own or nearest_release(name, known), own is not None
+    nearest = own or nearest_release(name, known)
+    return nearest or (STAND_IN if _is_own_stack(name, known) else None), own is not None
+
+
+STAND_IN = "nanotron-0.4"
+"""Release that stands for software that no entry describes: PyTorch's own kernels, nothing fused."""
+
+
+def _is_own_stack(name: str, known: Sequence[str]) -> bool:
+    """Return True for a release with a number whose stack resembles none of the catalog's."""
+    release = release_of(name)
+    stacks = {made.stack for made in map(release_of, known) if made is not None}
+    return release is not None and not difflib.get_close_matches(release.stack, stacks, n=1)
 
 
 def unknown_release(given: object) -> str:

@@ -256,6 +256,10 @@ class MemoryModel:
     follows_the_backward_pass
         True if the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
         Otherwise the loss and the recomputed layer both count, and gradients of activations do not.
+    whole_in_pipelines
+        True if ranks of a pipeline keep weights gathered and gradients whole, whatever the sharding.
+    loss_chunks
+        Parts of a micro-batch whose logits exist one after the other.
     fragmentation
         Memory that the allocator reserves beyond the allocated bytes, as a fraction of them.
     allocator
@@ -285,6 +289,8 @@ class MemoryModel:
     workspace_bytes: NotNegative = 0.0
     unfused_kernels: bool = False
     follows_the_backward_pass: bool = False
+    whole_in_pipelines: bool = False
+    loss_chunks: Count = 1
     fragmentation: NotNegative = 0.0
     allocator: Literal["segments", "expandable"] = "segments"
     expandable_fragmentation: NotNegative = 0.0
@@ -372,8 +378,13 @@ class Settings:
         Attention: ``flash``, with scores inside one kernel; ``unfused``, with scores in device memory.
     loss
         Loss: ``fused`` is Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits
-        (Megatron-LM: ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``). ``unfused`` is any other
-        loss: the recipe's own, or Megatron-LM's loss in FP32 if the recipe's is the fused one.
+        (Megatron-LM: ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``). ``compiled`` is
+        PyTorch's, compiled beside eager layers: 16-bit logits and their gradient (torchtitan: ``compile.components``).
+        ``unfused`` is any other loss: the recipe's own, or Megatron-LM's loss in FP32 if the recipe's is the fused one.
+    loss_chunks
+        Parts of a micro-batch whose logits exist one after the other; 1: all at once. torchtitan:
+        ``ChunkedLossWrapper.num_chunks``. Liger's fused linear cross-entropy has as many as the vocabulary over the
+        hidden size.
     allocator
         Growth of PyTorch's allocator: ``segments`` of fixed sizes, or ``expandable`` ones
         (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``), which leave fewer fragments.
@@ -400,7 +411,8 @@ class Settings:
     optimizer: Literal["adam", "dist_muon"] | None = None
     kernels: Literal["fused", "eager"] | None = None
     attention: Literal["flash", "unfused"] | None = None
-    loss: Literal["fused", "unfused"] | None = None
+    loss: Literal["fused", "compiled", "unfused"] | None = None
+    loss_chunks: Count | None = None
     allocator: Literal["segments", "expandable"] | None = None
     launches: Literal["asynchronous", "blocking"] | None = None
     composition: Literal["step", "parts"] | None = None

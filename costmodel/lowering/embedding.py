@@ -160,24 +160,31 @@ def _loss(model: Model, shape: Shape) -> Operator:
     """
     Return the cross-entropy over a vocabulary-parallel rank's logits, with the bytes of the software's loss.
 
-    Megatron-LM's own, ``vocab_parallel_cross_entropy``, works in fp32. Forward: a cast (6 bytes), the maximum (4),
+    In chunks it keeps the logits of one, and in FP32 the gradient of the hidden state, to which each chunk adds its
+    part (torchtitan 0.3, ``components/loss.py``, ``GradAccumulator``). Megatron-LM's own,
+    ``vocab_parallel_cross_entropy``, works in fp32. Forward: a cast (6 bytes), the maximum (4),
     subtraction, exponential and division in place (8 each), the sum (4). Backward: a product in place (8) and a cast
     (6).
     """
     vocabulary = rank_vocabulary(model, shape)
-    logits = shape.tokens * vocabulary
+    logits, chunks = shape.tokens * vocabulary, shape.memory.loss_chunks
+    gradient = HIDDEN_GRADIENT_BYTES * shape.tokens * shape.hidden_size if chunks > 1 else 0.0
     loss = Operator(
         name="loss",
         kind="copy",
         bytes=logits * shape.kernels.loss_forward_bytes,
         backward_bytes=logits * shape.kernels.loss_backward_bytes,
-        kernels=4,
-        saved_bytes=logits * _bytes_per_logit(shape),
+        kernels=4 * chunks,
+        saved_bytes=logits * _bytes_per_logit(shape) / chunks + gradient,
         saved_as="head",
         rows=shape.tokens,
         shards=shape.tp,
     )
     return attach_torch_function(loss, shape, "cross_entropy", rows=shape.tokens, width=vocabulary)
+
+
+HIDDEN_GRADIENT_BYTES = 4.0
+"""Bytes per element of the hidden state's gradient that a loss in chunks accumulates."""
 
 
 def _bytes_per_logit(shape: Shape) -> Numbers:

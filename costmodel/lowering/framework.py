@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
@@ -15,6 +16,7 @@ from costmodel.facts.device import Device, EquippedDevice, Network
 from costmodel.facts.framework import Behaviour, Framework, MemoryModel, Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
+from costmodel.strategy import Sharding
 
 FACTORS = "cluster.framework.factors"
 
@@ -41,24 +43,27 @@ Weights of MXFP8, whose two copies have scales along different axes, are gathere
 ``reuse_grad_buf_for_mxfp8_param_ag``).
 """
 
-Loss: TypeAlias = Literal["fused", "unfused"]
+Loss: TypeAlias = Literal["fused", "compiled", "unfused"]
 
 LOSS_BYTES: dict[Loss, dict[str, float]] = {
     "fused": {"loss_forward_bytes": 6.0, "loss_backward_bytes": 4.0},
+    "compiled": {},
     "unfused": {"loss_forward_bytes": 38.0, "loss_backward_bytes": 14.0},
 }
 
 """
 Bytes per logit that a loss reads and writes. Fused: Transformer Engine 2.11, ``triton/cross_entropy.py``, which reads
-logits twice and writes their gradient over them, then multiplies it in place. Unfused: Megatron-LM's own in FP32,
-``vocab_parallel_cross_entropy``, its passes counted in :mod:`costmodel.lowering.embedding`.
+logits twice and writes their gradient over them, then multiplies it in place. Compiled: as the framework's.
+Unfused: Megatron-LM's own in FP32, ``vocab_parallel_cross_entropy``, its passes counted in
+:mod:`costmodel.lowering.embedding`.
 """
 
-LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "unfused": 6.0}
+LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "compiled": 4.0, "unfused": 6.0}
 
 """
-Bytes per logit that either loss keeps. Fused: 16 bits. Unfused: also Megatron-LM's FP32 copy, on which all operations
-are in place since 2023 (``megatron/core/tensor_parallel/cross_entropy.py``).
+Bytes per logit that each loss keeps. Fused: 16 bits. Compiled: also their gradient. Unfused: also
+Megatron-LM's FP32 copy, on which all operations are in place since 2023
+(``megatron/core/tensor_parallel/cross_entropy.py``).
 """
 
 PARTS_LOSS_BYTES = {"loss_forward_bytes": 16.0, "loss_backward_bytes": 4.0}
@@ -198,6 +203,8 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     if settings.loss not in (None, loss_of(behaviour.memory)):
         memory["logit_bytes"] = LOGIT_BYTES[settings.loss]
         kernels.update(LOSS_BYTES[settings.loss])
+    if settings.loss_chunks is not None and not (model and model.mtp_layers):
+        memory["loss_chunks"] = settings.loss_chunks
     if settings.allocator not in (None, behaviour.memory.allocator):
         memory["allocator"] = settings.allocator
         memory["fragmentation"] = behaviour.memory.expandable_fragmentation
@@ -220,6 +227,17 @@ def replace_loss(device: EquippedDevice, loss: Loss) -> EquippedDevice:
 def loss_of(memory_model: MemoryModel) -> Loss:
     """Return the loss of a memory model: ``fused`` if it keeps at most 16-bit logits."""
     return "fused" if memory_model.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"
+
+
+def limit_sharding(memory_model: MemoryModel, *, sharding: NDArray[Any], pp: NDArray[Any]) -> NDArray[Any]:
+    """
+    Return the sharding that ranks hold: at most the optimizer's in pipelines that keep weights and gradients whole.
+
+    References
+    ----------
+    PyTorch 2.13, ``torch/distributed/pipelining/stage.py:845``: neither is resharded between micro-batches of a stage.
+    """
+    return np.where((pp > 1) & memory_model.whole_in_pipelines, np.minimum(sharding, int(Sharding.OPTIMIZER)), sharding)
 
 
 # --- bytes of the recipe, and the model that is trained ----------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from costmodel.lowering.shape import Shape
 from costmodel.record import record
 from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import present, sum_last
-from costmodel.timing.work import Communication, Numbers, Operator
+from costmodel.timing.work import AttentionSize, Communication, MatmulSize, Numbers, Operator
 
 OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     Attention: attention_operators,
@@ -199,52 +200,83 @@ CONTENTS: dict[str, Module] = {
             **_all_of("latent_down", "latent_up"),
         },
     ),
-    "every_other_matmul": Module(
-        drops={
-            **_all_of("attention_input", "mlp"),
-            "activation": 1 / 2,
-            "eager_activation": 2 / 3,
-            "eager_norm": 2 / 3,
-        },
-        repeats={
-            **_all_of("norms", "rotary", "output_projection", "activation", "key_projection", "up_projection"),
-            "qkv": 1 / 6,
-            "up": 1 / 2,
-        },
-    ),
 }
 
 """
 Contents of Megatron-LM's ``recompute_modules`` (``megatron/core/transformer/transformer_config.py``, 0.14): core_attn,
 mla_up_proj (``qkv``), layernorm, mlp, shared_experts, moe_act, moe (``experts``). MoFa's selective recomputation is
-``core_attention+qkv``, its equations (29) and (30).
-
-``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators). It keeps the outputs of the attention
-core and of every second matmul: wq, wv, w1 and w2. It keeps one of eager SwiGLU's three tensors, and the input of eager
-norms. It recomputes wk (a sixth of Q, K and V at 4 queries per key), wo, w3 and all operators between them. It cannot
-be combined with other modules.
+``core_attention+qkv``, its equations (29) and (30). The last module, ``every_other_matmul``, keeps results of operators
+instead of dropping tensors (torchtitan's ``selective``), and cannot be combined with others.
 """
 
 
-def sum_by_module(operators: Iterable[Operator], values: Iterable[Numbers], *, dropped: bool) -> list[Numbers]:
+def find_kept_results(operators: Iterable[Operator]) -> Iterator[tuple[Operator, bool]]:
     """
-    Sum over the operators of each module, in the order of ``MODULES`` and in the unit of ``values``.
+    Yield the operators of a layer, each with True if ``every_other_matmul`` keeps its result.
 
-    Derivation: each operator is weighted by the share of it that the module drops or repeats (:data:`CONTENTS`, after
-    Megatron-LM's ``recompute_modules``).
+    It keeps those of attention cores and of the first, third ... matmul. The router's matmul does not count and is
+    repeated, as are grouped matmuls.
 
-    Parameters
+    References
     ----------
-    operators, values
-        Operators of a layer; a number of each operator, such as seconds or bytes.
-    dropped
-        True sums over the tensors that a module drops, False over the operators that it repeats.
+    torchtitan 0.3, ``distributed/activation_checkpoint.py``: ``SelectiveAC``, ``_get_default_save_ops``.
     """
-    pairs = list(zip(operators, values, strict=True))
+    number = 0
+    for operator in operators:
+        counts = operator.kind == "matmul" and operator.name != "router"
+        number += counts
+        yield operator, operator.kind == "attention" or (counts and number % 2 == 1)
+
+
+def sum_dropped_bytes(operators: Sequence[Operator], shape: Shape) -> list[Numbers]:
+    """Bytes of saved tensors that recomputation of each module drops, in the order of ``MODULES``."""
+    saved = [one.saved_bytes for one in operators]
+    shares = ([_dropped_share(one, module) for one in operators] for module in CONTENTS.values())
     return [
-        sum((value * _share(operator, CONTENTS[name], dropped) for operator, value in pairs), start=0.0)
-        for name in MODULES
+        *(sum(map(mul, saved, own), start=0.0) for own in shares),
+        sum(saved) - _kept_result_bytes(operators, shape),
     ]
+
+
+def _kept_result_bytes(operators: Iterable[Operator], shape: Shape) -> Numbers:
+    """
+    Bytes that ``every_other_matmul`` keeps: the layer's input, and the results of kept operators and of collectives.
+
+    Collectives are both all-to-alls of experts, and reduce-scatters. Compiled layers do not keep results that nothing
+    reads.
+    """
+    rows = shape.activation_bytes * shape.tokens * shape.hidden_size / shape.sequence_shards
+    total: Numbers = rows
+    for operator, is_kept in find_kept_results(operators):
+        size, name = operator.size, operator.name.removeprefix("shared_")
+        is_read = shape.memory.unfused_kernels or name not in BEHIND_THE_LAST_KEPT
+        if isinstance(size, AttentionSize):
+            total = total + shape.activation_bytes * shape.tokens * size.heads * size.v_head_dim
+        elif is_kept and is_read:
+            total = total + operator.written_bytes
+        if isinstance(size, MatmulSize) and operator.name == "expert_up":
+            total = total + 2 * np.where(np.asarray(shape.ep) > 1, shape.activation_bytes * size.m * size.k, 0.0)[()]
+        if name in ("output_projection", "down") and is_read:
+            total = total + np.where(np.asarray(shape.sequence_shards) > 1, rows, 0.0)[()]
+    return total
+
+
+def find_repeated_shares(operators: Sequence[Operator], module: str) -> list[float]:
+    """Return the share of each operator that recomputation of a module repeats."""
+    if module not in CONTENTS:
+        kept = find_kept_results(operators)
+        return [0.0 if is_kept else 1 - BEHIND_THE_LAST_KEPT.get(one.name, 0.0) for one, is_kept in kept]
+    return [CONTENTS[module].repeats.get(operator.name, 0.0) for operator in operators]
+
+
+def sum_repeated(operators: Sequence[Operator], values: Sequence[Numbers]) -> list[Numbers]:
+    """
+    Sum, in the unit of ``values``, over the operators that recomputation of each module repeats.
+
+    Derivation: each operator is weighted by the share that the module repeats (:func:`find_repeated_shares`, after
+    Megatron-LM's ``recompute_modules``). Modules are in the order of ``MODULES``.
+    """
+    return [sum(map(mul, values, find_repeated_shares(operators, name)), start=0.0) for name in MODULES]
 
 
 BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
@@ -306,8 +338,6 @@ def _module_indices(decision: int) -> list[int]:
 CORE_AND_PROJECTIONS = Recompute.of("core_attention", "qkv")
 
 
-def _share(operator: Operator, module: Module, dropped: bool) -> float:
-    if not dropped:
-        return module.repeats.get(operator.name, 0.0)
+def _dropped_share(operator: Operator, module: Module) -> float:
     saved = operator.saved_as
     return module.drops.get(saved, module.drops.get(saved.removeprefix(EAGER), 0.0))

@@ -18,7 +18,7 @@ from costmodel.facts.framework import MemoryModel, OptimizerOffload
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
-from costmodel.lowering.layer import sum_by_module, sum_over_modules
+from costmodel.lowering.layer import sum_dropped_bytes, sum_over_modules
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.record import record
 from costmodel.strategy import Recompute, Sharding, Strategy
@@ -30,12 +30,22 @@ def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numb
     r"""
     Bytes of weights and their 8-bit copies on one device, :math:`D_w P`, sharded from ZeRO-3 on.
 
+    FP32 weights are cast before they are gathered: with ZeRO-1 and 2 ranks hold their FP32 shards, and whole weights in
+    the dtype of a gather (FSDP2, ``reshard_after_forward=False``).
+
     References
     ----------
     MoFa, arXiv:2511.09837, equation (4); Rajbhandari et al., arXiv:1910.02054.
     """
-    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.WEIGHTS)
-    return (precision.weight_bytes + precision.copy_bytes) * parameters / shards
+    is_cast = precision.weight_bytes == FP32_BYTES > precision.parameter_gather_bytes
+    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.OPTIMIZER if is_cast else Sharding.WEIGHTS)
+    gathered = np.isin(sharding, (int(Sharding.OPTIMIZER), int(Sharding.GRADIENTS))) & (np.asarray(shards) > 1)
+    whole = precision.parameter_gather_bytes * gathered if is_cast else 0.0
+    per_parameter = np.asarray((precision.weight_bytes + precision.copy_bytes) / shards + whole, dtype=np.float64)
+    return per_parameter * parameters
+
+
+FP32_BYTES = 4.0
 
 
 def gradient_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
@@ -125,6 +135,7 @@ def activation_bytes(
     ----------
     MoFa, arXiv:2511.09837, equations (5), (29), (31) and (33).
     """
+    # Rules forbid full recomputation where inputs of offloaded layers stay.
     resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes * memory_model.offload_keeps_inputs
     here, there = microbatches_in_flight * kept_bytes, memory_model.offloaded_fraction
     return np.where(np.asarray(activation_offload) > 0, there * resident + (1 - there) * here, here)
@@ -167,7 +178,8 @@ def working_bytes(
 
     It is a whole layer under full recomputation, otherwise its recomputed modules. With offloading, two layers are in
     transit or at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)). If some layers stay on
-    the device, they are the last ones: when all of them are kept, nothing is in transit any more.
+    the device, they are the last ones: when all of them are kept, nothing is in transit any more. Under full
+    recomputation only the layers' inputs are in transit, which the recomputed layer counts.
 
     Parameters
     ----------
@@ -182,6 +194,7 @@ def working_bytes(
     dropped = sum_over_modules(module_bytes, recompute=recompute)
     recomputed = np.where(recompute == int(Recompute.FULL), saved_bytes, dropped)
     in_transit = 2 * np.asarray(saved_bytes) if memory_model.offloaded_fraction == 1 else recomputed
+    in_transit = np.where(recompute == int(Recompute.FULL), recomputed, in_transit)
     return np.where(np.asarray(activation_offload) > 0, in_transit, recomputed)
 
 
@@ -345,7 +358,7 @@ def layer_footprint(
         dense_parameters=shape.stack([_parameters(layer, expert=False) for layer in layers]),
         expert_parameters=shape.stack([_parameters(layer, expert=True) for layer in layers]),
         saved_bytes=shape.stack([_saved_bytes(layer) for layer in layers]),
-        module_bytes=np.stack([shape.stack(_dropped_bytes(layer)) for layer in layers], axis=-2),
+        module_bytes=np.stack([shape.stack(sum_dropped_bytes(layer, shape)) for layer in layers], axis=-2),
         input_bytes=shape.stack([layer_input for _ in layers]),
         gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
     )
@@ -433,10 +446,6 @@ def _gradients(operators: Iterable[Operator], shape: Shape) -> Numbers:
 
 
 ACTIVATIONS = ("activation", "expert_activation")
-
-
-def _dropped_bytes(operators: tuple[Operator, ...]) -> list[Numbers]:
-    return sum_by_module(operators, (operator.saved_bytes for operator in operators), dropped=True)
 
 
 def _saved_bytes(operators: Iterable[Operator]) -> Numbers:

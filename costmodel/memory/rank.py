@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
+from costmodel.lowering.framework import limit_sharding
 from costmodel.memory.parts import (
     EmbeddingHeadFootprint,
     LayerFootprint,
@@ -174,6 +175,12 @@ def whole_stages(decisions: Decisions, stages: Stages) -> Stages:
     )
 
 
+def sharding_of_states(facts: Facts, decisions: Decisions) -> NDArray[Any]:
+    """Sharding of the states that ranks hold, with an axis for the ranks."""
+    asked, pp = add_layer_axis(decisions["sharding"]), add_layer_axis(decisions["pp"])
+    return limit_sharding(facts.cluster.device.behaviour.memory, sharding=asked, pp=pp)
+
+
 def rank_parameters(facts: Facts, decisions: Decisions, stages: Stages) -> RankParameters:
     """Parameters on one device of each rank, every copy counted: the sum of S_w in (4)."""
     layer, edge = lookup(layer_footprint, facts, decisions), lookup(embedding_head_footprint, facts, decisions)
@@ -207,7 +214,7 @@ def updated_parameters(facts: Facts, decisions: Decisions, *, pp_rank: int) -> f
     """
     own = different_ranks(facts, decisions)
     parameters = rank_parameters(facts, decisions, own)
-    sharding = add_layer_axis(decisions["sharding"])
+    sharding = sharding_of_states(facts, decisions)
     dense, expert = (
         state_shards(group.ranks, sharding=sharding, level=Sharding.OPTIMIZER)
         for group in sharing_groups(facts, decisions)
@@ -234,7 +241,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     parameters = rank_parameters(facts, decisions, stages)
     whole = whole_stages(decisions, stages)
     recompute, offload = add_layer_axis(decisions["recompute"]), add_layer_axis(decisions["activation_offload"])
-    sharding, in_flight = add_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, stages)
+    sharding, in_flight = sharding_of_states(facts, decisions), microbatches_in_flight(facts, decisions, stages)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     offloaded = offloaded_state_fraction(device.behaviour.offload, precision)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
@@ -294,7 +301,7 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array
     """
     layer = lookup(layer_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, stages)
-    precision, sharding = facts.workload.precision, add_layer_axis(decisions["sharding"])
+    precision, sharding = facts.workload.precision, sharding_of_states(facts, decisions)
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     offloaded = partial(
         offloaded_bytes,
@@ -319,7 +326,7 @@ def rank_port_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array
     Derivation: A are the offloaded activations of all m micro-batches, f_a the fraction of the layers that is
     offloaded. The host updates f P parameters; b bytes of the gradient, then of the weight, are copied for each.
     """
-    device, sharding = facts.cluster.device, add_layer_axis(decisions["sharding"])
+    device, sharding = facts.cluster.device, sharding_of_states(facts, decisions)
     layer, parameters = lookup(layer_footprint, facts, decisions), rank_parameters(facts, decisions, stages)
     recompute = add_layer_axis(decisions["recompute"])
     kept = np.asarray(kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import repeat
 from typing import Literal, TypeAlias
 
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
-from costmodel.lowering.layer import CONTENTS, recomputes
+from costmodel.lowering.layer import find_repeated_shares, recomputes
 from costmodel.models.parameters import KEPT, whole_shape
-from costmodel.strategy import Recompute
+from costmodel.strategy import MODULES, Recompute
 from costmodel.timing.work import BETWEEN_TOKENS, MEMORY_BOUND, Numbers, Operator
 
 AttentionConvention: TypeAlias = Literal["full", "causal"]
@@ -102,8 +103,8 @@ def recomputation_flops_per_token(
     shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
     by_kind = {
         layer: sum(
-            float(operator.flops) * (1.0 if recompute == Recompute.FULL else _repeated_share(operator, recompute))
-            for operator in layer_operators(layer, shape)
+            float(operator.flops) * share
+            for operator, share in _share_operators(layer_operators(layer, shape), recompute)
             if operator.kind not in MEMORY_BOUND
         )
         for layer in model.kinds
@@ -111,12 +112,12 @@ def recomputation_flops_per_token(
     return sum(by_kind[layer] for layer in (*model.layers, *model.mtp_layers)) / sequence_length
 
 
-def _repeated_share(operator: Operator, recompute: Recompute) -> float:
-    return sum(
-        module.repeats.get(operator.name, 0.0)
-        for name, module in CONTENTS.items()
-        if recomputes(name, recompute=recompute)
-    )
+def _share_operators(operators: Sequence[Operator], recompute: Recompute) -> Iterator[tuple[Operator, float]]:
+    """Yield each operator with the share of it that recomputation repeats."""
+    if recompute == Recompute.FULL:
+        return zip(operators, repeat(1.0))
+    chosen = [find_repeated_shares(operators, name) for name in MODULES if recomputes(name, recompute=recompute)]
+    return zip(operators, map(sum, zip(*chosen, strict=True)), strict=True)
 
 
 @lru_cache(maxsize=KEPT)

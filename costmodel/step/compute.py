@@ -22,7 +22,7 @@ from costmodel.lowering import (
     layer_communications,
     layer_operators,
 )
-from costmodel.lowering.layer import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, sum_by_module
+from costmodel.lowering.layer import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, sum_repeated
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.groups import (
     LAUNCHES_AFTER_COLLECTIVE,
@@ -455,11 +455,11 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         else 0.0
     )
     parts["exposed_tp_backward"] = parts["tp_backward"] + gradients
-    again = sum_by_module(operators, launches, dropped=False)
+    again = sum_repeated(operators, launches)
     return _OneLayer(
         parts=parts,
         windows=windows,
-        module_forward=sum_by_module(operators, forward, dropped=False),
+        module_forward=sum_repeated(operators, forward),
         module_host=again,
     )
 

@@ -155,6 +155,14 @@ def _cp_overlap(plan: Plan) -> Entries:
     return {"parallelism_config.parallelism_config_cp_comm_strategy": way}
 
 
+def _activation_offload(plan: Plan) -> Entries | Unsupported:
+    if plan.strategy.activation_offload and plan.strategy.recompute != Recompute.FULL:
+        return Unsupported(
+            "Only the inputs of recomputed layers go to the host (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac)."
+        )
+    return {"fsdp_config.fsdp_activation_checkpointing_offload": plan.strategy.activation_offload}
+
+
 def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     if effective_settings(plan).gradient_dtype == plan.facts.workload.precision.name:
         return {}
@@ -192,9 +200,7 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
         },
         "Whole layers are recomputed or none (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).",
     ),
-    "activation_offload": only(
-        False, "Only the inputs of recomputed layers go to the host (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac)."
-    ),
+    "activation_offload": _activation_offload,
     "optimizer_offload": Choice(
         {False: {"fsdp_config.fsdp_offload_params": False}},
         "Its fsdp_offload_params moves weights and gradients to the host too.",
@@ -226,7 +232,7 @@ SETTINGS: dict[str, FieldOptions] = {
     "shared_expert_overlap": only(False, NO_EXPERTS),
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
     "communication_sms": only(None, NO_EXPERTS),
-    "offloaded_layers": only(None, "Activations stay in device memory."),
+    "offloaded_layers": only(None, "Inputs of all recomputed layers go to the host, or of none."),
     "offloaded_states": only(1.0, OFFLOADS_WHOLE),
     "offloaded_masters": only(True, OFFLOADS_WHOLE),
     "offload_overlap": only(False, OFFLOADS_WHOLE),

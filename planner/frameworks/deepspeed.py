@@ -154,8 +154,17 @@ def _recompute(plan: Plan) -> Entries | Unsupported:
     return {
         "activation_checkpointing.number_checkpoints": plan.facts.model.num_layers,
         "activation_checkpointing.partition_activations": False,
-        "activation_checkpointing.cpu_checkpointing": False,
+        "activation_checkpointing.cpu_checkpointing": plan.strategy.activation_offload,
     }
+
+
+def _activation_offload(plan: Plan) -> Entries | Unsupported:
+    if plan.strategy.activation_offload and plan.strategy.recompute != Recompute.FULL:
+        return Unsupported(
+            "Only the inputs of recomputed layers go to the host (cpu_checkpointing, "
+            "deepspeed/runtime/activation_checkpointing/config.py)."
+        )
+    return {}
 
 
 def _optimizer_offload(plan: Plan) -> Entries | Unsupported:
@@ -257,11 +266,7 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
     "vocabulary": only(Vocabulary.ENDS, PIPELINES_ARE_CODE),
     "sharding": _sharding,
     "recompute": _recompute,
-    "activation_offload": only(
-        False,
-        "Only the inputs of recomputed layers go to the host (cpu_checkpointing, "
-        "deepspeed/runtime/activation_checkpointing/config.py).",
-    ),
+    "activation_offload": _activation_offload,
     "optimizer_offload": _optimizer_offload,
     "token_dispatcher": only(
         TokenDispatcher.ALLTOALL,

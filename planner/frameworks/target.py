@@ -371,6 +371,7 @@ def effective_settings(plan: Plan) -> Settings:
         kernels="fused" if device.behaviour.kernels.fused_kernels else "eager",
         attention="flash" if device.behaviour.kernels.fused_attention else "unfused",
         loss=loss_of(device.behaviour.memory),
+        loss_chunks=device.behaviour.memory.loss_chunks,
         allocator=device.behaviour.memory.allocator,
         launches="blocking" if device.behaviour.host.launch_blocking else "asynchronous",
         composition="step",
@@ -483,7 +484,9 @@ BESIDE_GRAPHS = {"NCCL_GRAPH_REGISTER": "0"}
 
 """Variable that Megatron-Core requires with both (0.16.1, ``megatron/core/transformer/cuda_graphs.py:1415,1683``)."""
 
-MODELS_OWN: dict[str, FieldOptions] = dict.fromkeys(("mtp_layers", "kernels", "attention", "loss"), no_options)
+MODELS_OWN: dict[str, FieldOptions] = dict.fromkeys(
+    ("mtp_layers", "kernels", "attention", "loss", "loss_chunks"), no_options
+)
 
 """Settings that the code of the user's own model decides, not the target; :func:`model_notes` lists them."""
 
@@ -516,6 +519,8 @@ def model_notes(plan: Plan, target: str) -> list[str]:
         "norms and activations of several kernels each": settings.kernels == "eager",
         "attention that is not one kernel": settings.attention == "unfused",
         "Transformer Engine's fused loss on 16-bit logits": settings.loss == "fused",
+        "a compiled loss": settings.loss == "compiled",
+        f"logits in {settings.loss_chunks} chunks": settings.loss_chunks != 1,
         f"{settings.mtp_layers} layers of multi-token prediction": bool(settings.mtp_layers),
     }
     return [LEFT_TO_THE_MODEL.format(what=what, target=target) for what, is_so in counted.items() if is_so]

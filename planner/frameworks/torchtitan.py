@@ -32,6 +32,7 @@ from planner.frameworks.target import (
     Program,
     Unsupported,
     checkpoints,
+    effective_settings,
     entries_of,
     hybrid_sharding,
     model_notes,
@@ -307,6 +308,20 @@ def _etp(plan: Plan) -> Entries | Unsupported:
     return {}
 
 
+def _loss_chunks(plan: Plan) -> Entries | Unsupported:
+    """Return the loss; the loss of multi-token prediction is the recipe's own, on all logits."""
+    model, chunks = plan.facts.model, effective_settings(plan).loss_chunks or 1
+    if plan.facts.workload.sequence_length // plan.strategy.cp % chunks:
+        return Unsupported(
+            f"Each rank's part of a sequence must split into {chunks} chunks (torchtitan/components/loss.py, "
+            "ChunkedLossWrapper)."
+        )
+    if model.mtp_layers:
+        return {}
+    whole = f"CrossEntropyLoss.Config(global_vocab_size={model.vocab_size})"
+    return {"loss": whole if chunks == 1 else f"ChunkedLossWrapper.Config(num_chunks={chunks}, loss_fn={whole})"}
+
+
 def _vpp(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     chunks = {Schedule.GPIPE: 1, Schedule.ZB_V: 2, Schedule.DUALPIPEV: 2}.get(strategy.schedule, strategy.vpp)
@@ -520,6 +535,7 @@ SETTINGS: dict[str, FieldOptions] = {
         "flash", "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385)."
     ),
     "loss": only("unfused", "The loss is PyTorch's cross-entropy on FP32 logits (torchtitan/components/loss.py)."),
+    "loss_chunks": _loss_chunks,
     "allocator": no_options,  # a variable of the environment
     "launches": no_options,  # a variable of the environment
     "composition": only("step", NO_STEP),
@@ -545,9 +561,9 @@ def _literal(value: object) -> str:
 
 def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -> str:
     settings = nest_entries(entries | _facts(plan))
-    policy = settings.pop("activation_checkpoint")
+    policy, loss = settings.pop("activation_checkpoint"), settings.pop("loss", None)
     model, strategy = plan.facts.model, plan.strategy
-    imports = _imports(flavor, policy)
+    imports = _imports(flavor, policy, has_loss=loss is not None)
     # Context parallelism needs FlexAttention (torchtitan/distributed/full_dtensor.py:49); gpt_oss has another one.
     attention = ', attn_backend="flex"' if strategy.cp > 1 else ""
     spec = f"        model_spec=model_registry({_literal(flavor[2])}{attention}),\n" if flavor else ""
@@ -572,6 +588,7 @@ def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -
         "    config = replace(\n        config,\n"
         + spec
         + "".join(_section(name, values) for name, values in settings.items())
+        + (f"        loss={loss},\n" if loss else "")
         + f"        activation_checkpoint={f'{policy}.Config()' if policy else None},\n"
         "    )\n"
         "    model = config.model_spec.model\n"
@@ -599,9 +616,12 @@ def _facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _imports(flavor: tuple[str, str, str] | None, policy: str | None) -> str:
+def _imports(flavor: tuple[str, str, str] | None, policy: str | None, *, has_loss: bool) -> str:
     lines = ["from dataclasses import fields, is_dataclass, replace", "from importlib.metadata import version"]
-    lines += ["", "from torchtitan.config import CompileConfig, ParallelismConfig"]
+    lines.append("")
+    if has_loss:
+        lines.append("from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss")
+    lines.append("from torchtitan.config import CompileConfig, ParallelismConfig")
     if policy:
         lines.append(f"from torchtitan.distributed.activation_checkpoint import {policy}")
     if flavor:

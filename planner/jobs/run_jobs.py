@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from costmodel import catalog
-from costmodel.catalog import find_unique_device
 from costmodel.catalog.releases import stands_in
 from costmodel.errors import PlanningError, SpecError, did_you_mean
 from costmodel.facts.device import Cluster
@@ -249,7 +248,6 @@ def replace_unknown_names(run: Run, cluster: Cluster) -> Run:
     doubts: list[str] = []
     if cluster.framework is not None and cluster.unknown_release:
         doubts.append(stands_in(cluster.unknown_release, cluster.framework.name))
-    doubts += _device_doubt(run.entries["cluster"].get("device"))
     strategy = dict(run.entries.get("strategy", {}))
     asked = strategy.get(DISPATCHER)
     if isinstance(asked, str) and asked not in {one.text for one in TokenDispatcher}:
@@ -257,12 +255,6 @@ def replace_unknown_names(run: Run, cluster: Cluster) -> Run:
     if not doubts and asked == strategy.get(DISPATCHER):
         return run
     return replace(run, entries={**run.entries, "strategy": strategy}, doubts=(*run.doubts, *doubts))
-
-
-def _device_doubt(name: object) -> list[str]:
-    """Return a sentence on a device's name that is ambiguous; [] if it is not."""
-    found = find_unique_device(name) if isinstance(name, str) else None
-    return [found.note] if found and found.others else []
 
 
 def _resolve_dispatcher(strategy: dict[str, Any], asked: str, cluster: Cluster) -> list[str]:

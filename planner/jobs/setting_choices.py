@@ -30,6 +30,7 @@ CHOOSABLE = (
     "offload_overlap",
     "optimizer_group",
     "loss",
+    "loss_chunks",
 )
 """Settings that may have several values; the others describe the trained model or the software."""
 

@@ -42,12 +42,24 @@ def test_a_row_moves_others_along_the_constant_that_it_shows(tmp_path):
     stack = a_stack(tmp_path, (1.0, 2.0), (0.02, 0.0), ("1", "2"))
     (constant,) = stack.constants
 
-    change = linear_change(stack, [0])
+    change, _ = linear_change(stack, [0])
 
     moved = float(change[0])
     pull = (0.02 - moved) / (1 + ((0.02 - moved) / REACH) ** 2) ** 2
     assert moved == pytest.approx(pull * (constant.sigma / NOISE) ** 2, rel=1e-2)
     assert change[1] == pytest.approx(2 * moved)
+
+
+@pytest.mark.parametrize(("surprise", "moves"), [((0.06, 0.06, 0.06, 0.06), True), ((0.06, -0.06, 0.06, -0.06), False)])
+def test_constants_move_only_where_held_out_rows_gain(tmp_path, surprise, moves):
+    """Rows that are all 6 % slower move the constant; rows of either sign keep the catalog's, whose error is said."""
+    stack = a_stack(tmp_path, (1.0,) * 4, surprise, ("1", "2", "4", "8"))
+
+    change, said = linear_change(stack, range(4))
+
+    assert (change > 0.05).all() == moves
+    assert moves or (change == 0).all()
+    assert said == pytest.approx(0.0 if moves else 0.06, abs=0.005)
 
 
 def a_point(stack: str, models: Literal["dense", "experts"], after: float) -> Point:

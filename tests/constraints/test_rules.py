@@ -223,6 +223,7 @@ CASES = (
         rule=features.full_recompute_leaves_nothing_to_offload,
         allowed={"recompute": Recompute.SELECTIVE, "activation_offload": True},
         refused={"recompute": Recompute.FULL, "activation_offload": True},
+        cluster=a_cluster(**achieved(a_device(), offload_keeps_inputs=True)),
     ),
     # 80 GB per device and 200 GB of host memory
     Case(

@@ -126,6 +126,13 @@ CASES = (
         cluster=IN_EIGHTS,
     ),
     Case(rule=targets.torchtitan_splits_whole_kv_heads, allowed={"tp": 8}, refused={"tp": 16}),
+    # 4,096 tokens in 1,024 parts
+    Case(
+        rule=targets.torchtitan_splits_sequences_into_chunks,
+        allowed={"cp": 4},
+        refused={"cp": 8},
+        cluster=a_cluster(**achieved(a_device(), loss_chunks=1024)),
+    ),
     Case(rule=targets.torchtitan_trains_mtp_whole, allowed={"dp": 2}, refused={"pp": 2}, model=ONE_MTP),
     Case(rule=targets.torchtitan_ties_embeddings_on_one_stage, allowed={"dp": 2}, refused={"pp": 2}, model=TIED),
     Case(
@@ -253,6 +260,11 @@ CASES = (
         cluster=on_core("0.17"),
     ),
     Case(rule=targets.accelerate_keeps_experts_whole, allowed={"ep": 2}, refused={"tp": 2}, model=SPARSE),
+    Case(
+        rule=targets.inputs_of_recomputed_layers_are_offloaded,
+        allowed={"recompute": Recompute.FULL, "activation_offload": True},
+        refused={"activation_offload": True},
+    ),
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.catalog.allocators import allocator
+from costmodel.catalog.releases import stands_in
 from costmodel.catalog.software import framework_of
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
@@ -172,6 +173,7 @@ def test_a_power_limit_moves_the_sustained_clock():
         ({"optimizer_group": 8}, "optimizer.sharding_ranks", None, 8),
         ({"optimizer_group": "all"}, "optimizer.sharding_ranks", 8, None),
         ({"shared_expert_overlap": True}, "communication.shared_expert_overlap", False, True),
+        ({"loss_chunks": 8}, "memory.loss_chunks", 1, 8),
         ({"communication_sms": 24}, "communication.communication_sms", None, 24),
     ],
     ids=lambda value: str(value),
@@ -577,3 +579,14 @@ def test_expandable_segments_leave_fewer_fragments():
     assert (told.allocator, same) == ("expandable", usual)
     assert told.fragmentation < usual.fragmentation
     assert eager.logit_bytes == 12
+
+
+def test_software_that_no_entry_resembles_is_costed_as_plain_pytorch():
+    """Nothing is known to be missing in it; the sentence says what to state and to measure."""
+    made = framework_of("in-house-trainer-2.1", "cluster.framework")
+
+    assert made.name == "nanotron-0.4"
+    assert not made.features
+    assert catalog.unknown_release("in-house-trainer-2.1") == "in-house-trainer-2.1"
+    assert "planner calibrate" in stands_in("in-house-trainer-2.1", "nanotron-0.4")
+    assert stands_in("nemo-25.10", "nemo-25.09").endswith("its nearest release")

@@ -20,7 +20,7 @@ from costmodel.lowering import (
     layer_operators,
     mtp_operators,
 )
-from costmodel.lowering.layer import sum_by_module
+from costmodel.lowering.layer import find_repeated_shares, sum_dropped_bytes, sum_repeated
 from costmodel.strategy import MODULES, CudaGraphs
 from costmodel.timing.work import Operator
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
@@ -64,13 +64,14 @@ def operator(layer: Layer, shape: Shape, name: str) -> Operator:
 
 def test_recomputed_experts_are_all_between_router_and_sum():
     """Megatron-LM checkpoints the whole MoE layer; what it keeps is its input."""
-    operators = layer_operators(LAYERS["latent-experts"], a_shape())
+    shape = a_shape()
+    operators = layer_operators(LAYERS["latent-experts"], shape)
     kept = sum(operator.saved_bytes for operator in operators if operator.saved_as not in ("norm", "norm_output"))
     chosen = [MODULES.index(name) for name in ("experts", "shared_experts", "expert_activation")]
     forward = [operator.flops for operator in operators]
 
-    dropped = sum_by_module(operators, [operator.saved_bytes for operator in operators], dropped=True)
-    repeated = sum_by_module(operators, forward, dropped=False)
+    dropped = sum_dropped_bytes(operators, shape)
+    repeated = sum_repeated(operators, forward)
 
     assert sum(dropped[module] for module in chosen) == pytest.approx(kept)
     assert sum(repeated[module] for module in chosen) == pytest.approx(sum(forward))
@@ -396,16 +397,50 @@ def test_several_kernels_keep_what_they_hand_on():
     assert several["eager_activation"] == 1.5 * one_kernel["activation"]
 
 
-def test_recomputing_every_other_matmul_drops_what_eager_kernels_hand_on():
-    """Of SwiGLU's three tensors one stays, as of the two of one kernel, and of norms their 16-bit input."""
-    kept = []
-    for memory in (MemoryModel(), MemoryModel(unfused_kernels=True)):
-        operators = layer_operators(LAYERS["dense"], a_shape(memory=memory))
-        nbytes = [one.saved_bytes for one in operators]
-        dropped = sum_by_module(operators, nbytes, dropped=True)[MODULES.index("every_other_matmul")]
-        kept.append(float(sum(nbytes) - dropped))
+def elements_kept(layer: Layer, shape: Shape) -> float:
+    """Elements per token that recomputation by operators keeps of a layer, with 2 bytes each."""
+    operators = layer_operators(layer, shape)
+    dropped = sum_dropped_bytes(operators, shape)[MODULES.index("every_other_matmul")]
+    return float(sum(one.saved_bytes for one in operators) - dropped) / shape.tokens / 2
 
-    assert kept[1] == pytest.approx(kept[0])
+
+APART = Kernels(fused_projections=False)
+"""A framework whose projections are linears of their own."""
+
+
+@pytest.mark.parametrize(("eager", "kept"), [(False, 160), (True, 192)])
+def test_recomputing_every_other_matmul_keeps_results(eager: bool, kept: int):
+    """Input 32, Q 32, V 16, attention 32, gate 48; eager also the last matmul's 32, which no backward pass reads."""
+    shape = a_shape(kernels=APART, memory=MemoryModel(unfused_kernels=eager))
+
+    assert elements_kept(LAYERS["dense"], shape) == kept
+
+
+@pytest.mark.parametrize(("ep", "kept"), [(1, 144), (2, 272)])
+def test_recomputing_every_other_matmul_keeps_tokens_that_were_sent(ep: int, kept: int):
+    """
+    Input 32, Q 32, V 16, attention 32; router and experts are repeated, the shared gate and down-projection count.
+
+    Its gate is 32 wide; nothing reads its down-projection. Both all-to-alls have 2 * 32 elements for 2 experts a token.
+    """
+    layer = replace(LAYERS["experts"], feed_forward=replace(LAYERS["experts"].feed_forward, shared_ffn_hidden_size=32))
+
+    assert elements_kept(layer, a_shape(kernels=APART, ep=ep)) == kept
+
+
+def test_recomputing_every_other_matmul_repeats_experts():
+    """K, output, up-projection, router and grouped matmuls run again, but none whose result is kept."""
+    operators = layer_operators(LAYERS["experts"], a_shape(kernels=APART))
+    shares = dict(
+        zip((one.name for one in operators), find_repeated_shares(operators, "every_other_matmul"), strict=True)
+    )
+
+    assert {name for name, share in shares.items() if share == 0} == {
+        "query_projection",
+        "value_projection",
+        "core_attention",
+    }
+    assert shares["expert_up"] == shares["router"] == shares["key_projection"] == 1
 
 
 def test_all_to_all_context_parallelism_keeps_the_output_twice():
@@ -722,3 +757,14 @@ def test_rate_of_batched_matmuls_by_the_width_of_a_head(head_dim, fraction):
     layer = replace(LAYERS["dense"], attention=Attention(num_heads=4, num_kv_heads=4, head_dim=head_dim))
 
     assert operator(layer, a_shape(fused_attention=False), "core_attention").flops_fraction == pytest.approx(fraction)
+
+
+def test_a_loss_in_chunks_keeps_the_logits_of_one():
+    """16 tokens of 64 logits with 4 bytes each, or a quarter of them beside 4 bytes for each of 32 hidden elements."""
+    model = a_model()
+    (whole, parts) = (
+        head_operators(model, a_shape(memory=MemoryModel(loss_chunks=chunks)))[-1].saved_bytes for chunks in (1, 4)
+    )
+
+    assert whole == 16 * model.vocab_size * 4
+    assert parts == whole / 4 + 4 * 16 * 32

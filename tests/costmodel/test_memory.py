@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,22 @@ def test_bytes_per_parameter(sharding, bytes_per_parameter):
     """ZeRO's Figure 1: 7.5e9 parameters on 64 ranks take 120, 31.4, 16.6 and 1.9 GB."""
     assert states(sharding, parameters=1.0, ranks=64) == pytest.approx(bytes_per_parameter)
     assert states(sharding, parameters=7.5e9, ranks=64) == pytest.approx(bytes_per_parameter * 7.5e9)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "nbytes"),
+    [
+        (Sharding.NONE, 4),
+        (Sharding.OPTIMIZER, 2 + 4 / 64),
+        (Sharding.GRADIENTS, 2 + 4 / 64),
+        (Sharding.WEIGHTS, 4 / 64),
+    ],
+)
+def test_weights_in_fp32_are_cast_before_they_are_gathered(sharding, nbytes):
+    """FSDP2: an FP32 shard on each of 64 ranks, and whole weights in 16 bits unless they are sharded again."""
+    mixed = replace(SIXTEEN, weight_bytes=4)
+
+    assert weight_bytes(mixed, parameters=1.0, group_ranks=64, sharding=sharding) == pytest.approx(nbytes)
 
 
 def test_figure_1_of_zero():
@@ -114,6 +132,7 @@ def test_the_host_holds_what_the_device_gave():
         (Recompute.SELECTIVE, False, 30),
         (Recompute.FULL, False, 100),
         (Recompute.NONE, True, 200),
+        (Recompute.FULL, True, 100),
     ],
 )
 def test_the_layer_at_work(recompute, offload, nbytes):

@@ -146,6 +146,16 @@ def test_model_states_of_a_dense_model(sharding, bytes_per_parameter):
     assert states == pytest.approx([bytes_per_parameter * (14 * LAYER + 2 * EMBEDDING + 2048)])
 
 
+@pytest.mark.parametrize(("pp", "bytes_per_parameter"), [(1, 18 / 8), (2, 2 + 4 + 12 / 8)])
+def test_states_may_stay_whole_in_pipelines(pp, bytes_per_parameter):
+    """torchtitan's FSDP with a pipeline: weights stay gathered and gradients whole between micro-batches."""
+    given = with_profile(the_facts(DENSE), memory=MemoryModel(whole_in_pipelines=True))
+    held = bytes_of(given, dp=8, pp=pp, sharding=Sharding.WEIGHTS)
+
+    states = held.weights + held.gradients + held.optimizer
+    assert states.sum() == pytest.approx(bytes_per_parameter * (14 * LAYER + 2 * EMBEDDING + 2048))
+
+
 def test_experts_are_sharded_over_their_own_replicas():
     """16 ranks, eight-way experts: their states have two shards, all others sixteen."""
     parameters = parameters_of(MOE, dp=16, ep=8)

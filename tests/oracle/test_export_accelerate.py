@@ -20,7 +20,7 @@ WITHIN = {
     "pp": (1,),
     "ep": (1,),
     "sequence_parallel": (False,),
-    "activation_offload": (False,),
+    "activation_offload": (False, True),
     "optimizer_offload": (False,),
     "tp_overlap": (False,),
     "dp_overlap": (True,),
@@ -60,6 +60,7 @@ def decisions(environment) -> dict[str, object]:
         "dp": degrees.dp_shard_size,
         "sharding": Sharding.WEIGHTS if fsdp.reshard_after_forward else Sharding.GRADIENTS,
         "recompute": Recompute.FULL if fsdp.activation_checkpointing else Recompute.NONE,
+        "activation_offload": bool(fsdp.activation_checkpointing_offload),
         "optimizer_offload": "CPU" in type(fsdp.cpu_offload).__name__,
         "cp_overlap": ring,
     }

@@ -13,7 +13,7 @@ import pytest
 from costmodel.facts.framework import Kernels, MemoryModel
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mlp
 from costmodel.lowering import layer_operators
-from costmodel.lowering.layer import sum_by_module
+from costmodel.lowering.layer import sum_dropped_bytes
 from costmodel.lowering.shape import Shape
 from costmodel.memory.parts import kept_bytes
 from costmodel.strategy import Recompute
@@ -37,7 +37,7 @@ def ours(layer: Layer, shape: Shape, recompute: Recompute = Recompute.NONE) -> f
     operators = layer_operators(layer, shape)
     saved = [float(one.saved_bytes) for one in operators]
     layer_input = 2 * TOKENS * shape.hidden_size / shape.sequence_shards
-    modules = np.array(sum_by_module(operators, saved, dropped=True))
+    modules = np.array(sum_dropped_bytes(operators, shape))
     return float(kept_bytes(sum(saved), modules, layer_input, recompute=recompute))
 
 

@@ -65,6 +65,7 @@ OTHERS = {
     "kernels": ("eager", SHARDED, {}),
     "attention": ("unfused", SHARDED, {}),
     "loss": ("fused", SHARDED, {}),
+    "loss_chunks": (4, SHARDED, {}),
     "allocator": ("expandable", SHARDED, {}),
     "launches": ("blocking", SHARDED, {}),
     "composition": ("parts", SHARDED, {}),

@@ -65,9 +65,9 @@ DEEPSPEED = {
     "activation checkpointing of DeepSpeed's own": (
         '{"train_micro_batch_size_per_gpu": 1, "train_batch_size": 1024, "bfloat16": {"enabled": true},'
         ' "zero_optimization": {"stage": 1}, "activation_checkpointing": {"partition_activations": false,'
-        ' "number_checkpoints": 32, "cpu_checkpointing": false}}',
+        ' "number_checkpoints": 32, "cpu_checkpointing": true}}',
         f"srun --nodes 8 --ntasks-per-node 8 python train.py --deepspeed --deepspeed_config ds.json {RUN}",
-        {"dp": 64, "mbs": 1, "batch": 1024, "recompute": "full", "precision": "bf16"},
+        {"dp": 64, "mbs": 1, "batch": 1024, "recompute": "full", "activation_offload": True, "precision": "bf16"},
     ),
     "gradients in FP32": (
         '{"train_batch_size": 256, "gradient_accumulation_steps": 4, "bf16": {"enabled": true},'
@@ -115,9 +115,10 @@ ACCELERATE = {
     ),
     "FSDP 2": (
         "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: true\n"
-        "  fsdp_activation_checkpointing: true\nmixed_precision: bf16\nnum_processes: 32\nnum_machines: 4\n",
+        "  fsdp_activation_checkpointing: true\n  fsdp_activation_checkpointing_offload: true\n"
+        "mixed_precision: bf16\nnum_processes: 32\nnum_machines: 4\n",
         f"accelerate launch --config_file c.yaml train.py {RUN} {BATCHES}",
-        {"dp": 32, "batch": 256, "sharding": "weights", "recompute": "full"},
+        {"dp": 32, "batch": 256, "sharding": "weights", "recompute": "full", "activation_offload": True},
     ),
     "FSDP 2 with tensors and context": (
         "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\nmixed_precision: bf16\nnum_processes: 16\n"

@@ -98,16 +98,45 @@ def test_an_export_comes_back(tmp_path):
             "model": "llama3-8b",
             "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": "torchtitan-0.3"},
             "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9},
+            "settings": {"loss_chunks": 4},
         }
     )
     given = {"tp": 2, "dp": 8, "mbs": 2, "sequence_parallel": True, "sharding": "weights", "recompute": "full"}
     plan = estimate(job, {**given, "tp_overlap": True}).plan
     ((_, text),) = to_torchtitan(plan).files.items()
 
-    back = estimate(load(imported(tmp_path, text)), {}).plan.strategy
+    read = imported(tmp_path, text)
+    back = estimate(load(read), {}).plan.strategy
 
     names = ("tp", "cp", "pp", "dp", "ep", "mbs", "sequence_parallel", "sharding", "recompute", "tp_overlap")
     assert {one: getattr(back, one) for one in names} == {one: getattr(plan.strategy, one) for one in names}
+    assert read["settings"]["loss_chunks"] == 4
+
+
+WHOLE_LOSS = "loss=CrossEntropyLoss.Config(global_vocab_size=128256)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "chunks"),
+    [
+        ("loss=ChunkedLossWrapper.Config(num_chunks=4)", 4),
+        ("loss=ChunkedLossWrapper.Config()", 8),
+        (WHOLE_LOSS, 1),
+        ("loss=chosen()", None),
+    ],
+)
+def test_a_loss_in_chunks_is_read(tmp_path, loss, chunks):
+    """Eight are torchtitan's default; a loss that only running says is the release's."""
+    text = REGISTRY.replace("        compile=compile_config,", f"        compile=compile_config,\n        {loss},")
+
+    assert imported(tmp_path, text)["settings"].get("loss_chunks") == chunks
+
+
+def test_a_compiled_loss_of_eager_layers_is_read(tmp_path):
+    """torchtitan's recipes with experts compile the loss alone; its logits then take 4 bytes, not 12."""
+    text = REGISTRY.replace("CompileConfig(enable=True,", "CompileConfig(enable=True, components=['loss'],")
+
+    assert imported(tmp_path, text)["settings"].items() >= {"kernels": "eager", "loss": "compiled"}.items()
 
 
 @pytest.mark.parametrize(

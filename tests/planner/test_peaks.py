@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
 
 import pytest
 
+from costmodel.memory.rank import seen_bytes
 from planner.jobs.problem import load
 from planner.uncertainty.evidence.counts import ANY
 from planner.uncertainty.peaks import (
@@ -197,3 +199,54 @@ def test_intervals_of_a_peak():
 
     assert low < peak * math.exp(law_of(cluster).mean) < high
     assert reserved[0] < (peak - cluster.device.runtime_bytes) * math.exp(law_of(cluster).mean) < reserved[1]
+
+
+SIXTEEN_BILLION = {
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 16),
+    **{"model_type": "deepseek_v3", "hidden_size": 2048, "num_hidden_layers": 27, "first_k_dense_replace": 1},
+    **{"intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2},
+    **{"num_experts_per_tok": 6, "kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128},
+    **{"qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 102400, "hidden_act": "silu"},
+}
+"""torchtitan's DeepSeek-V3 of 16 billion parameters (models/deepseek_v3, 16B)."""
+
+
+@pytest.mark.parametrize("loss_chunks", [1, 8])
+def test_experts_recomputed_by_operators(tmp_path, loss_chunks):
+    """
+    torchtitan on 8 H100, its own recipe: eager layers, compiled loss, 73.3 GiB reserved.
+
+    torchtitan's table of DeepSeek-V3-16B, 4 sequences of 4,096 tokens; with the loss on all logits and in 8 chunks.
+    """
+    (tmp_path / "config.json").write_text(json.dumps(SIXTEEN_BILLION))
+    job = {
+        "model": str(tmp_path / "config.json"),
+        "cluster": {"device": "h100", "num_devices": 8, "framework": "torchtitan-0.3"},
+        "training": {"global_batch_size": 32, "sequence_length": 4096, "tokens": 1e9},
+        "settings": {"kernels": "eager", "loss": "compiled", "loss_chunks": loss_chunks},
+    }
+    strategy = {"ep": 8, "dp": 8, "mbs": 4, "sharding": "weights", "recompute": "every_other_matmul"}
+
+    found = estimate(load(job), strategy).plan
+
+    reserved = seen_bytes(found.cluster.device, found.estimate.device_bytes, "reserved", found.strategy)
+    assert reserved / 2**30 == pytest.approx(73.3, rel=0.1)
+
+
+@pytest.mark.parametrize(("model", "seconds"), [("qwen3-8b", 364), ("qwen3-30b-a3b", 483), ("qwen3-32b", 1295)])
+def test_a_million_tokens_on_eight_devices(model, seconds):
+    """Inputs of recomputed layers in host memory, a loss in chunks: huggingface/trl#6845; 56.2 GB for Qwen3-8B."""
+    job = {
+        "model": model,
+        "cluster": {"device": "h100", "num_devices": 8, "framework": "accelerate-1.15"},
+        "training": {"global_batch_size": 1, "sequence_length": 2**20, "tokens": 1e9},
+        "settings": {"loss_chunks": 512},
+        "search": {"framework_rules": False},
+    }
+    strategy = {"cp": 8, "mbs": 1, "sharding": "weights", "recompute": "full", "activation_offload": True}
+
+    found = estimate(load(job), strategy).plan
+
+    assert found.step_seconds == pytest.approx(seconds, rel=0.05)
+    if model == "qwen3-8b":
+        assert found.estimate.device_bytes == pytest.approx(56.2e9, rel=0.1)

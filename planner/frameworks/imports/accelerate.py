@@ -76,6 +76,7 @@ def accelerate_job(
         "sequence_parallel": False,
         "sharding": sharding if sizes["dp"] * sizes["cp"] > 1 else "none",
         "recompute": "full" if _recomputes(fsdp, trainer) else "none",
+        "activation_offload": _is_true(fsdp.get("fsdp_activation_checkpointing_offload", False)),
         **_cp_overlap(config, sizes["cp"]),
     }
     mbs = document["strategy"].get("mbs", trainer.micro_batch)

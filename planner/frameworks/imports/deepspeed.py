@@ -88,7 +88,9 @@ def deepspeed_job(
         "etp": tp if ep == 1 else 1,
         "sequence_parallel": False,
         "sharding": SHARDING[stage] if dp > 1 else "none",
-        "recompute": "full" if _recomputes(config, trainer) else "none",
+        "recompute": "full" if (recomputes := _recomputes(config, trainer)) else "none",
+        "activation_offload": recomputes
+        and bool(_section(config, "activation_checkpointing").get("cpu_checkpointing")),
         "tp_overlap": tp > 1 and bool(_section(config, "tensor_parallel").get("tp_overlap_comm", False)),
         "optimizer_offload": offload.get("device", "none") == "cpu",
         "dp_overlap": bool(zero.get("overlap_comm", stage == 3)) and stage > 0 and dp > 1,

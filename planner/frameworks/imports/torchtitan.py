@@ -420,9 +420,9 @@ class _Reading:
         is_float8 = any("float8" in name for name in self._converters())
         if others := [name for name in self._converters() if "float8" not in name and name.split(".")[-1] != "mx"]:
             self.notes.append(f"model.converters {', '.join(others)}: costed as if layers were not converted.")
-        compiled = self.get("compile.enable", False, "training.compile")
+        is_on, chunks = self.get("compile.enable", False, "training.compile"), self.get("loss.num_chunks", None)
         parts = self.listed("compile.components", default=("model", "loss"))
-        compiled = compiled and "model" in parts
+        compiled = is_on and "model" in parts
         backend = self.get("parallelism.expert_parallel_comm_backend", "standard")
         if backend != "standard":
             self.notes.append(f"expert_parallel_comm_backend {backend}: costed as an all-to-all.")
@@ -435,6 +435,8 @@ class _Reading:
         return {
             "fp8_param_gather": bool(gathered) and is_float8,
             "kernels": "fused" if compiled else "eager",
+            **({"loss": "compiled"} if is_on and "loss" in parts and not compiled else {}),
+            **({} if chunks is None else {"loss_chunks": degree(chunks, "loss.num_chunks")}),
             **({"optimizer_group": group} if copies > 1 and group > 1 else {}),
         }
 
@@ -535,6 +537,7 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
     tables: dict[str, Any] = {
         "framework": newest("torchtitan-"),
         "activation_checkpoint": _read_recomputation(config, where),
+        **_read_loss(config),
     }
     for section in CONFIG:
         thing = config.fields.get(section)
@@ -554,6 +557,15 @@ def _read_recomputation(config: Thing, where: str) -> dict[str, str]:
     if kind not in MODES:
         raise SpecError(f"{where}: activation_checkpoint", "is something that only running it would say.")
     return MODES[kind]
+
+
+def _read_loss(config: Thing) -> dict[str, dict[str, Any]]:
+    """Return the chunks of the loss, where the configuration names a loss that is known."""
+    loss = config.fields.get("loss")
+    kind = loss.name.removesuffix(".Config").rsplit(".", 1)[-1] if isinstance(loss, Thing) else ""
+    if not isinstance(loss, Thing) or kind not in ("ChunkedLossWrapper", "CrossEntropyLoss"):
+        return {}
+    return {"loss": {"num_chunks": loss.fields.get("num_chunks", 8) if kind == "ChunkedLossWrapper" else 1}}
 
 
 def _model(spec: Any) -> dict[str, Any]:

@@ -399,6 +399,7 @@ ENTRIES: Mapping[str, Entry] = {
         Choice({"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}}),
         _read_loss,
     ),
+    "loss_chunks": Entry(only(1, "all logits of a micro-batch exist at once (megatron/core/models/gpt/gpt_model.py).")),
     "communication_sms": Entry(_communication_sms_options, _read_communication_sms),
     "offloaded_layers": Entry(_write_offloaded_layers, _read_offloaded_layers),
     "offloaded_states": Entry(_write_offloaded_states, _read_offloaded_states),

@@ -268,12 +268,17 @@ def advice(
     order, _ = greedy(slopes @ covariance @ slopes.T + unexplained_covariance(candidates, timed))
     for count, best in enumerate(order[:MOST_MORE], start=1):
         narrowed = narrow_covariance(slopes[best], covariance, noise)
-        if len(suggestions) < SHOWN:
-            suggestions.append(_suggestion(candidates[best].run, constants, covariance, narrowed))
+        found = _suggestion(candidates[best].run, constants, covariance, narrowed)
+        if len(suggestions) < SHOWN and found.width_after <= NARROWED * found.width_before:
+            suggestions.append(found)
         covariance = narrowed
         if num_more is None and _spread(slopes, covariance) <= WELL_KNOWN:
             num_more = count
     return Advice(spread=begin, num_more=num_more, suggestions=tuple(suggestions))
+
+
+NARROWED = 0.9
+"""Largest width of a constant after a suggested run, over that before it; others do not determine it."""
 
 
 def narrow_covariance(slope: Array, covariance: Array, noise: float) -> Array:

@@ -112,10 +112,11 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
     yield ""
     yield f"Mean absolute error of the step time over {found.num_runs} runs"
     yield f"  {found.error_before:>6.1%}  by the catalog's calibration"
-    yield f"  {found.error_left_out:>6.1%}  of held-out runs ({found.num_groups} fits): expect this"
+    yield f"  {found.error_left_out:>6.1%}  of held-out runs ({found.num_groups} fits), times 1 + 1/{found.num_runs}:"
+    yield f"  {found.error_to_expect:>6.1%}  to expect on other layouts of these jobs"
     yield f"  {found.error_fitted:>6.1%}  of the fitted runs: too optimistic"
     if not found.is_better:
-        yield "  Held-out runs are not predicted better than by the catalog."
+        yield "  Held-out runs are not predicted better than by the catalog, whose constants are kept."
     yield ""
     yield f"{'constant':<48} {'catalog':>11} {'fitted':>11} {'+-':>7}  determined by"
     for one in sorted(found.determined, key=lambda one: one.width / one.constant.sigma):
@@ -159,9 +160,9 @@ ENOUGH_RUNS = 8
 """Own runs above which more hardly lowered the error of published stacks (``learning_curve.json``)."""
 
 _NO_BETTER = (
-    "The fit is not better than the catalog on held-out runs. Either the catalog already describes this device well:",
-    "keep its calibration. Or the runs are few, or slowed by effects without a constant (software, other",
-    "jobs, settings missing in the rows), and the fit follows these: measure other jobs and layouts.",
+    "No fit is better than the catalog on held-out runs. Either the catalog already describes this device well.",
+    "Or the runs are few, or slowed by effects without a constant (software, other jobs, settings missing in the",
+    "rows): measure other jobs and layouts.",
 )
 
 """First sentences of the verdict where the error of held-out runs is not below the catalog's."""

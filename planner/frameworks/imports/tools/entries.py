@@ -9,8 +9,6 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
-import yaml
-
 from costmodel.errors import SpecError
 from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
@@ -20,14 +18,6 @@ from planner.frameworks.imports.tools.keys import Meaning, meaning_of, text_of
 from planner.frameworks.imports.tools.references import File, read_mapping
 from planner.frameworks.megatron.read import Imported
 from planner.jobs.document import set_entry
-
-NANOTRON = """
-base: megatron-core-0.8
-behaviour:
-  kernels: {loss_forward_bytes: 38.0, loss_backward_bytes: 14.0}
-  memory: {logit_bytes: 10.0, gathered_inputs: true, weight_gradient_bytes: 0.0}
-"""
-"""Framework of nanotron's costs, as for its measured runs (benchmarks/grid/nanotron.yaml, with file and line)."""
 
 GPT2 = "GPT2BPETokenizer"
 """Tokenizer whose vocabulary needs no file."""
@@ -116,7 +106,7 @@ def nanotron_job(file: File) -> Imported:
     names = ("given.dp", "strategy.tp", "strategy.pp", "strategy.cp")
     sizes = [degree(meaning.entries.get(name, 1), meaning.keys.get(name, name)) for name in names]
     meaning.entries["cluster.num_devices"] = prod(sizes)
-    return _job(file, meaning, yaml.safe_load(NANOTRON))
+    return _job(file, meaning, "nanotron-0.4")
 
 
 def foundry_job(file: File) -> Imported:

@@ -171,6 +171,17 @@ def gated_delta_layers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
     return implies(any(isinstance(a, LinearAttention) and a.variant == "gated_delta" for a in attentions), cp == 1)
 
 
+def chosen_keys_exclude_cp(model: Model, *, cp: Ints) -> Holds:
+    """
+    A model whose attention chooses the keys of each query (DSA) has no context parallelism (cp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1989 (core 0.16.1): "not supported by DSAttention".
+    """
+    return implies(bool(model.indexers), cp == 1)
+
+
 def ep_overlap_excludes_full_recompute(*, recompute: Ints, ep_overlap: Flags) -> Holds:
     """
     Expert-parallel communication is not overlapped while layers are recomputed in full.

@@ -123,6 +123,34 @@ class Numerics:
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
+class Indexer:
+    """
+    Small heads that score all keys for each query, so that attention reads the best ones only.
+
+    Parameters
+    ----------
+    num_heads, head_dim
+        Heads of its queries; width of each, and of the one key that they share.
+    num_keys
+        Keys that a query reads at most.
+    block_size
+        Keys that are chosen together, by the best score among them; 1: each by itself.
+    sums_heads
+        True if the heads' scores are weighted by a projection and summed (DSA, DeepSeek-V3.2); otherwise each head
+        chooses for a group of query heads (MiniMax-M3).
+    is_shared
+        True if the layer reads the choice of an earlier layer, and has no indexer of its own (GLM-5.2).
+    """
+
+    num_heads: Count
+    head_dim: Count
+    num_keys: Count
+    block_size: Count = 1
+    sums_heads: bool = True
+    is_shared: bool = False
+
+
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Attention:
     """
     Softmax attention with query, key and value heads: MHA, GQA and MQA.
@@ -179,6 +207,8 @@ class LatentAttention:
         Widths per head: keys without and with rotary position, values.
     bias
         True if the down-projections and the output projection add a bias.
+    indexer
+        Choice of each query's keys (DSA); None: it reads all earlier ones.
     """
 
     num_heads: Count
@@ -188,6 +218,7 @@ class LatentAttention:
     qk_rope_head_dim: Count
     v_head_dim: Count
     bias: bool = False
+    indexer: Indexer | None = None
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -413,6 +444,12 @@ class Model:
         """True if some layer has experts that every token passes."""
         blocks = (kind.feed_forward for kind in self.kinds)
         return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+
+    @property
+    def indexers(self) -> tuple[Indexer, ...]:
+        """The different choices of keys in its layers."""
+        found = (getattr(kind.attention, "indexer", None) for kind in self.kinds)
+        return tuple(dict.fromkeys(one for one in found if one is not None))
 
     @property
     def has_single_blocks(self) -> bool:

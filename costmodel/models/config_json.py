@@ -328,6 +328,7 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     ),
     "deepseek_v2": replace(_PLAIN, routing=_routing(normalizes=False)),
     "deepseek_v3": _DEEPSEEK_V3,
+    "deepseek_v32": _DEEPSEEK_V3,
     "dots1": replace(_PLAIN, routing=_routing("sigmoid", normalizes=False)),
     "ernie4_5": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0)),
     "ernie4_5_moe": replace(
@@ -348,6 +349,7 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "glm4": replace(_PLAIN, norm_epsilon=1.5625e-07, rotary=_rotary(10000.0, 0.5)),
     "glm4_moe": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.5), routing=_routing("sigmoid", normalizes=True)),
     "glm4_moe_lite": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=1.8)),
+    "glm_moe_dsa": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=2.5)),
     "gpt2": replace(_GPT_2, attention_dropout=0.1, hidden_dropout=0.1, embedding_dropout=0.1, rotary=None),
     "gpt_bigcode": replace(
         _GPT_2,

@@ -52,6 +52,8 @@ class Family:
     ----------
     latent
         Multi-head latent attention instead of query, key and value heads.
+    indexer
+        True if an indexer chooses the keys of each query (DSA).
     linear
         Linear attention behind ``linear_attention`` in ``layer_types``; None: not allowed.
     experts
@@ -123,6 +125,7 @@ class Family:
     """
 
     latent: bool = False
+    indexer: bool = False
     linear: Literal["lightning", "gated_delta", "mamba"] | None = None
     experts: bool = False
     tied: bool = False
@@ -248,6 +251,7 @@ ALIBI = "positions as biases of scores (ALiBi)"
 _DEEPSEEK_V3 = Family(
     latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=3
 )  # fmt: skip
+_DEEPSEEK_V32 = replace(_DEEPSEEK_V3, indexer=True, reads=("index_head_dim", "index_n_heads", "index_topk"))
 _GEMMA_2 = Family(
     tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
     period=Period("sliding_attention", "", 2),
@@ -323,6 +327,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "deepseek_v2": Family(latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=2),
     "deepseek_v3": _DEEPSEEK_V3,
+    "deepseek_v32": _DEEPSEEK_V32,
     "dots1": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
         num_shared=None, window_switch=True,
@@ -351,6 +356,7 @@ FAMILIES: dict[str, Family] = {
     "glm4_moe_lite": Family(
         latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1
     ),
+    "glm_moe_dsa": _DEEPSEEK_V32,
     "gpt2": Family(
         tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
         learned_positions=Positions("n_positions"),
@@ -624,7 +630,6 @@ UNMODELLED: dict[str, str] = {
     "axk2": "sparse attention with an indexer (DSA)",
     "bailing_hybrid": "linear attention with a decay per channel (KDA)",
     "bitnet": "norms inside the blocks, and ternary weights",
-    "deepseek_v32": "sparse attention with an indexer (DSA)",
     "deepseek_v4": "compressed sparse attention and hyper-connections",
     "diffllama": "differences of two attentions",
     "falcon_h1": "Mamba and attention side by side in a layer",
@@ -635,7 +640,6 @@ UNMODELLED: dict[str, str] = {
     "gemma4_text": "heads of two widths in one model, and per-layer embeddings",
     "gemma4_unified": "heads of two widths in one model, and per-layer embeddings",
     "gemma4_unified_text": "heads of two widths in one model, and per-layer embeddings",
-    "glm_moe_dsa": "sparse attention with an indexer (DSA)",
     "hy_v4": "sparse attention with an indexer (DSA) and hyper-connections",
     "hy_v4_vl_text": "sparse attention with an indexer (DSA) and hyper-connections",
     "jamba": "Mamba blocks of the first generation",

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    Experts,
+    Indexer,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mlp,
+    Model,
+)
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
 from costmodel.models.families import (
     FAMILIES,
@@ -27,6 +37,9 @@ from costmodel.validation import shown
 
 ROTATED = ("full_attention", "sliding_attention")
 """Kinds of attention that every family may list."""
+
+INDEXED, SHARED_INDEX = "indexed_attention", "shared_index"
+"""Kinds of attention whose keys an indexer chooses: the layer's own, or that of an earlier layer."""
 
 OLDER_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
 """Kinds of layers of a Mamba hybrid before transformers renamed them."""
@@ -226,6 +239,8 @@ def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
 def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -> tuple[str, ...]:
     """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
+    if family.indexer:
+        return _indexed_kinds(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
     listed = config.words("layer_types", (*ROTATED, *others, *older), length=num_layers)
@@ -249,6 +264,21 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     if family.linear:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
+
+
+def _indexed_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
+    """Return the layers that have an indexer, and those that share the previous one's choice (GLM-5.2)."""
+    config.words("layer_types", (INDEXED,), length=num_layers)
+    listed = config.words("indexer_types", ("full", "shared"), length=num_layers)
+    if listed is None:
+        every = config.integer("index_topk_freq", default=1) or 1
+        offset = config.integer("index_skip_topk_offset", default=2)
+        listed = tuple("shared" if max(n - offset + 1, 0) % every else "full" for n in range(num_layers))
+    if config.mapping.get("index_topk_pattern") is not None:
+        raise config.error("index_topk_pattern", "is not read.", "Write 'indexer_types', a word for each layer.")
+    if listed[0] == "shared":
+        raise config.error("indexer_types.0", "is shared, but no earlier layer has an indexer.")
+    return tuple(INDEXED if one == "full" else SHARED_INDEX for one in listed)
 
 
 def _kinds_by_number(config: Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
@@ -360,7 +390,7 @@ def _attention(
     if kind == "linear_attention":
         return LINEAR_BUILDERS[str(family.linear)](config, family)
     if family.latent:
-        return _latent_attention(config, family)
+        return _latent_attention(config, family, kind=kind)
     num_heads = config.count("num_heads")
     return Attention(
         num_heads=num_heads,
@@ -416,18 +446,33 @@ def _require_chunk(config: Config, family: Family) -> int:
     return chunk
 
 
-def _latent_attention(config: Config, family: Family) -> LatentAttention:
+def _read_indexer(config: Config, *, rotated: int, is_shared: bool) -> Indexer:
+    """Read DeepSeek's indexer, which rotates as many channels as the attention does."""
+    head_dim = config.integer("index_head_dim", at_least=1)
+    if head_dim < rotated:
+        raise config.error("index_head_dim", f"must be at least the {rotated} rotated channels, got {head_dim}.")
+    return Indexer(
+        num_heads=config.integer("index_n_heads", at_least=1),
+        head_dim=head_dim,
+        num_keys=config.integer("index_topk", at_least=1),
+        is_shared=is_shared,
+    )
+
+
+def _latent_attention(config: Config, family: Family, *, kind: str) -> LatentAttention:
     has_rank = config.mapping.get("q_lora_rank") is not None
     if "q_lora_rank" not in config.mapping:
         raise config.error("q_lora_rank", "is required but missing.", "Write null for queries without a low rank.")
+    rotated = config.integer("qk_rope_head_dim", at_least=1)
     return LatentAttention(
         num_heads=config.count("num_heads"),
         q_lora_rank=config.integer("q_lora_rank", at_least=1) if has_rank else None,
         kv_lora_rank=config.integer("kv_lora_rank", at_least=1),
         qk_nope_head_dim=config.integer("qk_nope_head_dim", at_least=1),
-        qk_rope_head_dim=config.integer("qk_rope_head_dim", at_least=1),
+        qk_rope_head_dim=rotated,
         v_head_dim=config.integer("v_head_dim", at_least=1),
         bias=config.flag(family.qkv_bias),
+        indexer=_read_indexer(config, rotated=rotated, is_shared=kind == SHARED_INDEX) if family.indexer else None,
     )
 
 

@@ -150,8 +150,13 @@ def _block_text(block: Plain) -> str:
     'Mlp ffn_hidden_size=14336 gated'
     """
     given = {name: value for name, value in block.items() if value not in (None, False, 0, "none") and name != "kind"}
-    words = [name if value is True else f"{name}={value}" for name, value in given.items()]
+    words = [name if value is True else f"{name}={_entry_text(value)}" for name, value in given.items()]
     return " ".join([block["kind"], *words])
+
+
+def _entry_text(value: object) -> str:
+    """Write an entry of a block; an indexer's entries in brackets."""
+    return f"({_block_text({'kind': '', **value}).lstrip()})" if isinstance(value, dict) else str(value)
 
 
 def _sequence_length(value: object) -> int:

@@ -49,6 +49,7 @@ from tests.constraints.models import (
     DENSE_LAYER,
     EXPERT_LAYER,
     HYBRID,
+    INDEXED,
     LATENT,
     ONE_MTP,
     SPARSE,
@@ -264,6 +265,7 @@ CASES = (
         refused={"tp": 2},
         model=SPARSE,
     ),
+    Case(rule=frameworks.chosen_keys_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=INDEXED),
     Case(rule=frameworks.gated_delta_layers_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=HYBRID),
     Case(
         rule=frameworks.ep_overlap_excludes_full_recompute,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel.facts.framework import Kernels, MemoryModel
-from costmodel.facts.model import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import Attention, Experts, Indexer, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.lowering import (
     Shape,
     embedding_operators,
@@ -40,13 +40,17 @@ SHARED = Experts(
 MAMBA = Mamba(num_heads=4, head_dim=8, state_size=6, num_groups=2, chunk_size=4)
 ON_A_LATENT = Experts(num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, gated=False, latent_size=8)
 
+LATENT = a_latent_model().layers[0]
+INDEXER = Indexer(num_heads=2, head_dim=4, num_keys=3)
+
 DROPOUT = MemoryModel(attention_score_bytes=5, dropout_mask_bytes=1)
 
 LAYERS = {
     "dense": a_model().layers[0],
     "experts": a_moe_model().layers[1],
-    "latent": a_latent_model().layers[0],
+    "latent": LATENT,
     "latent-direct-query": a_latent_model(q_lora_rank=None).layers[0],
+    "indexed": replace(LATENT, attention=replace(LATENT.attention, indexer=INDEXER)),
     "lightning": Layer(attention=LIGHTNING, feed_forward=SHARED),
     "gated-delta": Layer(attention=GATED_DELTA, feed_forward=SHARED, norm="layer"),
     "everything": Layer(attention=EVERYTHING_ON, feed_forward=Mlp(ffn_hidden_size=48, gated=False), num_norms=4),
@@ -687,7 +691,7 @@ def test_modules_of_saved_bytes_are_known(kind: str):
     assert modules <= {
         "norm", "qkv", "core_attention", "attention_input", "output_projection", "router", "mlp", "activation",
         "experts", "expert_activation", "expert_hidden", "shared_mlp", "shared_activation", "norm_output", "latent",
-        "embedding", "head", "mamba",
+        "embedding", "head", "mamba", "index",
     }  # fmt: skip
 
 

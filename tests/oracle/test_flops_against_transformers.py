@@ -22,7 +22,7 @@ import costmodel
 from costmodel import catalog
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Layer, Mamba, Model
+from costmodel.facts.model import Attention, LatentAttention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
 from costmodel.models.families import FAMILIES, PART_DEFAULTS
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
@@ -134,7 +134,11 @@ def counted_flops(config: dict[str, Any], tokens: int) -> dict[str, int]:
 def windowless(layer: Layer) -> Layer:
     """The layer as plain matmuls compute it: the whole sequence, then masked."""
     attention = layer.attention
-    return replace(layer, attention=replace(attention, window=None)) if isinstance(attention, Attention) else layer
+    if isinstance(attention, Attention):
+        return replace(layer, attention=replace(attention, window=None))
+    if isinstance(attention, LatentAttention) and attention.indexer:
+        return replace(layer, attention=replace(attention, indexer=replace(attention.indexer, num_keys=TOKENS)))
+    return layer
 
 
 def our_flops(model: Model, tokens: int) -> int:

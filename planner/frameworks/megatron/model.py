@@ -163,6 +163,8 @@ def _require_gpt(layer: Layer) -> None:
         raise SpecError("model.qk_norm", "is over all heads; Megatron-LM's --qk-layernorm is per head.")
     if isinstance(attention, Attention) and attention.chunk is not None:
         raise SpecError("model.chunk", f"is {attention.chunk}; Megatron-LM's attention has windows, no chunks.")
+    if isinstance(attention, LatentAttention) and attention.indexer is not None:
+        raise SpecError("model.indexer", "chooses the keys of each query (DSA), for which exports write no options.")
     if isinstance(attention, LatentAttention) and attention.bias:
         raise SpecError("model.bias", "latent attention has biases, which Megatron-LM's has not.")
 

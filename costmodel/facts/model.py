@@ -159,14 +159,16 @@ class Attention:
     ----------
     num_heads, num_kv_heads
         Query heads; key-value heads (equal: MHA, one: MQA, between: GQA).
-    head_dim
-        Width of one head.
+    head_dim, v_head_dim
+        Width of one head of queries and keys; of its values (None: the same).
+    key_is_value
+        True if values are what the projection of keys puts out (Gemma 4).
     qkv_bias, output_bias
         True if the projections add a bias.
     qk_norm
         ``per_head``: one weight vector of ``head_dim`` for queries and one for keys; ``full``: over all heads.
-    output_gate
-        True if a second query-sized projection gates the output (Qwen3-Next).
+    output_gate, head_gate
+        True if a second query-sized projection gates the output (Qwen3-Next), or one number for each head (Step 3.5).
     sinks
         True if each head has a learned sink logit (gpt-oss).
     window
@@ -180,14 +182,22 @@ class Attention:
     num_heads: Count
     num_kv_heads: Count
     head_dim: Count
+    v_head_dim: Count | None = None
+    key_is_value: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["none", "per_head", "full"] = "none"
     output_gate: bool = False
+    head_gate: bool = False
     sinks: bool = False
     window: Count | None = None
     chunk: Count | None = None
     rotary: bool = True
+
+    @property
+    def value_width(self) -> int:
+        """Width of one head of values."""
+        return self.v_head_dim or self.head_dim
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -315,6 +325,8 @@ class Experts:
         Gate, biases and non-linearity of routed and shared experts, as in :class:`Mlp`.
     router_bias
         True if the router's logits have a learned bias (gpt-oss).
+    router_scales
+        True if the router norms its input and scales its channels, and its result by expert (Gemma 4).
     shared_gate
         True if a hidden-to-1 gate scales the shared expert (Qwen3-Next).
     latent_size
@@ -329,6 +341,7 @@ class Experts:
     gated: bool = True
     bias: bool = False
     router_bias: bool = False
+    router_scales: bool = False
     shared_gate: bool = False
     latent_size: Count | None = None
     squared_relu: bool = False

@@ -269,6 +269,7 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         saved_as="router",
     )
     return (
+        *_scale_router_input(experts, shape, rows=rows),
         matmul(
             "router",
             shape,
@@ -282,6 +283,24 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         ),
         attach_torch_function(chosen, shape, "top_k", rows=rows, experts=experts.num_experts, top_k=experts.top_k),
     )
+
+
+def _scale_router_input(experts: Experts, shape: Shape, *, rows: Numbers) -> tuple[Operator, ...]:
+    """Return the norm and the scales of the router's input; its result is scaled by expert, too."""
+    if not experts.router_scales:
+        return ()
+    elements = rows * shape.hidden_size
+    scaled = elementwise(
+        "router_norm",
+        shape,
+        elements=elements,
+        forward_passes=2,
+        backward_passes=3,
+        saved_elements=elements,
+        saved_as="norm",
+        parameters=shape.hidden_size + experts.num_experts,
+    )
+    return (scaled,)
 
 
 def _elements_of_presort(experts: Experts, shape: Shape) -> Numbers:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import (
@@ -37,6 +37,18 @@ from costmodel.validation import shown
 
 ROTATED = ("full_attention", "sliding_attention")
 """Kinds of attention that every family may list."""
+
+Changes: TypeAlias = tuple[tuple[str, Any], ...]
+"""Keys that a layer has otherwise than its model, with their values."""
+
+CHANGED = ("head_dim", "num_attention_heads", "num_key_value_heads")
+"""Keys that ``per_layer_config`` may change."""
+
+NUMBERED_KINDS = {
+    "attn_type_list": {0: "linear_attention", 1: "full_attention"},
+    "hybrid_layer_pattern": {0: "full_attention", 1: "sliding_attention"},
+}
+"""Lists of a number per layer, and the kinds of attention that the numbers mean."""
 
 INDEXED, SHARED_INDEX = "indexed_attention", "shared_index"
 """Kinds of attention whose keys an indexer chooses: the layer's own, or that of an earlier layer."""
@@ -204,9 +216,11 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     kinds = _attention_kinds(config, family, rotary)
     if family.rotary_windows and _window(config, family):
         rotary = tuple(kind == "sliding_attention" for kind in kinds)
-    attentions = tuple(zip(kinds, rotary, strict=True))
+    attentions = tuple(zip(kinds, rotary, _changes(config, family, kinds), strict=True))
     experts = _expert_layers(config, family, num_layers=num_layers)
-    attention = {one: _attention(config, family, kind=one[0], rotary=one[1]) for one in set(attentions)}
+    attention = {
+        one: _attention(_change(config, one[2]), family, kind=one[0], rotary=one[1]) for one in set(attentions)
+    }
     feed_forward = {routed: _feed_forward(config, family, routed=routed) for routed in set(experts)}
     return tuple(
         Layer(
@@ -218,6 +232,36 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
         )
         for kind, routed in zip(attentions, experts, strict=True)
     )
+
+
+def _change(config: Config, changes: Changes) -> Config:
+    """Return the configuration of a layer that has some keys otherwise."""
+    return Config({**config.mapping, **dict(changes)}, config.where) if changes else config
+
+
+def _changes(config: Config, family: Family, kinds: tuple[str, ...]) -> tuple[Changes, ...]:
+    """Return the keys that each layer has otherwise: as the family says by kind, or as ``per_layer_config`` lists."""
+    heads = config.items("num_attention_heads_per_layer")
+    if heads is not None and len(heads) == len(kinds):
+        return tuple((("num_attention_heads", number),) for number in heads)
+    if heads is not None:
+        raise config.error("num_attention_heads_per_layer", f"has {len(heads)} entries, the model {len(kinds)} layers.")
+    by_kind = {kind: family.changes(config, kind) if family.changes else {} for kind in set(kinds)}
+    listed = config.mapping.get("per_layer_config")
+    if listed is None:
+        return tuple(tuple(by_kind[kind].items()) for kind in kinds)
+    if not isinstance(listed, Mapping):
+        raise config.error("per_layer_config", f"expected a mapping, got {shown(listed)}.")
+    own: dict[int, Mapping[str, Any]] = {}
+    for name, entries in listed.items():
+        if not str(name).isdecimal() or int(name) >= len(kinds):
+            raise config.error(f"per_layer_config.{name}", f"is none of the {len(kinds)} layers.")
+        if not isinstance(entries, Mapping) or not {*entries} <= {*CHANGED}:
+            problem = f"expected a mapping with some of {', '.join(CHANGED)}, got {shown(entries)}."
+            raise config.error(f"per_layer_config.{name}", problem)
+        own[int(name)] = entries
+    kept = {kind: {key: value for key, value in by_kind[kind].items() if key not in CHANGED} for kind in by_kind}
+    return tuple(tuple({**kept[kind], **own.get(index, {})}.items()) for index, kind in enumerate(kinds))
 
 
 def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
@@ -243,7 +287,9 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         return _indexed_kinds(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
-    listed = config.words("layer_types", (*ROTATED, *others, *older), length=num_layers)
+    listed = config.words(
+        "layer_types", (*ROTATED, *others, *older), length=num_layers, further=_num_mtp_layers(config)
+    )
     if listed is not None:
         return tuple(OLDER_KINDS.get(kind, kind) for kind in listed)
     if family.linear == "mamba":
@@ -252,15 +298,18 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     if family.chunk:
         chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
         return tuple(chunked if rotates else "full_attention" for rotates in rotary)
-    if (numbered := config.items("attn_type_list")) is not None:
-        return _kinds_by_number(config, family, numbered, num_layers=num_layers)
+    for key, meanings in NUMBERED_KINDS.items():
+        known = {number: kind for number, kind in meanings.items() if kind in (*ROTATED, *others)}
+        if (numbered := config.numbered(key, known, length=num_layers)) is not None:
+            return numbered
     if family.window_switch:
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
         return tuple("sliding_attention" if index >= first else "full_attention" for index in range(num_layers))
     if family.period and (family.period.others != "sliding_attention" or _window(config, family)):
         period = config.integer(family.period.key, at_least=1, default=family.period.default)
         first = 0 if family.period.starts_full else 1
-        return tuple(family.period.others if (first + n) % period else "full_attention" for n in range(num_layers))
+        windows = ((first + n) % period and (n or not family.period.full_start) for n in range(num_layers))
+        return tuple(family.period.others if one else "full_attention" for one in windows)
     if family.linear:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
@@ -281,22 +330,12 @@ def _indexed_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     return tuple(INDEXED if one == "full" else SHARED_INDEX for one in listed)
 
 
-def _kinds_by_number(config: Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
-    """Return the kinds in MiniMax's spelling: 0 is linear, 1 full attention."""
-    kinds = {0: "linear_attention", 1: "full_attention"} if family.linear else {1: "full_attention"}
-    for index, number in enumerate(numbers):
-        if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
-            allowed = " or ".join(map(str, kinds))
-            raise config.error(f"attn_type_list.{index}", f"expected {allowed}, got {shown(number)}.")
-    if len(numbers) != num_layers:
-        raise config.error("attn_type_list", f"has {len(numbers)} entries, the model {num_layers} layers.")
-    return tuple(kinds[number] for number in numbers)
-
-
 def _window(config: Config, family: Family) -> int | None:
     """Return the tokens of the sliding window, or None."""
     if family.window_switch and not config.flag(Switch("use_sliding_window", False)):
         return None
+    if family.window_size:
+        return family.window_size
     absent = "sliding_window" not in config.mapping
     return config.integer("sliding_window", default=(family.window or 0) if absent else 0) or None
 
@@ -311,13 +350,18 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen."""
     if not family.experts:
         return (False,) * num_layers
-    listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers)
+    listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers, further=_num_mtp_layers(config))
     if listed is not None:
         return tuple(kind == "sparse" for kind in listed)
+    if isinstance(enumerated := config.mapping.get("moe_layers_enum"), str):
+        config = _change(config, (("moe_layers", [_whole(one) for one in enumerated.split(",")]),))
     if config.mapping.get("moe_layers") is not None:
         sparse = _layer_numbers(config, "moe_layers")
         return tuple(index in sparse for index in range(num_layers))
     first = config.count("first_dense", default=family.first_dense, at_least=0, at_most=MAX_LAYERS)
+    if isinstance(config.mapping.get("moe_layer_freq"), list | tuple):
+        flags = config.numbered("moe_layer_freq", {0: "dense", 1: "sparse"}, length=num_layers) or ()
+        return tuple(one == "sparse" for one in flags)
     frequency = config.integer("moe_layer_freq", at_least=1, default=1)
     step = config.count("expert_step", default=1)
     last = config.mapping.get("moe_layer_end_index", -1)
@@ -327,6 +371,11 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
         first <= index <= end and index % frequency == 0 and (index + 1) % step == 0 and index not in dense
         for index in range(num_layers)
     )
+
+
+def _whole(text: str) -> int | str:
+    """Return the number that a text writes; another text unchanged, for the message."""
+    return int(text) if text.strip().isdecimal() else text
 
 
 def _layer_numbers(config: Config, key: str) -> list[int]:
@@ -368,10 +417,21 @@ def _single_blocks(config: Config, family: Family, pattern: str, key: str) -> tu
 
 def _mtp_layers(config: Config, family: Family, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     number = _num_mtp_layers(config)
+    listed = (config.items("layer_types") or [])[len(layers) :]
+    if number and (family.mtp_attention or listed):
+        return tuple(_mtp_layer(config, family, layers[-1], kind) for kind in listed or [family.mtp_attention] * number)
     if not number or not family.single_blocks:
         return layers[-1:] * number
     pattern, key = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern", MTP_PATTERN)
     return (join_blocks(_single_blocks(config, family, pattern, key), f"{config.where}.{key}"),) * number
+
+
+def _mtp_layer(config: Config, family: Family, last: Layer, kind: str) -> Layer:
+    """Return a layer of multi-token prediction with an attention of its own kind; the rest is the last layer's."""
+    (changes,) = _changes(Config({**config.mapping, "per_layer_config": None}, config.where), family, (kind,))
+    attention = _attention(_change(config, changes), family, kind=kind, rotary=family.rotary)
+    feed_forward = _feed_forward(config, family, routed=False) if family.mtp_dense else last.feed_forward
+    return replace(last, attention=attention, feed_forward=feed_forward)
 
 
 def _num_mtp_layers(config: Config) -> int:
@@ -399,8 +459,11 @@ def _attention(
         qkv_bias=config.flag(family.qkv_bias),
         output_bias=config.flag(family.output_bias),
         qk_norm=family.qk_norm if config.flag(family.qk_norm_switch) else "none",
+        v_head_dim=config.integer("v_head_dim", at_least=1) if family.v_head_dim else None,
+        key_is_value=config.flag(Switch("attention_k_eq_v", False)),
         output_gate=family.output_gate,
-        sinks=family.sinks,
+        head_gate=family.head_gate,
+        sinks=family.sinks == "all" or (family.sinks == "windows" and kind == "sliding_attention"),
         window=_require_window(config, family) if kind == "sliding_attention" else None,
         chunk=_require_chunk(config, family) if kind == "chunked_attention" else None,
         rotary=rotary,
@@ -547,6 +610,8 @@ def _experts(config: Config, family: Family) -> Experts:
     ffn_hidden_size = config.integer(family.expert_width, at_least=1)
     own_width = family.shared_gate or family.single_blocks
     shared = config.count("num_shared", default=family.num_shared, at_least=0) * ffn_hidden_size
+    if family.shared_width:
+        shared = config.integer(family.shared_width, at_least=1)
     return Experts(
         num_experts=num_experts,
         top_k=top_k,
@@ -558,6 +623,7 @@ def _experts(config: Config, family: Family) -> Experts:
         bias=config.flag(family.expert_bias),
         squared_relu=family.squared_relu,
         router_bias=config.flag(family.router_bias),
+        router_scales=family.router_scales,
         shared_gate=family.shared_gate,
         latent_size=config.integer("moe_latent_size", default=0) or None,
     )

@@ -57,6 +57,68 @@ def test_llama_4_attends_in_chunks_but_in_every_fourth_layer():
     assert maverick.layers[1].feed_forward.shared_ffn_hidden_size == 8192
 
 
+def test_gemma_4_has_wider_heads_in_full_attention():
+    """Every sixth layer: 2 key heads of 512 instead of 8 of 256, and no values of their own; 7 norms with experts."""
+    window, full = (of_family("gemma-4-26b-a4b").layers[index] for index in (0, 5))
+
+    assert (window.attention.head_dim, window.attention.num_kv_heads, window.attention.window) == (256, 8, 1024)
+    assert (full.attention.head_dim, full.attention.num_kv_heads, full.attention.window) == (512, 2, None)
+    assert (window.attention.key_is_value, full.attention.key_is_value, full.num_norms) == (False, True, 7)
+    assert full.feed_forward.shared_ffn_hidden_size == 2112
+    dense = of_family("gemma-4-26b-a4b", enable_moe_block=False, num_experts=None).layers[0]
+    assert (dense.feed_forward.ffn_hidden_size, dense.num_norms) == (2112, 4)
+
+
+def test_mimo_v2_doubles_key_heads_in_windows():
+    """129 keys with the query's own; 8 key heads and sinks there, 4 and none in layers 0, 5, 11, ..., 47."""
+    model = of_family("mimo-v2-flash")
+    full = [index for index, layer in enumerate(model.layers) if layer.attention.window is None]
+    window, whole = model.layers[1].attention, model.layers[0].attention
+
+    assert full == [0, *range(5, 48, 6)]
+    assert (window.num_kv_heads, window.sinks, window.window, window.v_head_dim) == (8, True, 129, 128)
+    assert (whole.num_kv_heads, whole.sinks, whole.head_dim) == (4, False, 192)
+    assert of_family("mimo-v2-flash", hybrid_layer_pattern=None).layers == model.layers
+
+
+def test_step_has_other_query_heads_in_windows():
+    """The maker's own file says 96 (``attention_other_setting``); MTP layers are dense, of the kinds behind the last."""
+    kinds = ["full_attention", "sliding_attention"]
+    listed = [*kinds, *kinds, "sliding_attention"]
+    changes = {"num_hidden_layers": 4, "num_nextn_predict_layers": 1, "moe_layers_enum": "1,3"}
+    model = of_family(
+        "step-3.7-flash", layer_types=listed, attention_other_setting={"num_attention_heads": 96}, **changes
+    )
+
+    assert [layer.attention.num_heads for layer in model.layers] == [64, 96, 64, 96]
+    assert [isinstance(layer.feed_forward, Experts) for layer in model.layers] == [False, True, False, True]
+    assert (model.mtp_layers[0].attention.window, model.mtp_layers[0].attention.num_heads) == (512, 96)
+    assert not isinstance(model.mtp_layers[0].feed_forward, Experts)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "asks for per-layer embeddings"),
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": None}, "expected a whole number, got null"),
+        ("gemma-4-26b-a4b", {"use_bidirectional_attention": "all"}, "means attention to later tokens"),
+        ("gemma-4-26b-a4b", {"num_global_key_value_heads": 3}, "must divide the 16 attention heads, got 3"),
+        ("gemma-4-26b-a4b", {"per_layer_config": {"30": {"head_dim": 512}}}, "is none of the 30 layers"),
+        ("gemma-4-26b-a4b", {"per_layer_config": {"05": {"window": 1}}}, "expected a mapping with some of head_dim"),
+        ("mimo-v2-flash", {"add_full_attention_sink_bias": True}, "means sinks in layers without a window"),
+        ("mimo-v2-flash", {"hybrid_layer_pattern": [2] * 48}, "expected 0 or 1, got 2"),
+        ("mimo-v2-flash", {"moe_layer_freq": [1] * 47}, "has 47 entries, the model 48 layers"),
+        ("laguna-xs", {"gating": "per-channel"}, "means another gate than one per head"),
+        ("laguna-xs", {"num_attention_heads_per_layer": [48]}, "has 1 entries, the model 40 layers"),
+        ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers.1: expected a whole number, got 'x'"),
+    ],
+)
+def test_wrong_layers_of_several_widths_are_refused(name: str, changes: dict[str, Any], message: str):
+    """By the key and its value."""
+    with pytest.raises(SpecError, match=message):
+        of_family(name, **changes)
+
+
 def test_chunks_count_their_own_scores_only():
     """Of 32,768 tokens in chunks of 8,192 each query reads a quarter of the keys; of one chunk all of them."""
     scores = {

@@ -34,6 +34,7 @@ EVERYTHING_ON = Attention(
     num_heads=4, num_kv_heads=2, head_dim=8, qkv_bias=True, output_bias=True, qk_norm="full", output_gate=True,
     sinks=True, window=4,
 )  # fmt: skip
+TWO_WIDTHS = Attention(num_heads=4, num_kv_heads=2, head_dim=8, v_head_dim=6, head_gate=True)
 SHARED = Experts(
     num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, shared_gate=True, router_bias=True, bias=True
 )
@@ -54,6 +55,7 @@ LAYERS = {
     "lightning": Layer(attention=LIGHTNING, feed_forward=SHARED),
     "gated-delta": Layer(attention=GATED_DELTA, feed_forward=SHARED, norm="layer"),
     "everything": Layer(attention=EVERYTHING_ON, feed_forward=Mlp(ffn_hidden_size=48, gated=False), num_norms=4),
+    "two-widths": Layer(attention=TWO_WIDTHS, feed_forward=replace(SHARED, router_scales=True)),
     "mamba": Layer(attention=MAMBA, feed_forward=None, num_norms=1),
     "latent-experts": Layer(attention=None, feed_forward=ON_A_LATENT, num_norms=1),
     "mamba-and-mlp": Layer(attention=replace(MAMBA, bias=True), feed_forward=Mlp(ffn_hidden_size=48)),
@@ -123,6 +125,30 @@ def test_multi_head_attention_projects_three_hidden_sizes():
     layer = a_model(num_kv_heads=4).layers[0]
 
     assert operator(layer, a_shape(tp=2), "qkv").flops == 49152
+
+
+def test_values_have_a_width_of_their_own():
+    """
+    On 2 ranks 2 heads: queries 2 x 8, keys 8, values 6, outputs 2 x 6; a gate of 2, whose 2 numbers scale 12 channels.
+
+    Scores take 2 N s (8 + 6) per head; the ring passes 8 + 6; without projections of values 2 N h (16 + 8) are left.
+    """
+    layer, shape = LAYERS["two-widths"], a_shape(tp=2)
+
+    assert operator(layer, shape, "qkv").flops == 2 * 16 * 32 * (16 + 8 + 6)
+    assert operator(layer, shape, "core_attention").flops == 2 * 16 * 8 * 2 * (8 + 6)
+    assert operator(layer, shape, "output_projection").flops == 2 * 16 * 32 * 12
+    assert (operator(layer, shape, "head_gate").parameters, saved(layer, shape)["core_attention"]) == (64, 2 * 16 * 14)
+    assert calls(layer, a_shape(tp=2, cp=2), "cp") == {"ring": (1, 2, 2 * 8 * (8 + 6))}
+    keys = replace(layer, attention=replace(TWO_WIDTHS, v_head_dim=None, key_is_value=True))
+    assert operator(keys, shape, "qkv").flops == 2 * 16 * 32 * (16 + 8)
+
+
+def test_a_router_may_scale_its_input():
+    """Gemma 4: 32 channels and 4 experts; the normed input of 16 tokens is kept."""
+    found = operator(LAYERS["two-widths"], a_shape(), "router_norm")
+
+    assert (found.parameters, found.saved_bytes) == (32 + 4, 2 * 16 * 32)
 
 
 def test_more_ranks_than_kv_heads_replicate_them():

@@ -61,6 +61,7 @@ OTHER_PARTS = "embed_tokens_extend"
 COMPLETED = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8},
@@ -83,8 +84,24 @@ def transformers_config(config: dict[str, Any]) -> Any:
     return transformers.AutoConfig.for_model(family, **{k: v for k, v in known.items() if k not in ignored})
 
 
+class WithHead(torch.nn.Module):
+    """Step 3.5, of which transformers has the text part of Step 3.7."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self.model = transformers.models.step3p7.modeling_step3p7.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, **inputs: Any) -> Any:
+        """Logits."""
+        return self.lm_head(self.model(**inputs).last_hidden_state)
+
+
 def build_class(config: Any, **options: Any) -> Any:
-    """The real model."""
+    """The real model; of a family without a class for text the text part of another, with a head."""
+    if config.model_type == "step3p5":
+        config._attn_implementation = options.get("attn_implementation")
+        return WithHead(config)
     return transformers.AutoModelForCausalLM.from_config(config, **options)
 
 
@@ -302,10 +319,13 @@ Phi-4's multimodal model, whose images depend on data.
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_flops_of_further_families(name: str):
-    """The first two layers and the head, to the last digit."""
-    known = FURTHER[name]["config"]
-    config = {**known, "n_layer" if "n_layer" in known else "num_hidden_layers": 2}
-    config |= {"layer_types": known["layer_types"][:2]} if "layer_types" in known else {}
-    config |= {key: value for key, value in (("moe_topk", 8), ("moe_layer_end_index", 1)) if key in known}
+    """The first layers and the head, to the last digit: six, of Step three without experts, which loop over data."""
+    known, num_layers = FURTHER[name]["config"], 3 if name == "step-3.7-flash" else 6
+    key = "n_layer" if "n_layer" in known else "num_hidden_layers"
+    lists = {
+        one: value[:num_layers] for one, value in known.items() if isinstance(value, list) and len(value) >= known[key]
+    }
+    config = {**known, key: num_layers, **lists, "num_nextn_predict_layers": 0}
+    config |= {key: value for key, value in (("moe_topk", 8), ("moe_layer_end_index", 5)) if key in known}
 
     assert our_flops(model_from_config(config), TOKENS) == sum(counted_flops(config, TOKENS).values())

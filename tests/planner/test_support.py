@@ -51,6 +51,11 @@ def test_cells_are_the_answers_that_jobs_get(cell):
         (("llama3-8b", "tpu-7x", "torchtitan"), "no release of the catalog runs on tpu"),
         (("llama3-8b", "mi350x", "megatron-bridge"), "no release of the catalog runs on cdna4"),
         (("gemma-2-27b", "h200", "megatron-lm"), "model.layers: a layer has 4 norms"),
+        (("deepseek-v3.2", "h200", "megatron-lm"), "model.indexer: means keys that an indexer chooses"),
+        (("deepseek-v3.2", "gb300", None), ""),
+        (("mimo-v2-flash", "h200", "megatron-bridge"), "model.v_head_dim: is 128"),
+        (("laguna-xs", "h200", "megatron-lm"), "model.head_gate: means a gate per head"),
+        (("llama-4-scout", "h200", "megatron-lm"), "model.chunk: means attention inside chunks"),
         (("llama3-8b", "v100-32gb-sxm", "deepspeed"), "no release of the catalog runs on volta"),
     ],
 )

@@ -27,6 +27,15 @@ MAMBA_STACK = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec
 PLAIN_MAMBA = Mamba(num_heads=1, head_dim=1, state_size=1, num_groups=1)
 """Convolution, chunks and biases of a Mamba block, which have no options (megatron/core/ssm/mamba_mixer.py:149)."""
 
+WITHOUT_OPTIONS = {
+    "chunk": "attention inside chunks",
+    "head_gate": "a gate per head behind the attention",
+    "indexer": "keys that an indexer chooses for each query (sparse attention)",
+    "key_is_value": "values that are keys",
+    "router_scales": "a router that norms and scales its input",
+}
+"""Entries of blocks of which Megatron-LM's releases here know nothing, and their meaning."""
+
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 
 
@@ -161,10 +170,14 @@ def _require_gpt(layer: Layer) -> None:
         raise SpecError("model.norm", f"is {layer.norm}; Megatron-LM has {' and '.join(NORMS.values())}.")
     if isinstance(attention, Attention) and attention.qk_norm == "full":
         raise SpecError("model.qk_norm", "is over all heads; Megatron-LM's --qk-layernorm is per head.")
-    if isinstance(attention, Attention) and attention.chunk is not None:
-        raise SpecError("model.chunk", f"is {attention.chunk}; Megatron-LM's attention has windows, no chunks.")
-    if isinstance(attention, LatentAttention) and attention.indexer is not None:
-        raise SpecError("model.indexer", "chooses the keys of each query (DSA), for which exports write no options.")
+    for block in layer.blocks:
+        for name, what in WITHOUT_OPTIONS.items():
+            if getattr(block, name, None):
+                raise SpecError(f"model.{name}", f"means {what}, for which exports write no options.")
+    if isinstance(attention, Attention) and attention.v_head_dim is not None:
+        raise SpecError(
+            "model.v_head_dim", f"is {attention.v_head_dim}; Megatron-LM has it with latent attention alone."
+        )
     if isinstance(attention, LatentAttention) and attention.bias:
         raise SpecError("model.bias", "latent attention has biases, which Megatron-LM's has not.")
 

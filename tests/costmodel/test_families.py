@@ -82,7 +82,7 @@ def test_mimo_v2_doubles_key_heads_in_windows():
 
 
 def test_step_has_other_query_heads_in_windows():
-    """The maker's own file says 96 (``attention_other_setting``); MTP layers are dense, of the kinds behind the last."""
+    """The maker says 96 (``attention_other_setting``); MTP layers are dense, of the kinds behind the last one."""
     kinds = ["full_attention", "sliding_attention"]
     listed = [*kinds, *kinds, "sliding_attention"]
     changes = {"num_hidden_layers": 4, "num_nextn_predict_layers": 1, "moe_layers_enum": "1,3"}

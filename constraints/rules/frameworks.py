@@ -161,14 +161,15 @@ def experts_need_sequence_parallelism(model: Model, *, tp: Ints, sequence_parall
 
 def gated_delta_layers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
     """
-    A model with gated delta layers has no context parallelism (cp is 1).
+    A model with gated delta layers (KDA among them) has no context parallelism (cp is 1).
 
     References
     ----------
-    Megatron-LM, megatron/core/transformer/transformer_config.py:983.
+    Megatron-LM, megatron/core/transformer/transformer_config.py:983; Megatron-Bridge,
+    src/megatron/bridge/models/kimi/kimi_k3_layers.py.
     """
     attentions = [kind.attention for kind in model.kinds]
-    return implies(any(isinstance(a, LinearAttention) and a.variant == "gated_delta" for a in attentions), cp == 1)
+    return implies(any(isinstance(a, LinearAttention) and a.variant != "lightning" for a in attentions), cp == 1)
 
 
 def chosen_keys_exclude_cp(model: Model, *, cp: Ints) -> Holds:

@@ -177,6 +177,8 @@ class Attention:
         Tokens of a chunk outside of which queries do not attend (Llama 4); None attends across.
     rotary
         True if queries and keys are rotated by their position (RoPE).
+    indexer
+        Choice of each query's keys (MiniMax-M3); None: it reads all that window and chunk allow.
     """
 
     num_heads: Count
@@ -193,6 +195,7 @@ class Attention:
     window: Count | None = None
     chunk: Count | None = None
     rotary: bool = True
+    indexer: Indexer | None = None
 
     @property
     def value_width(self) -> int:
@@ -219,6 +222,10 @@ class LatentAttention:
         True if the down-projections and the output projection add a bias.
     indexer
         Choice of each query's keys (DSA); None: it reads all earlier ones.
+    rotary
+        True if the shared channels of keys, and those of queries, are rotated by their position.
+    output_gate
+        True if a projection as wide as the values gates the output (Kimi K3).
     """
 
     num_heads: Count
@@ -229,6 +236,8 @@ class LatentAttention:
     v_head_dim: Count
     bias: bool = False
     indexer: Indexer | None = None
+    rotary: bool = True
+    output_gate: bool = False
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -239,19 +248,23 @@ class LinearAttention:
     Parameters
     ----------
     variant
-        ``lightning`` (MiniMax-Text-01) or ``gated_delta`` (Qwen3-Next).
+        ``lightning`` (MiniMax-Text-01), ``gated_delta`` (Qwen3-Next) or ``kda`` (Kimi Linear: a decay per channel).
     num_key_heads, num_value_heads, key_head_dim, value_head_dim
         Heads and their widths (lightning: all heads alike).
     conv_kernel
         Width of the short causal convolution; 0 is none.
+    decay_rank, gate_rank
+        Rank of the projection of the decays (KDA), and of the output gate; 0: full rank.
     """
 
-    variant: Literal["lightning", "gated_delta"]
+    variant: Literal["lightning", "gated_delta", "kda"]
     num_key_heads: Count
     num_value_heads: Count
     key_head_dim: Count
     value_head_dim: Count
     conv_kernel: CountOrZero = 0
+    decay_rank: CountOrZero = 0
+    gate_rank: CountOrZero = 0
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -332,6 +345,8 @@ class Experts:
     latent_size
         Width to which tokens are projected before they are sent to the routed experts, and from which they are
         projected back afterwards (LatentMoE, Nemotron 3); None sends the hidden size.
+    latent_norm
+        True if a norm stands before the projection back (Kimi K3).
     """
 
     num_experts: Count
@@ -344,6 +359,7 @@ class Experts:
     router_scales: bool = False
     shared_gate: bool = False
     latent_size: Count | None = None
+    latent_norm: bool = False
     squared_relu: bool = False
 
 

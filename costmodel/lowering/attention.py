@@ -6,6 +6,7 @@ import numpy as np
 
 from costmodel.facts.model import Attention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
+from costmodel.lowering.indexer import indexer_operators
 from costmodel.lowering.kernels import (
     attach_torch_function,
     context_output,
@@ -28,20 +29,22 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
     """
     heads = attention.num_heads / shape.tp
     queries, keys, outputs = heads * attention.head_dim, _key_width(attention, shape), heads * attention.value_width
+    core = core_attention(
+        shape,
+        heads=heads,
+        kv_heads=kv_heads_per_device(attention, shape),
+        qk_head_dim=attention.head_dim,
+        v_head_dim=attention.value_width,
+        window=attention.indexer.num_keys if attention.indexer else attention.window,
+        chunk=attention.chunk,
+        sinks=heads if attention.sinks else 0.0,
+    )
     return (
         *_qkv(attention, shape, queries=queries, keys=keys),
         *_query_key_norm(attention, shape, queries=queries, keys=keys),
         *_rotary(attention, shape, elements=shape.tokens * (queries + keys)),
-        *core_attention(
-            shape,
-            heads=heads,
-            kv_heads=kv_heads_per_device(attention, shape),
-            qk_head_dim=attention.head_dim,
-            v_head_dim=attention.value_width,
-            window=attention.window,
-            chunk=attention.chunk,
-            sinks=heads if attention.sinks else 0.0,
-        ),
+        *indexer_operators(attention.indexer, shape, query_inputs=shape.hidden_size, core=core[0]),
+        *core,
         *_output_gate(attention, shape, elements=shape.tokens * outputs),
         *context_output(shape, width=outputs),
         output_projection(shape, inputs=outputs, bias=attention.output_bias),
@@ -50,7 +53,8 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
 
 def attention_communications(attention: Attention, shape: Shape) -> tuple[Communication, ...]:
     """Return the tensor-parallel collectives of the block, and the ring of keys and values."""
-    width = kv_heads_per_device(attention, shape) * (attention.head_dim + attention.value_width)
+    index_key = attention.indexer.head_dim if attention.indexer else 0
+    width = kv_heads_per_device(attention, shape) * (attention.head_dim + attention.value_width) + index_key
     return (*tensor_parallel_collectives(shape), ring(shape, width=width))
 
 

@@ -252,7 +252,18 @@ def _latent(experts: Experts, shape: Shape) -> tuple[tuple[Operator, ...], tuple
     up = matmul(
         "latent_up", shape, rows=rows, inputs=narrow, outputs=wide, saved_elements=rows * narrow, saved_as="experts"
     )
-    return (matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow),), (up,)
+    normed = elementwise(
+        "latent_norm",
+        shape,
+        elements=rows * narrow,
+        forward_passes=2,
+        backward_passes=3,
+        saved_elements=rows * narrow,
+        saved_as="experts",
+        parameters=narrow,
+    )
+    down = matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow)
+    return (down,), (normed, up) if experts.latent_norm else (up,)
 
 
 def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
@@ -297,7 +308,7 @@ def _scale_router_input(experts: Experts, shape: Shape, *, rows: Numbers) -> tup
         forward_passes=2,
         backward_passes=3,
         saved_elements=elements,
-        saved_as="norm",
+        saved_as="router",
         parameters=shape.hidden_size + experts.num_experts,
     )
     return (scaled,)

@@ -22,9 +22,9 @@ def indexer_operators(
     """
     Return the operators of an indexer: projections, norms, rotation, scores of all pairs, choice of the best.
 
-    Every tensor-parallel rank computes all of it. Its input is detached, so that the backward pass computes gradients
-    of weights alone. Its own loss compares the scores of the chosen keys with the mean of all heads' scores in the
-    attention core, which the backward pass computes again.
+    Every tensor-parallel rank computes all of it if the heads are summed; otherwise the heads of its own keys. Its
+    input is detached, so that the backward pass computes gradients of weights alone. Its own loss compares the scores
+    of the chosen keys with the mean of all heads' scores in the attention core, which the backward pass computes again.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def indexer_operators(
     """
     if indexer is None or indexer.is_shared:
         return ()
-    queries = indexer.num_heads * indexer.head_dim
+    queries = _heads(indexer, shape) * indexer.head_dim
     projections = {"index_query": (query_inputs, queries), "index_key": (shape.hidden_size, indexer.head_dim)}
     if indexer.sums_heads:
         projections["index_weights"] = (shape.hidden_size, indexer.num_heads)
@@ -65,7 +65,12 @@ def indexer_communications(indexer: Indexer | None, shape: Shape) -> tuple[Commu
     return (tensor_parallel("all_gather", shape, nbytes=nbytes, forward=1),)
 
 
-def _project(name: str, shape: Shape, inputs: int, outputs: int) -> Operator:
+def _heads(indexer: Indexer, shape: Shape) -> Numbers:
+    """Number of the indexer's heads on one device: all, or those of its own key heads."""
+    return indexer.num_heads if indexer.sums_heads else np.maximum(indexer.num_heads / shape.tp, 1.0)
+
+
+def _project(name: str, shape: Shape, inputs: int, outputs: Numbers) -> Operator:
     """Return a projection of a detached input, whose backward pass is the gradient of its weights."""
     linear = matmul(name, shape, rows=shape.tokens, inputs=inputs, outputs=outputs)
     return replace(linear, backward_flops=linear.flops, backward_bytes=linear.bytes)
@@ -73,7 +78,7 @@ def _project(name: str, shape: Shape, inputs: int, outputs: int) -> Operator:
 
 def _normalise(indexer: Indexer, shape: Shape) -> Operator:
     """Return norms of queries and keys (weight and bias of keys alone under DSA) and their rotation."""
-    elements = shape.tokens * (indexer.num_heads + 1) * indexer.head_dim
+    elements = shape.tokens * (_heads(indexer, shape) + 1) * indexer.head_dim
     return elementwise(
         "index_norm",
         shape,
@@ -89,7 +94,7 @@ def _normalise(indexer: Indexer, shape: Shape) -> Operator:
 
 def _score(indexer: Indexer, shape: Shape, core: Operator) -> Operator:
     """Return the scores of every pair of tokens; the backward pass works on the chosen keys, and on their targets."""
-    heads, width = indexer.num_heads, indexer.head_dim
+    heads, width = _heads(indexer, shape), indexer.head_dim
     per_pair = 2 * heads * (width + int(indexer.sums_heads))
     keys, chosen = mean_keys(shape), mean_keys(shape, indexer.num_keys)
     written = _written_scores(indexer, shape)
@@ -116,14 +121,14 @@ def _share_of_scores(core: Operator) -> float:
 
 def _written_scores(indexer: Indexer, shape: Shape) -> Numbers:
     """Number of scores that reach the device memory: of each pair, or of each query, head and block of keys."""
-    of_query = 1 if indexer.sums_heads else indexer.num_heads
+    of_query = 1 if indexer.sums_heads else _heads(indexer, shape)
     return shape.tokens * mean_keys(shape) * of_query / indexer.block_size
 
 
 def _choose(indexer: Indexer, shape: Shape) -> Operator:
     """Return the choice of the best keys: two reads of all scores, and the kept indices and scores of the chosen."""
     written = _written_scores(indexer, shape)
-    lists = 1 if indexer.sums_heads else indexer.num_heads
+    lists = 1 if indexer.sums_heads else _heads(indexer, shape)
     chosen = shape.tokens * lists * np.ceil(readable_keys(shape, indexer.num_keys) / indexer.block_size)
     moved = SCORE_BYTES * (2 * written + 2 * chosen)
     return Operator(

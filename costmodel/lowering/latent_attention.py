@@ -37,9 +37,10 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
     return (
         *_query_projections(attention, shape),
         *_key_value_projections(attention, shape),
-        _rotary(attention, shape, heads=heads + 1),
+        *_rotary(attention, shape, heads=heads + 1),
         *indexer_operators(indexer, shape, query_inputs=attention.q_lora_rank or shape.hidden_size, core=core[0]),
         *core,
+        *_gate_output(attention, shape, width=heads * attention.v_head_dim),
         *context_output(shape, width=heads * attention.v_head_dim),
         output_projection(shape, inputs=heads * attention.v_head_dim, bias=attention.bias),
     )
@@ -126,8 +127,10 @@ def _latent_norm(name: str, shape: Shape, *, rank: int) -> Operator:
     return attach_torch_function(normed, shape, "rms_norm", rows=shape.tokens / shape.sequence_shards, width=rank)
 
 
-def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Operator:
+def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> tuple[Operator, ...]:
     """Return the rotary position of the queries' heads and of the one key that they share."""
+    if not attention.rotary:
+        return ()
     width = attention.qk_rope_head_dim
     rotated = elementwise(
         "rotary",
@@ -138,7 +141,24 @@ def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Oper
         backward_passes=2,
         kernels=2,
     )
-    return attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width)
+    return (attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
+
+
+def _gate_output(attention: LatentAttention, shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
+    """Return the projection of the gate and its product with the attention's output, which keeps both."""
+    if not attention.output_gate:
+        return ()
+    elements = shape.tokens * width
+    gated = elementwise(
+        "output_gate",
+        shape,
+        elements=elements,
+        forward_passes=3,
+        backward_passes=5,
+        saved_elements=2 * elements,
+        saved_as="core_attention",
+    )
+    return matmul("gate", shape, rows=shape.tokens, inputs=shape.hidden_size, outputs=width), gated
 
 
 def _lower_up_projection(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:

@@ -196,7 +196,7 @@ CONTENTS: dict[str, Module] = {
         drops=_all_of("router", "experts", "expert_activation"),
         repeats={
             **_all_of("router", "top_k", "dispatch", "sort", "expert_up", "expert_down", "expert_bias", "combine"),
-            **_all_of("latent_down", "latent_up"),
+            **_all_of("router_norm", "latent_down", "latent_norm", "latent_up"),
         },
     ),
     "every_other_matmul": Module(

@@ -44,7 +44,10 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_heads": ("num_attention_heads", "n_head"),
     "num_kv_heads": ("num_key_value_heads", "num_kv_heads", "num_attention_groups"),
     "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts"),
-    "top_k": ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "moe_top_k", "top_k_experts"),
+    "top_k": (
+        "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k",
+        "top_k_experts",
+    ),
     "num_shared": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
     "shared_ffn_hidden_size": (
         "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
@@ -419,6 +422,7 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "internlm3": _LARGER_EPSILON,
     "jais2": replace(_LARGER_EPSILON, activation=SQUARED_RELU),
     "kimi_k2": _DEEPSEEK_V3,
+    "kimi_linear": replace(_LARGER_EPSILON, rotary=None, routing=_routing("sigmoid", normalizes=True, scaling=2.446)),
     "laguna": replace(
         _PLAIN,
         rotary=_rotary(500_000.0, 0.5),
@@ -448,6 +452,13 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "minicpm3": replace(_LARGER_EPSILON, initializer_range=0.1),
     "minimax": replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0), routing=_routing(normalizes=True, aux=0.001)),
     "minimax_m2": replace(_PLAIN, rotary=_rotary(5_000_000.0), routing=_routing("sigmoid", normalizes=True, aux=0.001)),
+    "minimax_m3_vl_text": replace(
+        _PLAIN,
+        activation_limit=7.0,
+        rotary=_rotary(5_000_000.0),
+        norm_weights_from_one=True,
+        routing=_routing("sigmoid", normalizes=True, aux=0.001, scaling=2.0),
+    ),
     "ministral3": replace(
         _LARGER_EPSILON,
         rotary=Rotary(

@@ -58,7 +58,9 @@ class Family:
     latent
         Multi-head latent attention instead of query, key and value heads.
     indexer
-        True if an indexer chooses the keys of each query (DSA).
+        Choice of an indexer for each query: ``keys`` (DSA) or ``blocks`` of them (MiniMax-M3).
+    ignores
+        Keys that say of how the model is served what others say of its training.
     linear
         Linear attention behind ``linear_attention`` in ``layer_types``; None: not allowed.
     experts
@@ -143,8 +145,9 @@ class Family:
     """
 
     latent: bool = False
-    indexer: bool = False
-    linear: Literal["lightning", "gated_delta", "mamba"] | None = None
+    indexer: Literal["none", "keys", "blocks"] = "none"
+    ignores: tuple[str, ...] = ()
+    linear: Literal["lightning", "gated_delta", "kda", "mamba"] | None = None
     experts: bool = False
     tied: bool = False
     gated: bool = True
@@ -319,7 +322,7 @@ ALIBI = "positions as biases of scores (ALiBi)"
 _DEEPSEEK_V3 = Family(
     latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=3
 )  # fmt: skip
-_DEEPSEEK_V32 = replace(_DEEPSEEK_V3, indexer=True, reads=("index_head_dim", "index_n_heads", "index_topk"))
+_DEEPSEEK_V32 = replace(_DEEPSEEK_V3, indexer="keys", reads=("index_head_dim", "index_n_heads", "index_topk"))
 _GEMMA_2 = Family(
     tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
     period=Period("sliding_attention", "", 2),
@@ -483,6 +486,9 @@ FAMILIES: dict[str, Family] = {
         output_bias=Switch("attention_bias", True), mlp_bias=Switch("mlp_bias", True), multi_head=True,
     ),
     "kimi_k2": _DEEPSEEK_V3,
+    "kimi_linear": Family(
+        latent=True, linear="kda", experts=True, rotary=False, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1
+    ),
     "laguna": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_gate=True,
         head_dim=128, shared_width="shared_expert_intermediate_size", first_dense=1, window=512,
@@ -518,6 +524,12 @@ FAMILIES: dict[str, Family] = {
     "minimax_m2": Family(
         experts=True, qk_norm="full", qk_norm_switch=Switch("use_qk_norm", True), head_dim=128,
         expert_width="intermediate_size",
+    ),
+    "minimax_m3_vl_text": Family(
+        experts=True, qk_norm_switch=ON, head_dim=128, indexer="blocks", expert_width="intermediate_size",
+        dense_width="dense_intermediate_size", shared_width="shared_intermediate_size", ignores=("num_mtp_modules",),
+        reads=("index_head_dim", "index_n_heads"),
+        plain={"attention_output_gate": (False, "a gate behind the attention")},
     ),
     "ministral3": Family(head_dim=128, refined=_ministral3),
     "mistral": Family(window=4096),
@@ -615,6 +627,7 @@ FAMILIES: dict[str, Family] = {
 REFUSED: dict[str, str] = {
     "add_cross_attention": "cross-attention",
     "attention_chunk_size": "chunked attention",
+    "attn_res_block_size": "attention residuals",
     "cla_share_factor": "keys and values shared across layers",
     "compress_ratios": "compressed sparse attention",
     "hc_mult": "hyper-connections",
@@ -651,6 +664,8 @@ TEXT_PARTS: dict[str, str] = {
     "glm4v_text": "glm4",
     "granite_docling_text": "granite",
     "llama4": "llama4_text",
+    "minimax_m3": "minimax_m3_vl_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen2_5_omni_text": "qwen2",
     "qwen2_5_vl": "qwen2",
@@ -737,15 +752,11 @@ UNMODELLED: dict[str, str] = {
     "hy_v4": "sparse attention with an indexer (DSA) and hyper-connections",
     "hy_v4_vl_text": "sparse attention with an indexer (DSA) and hyper-connections",
     "jamba": "Mamba blocks of the first generation",
-    "kimi_k3": "linear attention with a gate of low rank (KDA)",
-    "kimi_linear": "linear attention with a gate of low rank (KDA)",
+    "kimi_k3": "attention residuals",
     "lfm2": "short convolutions instead of attention",
     "lfm2_moe": "short convolutions instead of attention",
     "longcat_flash": "experts without computation, and two attentions per layer",
     "mamba": "Mamba blocks of the first generation",
-    "minimax_m3": "attention to blocks of keys that an indexer chooses",
-    "minimax_m3_vl": "attention to blocks of keys that an indexer chooses",
-    "minimax_m3_vl_text": "attention to blocks of keys that an indexer chooses",
     "mistral_large4_text": "sparse attention with an indexer (DSA)",
     "recurrent_gemma": "recurrent blocks (RG-LRU)",
     "rwkv": "recurrent blocks (RWKV)",

@@ -103,6 +103,7 @@ def model_from_config(
     config = _text_config(mapping, where)
     refuse_infinite_sizes(config)
     family_name, family = _family(config)
+    config = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
     _refuse_unmodelled(config, family_name, family)
     layers = _layers(config, family)
     positions = family.learned_positions
@@ -283,8 +284,9 @@ def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
 def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -> tuple[str, ...]:
     """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
-    if family.indexer:
-        return _indexed_kinds(config, num_layers=num_layers)
+    if family.indexer != "none":
+        indexed = _indexed_kinds if family.indexer == "keys" else _block_kinds
+        return indexed(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
     listed = config.words(
@@ -298,6 +300,8 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     if family.chunk:
         chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
         return tuple(chunked if rotates else "full_attention" for rotates in rotary)
+    if family.linear == "kda" and (named := _kda_kinds(config, num_layers=num_layers)) is not None:
+        return named
     for key, meanings in NUMBERED_KINDS.items():
         known = {number: kind for number, kind in meanings.items() if kind in (*ROTATED, *others)}
         if (numbered := config.numbered(key, known, length=num_layers)) is not None:
@@ -328,6 +332,53 @@ def _indexed_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     if listed[0] == "shared":
         raise config.error("indexer_types.0", "is shared, but no earlier layer has an indexer.")
     return tuple(INDEXED if one == "full" else SHARED_INDEX for one in listed)
+
+
+def _block_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
+    """Return the layers whose blocks of keys an indexer chooses, and those that read all keys (MiniMax-M3)."""
+    names = {"full_attention": "full_attention", "minimax_m3_sparse": INDEXED}
+    if (listed := config.words("layer_types", tuple(names), length=num_layers)) is not None:
+        return tuple(names[kind] for kind in listed)
+    own, kinds = _block_config(config), {0: "full_attention", 1: INDEXED}
+    numbered = own.numbered("sparse_attention_freq", kinds, length=num_layers) if own else None
+    return ("full_attention",) * num_layers if numbered is None else numbered
+
+
+def _block_config(config: Config) -> Config | None:
+    """Return the mapping of block-sparse attention; None if there is none."""
+    own = config.mapping.get("sparse_attention_config")
+    if own is not None and not isinstance(own, Mapping):
+        raise config.error("sparse_attention_config", f"expected a mapping, got {shown(own)}.")
+    return None if own is None else Config(own, f"{config.where}.sparse_attention_config")
+
+
+BLOCK_KEYS = {
+    "index_n_heads": "sparse_num_index_heads",
+    "index_head_dim": "sparse_index_dim",
+    "index_block_size": "sparse_block_size",
+    "index_topk_blocks": "sparse_topk_blocks",
+}
+"""Keys of block-sparse attention that transformers writes, and those of the maker's mapping."""
+
+
+def _read_block_indexer(config: Config, *, num_kv_heads: int) -> Indexer:
+    """Read MiniMax's indexer, each of whose heads chooses blocks for the queries of one key head."""
+    own = _block_config(config)
+    said = [
+        (own, key) if own is not None and config.mapping.get(usual) is None else (config, usual)
+        for usual, key in BLOCK_KEYS.items()
+    ]
+    num_heads, head_dim, block_size, num_blocks = (holder.integer(key, at_least=1) for holder, key in said)
+    if num_heads != num_kv_heads:
+        holder, key = said[0]
+        raise holder.error(key, f"must be the {num_kv_heads} key heads, one for each, got {num_heads}.")
+    return Indexer(
+        num_heads=num_heads,
+        head_dim=head_dim,
+        num_keys=num_blocks * block_size,
+        block_size=block_size,
+        sums_heads=False,
+    )
 
 
 def _window(config: Config, family: Family) -> int | None:
@@ -452,9 +503,10 @@ def _attention(
     if family.latent:
         return _latent_attention(config, family, kind=kind)
     num_heads = config.count("num_heads")
+    num_kv_heads = _num_kv_heads(config, family, num_heads=num_heads)
     return Attention(
         num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(config, family, num_heads=num_heads),
+        num_kv_heads=num_kv_heads,
         head_dim=_head_dim(config, family, num_heads=num_heads),
         qkv_bias=config.flag(family.qkv_bias),
         output_bias=config.flag(family.output_bias),
@@ -467,6 +519,7 @@ def _attention(
         window=_require_window(config, family) if kind == "sliding_attention" else None,
         chunk=_require_chunk(config, family) if kind == "chunked_attention" else None,
         rotary=rotary,
+        indexer=_read_block_indexer(config, num_kv_heads=num_kv_heads) if kind == INDEXED else None,
     )
 
 
@@ -535,7 +588,10 @@ def _latent_attention(config: Config, family: Family, *, kind: str) -> LatentAtt
         qk_rope_head_dim=rotated,
         v_head_dim=config.integer("v_head_dim", at_least=1),
         bias=config.flag(family.qkv_bias),
-        indexer=_read_indexer(config, rotated=rotated, is_shared=kind == SHARED_INDEX) if family.indexer else None,
+        indexer=_read_indexer(config, rotated=rotated, is_shared=kind == SHARED_INDEX)
+        if family.indexer != "none"
+        else None,
+        rotary=family.rotary,
     )
 
 
@@ -580,9 +636,51 @@ def _mamba(config: Config, family: Family) -> Mamba:
     )
 
 
+def _read_kda(config: Config, family: Family) -> LinearAttention:
+    own = _kda_config(config)
+    sizes = own or config
+    keys = ("num_heads", "head_dim", "short_conv_kernel_size") if own else KDA_KEYS
+    num_heads, head_dim, kernel = (sizes.integer(key, at_least=1) for key in keys)
+    has_full_gate = own is not None and own.flag(Switch("use_full_rank_gate", False))
+    return LinearAttention(
+        variant="kda",
+        num_key_heads=num_heads,
+        num_value_heads=num_heads,
+        key_head_dim=head_dim,
+        value_head_dim=head_dim,
+        conv_kernel=kernel,
+        decay_rank=head_dim,
+        gate_rank=0 if has_full_gate else head_dim,
+    )
+
+
+KDA_KEYS = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+"""Keys of KDA's sizes that transformers writes; the maker writes a mapping, ``linear_attn_config``."""
+
+
+def _kda_config(config: Config) -> Config | None:
+    """Return the mapping of KDA's sizes and layers; None if there is none."""
+    own = config.mapping.get("linear_attn_config")
+    if own is not None and not isinstance(own, Mapping):
+        raise config.error("linear_attn_config", f"expected a mapping, got {shown(own)}.")
+    return None if own is None else Config(own, f"{config.where}.linear_attn_config")
+
+
+def _kda_kinds(config: Config, *, num_layers: int) -> tuple[str, ...] | None:
+    """Return the kinds of attention from two lists that count layers from one; None without them."""
+    own = _kda_config(config)
+    if own is None or own.items("full_attn_layers") is None or own.items("kda_layers") is None:
+        return None
+    full, linear = (_layer_numbers(own, key) for key in ("full_attn_layers", "kda_layers"))
+    if sorted([*full, *linear]) != list(range(1, num_layers + 1)):
+        raise own.error("kda_layers", f"and 'full_attn_layers' must name each of the layers 1 to {num_layers} once.")
+    return tuple("full_attention" if number in full else "linear_attention" for number in range(1, num_layers + 1))
+
+
 LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] = {
     "lightning": _lightning,
     "gated_delta": _read_gated_delta,
+    "kda": _read_kda,
     "mamba": _mamba,
 }
 """Reader of each variant of linear attention."""

@@ -154,7 +154,7 @@ def _rotaries(
     config: Config, default: Numerics, kinds: Iterable[Layer], attention: Attention | None
 ) -> tuple[Rotary | None, Rotary | None]:
     mixers = [kind.attention for kind in kinds]
-    rotates = any(isinstance(one, LatentAttention) or (isinstance(one, Attention) and one.rotary) for one in mixers)
+    rotates = any(isinstance(one, Attention | LatentAttention) and one.rotary for one in mixers)
     if not rotates:
         return None, None
     has_windows = any(isinstance(one, Attention) and one.window is not None for one in mixers)

@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from costmodel.facts.model import Experts
+from costmodel.facts.model import Experts, LatentAttention
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
@@ -117,6 +117,26 @@ def test_wrong_layers_of_several_widths_are_refused(name: str, changes: dict[str
     """By the key and its value."""
     with pytest.raises(SpecError, match=message):
         of_family(name, **changes)
+
+
+def test_kimi_linear_counts_layers_from_one():
+    """The maker's lists of 20 KDA and 7 full layers; sizes in a mapping of their own."""
+    full, number = [4, 8, 12, 16, 20, 24, 27], 27
+    own = {
+        "full_attn_layers": full,
+        "kda_layers": [n for n in range(1, number + 1) if n not in full],
+        "num_heads": 32,
+        "head_dim": 128,
+        "short_conv_kernel_size": 4,
+    }
+    keys = ("layer_types", "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+    model = of_family("kimi-linear-48b-a3b", linear_attn_config=own, **dict.fromkeys(keys))
+
+    assert [n for n, layer in enumerate(model.layers, 1) if isinstance(layer.attention, LatentAttention)] == full
+    assert model.layers[0] == of_family("kimi-linear-48b-a3b").layers[0]
+    assert not model.layers[3].attention.rotary
+    with pytest.raises(SpecError, match="kda_layers: and 'full_attn_layers' must name each of the layers 1 to 27 once"):
+        of_family("kimi-linear-48b-a3b", linear_attn_config={**own, "kda_layers": [1]}, layer_types=None)
 
 
 def test_chunks_count_their_own_scores_only():

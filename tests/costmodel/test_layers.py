@@ -30,6 +30,7 @@ LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_head
 GATED_DELTA = LinearAttention(
     variant="gated_delta", num_key_heads=2, num_value_heads=4, key_head_dim=8, value_head_dim=8, conv_kernel=4
 )
+KDA = replace(GATED_DELTA, variant="kda", num_key_heads=4, decay_rank=6, gate_rank=6)
 EVERYTHING_ON = Attention(
     num_heads=4, num_kv_heads=2, head_dim=8, qkv_bias=True, output_bias=True, qk_norm="full", output_gate=True,
     sinks=True, window=4,
@@ -54,6 +55,8 @@ LAYERS = {
     "indexed": replace(LATENT, attention=replace(LATENT.attention, indexer=INDEXER)),
     "lightning": Layer(attention=LIGHTNING, feed_forward=SHARED),
     "gated-delta": Layer(attention=GATED_DELTA, feed_forward=SHARED, norm="layer"),
+    "kda": Layer(attention=KDA, feed_forward=replace(SHARED, latent_size=8, latent_norm=True)),
+    "gated-latent": replace(LATENT, attention=replace(LATENT.attention, rotary=False, output_gate=True)),
     "everything": Layer(attention=EVERYTHING_ON, feed_forward=Mlp(ffn_hidden_size=48, gated=False), num_norms=4),
     "two-widths": Layer(attention=TWO_WIDTHS, feed_forward=replace(SHARED, router_scales=True)),
     "mamba": Layer(attention=MAMBA, feed_forward=None, num_norms=1),
@@ -149,6 +152,34 @@ def test_a_router_may_scale_its_input():
     found = operator(LAYERS["two-widths"], a_shape(), "router_norm")
 
     assert (found.parameters, found.saved_bytes) == (32 + 4, 2 * 16 * 32)
+
+
+def test_a_decay_per_channel_has_a_low_rank():
+    """
+    4 heads of 8 on 2 ranks, 16 channels each: queries, keys and values 48, the step 2, decays and gate by way of 6.
+
+    The first halves, 32 x 6, are whole on each rank; decays have a bias per channel and a number per head. Kept are
+    queries, keys, values and decays (in 32 bits) before and after the convolution, and both latents of 6.
+    """
+    shape, layer = a_shape(tp=2), LAYERS["kda"]
+    names = ("qkv", "decay", "decays_down", "decays_up", "gate_down", "gate_up", "convolution")
+    weights = [operator(layer, shape, name).parameters for name in names]
+
+    assert weights == [32 * 48, 32 * 2, 32 * 6, 6 * 16 + 16 + 2, 32 * 6, 6 * 16, 4 * 48]
+    assert saved(layer, shape)["qkv"] == 2 * 2 * 16 * (48 + 2 * 16)
+    assert saved(layer, shape)["latent"] == 2 * 2 * 16 * 6
+    full = replace(layer, attention=replace(KDA, gate_rank=0))
+    assert operator(full, shape, "qkv").parameters == 32 * 64
+
+
+def test_a_gate_behind_latent_attention_and_a_norm_of_the_latent():
+    """Kimi K3: 32 x 4 heads of 8; without rotation. The experts' results of 8 channels are normed."""
+    names = {one.name for one in layer_operators(LAYERS["gated-latent"], a_shape())}
+
+    assert operator(LAYERS["gated-latent"], a_shape(), "gate").parameters == 32 * 32
+    assert "rotary" not in names
+    assert saved(LAYERS["gated-latent"], a_shape())["core_attention"] == 2 * 2 * 16 * 32
+    assert operator(LAYERS["kda"], a_shape(), "latent_norm").parameters == 8
 
 
 def test_more_ranks_than_kv_heads_replicate_them():

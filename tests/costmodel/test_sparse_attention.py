@@ -13,7 +13,7 @@ from costmodel.facts.model import Indexer, Layer, Model
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.parameters import layer_parameters
-from tests.builders import a_latent_model, a_shape
+from tests.builders import a_latent_model, a_model, a_shape
 from tests.costmodel.test_layers import INDEXER, calls, operator, saved
 
 FAMILIES = read("families.yaml")
@@ -114,3 +114,67 @@ def test_wrong_indexers_are_refused(changes: dict[str, Any], message: str):
     """By the key and its value."""
     with pytest.raises(SpecError, match=message):
         of_family("deepseek-v3.2", **changes)
+
+
+MAKERS = {
+    "sparse_attention_freq": [0, 0, 0, *[1] * 57],
+    "sparse_num_index_heads": 4,
+    "sparse_index_dim": 128,
+    "sparse_block_size": 128,
+    "sparse_topk_blocks": 16,
+}
+"""MiniMax's own spelling of its block-sparse attention."""
+
+OWN_KEYS = ("index_n_heads", "index_head_dim", "index_block_size", "index_topk_blocks", "layer_types")
+
+
+def test_blocks_are_chosen_by_a_head_for_each_key_head():
+    """16 blocks of 128 keys in 57 of 60 layers; the maker's mapping says the same, and counts MTP's layers once."""
+    model = of_family("minimax-m3")
+    spelled = of_family(
+        "minimax-m3",
+        **dict.fromkeys(OWN_KEYS),
+        sparse_attention_config=MAKERS,
+        mlp_layer_types=None,
+        moe_layer_freq=MAKERS["sparse_attention_freq"],
+        num_mtp_modules=7,
+        num_nextn_predict_layers=1,
+    )
+
+    assert model.layers[3].attention.indexer == Indexer(
+        num_heads=4, head_dim=128, num_keys=2048, block_size=128, sums_heads=False
+    )
+    assert (model.layers[2].attention.indexer, len(spelled.mtp_layers)) == (None, 1)
+    assert spelled.layers == model.layers
+
+
+def test_tensor_parallel_ranks_choose_blocks_for_their_own_keys():
+    """
+    2 of 4 index heads of 4 on each of 2 ranks: queries 32 x 8, scores 2 x 2 x 4 of 8 keys for 16 tokens.
+
+    Of each 2 keys one score is written, and of each head 2 blocks of 2 keys are kept: 16 x 2 x 2 indices and scores.
+    """
+    blocks = Indexer(num_heads=4, head_dim=4, num_keys=4, block_size=2, sums_heads=False)
+    layer = a_model(num_kv_heads=4).layers[0]
+    layer, shape = replace(layer, attention=replace(layer.attention, indexer=blocks)), a_shape(tp=2)
+    scores = operator(layer, shape, "index_scores")
+
+    assert operator(layer, shape, "index_query").parameters == 32 * 8
+    assert scores.flops == 16 * 8 * 2 * 2 * 4
+    assert scores.bytes == 2 * 16 * (2 + 1) * 4 + 4 * 16 * 8 * 2 / 2
+    assert operator(layer, shape, "index_top_k").saved_bytes == 2 * 4 * 16 * 2 * 2
+    assert calls(layer, a_shape(cp=2), "cp") == {"ring": (1, 2, 2 * 8 * (2 * 4 * 8 + 4))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"index_n_heads": 8}, "index_n_heads: must be the 4 key heads, one for each, got 8"),
+        ({"layer_types": ["minimax_m3_sparse"]}, "layer_types: has 1 entries, the model 60 layers"),
+        ({"sparse_attention_config": [1], "index_n_heads": None}, "sparse_attention_config: expected a mapping"),
+    ],
+)
+def test_wrong_blocks_are_refused(changes: dict[str, Any], message: str):
+    """By the key and its value."""
+    with pytest.raises(SpecError, match=message):
+        of_family("minimax-m3", **changes)

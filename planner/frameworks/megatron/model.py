@@ -32,6 +32,7 @@ WITHOUT_OPTIONS = {
     "head_gate": "a gate per head behind the attention",
     "indexer": "keys that an indexer chooses for each query (sparse attention)",
     "key_is_value": "values that are keys",
+    "latent_norm": "a norm of the experts' latent",
     "router_scales": "a router that norms and scales its input",
 }
 """Entries of blocks of which Megatron-LM's releases here know nothing, and their meaning."""
@@ -178,6 +179,9 @@ def _require_gpt(layer: Layer) -> None:
         raise SpecError(
             "model.v_head_dim", f"is {attention.v_head_dim}; Megatron-LM has it with latent attention alone."
         )
+    if isinstance(attention, LatentAttention) and (attention.output_gate or not attention.rotary):
+        what = "is gated" if attention.output_gate else "does not rotate"
+        raise SpecError("model.layers", f"latent attention {what}, which Megatron-LM's options do not say.")
     if isinstance(attention, LatentAttention) and attention.bias:
         raise SpecError("model.bias", "latent attention has biases, which Megatron-LM's has not.")
 

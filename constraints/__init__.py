@@ -55,6 +55,7 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     divisibility.shared_expert_widths_split_over_tp,
     divisibility.expert_widths_split_over_etp,
     divisibility.sequence_splits_over_cp,
+    divisibility.entries_split_over_cp,
     divisibility.sequence_splits_over_tp,
     experts.experts_split_over_ep,
     experts.expert_degrees_need_experts,

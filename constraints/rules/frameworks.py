@@ -12,7 +12,7 @@ import numpy as np
 from constraints.rule import Flags, Holds, Ints, every, implies
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import has_values, lists
-from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mlp, Model
+from costmodel.facts.model import Attention, CompressedAttention, Experts, LatentAttention, LinearAttention, Mlp, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.layer import recomputes
 from costmodel.strategy import (
@@ -42,7 +42,7 @@ def recomputable_modules(model: Model) -> tuple[str, ...]:
     """Modules of a model that Megatron-LM can recompute alone."""
     blocks = {type(block) for kind in model.kinds for block in kind.blocks}
     of_experts = dict.fromkeys(("shared_experts", "expert_activation", "experts"), Experts in blocks)
-    has = {"qkv": LatentAttention in blocks, "mlp": Mlp in blocks, **of_experts}
+    has = {"qkv": bool({LatentAttention, CompressedAttention} & blocks), "mlp": Mlp in blocks, **of_experts}
     return tuple(name for name in MEGATRON_MODULES if has.get(name, True))
 
 

@@ -65,7 +65,7 @@ class Routing:
         Width of the noise that multiplies tokens.
     """
 
-    score_function: Literal["softmax", "sigmoid"] | None = None
+    score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"] | None = None
     normalizes: bool | None = None
     expert_bias: bool | None = None
     num_groups: Count | None = None
@@ -140,6 +140,8 @@ class Indexer:
         chooses for a group of query heads (MiniMax-M3).
     is_shared
         True if the layer reads the choice of an earlier layer, and has no indexer of its own (GLM-5.2).
+    ratio
+        Tokens that each of its keys stands for (DeepSeek-V4, which compresses them).
     """
 
     num_heads: Count
@@ -148,6 +150,7 @@ class Indexer:
     block_size: Count = 1
     sums_heads: bool = True
     is_shared: bool = False
+    ratio: Count = 1
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -238,6 +241,41 @@ class LatentAttention:
     indexer: Indexer | None = None
     rotary: bool = True
     output_gate: bool = False
+
+
+@strict_record(frozen=True, kw_only=True, slots=True)
+class CompressedAttention:
+    """
+    Attention to a window and to compressed entries of all earlier tokens, with one key head (DeepSeek-V4).
+
+    Parameters
+    ----------
+    num_heads, head_dim, rotary_dim
+        Query heads; width of each, and of the one key that is the value, too; rotated channels of it.
+    q_lora_rank
+        Rank of the query's down-projection.
+    num_groups, output_rank
+        Groups of heads that the output projects by themselves, and the rank of each.
+    window
+        Sliding window in tokens.
+    ratio
+        Tokens that each entry stands for; 0: there are no entries.
+    num_series
+        Series of entries from which one is summed (CSA: 2, of which one begins a window earlier).
+    indexer
+        Choice of the entries of each query (CSA); None: it reads all earlier ones (HCA).
+    """
+
+    num_heads: Count
+    head_dim: Count
+    rotary_dim: CountOrZero
+    q_lora_rank: Count
+    num_groups: Count
+    output_rank: Count
+    window: Count
+    ratio: CountOrZero = 0
+    num_series: Count = 1
+    indexer: Indexer | None = None
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -345,6 +383,8 @@ class Experts:
     latent_size
         Width to which tokens are projected before they are sent to the routed experts, and from which they are
         projected back afterwards (LatentMoE, Nemotron 3); None sends the hidden size.
+    fixed_choice
+        True if a fixed table chooses the experts of each token, and the router weights them only (DeepSeek-V4).
     latent_norm
         True if a norm stands before the projection back (Kimi K3).
     """
@@ -360,10 +400,11 @@ class Experts:
     shared_gate: bool = False
     latent_size: Count | None = None
     latent_norm: bool = False
+    fixed_choice: bool = False
     squared_relu: bool = False
 
 
-Mixer: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba
+Mixer: TypeAlias = Attention | LatentAttention | CompressedAttention | LinearAttention | Mamba
 
 """Block that mixes information between tokens."""
 
@@ -383,6 +424,8 @@ class Layer:
         ``rms``: one weight per channel; ``layer``: weight and bias; ``none``: no parameters counted.
     parallel_blocks
         True if both blocks read the same input and are summed before tensor-parallel ranks are (GPT-J, GPT-NeoX).
+    streams
+        Streams of the residual, which hyper-connections mix around each block (DeepSeek-V4: 4).
     """
 
     attention: Mixer | None
@@ -390,6 +433,7 @@ class Layer:
     num_norms: CountOrZero = 2
     norm: Literal["rms", "layer", "none"] = "rms"
     parallel_blocks: bool = False
+    streams: Count = 1
 
     @property
     def blocks(self) -> tuple[Mixer | Mlp | Experts, ...]:
@@ -473,6 +517,11 @@ class Model:
         """True if some layer has experts that every token passes."""
         blocks = (kind.feed_forward for kind in self.kinds)
         return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+
+    @property
+    def streams(self) -> int:
+        """Streams of the residual between its layers."""
+        return max(kind.streams for kind in self.kinds)
 
     @property
     def indexers(self) -> tuple[Indexer, ...]:

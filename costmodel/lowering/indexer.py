@@ -8,12 +8,15 @@ import numpy as np
 
 from costmodel.facts.model import Indexer
 from costmodel.lowering.collectives import tensor_parallel
-from costmodel.lowering.kernels import elementwise, matmul, mean_keys, readable_keys
+from costmodel.lowering.kernels import elementwise, matmul, mean_entries
 from costmodel.lowering.shape import Shape
 from costmodel.timing.work import Communication, MatmulSize, Numbers, Operator
 
 SCORE_BYTES = 4
 """Bytes of a score and of the index of a chosen key: kernels write both in 32 bits."""
+
+COMPRESSED_KEYS = 4
+"""Projections that compressed keys come from: two series of keys and of their gates (DeepSeek-V4)."""
 
 
 def indexer_operators(
@@ -46,7 +49,8 @@ def indexer_operators(
     if indexer is None or indexer.is_shared:
         return ()
     queries = _heads(indexer, shape) * indexer.head_dim
-    projections = {"index_query": (query_inputs, queries), "index_key": (shape.hidden_size, indexer.head_dim)}
+    key = indexer.head_dim * (1 if indexer.ratio == 1 else COMPRESSED_KEYS)
+    projections = {"index_query": (query_inputs, queries), "index_key": (shape.hidden_size, key)}
     if indexer.sums_heads:
         projections["index_weights"] = (shape.hidden_size, indexer.num_heads)
     return (
@@ -77,7 +81,11 @@ def _project(name: str, shape: Shape, inputs: int, outputs: Numbers) -> Operator
 
 
 def _normalise(indexer: Indexer, shape: Shape) -> Operator:
-    """Return norms of queries and keys (weight and bias of keys alone under DSA) and their rotation."""
+    """
+    Return norms of queries and keys (weight and bias of keys alone under DSA), their rotation and compression.
+
+    Compressed keys have a norm's weight, and a bias of each position for the gates of both series.
+    """
     elements = shape.tokens * (_heads(indexer, shape) + 1) * indexer.head_dim
     return elementwise(
         "index_norm",
@@ -88,7 +96,7 @@ def _normalise(indexer: Indexer, shape: Shape) -> Operator:
         kernels=4,
         saved_elements=2 * elements,
         saved_as="index",
-        parameters=2 * indexer.head_dim,
+        parameters=indexer.head_dim * (2 if indexer.ratio == 1 else 1 + 2 * indexer.ratio),
     )
 
 
@@ -96,10 +104,10 @@ def _score(indexer: Indexer, shape: Shape, core: Operator) -> Operator:
     """Return the scores of every pair of tokens; the backward pass works on the chosen keys, and on their targets."""
     heads, width = _heads(indexer, shape), indexer.head_dim
     per_pair = 2 * heads * (width + int(indexer.sums_heads))
-    keys, chosen = mean_keys(shape), mean_keys(shape, indexer.num_keys)
+    keys, chosen = mean_entries(shape, indexer.ratio), mean_entries(shape, indexer.ratio, indexer.num_keys)
     written = _written_scores(indexer, shape)
     targets = core.flops * _share_of_scores(core)
-    nbytes = shape.activation_bytes * shape.tokens * (heads + shape.cp) * width
+    nbytes = shape.activation_bytes * shape.tokens * (heads + shape.cp / indexer.ratio) * width
     return Operator(
         name="index_scores",
         kind="batched_matmul",
@@ -122,14 +130,15 @@ def _share_of_scores(core: Operator) -> float:
 def _written_scores(indexer: Indexer, shape: Shape) -> Numbers:
     """Number of scores that reach the device memory: of each pair, or of each query, head and block of keys."""
     of_query = 1 if indexer.sums_heads else _heads(indexer, shape)
-    return shape.tokens * mean_keys(shape) * of_query / indexer.block_size
+    return shape.tokens * mean_entries(shape, indexer.ratio) * of_query / indexer.block_size
 
 
 def _choose(indexer: Indexer, shape: Shape) -> Operator:
     """Return the choice of the best keys: two reads of all scores, and the kept indices and scores of the chosen."""
     written = _written_scores(indexer, shape)
     lists = 1 if indexer.sums_heads else _heads(indexer, shape)
-    chosen = shape.tokens * lists * np.ceil(readable_keys(shape, indexer.num_keys) / indexer.block_size)
+    keys = min(indexer.num_keys, shape.sequence_length // indexer.ratio)
+    chosen = shape.tokens * lists * np.ceil(keys / indexer.block_size)
     moved = SCORE_BYTES * (2 * written + 2 * chosen)
     return Operator(
         name="index_top_k",

@@ -354,6 +354,12 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "deepseek_v2": replace(_PLAIN, routing=_routing(normalizes=False)),
     "deepseek_v3": _DEEPSEEK_V3,
     "deepseek_v32": _DEEPSEEK_V3,
+    "deepseek_v4": replace(
+        _PLAIN,
+        activation_limit=10.0,
+        rotary=None,
+        routing=replace(_routing("sigmoid", normalizes=True, aux=0.001, scaling=1.5), score_function="sqrtsoftplus"),
+    ),
     "dots1": replace(_PLAIN, routing=_routing("sigmoid", normalizes=False)),
     "ernie4_5": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0)),
     "ernie4_5_moe": replace(

@@ -59,6 +59,8 @@ class Family:
         Multi-head latent attention instead of query, key and value heads.
     indexer
         Choice of an indexer for each query: ``keys`` (DSA) or ``blocks`` of them (MiniMax-M3).
+    compressed
+        True if attention reads a window and compressed entries, and hyper-connections mix the residual (DeepSeek-V4).
     ignores
         Keys that say of how the model is served what others say of its training.
     linear
@@ -146,6 +148,7 @@ class Family:
 
     latent: bool = False
     indexer: Literal["none", "keys", "blocks"] = "none"
+    compressed: bool = False
     ignores: tuple[str, ...] = ()
     linear: Literal["lightning", "gated_delta", "kda", "mamba"] | None = None
     experts: bool = False
@@ -405,6 +408,10 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=2),
     "deepseek_v3": _DEEPSEEK_V3,
     "deepseek_v32": _DEEPSEEK_V32,
+    "deepseek_v4": Family(
+        compressed=True, experts=True, head_dim=512, num_shared=1, rotary=False,
+        reads=("compress_ratios", "hc_mult", "index_head_dim", "index_n_heads", "index_topk"),
+    ),
     "dots1": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
         num_shared=None, window_switch=True,
@@ -743,7 +750,6 @@ UNMODELLED: dict[str, str] = {
     "axk2": "sparse attention with an indexer (DSA)",
     "bailing_hybrid": "linear attention with a decay per channel (KDA)",
     "bitnet": "norms inside the blocks, and ternary weights",
-    "deepseek_v4": "compressed sparse attention and hyper-connections",
     "diffllama": "differences of two attentions",
     "falcon_h1": "Mamba and attention side by side in a layer",
     "falcon_mamba": "Mamba blocks of the first generation",

@@ -11,12 +11,14 @@ from typing import Any, TypeAlias
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import (
     Attention,
+    CompressedAttention,
     Experts,
     Indexer,
     LatentAttention,
     Layer,
     LinearAttention,
     Mamba,
+    Mixer,
     Mlp,
     Model,
 )
@@ -230,6 +232,7 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
             num_norms=family.num_norms,
             norm=family.norm,
             parallel_blocks=config.flag(family.parallel_blocks),
+            streams=config.integer("hc_mult", at_least=1) if family.compressed else 1,
         )
         for kind, routed in zip(attentions, experts, strict=True)
     )
@@ -284,6 +287,8 @@ def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
 def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -> tuple[str, ...]:
     """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
+    if family.compressed:
+        return _compressed_kinds(config, num_layers=num_layers)[:num_layers]
     if family.indexer != "none":
         indexed = _indexed_kinds if family.indexer == "keys" else _block_kinds
         return indexed(config, num_layers=num_layers)
@@ -332,6 +337,58 @@ def _indexed_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     if listed[0] == "shared":
         raise config.error("indexer_types.0", "is shared, but no earlier layer has an indexer.")
     return tuple(INDEXED if one == "full" else SHARED_INDEX for one in listed)
+
+
+COMPRESSED = {4: "compressed_sparse_attention", 128: "heavily_compressed_attention", 0: "sliding_attention"}
+"""Kinds of DeepSeek-V4's attention by the tokens of an entry in ``compress_ratios``; the first has an indexer."""
+
+
+def _compressed_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
+    """Return the kinds of DeepSeek-V4's layers, and of those of multi-token prediction if they are listed."""
+    if (named := config.words("layer_types", tuple(COMPRESSED.values()), length=num_layers)) is not None:
+        return named
+    ratios = config.items("compress_ratios")
+    if ratios is not None:
+        return config.numbered("compress_ratios", COMPRESSED, length=max(len(ratios), num_layers)) or ()
+    sparse, heavy = COMPRESSED[4], COMPRESSED[128]
+    return tuple(sparse if index >= 2 and index % 2 else heavy for index in range(num_layers))
+
+
+def _compressed_attention(config: Config, *, kind: str) -> CompressedAttention:
+    num_heads, head_dim = config.count("num_heads"), config.integer("head_dim", at_least=1)
+    if config.count("num_kv_heads", default=1) != 1:
+        raise config.error("num_key_value_heads", "must be 1, the head of compressed keys.")
+    num_groups = config.integer("o_groups", at_least=1)
+    if num_heads % num_groups:
+        raise config.error("o_groups", f"must divide the {num_heads} attention heads, got {num_groups}.")
+    ratio = {name: tokens for tokens, name in COMPRESSED.items()}[kind]
+    rates = config.mapping.get("compress_rates")
+    if ratio and isinstance(rates, Mapping):
+        ratio = Config(rates, f"{config.where}.compress_rates").integer(kind, at_least=2)
+    rotated = _rotated_channels(config, head_dim=head_dim)
+    is_sparse = kind == COMPRESSED[4]
+    return CompressedAttention(
+        num_heads=num_heads,
+        head_dim=head_dim,
+        rotary_dim=rotated,
+        q_lora_rank=config.integer("q_lora_rank", at_least=1),
+        num_groups=num_groups,
+        output_rank=config.integer("o_lora_rank", at_least=1),
+        window=config.integer("sliding_window", at_least=1),
+        ratio=ratio,
+        num_series=2 if is_sparse else 1,
+        indexer=replace(_read_indexer(config, rotated=rotated, is_shared=False), ratio=ratio) if is_sparse else None,
+    )
+
+
+def _rotated_channels(config: Config, *, head_dim: int) -> int:
+    """Return the number of rotated channels of DeepSeek-V4: by itself, or as a share of a head."""
+    if config.mapping.get("qk_rope_head_dim") is not None:
+        return config.integer("qk_rope_head_dim", at_most=head_dim)
+    share = config.mapping.get("partial_rotary_factor", 64 / 512)
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise config.error("partial_rotary_factor", f"must be at least 0 and at most 1, got {shown(share)}.")
+    return int(head_dim * share)
 
 
 def _block_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
@@ -397,10 +454,19 @@ def _chunk(config: Config, family: Family) -> int | None:
     return config.integer("attention_chunk_size", default=(family.chunk or 0) if absent else 0) or None
 
 
-def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
-    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen."""
+HASHED = "hash_moe"
+"""Experts that a fixed table chooses (DeepSeek-V4)."""
+
+
+def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool | str, ...]:
+    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen, or HASHED."""
     if not family.experts:
         return (False,) * num_layers
+    if family.compressed:
+        named = config.words("mlp_layer_types", (HASHED, "moe"), length=num_layers)
+        hashed = config.integer("num_hash_layers", default=3)
+        kinds = named or tuple(HASHED if index < hashed else "moe" for index in range(num_layers))
+        return tuple(HASHED if kind == HASHED else True for kind in kinds)
     listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers, further=_num_mtp_layers(config))
     if listed is not None:
         return tuple(kind == "sparse" for kind in listed)
@@ -469,6 +535,8 @@ def _single_blocks(config: Config, family: Family, pattern: str, key: str) -> tu
 def _mtp_layers(config: Config, family: Family, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     number = _num_mtp_layers(config)
     listed = (config.items("layer_types") or [])[len(layers) :]
+    if family.compressed:
+        listed = [*_compressed_kinds(config, num_layers=len(layers))[len(layers) :]]
     if number and (family.mtp_attention or listed):
         return tuple(_mtp_layer(config, family, layers[-1], kind) for kind in listed or [family.mtp_attention] * number)
     if not number or not family.single_blocks:
@@ -495,13 +563,13 @@ def _num_mtp_layers(config: Config) -> int:
 # --- blocks --------------------------------------------------------------------------------------------------
 
 
-def _attention(
-    config: Config, family: Family, *, kind: str, rotary: bool
-) -> Attention | LatentAttention | LinearAttention | Mamba:
+def _attention(config: Config, family: Family, *, kind: str, rotary: bool) -> Mixer:
     if kind == "linear_attention":
         return LINEAR_BUILDERS[str(family.linear)](config, family)
     if family.latent:
         return _latent_attention(config, family, kind=kind)
+    if family.compressed:
+        return _compressed_attention(config, kind=kind)
     num_heads = config.count("num_heads")
     num_kv_heads = _num_kv_heads(config, family, num_heads=num_heads)
     return Attention(
@@ -686,9 +754,9 @@ LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] 
 """Reader of each variant of linear attention."""
 
 
-def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:
+def _feed_forward(config: Config, family: Family, *, routed: bool | str) -> Mlp | Experts:
     if routed:
-        return _experts(config, family)
+        return _experts(config, family, fixed_choice=routed == HASHED)
     multiple, key = family.ffn_multiple, family.dense_width
     default = multiple * config.count("hidden_size") if multiple else None
     return Mlp(
@@ -699,7 +767,7 @@ def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Expe
     )
 
 
-def _experts(config: Config, family: Family) -> Experts:
+def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
     num_experts = config.count("num_experts")
     top_k = config.count("top_k")
     if top_k > num_experts:
@@ -724,4 +792,5 @@ def _experts(config: Config, family: Family) -> Experts:
         router_scales=family.router_scales,
         shared_gate=family.shared_gate,
         latent_size=config.integer("moe_latent_size", default=0) or None,
+        fixed_choice=fixed_choice,
     )

@@ -127,6 +127,7 @@ def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
             "num_norms": layer.num_norms,
             "norm": layer.norm,
             "parallel_blocks": layer.parallel_blocks,
+            "streams": layer.streams,
         }
         for layer in dict.fromkeys(layers)
     ]
@@ -139,6 +140,7 @@ def _block(block: Any) -> Plain | None:
 def _layer_text(layer: Plain) -> str:
     blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward") if layer[name])
     parallel = "; blocks in parallel" if layer["parallel_blocks"] else ""
+    parallel += f"; {layer['streams']} streams of the residual" if layer["streams"] > 1 else ""
     return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms{parallel}"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.facts.model import (
     Attention,
+    CompressedAttention,
     Experts,
     Indexer,
     LatentAttention,
@@ -54,6 +55,15 @@ INDEXED = a_stack(
         feed_forward=Mlp(ffn_hidden_size=96),
     )
 )
+COMPRESSED = a_stack(
+    Layer(
+        attention=CompressedAttention(
+            num_heads=64, head_dim=512, rotary_dim=64, q_lora_rank=1024, num_groups=8, output_rank=1024, window=128,
+            ratio=128,
+        ),
+        feed_forward=Mlp(ffn_hidden_size=96),
+    )
+)  # fmt: skip
 STATE_SPACE = a_stack(
     MAMBA_LAYER, Layer(attention=None, feed_forward=Mlp(ffn_hidden_size=96), num_norms=1), MAMBA_LAYER
 )

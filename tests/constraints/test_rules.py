@@ -45,6 +45,7 @@ from costmodel.tables import tabulate
 from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, achieved, facts
 from tests.cases import in_one_case
 from tests.constraints.models import (
+    COMPRESSED,
     DENSE,
     DENSE_LAYER,
     EXPERT_LAYER,
@@ -185,6 +186,8 @@ CASES = (
     Case(rule=divisibility.shared_expert_widths_split_over_tp, allowed={"tp": 8}, refused={"tp": 16}, model=SPARSE),
     Case(rule=divisibility.expert_widths_split_over_etp, allowed={"etp": 16}, refused={"etp": 32}, model=SPARSE),
     Case(rule=divisibility.sequence_splits_over_cp, allowed={"cp": 8}, refused={"cp": 3}),
+    # 4,096 tokens in entries of 128, two pieces for each rank
+    Case(rule=divisibility.entries_split_over_cp, allowed={"cp": 16}, refused={"cp": 32}, model=COMPRESSED),
     Case(
         rule=divisibility.sequence_splits_over_tp,
         allowed={"tp": 8, "cp": 2, "sequence_parallel": True},
@@ -474,6 +477,12 @@ def test_linear_attention_splits_keys_and_values():
     """16 key heads cannot go to 32 ranks although 32 value heads and 32 attention heads could."""
     assert divisibility.heads_split_over_tp(HYBRID, tp=16)
     assert not divisibility.heads_split_over_tp(HYBRID, tp=32)
+
+
+def test_groups_of_the_output_stay_whole():
+    """8 groups cannot go to 16 ranks, although 64 heads could."""
+    assert divisibility.heads_split_over_tp(COMPRESSED, tp=8)
+    assert not divisibility.heads_split_over_tp(COMPRESSED, tp=16)
 
 
 def test_without_attention_there_are_no_attention_heads_to_split():

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from costmodel.facts.framework import Kernels, MemoryModel
-from costmodel.facts.model import Attention, Experts, Indexer, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    CompressedAttention,
+    Experts,
+    Indexer,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mlp,
+    Model,
+)
 from costmodel.lowering import (
     Shape,
     embedding_operators,
@@ -45,6 +55,11 @@ ON_A_LATENT = Experts(num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hid
 LATENT = a_latent_model().layers[0]
 INDEXER = Indexer(num_heads=2, head_dim=4, num_keys=3)
 
+COMPRESSED = CompressedAttention(
+    num_heads=4, head_dim=8, rotary_dim=4, q_lora_rank=12, num_groups=2, output_rank=6, window=4, ratio=2, num_series=2,
+    indexer=replace(INDEXER, ratio=2),
+)  # fmt: skip
+
 DROPOUT = MemoryModel(attention_score_bytes=5, dropout_mask_bytes=1)
 
 LAYERS = {
@@ -53,6 +68,7 @@ LAYERS = {
     "latent": LATENT,
     "latent-direct-query": a_latent_model(q_lora_rank=None).layers[0],
     "indexed": replace(LATENT, attention=replace(LATENT.attention, indexer=INDEXER)),
+    "compressed": Layer(attention=COMPRESSED, feed_forward=replace(SHARED, fixed_choice=True), streams=4),
     "lightning": Layer(attention=LIGHTNING, feed_forward=SHARED),
     "gated-delta": Layer(attention=GATED_DELTA, feed_forward=SHARED, norm="layer"),
     "kda": Layer(attention=KDA, feed_forward=replace(SHARED, latent_size=8, latent_norm=True)),
@@ -748,7 +764,7 @@ def test_modules_of_saved_bytes_are_known(kind: str):
     assert modules <= {
         "norm", "qkv", "core_attention", "attention_input", "output_projection", "router", "mlp", "activation",
         "experts", "expert_activation", "expert_hidden", "shared_mlp", "shared_activation", "norm_output", "latent",
-        "embedding", "head", "mamba", "index",
+        "embedding", "head", "mamba", "index", "streams",
     }  # fmt: skip
 
 

@@ -56,6 +56,7 @@ def test_cells_are_the_answers_that_jobs_get(cell):
         (("mimo-v2-flash", "h200", "megatron-bridge"), "model.v_head_dim: is 128"),
         (("kimi-linear-48b-a3b", "h200", "megatron-lm"), "model.layers: a layer is LinearAttention and Mlp"),
         (("minimax-m3", "gb300", "megatron-bridge"), "model.indexer: means keys that an indexer chooses"),
+        (("deepseek-v4-flash", "gb300", "megatron-bridge"), "model.streams: is 4 (hyper-connections)"),
         (("laguna-xs", "h200", "megatron-lm"), "model.head_gate: means a gate per head"),
         (("llama-4-scout", "h200", "megatron-lm"), "model.chunk: means attention inside chunks"),
         (("llama3-8b", "v100-32gb-sxm", "deepspeed"), "no release of the catalog runs on volta"),

@@ -156,6 +156,8 @@ def _sum_of_lists(pieces: Sequence[str], error: SpecError, where: str) -> tuple[
 
 def _require_gpt(layer: Layer) -> None:
     attention = layer.attention
+    if layer.streams > 1:
+        raise SpecError("model.streams", f"is {layer.streams} (hyper-connections), for which exports write no options.")
     if not isinstance(attention, Attention | LatentAttention) or layer.feed_forward is None:
         blocks = " and ".join(type(block).__name__ for block in layer.blocks)
         raise SpecError(

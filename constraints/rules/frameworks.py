@@ -183,6 +183,17 @@ def chosen_keys_exclude_cp(model: Model, *, cp: Ints) -> Holds:
     return implies(bool(model.indexers), cp == 1)
 
 
+def snapshots_exclude_interleaving(model: Model, *, vpp: Ints) -> Holds:
+    """
+    A model with attention residuals has one chunk on each pipeline rank (vpp is 1).
+
+    References
+    ----------
+    Megatron-Bridge, src/megatron/bridge/models/kimi/kimi_k3_layers.py.
+    """
+    return implies(any(kind.snapshots for kind in model.kinds), vpp == 1)
+
+
 def ep_overlap_excludes_full_recompute(*, recompute: Ints, ep_overlap: Flags) -> Holds:
     """
     Expert-parallel communication is not overlapped while layers are recomputed in full.

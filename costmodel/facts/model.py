@@ -426,6 +426,9 @@ class Layer:
         True if both blocks read the same input and are summed before tensor-parallel ranks are (GPT-J, GPT-NeoX).
     streams
         Streams of the residual, which hyper-connections mix around each block (DeepSeek-V4: 4).
+    snapshots
+        Earlier sums of the residual that each block's input is weighted from, beside the latest; averaged over the
+        layers (attention residuals, Kimi K3).
     """
 
     attention: Mixer | None
@@ -434,6 +437,12 @@ class Layer:
     norm: Literal["rms", "layer", "none"] = "rms"
     parallel_blocks: bool = False
     streams: Count = 1
+    snapshots: CountOrZero = 0
+
+    @property
+    def residual_tensors(self) -> int:
+        """Tensors of the hidden size that pass from layer to layer."""
+        return self.streams + self.snapshots
 
     @property
     def blocks(self) -> tuple[Mixer | Mlp | Experts, ...]:

@@ -104,7 +104,7 @@ def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
         around += [replace(normed, graph_module=module or "moe_router")] if num_norms else []
         operators = OPERATORS[type(block)](block, shape)
         inside += [replace(operator, graph_module=module) for operator in operators] if module else operators
-        around_block = residual_operators(shape, streams=layer.streams)
+        around_block = residual_operators(shape, streams=layer.streams, snapshots=layer.snapshots)
         residuals += [replace(one, graph_module=module) for one in around_block]
     return (*around, *inside, *residuals)
 

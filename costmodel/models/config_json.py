@@ -53,6 +53,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
         "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
         "share_expert_dim", "share_expert_dims",
     ),
+    "latent_size": ("moe_latent_size", "routed_expert_hidden_size"),
     "first_dense": ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"),
     "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"),
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),

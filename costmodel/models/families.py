@@ -494,7 +494,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "kimi_k2": _DEEPSEEK_V3,
     "kimi_linear": Family(
-        latent=True, linear="kda", experts=True, rotary=False, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1
+        latent=True, linear="kda", experts=True, rotary=False, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1,
+        reads=("attn_res_block_size",), plain={"mla_use_nope": (True, "rotated keys")},
     ),
     "laguna": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_gate=True,
@@ -670,6 +671,7 @@ TEXT_PARTS: dict[str, str] = {
     "glm4v_moe_text": "glm4_moe",
     "glm4v_text": "glm4",
     "granite_docling_text": "granite",
+    "kimi_k3": "kimi_linear",
     "llama4": "llama4_text",
     "minimax_m3": "minimax_m3_vl_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
@@ -758,7 +760,6 @@ UNMODELLED: dict[str, str] = {
     "hy_v4": "sparse attention with an indexer (DSA) and hyper-connections",
     "hy_v4_vl_text": "sparse attention with an indexer (DSA) and hyper-connections",
     "jamba": "Mamba blocks of the first generation",
-    "kimi_k3": "attention residuals",
     "lfm2": "short convolutions instead of attention",
     "lfm2_moe": "short convolutions instead of attention",
     "longcat_flash": "experts without computation, and two attentions per layer",

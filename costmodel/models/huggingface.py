@@ -40,6 +40,13 @@ from costmodel.validation import shown
 ROTATED = ("full_attention", "sliding_attention")
 """Kinds of attention that every family may list."""
 
+
+def _snapshots(config: Config, *, num_layers: int) -> int:
+    """Return the mean number of snapshots of the residual that a layer reads: one more from each n-th layer on."""
+    every = config.integer("attn_res_block_size", default=0)
+    return round(sum(index // every + 1 for index in range(num_layers)) / num_layers) if every else 0
+
+
 Changes: TypeAlias = tuple[tuple[str, Any], ...]
 """Keys that a layer has otherwise than its model, with their values."""
 
@@ -233,6 +240,7 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
             norm=family.norm,
             parallel_blocks=config.flag(family.parallel_blocks),
             streams=config.integer("hc_mult", at_least=1) if family.compressed else 1,
+            snapshots=_snapshots(config, num_layers=num_layers),
         )
         for kind, routed in zip(attentions, experts, strict=True)
     )
@@ -660,6 +668,7 @@ def _latent_attention(config: Config, family: Family, *, kind: str) -> LatentAtt
         if family.indexer != "none"
         else None,
         rotary=family.rotary,
+        output_gate=config.flag(Switch("mla_use_output_gate", False)),
     )
 
 
@@ -791,6 +800,7 @@ def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
         router_bias=config.flag(family.router_bias),
         router_scales=family.router_scales,
         shared_gate=family.shared_gate,
-        latent_size=config.integer("moe_latent_size", default=0) or None,
+        latent_size=config.count("latent_size", default=0, at_least=0) or None,
+        latent_norm=config.flag(Switch("latent_moe_use_norm", False)),
         fixed_choice=fixed_choice,
     )

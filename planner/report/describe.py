@@ -128,6 +128,7 @@ def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
             "norm": layer.norm,
             "parallel_blocks": layer.parallel_blocks,
             "streams": layer.streams,
+            "snapshots": layer.snapshots,
         }
         for layer in dict.fromkeys(layers)
     ]
@@ -141,6 +142,7 @@ def _layer_text(layer: Plain) -> str:
     blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward") if layer[name])
     parallel = "; blocks in parallel" if layer["parallel_blocks"] else ""
     parallel += f"; {layer['streams']} streams of the residual" if layer["streams"] > 1 else ""
+    parallel += f"; {layer['snapshots']} snapshots of the residual" if layer["snapshots"] else ""
     return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms{parallel}"
 
 

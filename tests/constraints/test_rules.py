@@ -269,6 +269,12 @@ CASES = (
         model=SPARSE,
     ),
     Case(rule=frameworks.chosen_keys_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=INDEXED),
+    Case(
+        rule=frameworks.snapshots_exclude_interleaving,
+        allowed={"pp": 2},
+        refused={"pp": 2, "vpp": 2},
+        model=a_stack(replace(DENSE_LAYER, snapshots=2)),
+    ),
     Case(rule=frameworks.gated_delta_layers_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=HYBRID),
     Case(
         rule=frameworks.ep_overlap_excludes_full_recompute,

@@ -94,12 +94,22 @@ def test_hyper_connections_keep_and_move_all_streams():
     assert "stream_weights" not in {one.name for one in head_operators(model, a_shape())}
 
 
-def test_pipeline_ranks_send_all_streams():
+@pytest.mark.parametrize("changes", [{"streams": 4}, {"snapshots": 3}])
+def test_pipeline_ranks_send_all_streams_and_snapshots(changes: dict[str, int]):
     """Four times the bytes of one stream."""
     model, sizes = a_model(), {"tp": 1, "cp": 1, "mbs": 1, "sequence_parallel": 0}
-    several = replace(model, layers=(replace(model.layers[0], streams=4),))
+    several = replace(model, layers=(replace(model.layers[0], **changes),))
 
     assert micro_batch_bytes(several, a_workload(), **sizes) == 4 * micro_batch_bytes(model, a_workload(), **sizes)
+
+
+def test_snapshots_are_weighted_in_front_of_each_block():
+    """Kimi K3: 3 snapshots and the latest sum are read and a sum written; back 3 x 4 + 1; a norm and a vector of 32."""
+    layer = replace(WINDOW, snapshots=3)
+    summed = operator(layer, a_shape(), "snapshots")
+
+    assert (summed.bytes, summed.backward_bytes, summed.parameters) == (2 * 16 * 32 * 5, 2 * 16 * 32 * 13, 2 * 32)
+    assert saved(layer, a_shape())["streams"] == 2 * 16 * 32
 
 
 def test_layers_of_deepseek_v4_flash():

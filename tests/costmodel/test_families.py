@@ -12,6 +12,7 @@ from costmodel.facts.model import Experts, LatentAttention
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
+from costmodel.models.parameters import parameters
 
 OWN = read("families.yaml")
 
@@ -137,6 +138,42 @@ def test_kimi_linear_counts_layers_from_one():
     assert not model.layers[3].attention.rotary
     with pytest.raises(SpecError, match="kda_layers: and 'full_attn_layers' must name each of the layers 1 to 27 once"):
         of_family("kimi-linear-48b-a3b", linear_attn_config={**own, "kda_layers": [1]}, layer_types=None)
+
+
+K3 = {
+    "model_type": "kimi_linear", "hidden_size": 7168, "intermediate_size": 33792, "moe_intermediate_size": 3072,
+    "num_hidden_layers": 93, "num_attention_heads": 96, "num_key_value_heads": 96, "num_experts": 896,
+    "num_experts_per_token": 16, "num_shared_experts": 2, "first_k_dense_replace": 1, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163840,
+    "routed_expert_hidden_size": 3584, "latent_moe_use_norm": True, "attn_res_block_size": 12, "mla_use_nope": True,
+    "mla_use_output_gate": True, "tie_word_embeddings": False,
+    "linear_attn_config": {
+        "full_attn_layers": [*range(4, 93, 4), 93],
+        "kda_layers": [number for number in range(1, 93) if number % 4],
+        "num_heads": 96, "head_dim": 128, "short_conv_kernel_size": 4, "use_full_rank_gate": True,
+    },
+}  # fmt: skip
+"""Sizes of Kimi K3's ``text_config``; no class of transformers fits it."""
+
+
+def test_kimi_k3_by_its_matrices():
+    """
+    The matrices of Megatron-Bridge's ``kimi_k3_layers.py``, D = 96 x 128: 69 KDA and 24 latent layers, the first dense.
+
+    Each layer has two norms, and two norms and vectors of attention residuals. Layer i reads floor(i / 12) + 1
+    snapshots, 408 / 93 = 4.4 on average.
+    """
+    h, d = 7168, 96 * 128
+    kda = 5 * d * h + 3 * d * 4 + 128 * h + d * 128 + d + 96 + 96 * h + 128
+    latent = 1536 * h + 1536 + 18432 * 1536 + 576 * h + 512 + 24576 * 512 + 2 * d * h
+    experts = 896 * h + 896 * 3 * 3584 * 3072 + 2 * 3584 * h + 3584 + 3 * h * 6144
+    total = 69 * kda + 24 * latent + 92 * experts + 3 * h * 33792 + 93 * 6 * h + 2 * 163840 * h + h
+    model = model_from_config({"model_type": "kimi_k3", "text_config": K3})
+
+    assert parameters(model) == total
+    assert {layer.snapshots for layer in model.layers} == {4}
+    with pytest.raises(SpecError, match="mla_use_nope: means rotated keys, which is not modelled, got false"):
+        model_from_config({**K3, "mla_use_nope": False})
 
 
 def test_chunks_count_their_own_scores_only():

@@ -158,6 +158,8 @@ def _require_gpt(layer: Layer) -> None:
     attention = layer.attention
     if layer.streams > 1:
         raise SpecError("model.streams", f"is {layer.streams} (hyper-connections), for which exports write no options.")
+    if layer.snapshots:
+        raise SpecError("model.snapshots", "are attention residuals, for which exports write no options.")
     if not isinstance(attention, Attention | LatentAttention) or layer.feed_forward is None:
         blocks = " and ".join(type(block).__name__ for block in layer.blocks)
         raise SpecError(

@@ -108,7 +108,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.tp_overlap_excludes_block_scales,
     frameworks.experts_need_sequence_parallelism,
     frameworks.gated_delta_layers_exclude_cp,
-    frameworks.chosen_keys_exclude_cp,
+    frameworks.indexers_exclude_cp,
     frameworks.snapshots_exclude_interleaving,
     frameworks.ep_overlap_excludes_full_recompute,
     frameworks.ep_overlap_in_a_pipeline_needs_interleaving,

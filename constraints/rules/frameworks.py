@@ -172,7 +172,7 @@ def gated_delta_layers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
     return implies(any(isinstance(a, LinearAttention) and a.variant != "lightning" for a in attentions), cp == 1)
 
 
-def chosen_keys_exclude_cp(model: Model, *, cp: Ints) -> Holds:
+def indexers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
     """
     A model whose attention chooses the keys of each query (DSA) has no context parallelism (cp is 1).
 

@@ -19,7 +19,7 @@ from costmodel.lowering.shape import Shape
 from costmodel.timing.work import Communication, Numbers, Operator
 
 
-def compressed_attention_operators(attention: CompressedAttention, shape: Shape) -> tuple[Operator, ...]:
+def compression_operators(attention: CompressedAttention, shape: Shape) -> tuple[Operator, ...]:
     """
     Return the operators: low-rank queries, the one key that is the value, compressor, indexer, core, grouped output.
 
@@ -58,7 +58,7 @@ def compressed_attention_operators(attention: CompressedAttention, shape: Shape)
     )
 
 
-def compressed_attention_communications(attention: CompressedAttention, shape: Shape) -> tuple[Communication, ...]:
+def compression_communications(attention: CompressedAttention, shape: Shape) -> tuple[Communication, ...]:
     """
     Return the tensor-parallel collectives of the block, and what context-parallel ranks pass on.
 

@@ -105,7 +105,7 @@ def _score(indexer: Indexer, shape: Shape, core: Operator) -> Operator:
     heads, width = _heads(indexer, shape), indexer.head_dim
     per_pair = 2 * heads * (width + int(indexer.sums_heads))
     keys, chosen = mean_entries(shape, indexer.ratio), mean_entries(shape, indexer.ratio, indexer.num_keys)
-    written = _written_scores(indexer, shape)
+    written = _scores_in_memory(indexer, shape)
     targets = core.flops * _share_of_scores(core)
     nbytes = shape.activation_bytes * shape.tokens * (heads + shape.cp / indexer.ratio) * width
     return Operator(
@@ -127,7 +127,7 @@ def _share_of_scores(core: Operator) -> float:
     return widths[0] / sum(widths)
 
 
-def _written_scores(indexer: Indexer, shape: Shape) -> Numbers:
+def _scores_in_memory(indexer: Indexer, shape: Shape) -> Numbers:
     """Number of scores that reach the device memory: of each pair, or of each query, head and block of keys."""
     of_query = 1 if indexer.sums_heads else _heads(indexer, shape)
     return shape.tokens * mean_entries(shape, indexer.ratio) * of_query / indexer.block_size
@@ -135,7 +135,7 @@ def _written_scores(indexer: Indexer, shape: Shape) -> Numbers:
 
 def _choose(indexer: Indexer, shape: Shape) -> Operator:
     """Return the choice of the best keys: two reads of all scores, and the kept indices and scores of the chosen."""
-    written = _written_scores(indexer, shape)
+    written = _scores_in_memory(indexer, shape)
     lists = 1 if indexer.sums_heads else _heads(indexer, shape)
     keys = min(indexer.num_keys, shape.sequence_length // indexer.ratio)
     chosen = shape.tokens * lists * np.ceil(keys / indexer.block_size)

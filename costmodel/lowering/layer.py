@@ -23,8 +23,8 @@ from costmodel.facts.model import (
 )
 from costmodel.lowering.attention import attention_communications, attention_operators
 from costmodel.lowering.compressed_attention import (
-    compressed_attention_communications,
-    compressed_attention_operators,
+    compression_communications,
+    compression_operators,
 )
 from costmodel.lowering.embedding import next_token_communications, next_token_operators
 from costmodel.lowering.experts import experts_communications, experts_operators, mlp_communications, mlp_operators
@@ -42,7 +42,7 @@ from costmodel.timing.work import Communication, Numbers, Operator
 OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     Attention: attention_operators,
     LatentAttention: latent_attention_operators,
-    CompressedAttention: compressed_attention_operators,
+    CompressedAttention: compression_operators,
     LinearAttention: linear_attention_operators,
     Mamba: mamba_operators,
     Mlp: mlp_operators,
@@ -54,7 +54,7 @@ OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
 COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = {
     Attention: attention_communications,
     LatentAttention: latent_attention_communications,
-    CompressedAttention: compressed_attention_communications,
+    CompressedAttention: compression_communications,
     LinearAttention: linear_attention_communications,
     Mamba: mamba_communications,
     Mlp: mlp_communications,

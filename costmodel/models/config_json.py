@@ -240,9 +240,9 @@ class Config:
         for index, word in enumerate(words):
             if word not in allowed:
                 raise self.error(f"{key}.{index}", f"unknown kind {shown(word)}.", did_you_mean(word, allowed))
-        return tuple(self._of_layers(key, words, length, further))
+        return tuple(self._cut_layers(key, words, length, further))
 
-    def numbered(self, key: str, kinds: Mapping[int, str], *, length: int) -> tuple[str, ...] | None:
+    def read_numbers(self, key: str, kinds: Mapping[int, str], *, length: int) -> tuple[str, ...] | None:
         """Return the kind of each layer from a list of numbers; None if it is absent."""
         numbers = self.items(key)
         if numbers is None:
@@ -250,9 +250,9 @@ class Config:
         for index, number in enumerate(numbers):
             if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
                 raise self.error(f"{key}.{index}", f"expected {' or '.join(map(str, kinds))}, got {shown(number)}.")
-        return tuple(kinds[number] for number in self._of_layers(key, numbers, length))
+        return tuple(kinds[number] for number in self._cut_layers(key, numbers, length))
 
-    def _of_layers(self, key: str, entries: list[Any], length: int, further: int = 0) -> list[Any]:
+    def _cut_layers(self, key: str, entries: list[Any], length: int, further: int = 0) -> list[Any]:
         if len(entries) not in (length, length + further):
             raise self.error(key, f"has {len(entries)} entries, the model {length} layers.")
         return entries[:length]

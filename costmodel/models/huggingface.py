@@ -296,9 +296,9 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
     if family.compressed:
-        return _compressed_kinds(config, num_layers=num_layers)[:num_layers]
+        return _compression_kinds(config, num_layers=num_layers)[:num_layers]
     if family.indexer != "none":
-        indexed = _indexed_kinds if family.indexer == "keys" else _block_kinds
+        indexed = _index_kinds if family.indexer == "keys" else _block_kinds
         return indexed(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
@@ -317,7 +317,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         return named
     for key, meanings in NUMBERED_KINDS.items():
         known = {number: kind for number, kind in meanings.items() if kind in (*ROTATED, *others)}
-        if (numbered := config.numbered(key, known, length=num_layers)) is not None:
+        if (numbered := config.read_numbers(key, known, length=num_layers)) is not None:
             return numbered
     if family.window_switch:
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
@@ -332,7 +332,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
 
 
-def _indexed_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
+def _index_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     """Return the layers that have an indexer, and those that share the previous one's choice (GLM-5.2)."""
     config.words("layer_types", (INDEXED,), length=num_layers)
     listed = config.words("indexer_types", ("full", "shared"), length=num_layers)
@@ -351,18 +351,18 @@ COMPRESSED = {4: "compressed_sparse_attention", 128: "heavily_compressed_attenti
 """Kinds of DeepSeek-V4's attention by the tokens of an entry in ``compress_ratios``; the first has an indexer."""
 
 
-def _compressed_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
+def _compression_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     """Return the kinds of DeepSeek-V4's layers, and of those of multi-token prediction if they are listed."""
     if (named := config.words("layer_types", tuple(COMPRESSED.values()), length=num_layers)) is not None:
         return named
     ratios = config.items("compress_ratios")
     if ratios is not None:
-        return config.numbered("compress_ratios", COMPRESSED, length=max(len(ratios), num_layers)) or ()
+        return config.read_numbers("compress_ratios", COMPRESSED, length=max(len(ratios), num_layers)) or ()
     sparse, heavy = COMPRESSED[4], COMPRESSED[128]
     return tuple(sparse if index >= 2 and index % 2 else heavy for index in range(num_layers))
 
 
-def _compressed_attention(config: Config, *, kind: str) -> CompressedAttention:
+def _read_compression(config: Config, *, kind: str) -> CompressedAttention:
     num_heads, head_dim = config.count("num_heads"), config.integer("head_dim", at_least=1)
     if config.count("num_kv_heads", default=1) != 1:
         raise config.error("num_key_value_heads", "must be 1, the head of compressed keys.")
@@ -373,7 +373,7 @@ def _compressed_attention(config: Config, *, kind: str) -> CompressedAttention:
     rates = config.mapping.get("compress_rates")
     if ratio and isinstance(rates, Mapping):
         ratio = Config(rates, f"{config.where}.compress_rates").integer(kind, at_least=2)
-    rotated = _rotated_channels(config, head_dim=head_dim)
+    rotated = _count_rotated_channels(config, head_dim=head_dim)
     is_sparse = kind == COMPRESSED[4]
     return CompressedAttention(
         num_heads=num_heads,
@@ -389,7 +389,7 @@ def _compressed_attention(config: Config, *, kind: str) -> CompressedAttention:
     )
 
 
-def _rotated_channels(config: Config, *, head_dim: int) -> int:
+def _count_rotated_channels(config: Config, *, head_dim: int) -> int:
     """Return the number of rotated channels of DeepSeek-V4: by itself, or as a share of a head."""
     if config.mapping.get("qk_rope_head_dim") is not None:
         return config.integer("qk_rope_head_dim", at_most=head_dim)
@@ -405,7 +405,7 @@ def _block_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     if (listed := config.words("layer_types", tuple(names), length=num_layers)) is not None:
         return tuple(names[kind] for kind in listed)
     own, kinds = _block_config(config), {0: "full_attention", 1: INDEXED}
-    numbered = own.numbered("sparse_attention_freq", kinds, length=num_layers) if own else None
+    numbered = own.read_numbers("sparse_attention_freq", kinds, length=num_layers) if own else None
     return ("full_attention",) * num_layers if numbered is None else numbered
 
 
@@ -485,7 +485,7 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
         return tuple(index in sparse for index in range(num_layers))
     first = config.count("first_dense", default=family.first_dense, at_least=0, at_most=MAX_LAYERS)
     if isinstance(config.mapping.get("moe_layer_freq"), list | tuple):
-        flags = config.numbered("moe_layer_freq", {0: "dense", 1: "sparse"}, length=num_layers) or ()
+        flags = config.read_numbers("moe_layer_freq", {0: "dense", 1: "sparse"}, length=num_layers) or ()
         return tuple(one == "sparse" for one in flags)
     frequency = config.integer("moe_layer_freq", at_least=1, default=1)
     step = config.count("expert_step", default=1)
@@ -544,7 +544,7 @@ def _mtp_layers(config: Config, family: Family, layers: tuple[Layer, ...]) -> tu
     number = _num_mtp_layers(config)
     listed = (config.items("layer_types") or [])[len(layers) :]
     if family.compressed:
-        listed = [*_compressed_kinds(config, num_layers=len(layers))[len(layers) :]]
+        listed = [*_compression_kinds(config, num_layers=len(layers))[len(layers) :]]
     if number and (family.mtp_attention or listed):
         return tuple(_mtp_layer(config, family, layers[-1], kind) for kind in listed or [family.mtp_attention] * number)
     if not number or not family.single_blocks:
@@ -577,7 +577,7 @@ def _attention(config: Config, family: Family, *, kind: str, rotary: bool) -> Mi
     if family.latent:
         return _latent_attention(config, family, kind=kind)
     if family.compressed:
-        return _compressed_attention(config, kind=kind)
+        return _read_compression(config, kind=kind)
     num_heads = config.count("num_heads")
     num_kv_heads = _num_kv_heads(config, family, num_heads=num_heads)
     return Attention(

@@ -268,7 +268,7 @@ CASES = (
         refused={"tp": 2},
         model=SPARSE,
     ),
-    Case(rule=frameworks.chosen_keys_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=INDEXED),
+    Case(rule=frameworks.indexers_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=INDEXED),
     Case(
         rule=frameworks.snapshots_exclude_interleaving,
         allowed={"pp": 2},

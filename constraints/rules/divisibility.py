@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, lcm
 from typing import TypeVar
 
 from constraints.rule import Flags, Holds, Ints, every, implies
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    CompressedAttention,
+    Experts,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mlp,
+    Model,
+)
 from costmodel.facts.workload import Workload
 
 Block = TypeVar("Block")
 
 
 def heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
-    """Each tensor-parallel rank owns equally many whole attention heads."""
+    """Each tensor-parallel rank owns equally many whole attention heads, and whole groups of a grouped output."""
     return gcd(*(count for layer in model.kinds for count in _head_counts(layer))) % tp == 0
 
 
@@ -67,6 +77,12 @@ def sequence_splits_over_cp(workload: Workload, *, cp: Ints) -> Holds:
     return (cp == 1) | (workload.sequence_length % (2 * cp) == 0)
 
 
+def entries_split_over_cp(model: Model, workload: Workload, *, cp: Ints) -> Holds:
+    """Each context-parallel rank owns whole compressed entries of both its pieces of the sequence."""
+    tokens = lcm(*(attention.ratio or 1 for attention in _blocks(model, CompressedAttention)))
+    return (cp == 1) | (workload.sequence_length % (2 * cp * tokens) == 0)
+
+
 def sequence_splits_over_tp(workload: Workload, *, tp: Ints, cp: Ints, sequence_parallel: Flags) -> Holds:
     """With sequence parallelism, each tensor-parallel rank owns an equal piece of its context-parallel sequence."""
     return implies(sequence_parallel, workload.sequence_length % (tp * cp) == 0)
@@ -75,6 +91,8 @@ def sequence_splits_over_tp(workload: Workload, *, tp: Ints, cp: Ints, sequence_
 def _head_counts(layer: Layer) -> tuple[int, ...]:
     if isinstance(layer.attention, LinearAttention):
         return layer.attention.num_key_heads, layer.attention.num_value_heads
+    if isinstance(layer.attention, CompressedAttention):
+        return layer.attention.num_heads, layer.attention.num_groups
     return (layer.attention.num_heads,) if isinstance(layer.attention, Attention | LatentAttention) else ()
 
 

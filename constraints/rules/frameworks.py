@@ -12,7 +12,7 @@ import numpy as np
 from constraints.rule import Flags, Holds, Ints, every, implies
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import has_values, lists
-from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mlp, Model
+from costmodel.facts.model import Attention, CompressedAttention, Experts, LatentAttention, LinearAttention, Mlp, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.layer import recomputes
 from costmodel.strategy import (
@@ -42,7 +42,7 @@ def recomputable_modules(model: Model) -> tuple[str, ...]:
     """Modules of a model that Megatron-LM can recompute alone."""
     blocks = {type(block) for kind in model.kinds for block in kind.blocks}
     of_experts = dict.fromkeys(("shared_experts", "expert_activation", "experts"), Experts in blocks)
-    has = {"qkv": LatentAttention in blocks, "mlp": Mlp in blocks, **of_experts}
+    has = {"qkv": bool({LatentAttention, CompressedAttention} & blocks), "mlp": Mlp in blocks, **of_experts}
     return tuple(name for name in MEGATRON_MODULES if has.get(name, True))
 
 
@@ -161,14 +161,37 @@ def experts_need_sequence_parallelism(model: Model, *, tp: Ints, sequence_parall
 
 def gated_delta_layers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
     """
-    A model with gated delta layers has no context parallelism (cp is 1).
+    A model with gated delta layers (KDA among them) has no context parallelism (cp is 1).
 
     References
     ----------
-    Megatron-LM, megatron/core/transformer/transformer_config.py:983.
+    Megatron-LM, megatron/core/transformer/transformer_config.py:983; Megatron-Bridge,
+    src/megatron/bridge/models/kimi/kimi_k3_layers.py.
     """
     attentions = [kind.attention for kind in model.kinds]
-    return implies(any(isinstance(a, LinearAttention) and a.variant == "gated_delta" for a in attentions), cp == 1)
+    return implies(any(isinstance(a, LinearAttention) and a.variant != "lightning" for a in attentions), cp == 1)
+
+
+def indexers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
+    """
+    A model whose attention chooses the keys of each query (DSA) has no context parallelism (cp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1989 (core 0.16.1): "not supported by DSAttention".
+    """
+    return implies(bool(model.indexers), cp == 1)
+
+
+def snapshots_exclude_interleaving(model: Model, *, vpp: Ints) -> Holds:
+    """
+    A model with attention residuals has one chunk on each pipeline rank (vpp is 1).
+
+    References
+    ----------
+    Megatron-Bridge, src/megatron/bridge/models/kimi/kimi_k3_layers.py.
+    """
+    return implies(any(kind.snapshots for kind in model.kinds), vpp == 1)
 
 
 def ep_overlap_excludes_full_recompute(*, recompute: Ints, ep_overlap: Flags) -> Holds:

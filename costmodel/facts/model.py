@@ -65,7 +65,7 @@ class Routing:
         Width of the noise that multiplies tokens.
     """
 
-    score_function: Literal["softmax", "sigmoid"] | None = None
+    score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"] | None = None
     normalizes: bool | None = None
     expert_bias: bool | None = None
     num_groups: Count | None = None
@@ -123,6 +123,37 @@ class Numerics:
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
+class Indexer:
+    """
+    Small heads that score all keys for each query, so that attention reads the best ones only.
+
+    Parameters
+    ----------
+    num_heads, head_dim
+        Heads of its queries; width of each, and of the one key that they share.
+    num_keys
+        Keys that a query reads at most.
+    block_size
+        Keys that are chosen together, by the best score among them; 1: each by itself.
+    sums_heads
+        True if the heads' scores are weighted by a projection and summed (DSA, DeepSeek-V3.2); otherwise each head
+        chooses for a group of query heads (MiniMax-M3).
+    is_shared
+        True if the layer reads the choice of an earlier layer, and has no indexer of its own (GLM-5.2).
+    ratio
+        Tokens that each of its keys stands for (DeepSeek-V4, which compresses them).
+    """
+
+    num_heads: Count
+    head_dim: Count
+    num_keys: Count
+    block_size: Count = 1
+    sums_heads: bool = True
+    is_shared: bool = False
+    ratio: Count = 1
+
+
+@strict_record(frozen=True, kw_only=True, slots=True)
 class Attention:
     """
     Softmax attention with query, key and value heads: MHA, GQA and MQA.
@@ -131,14 +162,16 @@ class Attention:
     ----------
     num_heads, num_kv_heads
         Query heads; key-value heads (equal: MHA, one: MQA, between: GQA).
-    head_dim
-        Width of one head.
+    head_dim, v_head_dim
+        Width of one head of queries and keys; of its values (None: the same).
+    key_is_value
+        True if values are what the projection of keys puts out (Gemma 4).
     qkv_bias, output_bias
         True if the projections add a bias.
     qk_norm
         ``per_head``: one weight vector of ``head_dim`` for queries and one for keys; ``full``: over all heads.
-    output_gate
-        True if a second query-sized projection gates the output (Qwen3-Next).
+    output_gate, head_gate
+        True if a second query-sized projection gates the output (Qwen3-Next), or one number for each head (Step 3.5).
     sinks
         True if each head has a learned sink logit (gpt-oss).
     window
@@ -147,19 +180,30 @@ class Attention:
         Tokens of a chunk outside of which queries do not attend (Llama 4); None attends across.
     rotary
         True if queries and keys are rotated by their position (RoPE).
+    indexer
+        Choice of each query's keys (MiniMax-M3); None: it reads all that window and chunk allow.
     """
 
     num_heads: Count
     num_kv_heads: Count
     head_dim: Count
+    v_head_dim: Count | None = None
+    key_is_value: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["none", "per_head", "full"] = "none"
     output_gate: bool = False
+    head_gate: bool = False
     sinks: bool = False
     window: Count | None = None
     chunk: Count | None = None
     rotary: bool = True
+    indexer: Indexer | None = None
+
+    @property
+    def value_width(self) -> int:
+        """Width of one head of values."""
+        return self.v_head_dim or self.head_dim
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -179,6 +223,12 @@ class LatentAttention:
         Widths per head: keys without and with rotary position, values.
     bias
         True if the down-projections and the output projection add a bias.
+    indexer
+        Choice of each query's keys (DSA); None: it reads all earlier ones.
+    rotary
+        True if the shared channels of keys, and those of queries, are rotated by their position.
+    output_gate
+        True if a projection as wide as the values gates the output (Kimi K3).
     """
 
     num_heads: Count
@@ -188,6 +238,44 @@ class LatentAttention:
     qk_rope_head_dim: Count
     v_head_dim: Count
     bias: bool = False
+    indexer: Indexer | None = None
+    rotary: bool = True
+    output_gate: bool = False
+
+
+@strict_record(frozen=True, kw_only=True, slots=True)
+class CompressedAttention:
+    """
+    Attention to a window and to compressed entries of all earlier tokens, with one key head (DeepSeek-V4).
+
+    Parameters
+    ----------
+    num_heads, head_dim, rotary_dim
+        Query heads; width of each, and of the one key that is the value, too; rotated channels of it.
+    q_lora_rank
+        Rank of the query's down-projection.
+    num_groups, output_rank
+        Groups of heads that the output projects by themselves, and the rank of each.
+    window
+        Sliding window in tokens.
+    ratio
+        Tokens that each entry stands for; 0: there are no entries.
+    num_series
+        Series of entries from which one is summed (CSA: 2, of which one begins a window earlier).
+    indexer
+        Choice of the entries of each query (CSA); None: it reads all earlier ones (HCA).
+    """
+
+    num_heads: Count
+    head_dim: Count
+    rotary_dim: CountOrZero
+    q_lora_rank: Count
+    num_groups: Count
+    output_rank: Count
+    window: Count
+    ratio: CountOrZero = 0
+    num_series: Count = 1
+    indexer: Indexer | None = None
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -198,19 +286,23 @@ class LinearAttention:
     Parameters
     ----------
     variant
-        ``lightning`` (MiniMax-Text-01) or ``gated_delta`` (Qwen3-Next).
+        ``lightning`` (MiniMax-Text-01), ``gated_delta`` (Qwen3-Next) or ``kda`` (Kimi Linear: a decay per channel).
     num_key_heads, num_value_heads, key_head_dim, value_head_dim
         Heads and their widths (lightning: all heads alike).
     conv_kernel
         Width of the short causal convolution; 0 is none.
+    decay_rank, gate_rank
+        Rank of the projection of the decays (KDA), and of the output gate; 0: full rank.
     """
 
-    variant: Literal["lightning", "gated_delta"]
+    variant: Literal["lightning", "gated_delta", "kda"]
     num_key_heads: Count
     num_value_heads: Count
     key_head_dim: Count
     value_head_dim: Count
     conv_kernel: CountOrZero = 0
+    decay_rank: CountOrZero = 0
+    gate_rank: CountOrZero = 0
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -284,11 +376,17 @@ class Experts:
         Gate, biases and non-linearity of routed and shared experts, as in :class:`Mlp`.
     router_bias
         True if the router's logits have a learned bias (gpt-oss).
+    router_scales
+        True if the router norms its input and scales its channels, and its result by expert (Gemma 4).
     shared_gate
         True if a hidden-to-1 gate scales the shared expert (Qwen3-Next).
     latent_size
         Width to which tokens are projected before they are sent to the routed experts, and from which they are
         projected back afterwards (LatentMoE, Nemotron 3); None sends the hidden size.
+    fixed_choice
+        True if a fixed table chooses the experts of each token, and the router weights them only (DeepSeek-V4).
+    latent_norm
+        True if a norm stands before the projection back (Kimi K3).
     """
 
     num_experts: Count
@@ -298,12 +396,15 @@ class Experts:
     gated: bool = True
     bias: bool = False
     router_bias: bool = False
+    router_scales: bool = False
     shared_gate: bool = False
     latent_size: Count | None = None
+    latent_norm: bool = False
+    fixed_choice: bool = False
     squared_relu: bool = False
 
 
-Mixer: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba
+Mixer: TypeAlias = Attention | LatentAttention | CompressedAttention | LinearAttention | Mamba
 
 """Block that mixes information between tokens."""
 
@@ -323,6 +424,11 @@ class Layer:
         ``rms``: one weight per channel; ``layer``: weight and bias; ``none``: no parameters counted.
     parallel_blocks
         True if both blocks read the same input and are summed before tensor-parallel ranks are (GPT-J, GPT-NeoX).
+    streams
+        Streams of the residual, which hyper-connections mix around each block (DeepSeek-V4: 4).
+    snapshots
+        Earlier sums of the residual that each block's input is weighted from, beside the latest; averaged over the
+        layers (attention residuals, Kimi K3).
     """
 
     attention: Mixer | None
@@ -330,6 +436,13 @@ class Layer:
     num_norms: CountOrZero = 2
     norm: Literal["rms", "layer", "none"] = "rms"
     parallel_blocks: bool = False
+    streams: Count = 1
+    snapshots: CountOrZero = 0
+
+    @property
+    def residual_tensors(self) -> int:
+        """Tensors of the hidden size that pass from layer to layer."""
+        return self.streams + self.snapshots
 
     @property
     def blocks(self) -> tuple[Mixer | Mlp | Experts, ...]:
@@ -424,6 +537,17 @@ class Model:
         """True if some layer has experts that every token passes."""
         blocks = (kind.feed_forward for kind in self.kinds)
         return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+
+    @property
+    def streams(self) -> int:
+        """Streams of the residual between its layers."""
+        return max(kind.streams for kind in self.kinds)
+
+    @property
+    def indexers(self) -> tuple[Indexer, ...]:
+        """The different choices of keys in its layers."""
+        found = (getattr(kind.attention, "indexer", None) for kind in self.kinds)
+        return tuple(dict.fromkeys(one for one in found if one is not None))
 
     @property
     def has_single_blocks(self) -> bool:

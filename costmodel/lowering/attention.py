@@ -6,12 +6,14 @@ import numpy as np
 
 from costmodel.facts.model import Attention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
+from costmodel.lowering.indexer import indexer_operators
 from costmodel.lowering.kernels import (
     attach_torch_function,
     context_output,
     core_attention,
     elementwise,
     lower_shared_input,
+    matmul,
     output_projection,
 )
 from costmodel.lowering.shape import Shape
@@ -25,30 +27,35 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
     Query heads together may be narrower or wider than the hidden size. If there are more tensor-parallel ranks than KV
     heads, the KV heads are replicated.
     """
-    queries, keys = _query_width(attention, shape), _key_width(attention, shape)
+    heads = attention.num_heads / shape.tp
+    queries, keys, outputs = heads * attention.head_dim, _key_width(attention, shape), heads * attention.value_width
+    core = core_attention(
+        shape,
+        heads=heads,
+        kv_heads=kv_heads_per_device(attention, shape),
+        qk_head_dim=attention.head_dim,
+        v_head_dim=attention.value_width,
+        window=attention.indexer.num_keys if attention.indexer else attention.window,
+        chunk=attention.chunk,
+        sinks=heads if attention.sinks else 0.0,
+    )
     return (
         *_qkv(attention, shape, queries=queries, keys=keys),
         *_query_key_norm(attention, shape, queries=queries, keys=keys),
         *_rotary(attention, shape, elements=shape.tokens * (queries + keys)),
-        *core_attention(
-            shape,
-            heads=attention.num_heads / shape.tp,
-            kv_heads=kv_heads_per_device(attention, shape),
-            qk_head_dim=attention.head_dim,
-            v_head_dim=attention.head_dim,
-            window=attention.window,
-            chunk=attention.chunk,
-            sinks=attention.num_heads / shape.tp if attention.sinks else 0.0,
-        ),
-        *_output_gate(attention, shape, elements=shape.tokens * queries),
-        *context_output(shape, width=queries),
-        output_projection(shape, inputs=queries, bias=attention.output_bias),
+        *indexer_operators(attention.indexer, shape, query_inputs=shape.hidden_size, core=core[0]),
+        *core,
+        *_output_gate(attention, shape, elements=shape.tokens * outputs),
+        *context_output(shape, width=outputs),
+        output_projection(shape, inputs=outputs, bias=attention.output_bias),
     )
 
 
 def attention_communications(attention: Attention, shape: Shape) -> tuple[Communication, ...]:
     """Return the tensor-parallel collectives of the block, and the ring of keys and values."""
-    return (*tensor_parallel_collectives(shape), ring(shape, width=2 * _key_width(attention, shape)))
+    index_key = attention.indexer.head_dim if attention.indexer else 0
+    width = kv_heads_per_device(attention, shape) * (attention.head_dim + attention.value_width) + index_key
+    return (*tensor_parallel_collectives(shape), ring(shape, width=width))
 
 
 def kv_heads_per_device(attention: Attention, shape: Shape) -> Numbers:
@@ -61,28 +68,28 @@ def kv_heads_per_device(attention: Attention, shape: Shape) -> Numbers:
     return np.maximum(attention.num_kv_heads / shape.tp, 1.0)
 
 
-def _query_width(attention: Attention, shape: Shape) -> Numbers:
-    return attention.num_heads * attention.head_dim / shape.tp
-
-
 def _key_width(attention: Attention, shape: Shape) -> Numbers:
     return kv_heads_per_device(attention, shape) * attention.head_dim
 
 
 def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> tuple[Operator, ...]:
-    """Return the projections of one input: one matmul, or three."""
-    asked = queries * (2 if attention.output_gate else 1)
+    """Return the projections of one input: one matmul, or three; and that of a gate per head."""
+    widths = {"query_projection": queries * (2 if attention.output_gate else 1), "key_projection": keys}
+    if not attention.key_is_value:
+        widths["value_projection"] = kv_heads_per_device(attention, shape) * attention.value_width
     if shape.kernels.fused_projections:
-        widths = {"qkv": asked + 2 * keys}
-    else:
-        widths = {"query_projection": asked, "key_projection": keys, "value_projection": keys}
-    return lower_shared_input(
+        widths = {"qkv": sum(widths.values())}
+    projected = lower_shared_input(
         shape,
         widths,
         has_bias=attention.qkv_bias,
         saved_elements=shape.input_elements_to_keep,
         saved_as="attention_input",
     )
+    if not attention.head_gate:
+        return projected
+    heads = attention.num_heads / shape.tp
+    return (*projected, matmul("head_gate", shape, rows=shape.tokens, inputs=shape.hidden_size, outputs=heads))
 
 
 def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> tuple[Operator, ...]:
@@ -134,17 +141,18 @@ def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[O
 
 
 def _output_gate(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
-    """Return the sigmoid gate on the attention's output, which keeps the gate and its input."""
-    if not attention.output_gate:
+    """Return the gate on the attention's output, which keeps the gate and its input."""
+    if not (attention.output_gate or attention.head_gate):
         return ()
+    gates = 1.0 if attention.output_gate else 1 / attention.value_width
     return (
         elementwise(
             "output_gate",
             shape,
             elements=elements,
-            forward_passes=3,
-            backward_passes=5,
-            saved_elements=2 * elements,
+            forward_passes=2 + gates,
+            backward_passes=3 + 2 * gates,
+            saved_elements=(1 + gates) * elements,
             saved_as="core_attention",
         ),
     )

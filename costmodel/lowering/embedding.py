@@ -9,6 +9,7 @@ import numpy as np
 from costmodel.facts.model import Model
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
 from costmodel.lowering.kernels import attach_torch_function, elementwise, logits_fraction, matmul, norms
+from costmodel.lowering.residual import collapse_operators
 from costmodel.lowering.shape import Shape
 from costmodel.timing.work import Communication, Numbers, Operator
 
@@ -56,7 +57,7 @@ def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
 
 def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     """
-    Return the final norm, the logits and the loss.
+    Return the final norm, the logits and the loss, behind the sum of the residual's streams if there are several.
 
     A tied head owns no parameters here; in a pipeline the last stage keeps a copy if it is not the first.
     """
@@ -74,6 +75,7 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         dtype=shape.wide_dtype,
     )
     return (
+        *collapse_operators(shape, streams=model.streams),
         norms("final_norm", shape, count=1, norm=model.final_norm),
         replace(
             logits,
@@ -121,7 +123,7 @@ def next_token_operators(model: Model, shape: Shape, block: tuple[Operator, ...]
         The operators of the layer.
     """
     embedding = (replace(operator, parameters=0.0) for operator in embedding_operators(model, shape))
-    final_norm, logits, loss = head_operators(model, shape)
+    *collapse, final_norm, logits, loss = head_operators(model, shape)
     projection = matmul(
         "mtp_projection",
         shape,
@@ -136,6 +138,7 @@ def next_token_operators(model: Model, shape: Shape, block: tuple[Operator, ...]
         norms("mtp_norms", shape, count=2, norm=model.final_norm),
         projection,
         *block,
+        *collapse,
         final_norm,
         replace(logits, parameters=0.0),
         loss,

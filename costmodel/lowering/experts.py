@@ -252,13 +252,24 @@ def _latent(experts: Experts, shape: Shape) -> tuple[tuple[Operator, ...], tuple
     up = matmul(
         "latent_up", shape, rows=rows, inputs=narrow, outputs=wide, saved_elements=rows * narrow, saved_as="experts"
     )
-    return (matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow),), (up,)
+    normed = elementwise(
+        "latent_norm",
+        shape,
+        elements=rows * narrow,
+        forward_passes=2,
+        backward_passes=3,
+        saved_elements=rows * narrow,
+        saved_as="experts",
+        parameters=narrow,
+    )
+    down = matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow)
+    return (down,), (normed, up) if experts.latent_norm else (up,)
 
 
 def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """Return the logits of all experts for this rank's tokens, with replicated weights, and the choice of the best."""
     rows = shape.tokens / shape.sequence_shards
-    logits = rows * experts.num_experts
+    logits = rows * (experts.top_k if experts.fixed_choice else experts.num_experts)
     chosen = elementwise(
         "top_k",
         shape,
@@ -269,6 +280,7 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         saved_as="router",
     )
     return (
+        *_scale_router_input(experts, shape, rows=rows),
         matmul(
             "router",
             shape,
@@ -282,6 +294,24 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         ),
         attach_torch_function(chosen, shape, "top_k", rows=rows, experts=experts.num_experts, top_k=experts.top_k),
     )
+
+
+def _scale_router_input(experts: Experts, shape: Shape, *, rows: Numbers) -> tuple[Operator, ...]:
+    """Return the norm and the scales of the router's input; its result is scaled by expert, too."""
+    if not experts.router_scales:
+        return ()
+    elements = rows * shape.hidden_size
+    scaled = elementwise(
+        "router_norm",
+        shape,
+        elements=elements,
+        forward_passes=2,
+        backward_passes=3,
+        saved_elements=elements,
+        saved_as="router",
+        parameters=shape.hidden_size + experts.num_experts,
+    )
+    return (scaled,)
 
 
 def _elements_of_presort(experts: Experts, shape: Shape) -> Numbers:

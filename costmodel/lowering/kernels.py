@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -309,6 +310,7 @@ def core_attention(
     v_head_dim: int,
     window: int | None = None,
     chunk: int | None = None,
+    entries: float = 0.0,
     sinks: Numbers = 0.0,
 ) -> tuple[Operator, ...]:
     """
@@ -330,10 +332,13 @@ def core_attention(
         Sliding window in tokens; None: the whole sequence.
     chunk
         Tokens of chunks that do not attend to each other; None: the whole sequence.
+    entries
+        Keys beside those tokens that a query is multiplied with, averaged over the sequence.
     sinks
         Learned sink logits of this device.
     """
-    flops = 2 * shape.tokens * mean_keys(shape, window, chunk) * heads * (qk_head_dim + v_head_dim)
+    keys = readable_keys(shape, window or chunk)
+    flops = 2 * shape.tokens * (mean_keys(shape, window, chunk) + entries) * heads * (qk_head_dim + v_head_dim)
     queries_and_outputs = shape.tokens * heads * (qk_head_dim + v_head_dim)
     keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
     nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * shape.cp)
@@ -345,13 +350,13 @@ def core_attention(
         size=AttentionSize(
             sequences=shape.mbs,
             queries=shape.tokens / shape.mbs,
-            keys=readable_keys(shape, window or chunk),
+            keys=keys + ceil(entries),
             heads=heads,
             kv_heads=kv_heads,
             qk_head_dim=qk_head_dim,
             v_head_dim=v_head_dim,
             causal=shape.causal,
-            is_window=readable_keys(shape, window or chunk) < shape.sequence_length,
+            is_window=keys < shape.sequence_length,
         ),
         dtype=shape.wide_dtype,
         bytes=nbytes,
@@ -516,6 +521,22 @@ def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None)
     if chunk is not None and chunk < shape.sequence_length:
         return chunk / 2 if shape.causal else chunk
     return keys * (1 - keys / (2 * shape.sequence_length)) if shape.causal else keys
+
+
+def mean_entries(shape: Shape, ratio: int, most: int | None = None) -> float:
+    """
+    Number of compressed entries that a query is multiplied with, averaged over the sequence.
+
+    Derivation: of n = s / r entries query t sees (t + 1) / r. As in :func:`mean_keys` at most m of them average
+    m - m^2 / (2 n), and all of them n / 2; without a causal mask m and n. A ratio r of 0 has none.
+
+    >>> shape = Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True)
+    >>> mean_entries(shape, 128), mean_entries(shape, 4, 512)
+    (16.0, 384.0)
+    """
+    entries = shape.sequence_length // ratio if ratio else 0
+    chosen = entries if most is None else min(most, entries)
+    return chosen * (1 - chosen / (2 * entries)) if shape.causal and entries else float(chosen)
 
 
 UNFUSED_NORM_PASSES = (18, 25)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from costmodel.facts.model import LatentAttention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
+from costmodel.lowering.indexer import indexer_communications, indexer_operators
 from costmodel.lowering.kernels import (
     attach_torch_function,
     context_output,
@@ -24,18 +25,22 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
     the sequence; the up-projections are split by heads. Parameters per layer without norms:
     h r + r a (d_nope + d_rope) + h (r_kv + d_rope) + r_kv a (d_nope + d_v) + a d_v h.
     """
-    heads = attention.num_heads / shape.tp
+    heads, indexer = attention.num_heads / shape.tp, attention.indexer
+    core = core_attention(
+        shape,
+        heads=heads,
+        kv_heads=heads,
+        qk_head_dim=_qk_head_dim(attention),
+        v_head_dim=attention.v_head_dim,
+        window=indexer.num_keys if indexer else None,
+    )
     return (
         *_query_projections(attention, shape),
         *_key_value_projections(attention, shape),
-        _rotary(attention, shape, heads=heads + 1),
-        *core_attention(
-            shape,
-            heads=heads,
-            kv_heads=heads,
-            qk_head_dim=_qk_head_dim(attention),
-            v_head_dim=attention.v_head_dim,
-        ),
+        *_rotary(attention, shape, heads=heads + 1),
+        *indexer_operators(indexer, shape, query_inputs=attention.q_lora_rank or shape.hidden_size, core=core[0]),
+        *core,
+        *_gate_output(attention, shape, width=heads * attention.v_head_dim),
         *context_output(shape, width=heads * attention.v_head_dim),
         output_projection(shape, inputs=heads * attention.v_head_dim, bias=attention.bias),
     )
@@ -43,19 +48,23 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
 
 def latent_attention_communications(attention: LatentAttention, shape: Shape) -> tuple[Communication, ...]:
     """
-    Return the tensor-parallel collectives of the block, and the ring of unfolded keys and values.
+    Return the tensor-parallel collectives of the block, and the ring of keys and values.
 
-    Only the latents are gathered where tokens enter the block: they are narrower than the hidden state.
+    Only the latents are gathered where tokens enter the block: they are narrower than the hidden state. If an indexer
+    chooses the keys, context-parallel ranks pass latents and the indexer's keys, of which each query reads its own.
     """
-    queries = attention.q_lora_rank or shape.hidden_size
-    heads = attention.num_heads / shape.tp
+    queries, indexer = attention.q_lora_rank or shape.hidden_size, attention.indexer
+    latent = attention.kv_lora_rank + attention.qk_rope_head_dim
+    unfolded = attention.num_heads / shape.tp * (_qk_head_dim(attention) + attention.v_head_dim)
+    index_key = 0 if indexer is None or indexer.is_shared else indexer.head_dim
     return (
         *tensor_parallel_collectives(
             shape,
-            entry_width=queries + attention.kv_lora_rank + attention.qk_rope_head_dim,
+            entry_width=queries + latent,
             exit_width=shape.hidden_size,
         ),
-        ring(shape, width=heads * (_qk_head_dim(attention) + attention.v_head_dim)),
+        *indexer_communications(indexer, shape),
+        ring(shape, width=unfolded if indexer is None else latent + index_key),
     )
 
 
@@ -118,8 +127,10 @@ def _latent_norm(name: str, shape: Shape, *, rank: int) -> Operator:
     return attach_torch_function(normed, shape, "rms_norm", rows=shape.tokens / shape.sequence_shards, width=rank)
 
 
-def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Operator:
+def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> tuple[Operator, ...]:
     """Return the rotary position of the queries' heads and of the one key that they share."""
+    if not attention.rotary:
+        return ()
     width = attention.qk_rope_head_dim
     rotated = elementwise(
         "rotary",
@@ -130,7 +141,24 @@ def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Oper
         backward_passes=2,
         kernels=2,
     )
-    return attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width)
+    return (attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
+
+
+def _gate_output(attention: LatentAttention, shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
+    """Return the projection of the gate and its product with the attention's output, which keeps both."""
+    if not attention.output_gate:
+        return ()
+    elements = shape.tokens * width
+    gated = elementwise(
+        "output_gate",
+        shape,
+        elements=elements,
+        forward_passes=3,
+        backward_passes=5,
+        saved_elements=2 * elements,
+        saved_as="core_attention",
+    )
+    return matmul("gate", shape, rows=shape.tokens, inputs=shape.hidden_size, outputs=width), gated
 
 
 def _lower_up_projection(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:

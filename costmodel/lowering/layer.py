@@ -11,14 +11,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    CompressedAttention,
+    Experts,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mlp,
+    Model,
+)
 from costmodel.lowering.attention import attention_communications, attention_operators
+from costmodel.lowering.compressed_attention import (
+    compression_communications,
+    compression_operators,
+)
 from costmodel.lowering.embedding import next_token_communications, next_token_operators
 from costmodel.lowering.experts import experts_communications, experts_operators, mlp_communications, mlp_operators
-from costmodel.lowering.kernels import EAGER, attach_kernel, elementwise, norms
+from costmodel.lowering.kernels import EAGER, norms
 from costmodel.lowering.latent_attention import latent_attention_communications, latent_attention_operators
 from costmodel.lowering.linear_attention import linear_attention_communications, linear_attention_operators
 from costmodel.lowering.mamba import mamba_communications, mamba_operators
+from costmodel.lowering.residual import residual_operators
 from costmodel.lowering.shape import Shape
 from costmodel.record import record
 from costmodel.strategy import MODULES, Recompute
@@ -28,6 +43,7 @@ from costmodel.timing.work import AttentionSize, Communication, MatmulSize, Numb
 OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     Attention: attention_operators,
     LatentAttention: latent_attention_operators,
+    CompressedAttention: compression_operators,
     LinearAttention: linear_attention_operators,
     Mamba: mamba_operators,
     Mlp: mlp_operators,
@@ -39,6 +55,7 @@ OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
 COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = {
     Attention: attention_communications,
     LatentAttention: latent_attention_communications,
+    CompressedAttention: compression_communications,
     LinearAttention: linear_attention_communications,
     Mamba: mamba_communications,
     Mlp: mlp_communications,
@@ -50,6 +67,7 @@ COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = 
 GRAPH_MODULE: dict[type, str] = {
     Attention: "attn",
     LatentAttention: "attn",
+    CompressedAttention: "attn",
     LinearAttention: "attn",
     Mamba: "mamba",
     Mlp: "mlp",
@@ -87,7 +105,8 @@ def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
         around += [replace(normed, graph_module=module or "moe_router")] if num_norms else []
         operators = OPERATORS[type(block)](block, shape)
         inside += [replace(operator, graph_module=module) for operator in operators] if module else operators
-        residuals.append(replace(_residual(shape), graph_module=module))
+        around_block = residual_operators(shape, streams=layer.streams, snapshots=layer.snapshots)
+        residuals += [replace(one, graph_module=module) for one in around_block]
     return (*around, *inside, *residuals)
 
 
@@ -138,17 +157,6 @@ def mtp_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
     return tuple(collective for block in blocks for collective in next_token_communications(model, shape, block))
 
 
-def _residual(shape: Shape) -> Operator:
-    """Return the addition after a block: two reads and a write, in both passes; keeps the dropout mask."""
-    elements = shape.tokens * shape.hidden_size / shape.sequence_shards
-    added = elementwise(
-        "residuals", shape, elements=elements, forward_passes=3, backward_passes=3, all_counted=True, kernels=1
-    )
-    rows = shape.tokens / shape.sequence_shards
-    added = attach_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
-    return replace(added, saved_bytes=shape.memory.dropout_mask_bytes * elements, saved_as="dropout")
-
-
 FIRST_MODULE = int(Recompute.of(MODULES[0]))
 
 """The decision's value for the first module; each further one doubles it."""
@@ -197,7 +205,7 @@ CONTENTS: dict[str, Module] = {
         drops=_all_of("router", "experts", "expert_activation"),
         repeats={
             **_all_of("router", "top_k", "dispatch", "sort", "expert_up", "expert_down", "expert_bias", "combine"),
-            **_all_of("latent_down", "latent_up"),
+            **_all_of("router_norm", "latent_down", "latent_norm", "latent_up"),
         },
     ),
 }

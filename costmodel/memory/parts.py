@@ -359,7 +359,7 @@ def layer_footprint(
         expert_parameters=shape.stack([_parameters(layer, expert=True) for layer in layers]),
         saved_bytes=shape.stack([_saved_bytes(layer) for layer in layers]),
         module_bytes=np.stack([shape.stack(sum_dropped_bytes(layer, shape)) for layer in layers], axis=-2),
-        input_bytes=shape.stack([layer_input for _ in layers]),
+        input_bytes=shape.stack([kind.streams * layer_input for kind in model.kinds]),
         gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
     )
 

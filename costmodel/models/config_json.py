@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -42,13 +42,18 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size",),
     "ffn_hidden_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     "num_heads": ("num_attention_heads", "n_head"),
-    "num_kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "num_kv_heads": ("num_key_value_heads", "num_kv_heads", "num_attention_groups"),
     "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts"),
-    "top_k": ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk"),
+    "top_k": (
+        "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k",
+        "top_k_experts",
+    ),
     "num_shared": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
     "shared_ffn_hidden_size": (
         "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
+        "share_expert_dim", "share_expert_dims",
     ),
+    "latent_size": ("moe_latent_size", "routed_expert_hidden_size"),
     "first_dense": ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"),
     "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"),
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),
@@ -227,17 +232,30 @@ class Config:
             raise self.error(key, f"expected a list, got {shown(value)}.")
         return None if value is None else list(value)
 
-    def words(self, key: str, allowed: tuple[str, ...], *, length: int) -> tuple[str, ...] | None:
-        """Return a list of one word per layer; None if it is absent."""
+    def words(self, key: str, allowed: Collection[str], *, length: int, further: int = 0) -> tuple[str, ...] | None:
+        """Return a list of one word per layer, without those of ``further`` layers; None if it is absent."""
         words = self.items(key)
         if words is None:
             return None
         for index, word in enumerate(words):
             if word not in allowed:
                 raise self.error(f"{key}.{index}", f"unknown kind {shown(word)}.", did_you_mean(word, allowed))
-        if len(words) != length:
-            raise self.error(key, f"has {len(words)} entries, the model {length} layers.")
-        return tuple(words)
+        return tuple(self._cut_layers(key, words, length, further))
+
+    def read_numbers(self, key: str, kinds: Mapping[int, str], *, length: int) -> tuple[str, ...] | None:
+        """Return the kind of each layer from a list of numbers; None if it is absent."""
+        numbers = self.items(key)
+        if numbers is None:
+            return None
+        for index, number in enumerate(numbers):
+            if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
+                raise self.error(f"{key}.{index}", f"expected {' or '.join(map(str, kinds))}, got {shown(number)}.")
+        return tuple(kinds[number] for number in self._cut_layers(key, numbers, length))
+
+    def _cut_layers(self, key: str, entries: list[Any], length: int, further: int = 0) -> list[Any]:
+        if len(entries) not in (length, length + further):
+            raise self.error(key, f"has {len(entries)} entries, the model {length} layers.")
+        return entries[:length]
 
 
 def _uniform_value(value: object) -> object:
@@ -296,6 +314,14 @@ _GEMMA_3 = replace(
     _GEMMA, score_scale=256**-0.5, rotary=_rotary(1_000_000.0), windowed_rotary=_rotary(10000.0)
 )  # fmt: skip
 
+_GEMMA_4 = replace(
+    _PLAIN,
+    activation=GELU_TANH,
+    score_scale=1.0,
+    rotary=Rotary(base=1_000_000.0, fraction=0.25, scaling="proportional"),
+    windowed_rotary=_rotary(10000.0),
+)
+
 _GPT_2 = replace(_PLAIN, norm_epsilon=1e-5, activation="gelu_new")
 
 _GRANITE = replace(_PLAIN, score_scale=1.0)
@@ -328,6 +354,13 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     ),
     "deepseek_v2": replace(_PLAIN, routing=_routing(normalizes=False)),
     "deepseek_v3": _DEEPSEEK_V3,
+    "deepseek_v32": _DEEPSEEK_V3,
+    "deepseek_v4": replace(
+        _PLAIN,
+        activation_limit=10.0,
+        rotary=None,
+        routing=replace(_routing("sigmoid", normalizes=True, aux=0.001, scaling=1.5), score_function="sqrtsoftplus"),
+    ),
     "dots1": replace(_PLAIN, routing=_routing("sigmoid", normalizes=False)),
     "ernie4_5": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0)),
     "ernie4_5_moe": replace(
@@ -344,10 +377,13 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "gemma2": _GEMMA_2,
     "gemma3": _GEMMA_3,
     "gemma3_text": _GEMMA_3,
+    "gemma4_text": replace(_GEMMA_4, routing=_routing(normalizes=True)),
+    "gemma4_unified_text": _GEMMA_4,
     "glm": replace(_PLAIN, norm_epsilon=1.5625e-07, rotary=_rotary(10000.0, 0.5)),
     "glm4": replace(_PLAIN, norm_epsilon=1.5625e-07, rotary=_rotary(10000.0, 0.5)),
     "glm4_moe": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.5), routing=_routing("sigmoid", normalizes=True)),
     "glm4_moe_lite": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=1.8)),
+    "glm_moe_dsa": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=2.5)),
     "gpt2": replace(_GPT_2, attention_dropout=0.1, hidden_dropout=0.1, embedding_dropout=0.1, rotary=None),
     "gpt_bigcode": replace(
         _GPT_2,
@@ -393,6 +429,13 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "internlm3": _LARGER_EPSILON,
     "jais2": replace(_LARGER_EPSILON, activation=SQUARED_RELU),
     "kimi_k2": _DEEPSEEK_V3,
+    "kimi_linear": replace(_LARGER_EPSILON, rotary=None, routing=_routing("sigmoid", normalizes=True, scaling=2.446)),
+    "laguna": replace(
+        _PLAIN,
+        rotary=_rotary(500_000.0, 0.5),
+        windowed_rotary=_rotary(10000.0),
+        routing=_routing("sigmoid", normalizes=True, aux=0.001),
+    ),
     "llama": _PLAIN,
     "llama4_text": replace(
         _LARGER_EPSILON,
@@ -407,9 +450,22 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
         routing=_routing(normalizes=True, aux=0.001),
     ),
     "mimo": _PLAIN,
+    "mimo_v2_flash": replace(
+        _LARGER_EPSILON,
+        rotary=_rotary(5_000_000.0, 0.334),
+        windowed_rotary=_rotary(10000.0, 0.334),
+        routing=_routing("sigmoid", normalizes=True),
+    ),
     "minicpm3": replace(_LARGER_EPSILON, initializer_range=0.1),
     "minimax": replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0), routing=_routing(normalizes=True, aux=0.001)),
     "minimax_m2": replace(_PLAIN, rotary=_rotary(5_000_000.0), routing=_routing("sigmoid", normalizes=True, aux=0.001)),
+    "minimax_m3_vl_text": replace(
+        _PLAIN,
+        activation_limit=7.0,
+        rotary=_rotary(5_000_000.0),
+        norm_weights_from_one=True,
+        routing=_routing("sigmoid", normalizes=True, aux=0.001, scaling=2.0),
+    ),
     "ministral3": replace(
         _LARGER_EPSILON,
         rotary=Rotary(
@@ -479,6 +535,7 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "solar_open": replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0), routing=_routing("sigmoid", normalizes=True)),
     "stablelm": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.25)),
     "starcoder2": replace(_LARGER_EPSILON, initializer_range=0.018042, activation=GELU_TANH),
+    "step3p5": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True)),
     "vaultgemma": _GEMMA_2,
     "youtu": replace(_PLAIN, initializer_range=2.0 / (5.0 * 2048) ** 0.5),
 }

@@ -15,12 +15,17 @@ ENABLE_BIAS, USE_BIAS = Switch("enable_bias", True), Switch("use_bias", False)
 
 
 class Period(NamedTuple):
-    """A pattern: of n layers the last, or the first, has full attention, the others another kind; ``key`` may set n."""
+    """
+    A pattern: of n layers the last, or the first, has full attention, the others another kind; ``key`` may set n.
+
+    Of a pattern with ``full_start`` the first layer of the model has full attention, too.
+    """
 
     others: str
     key: str
     default: int
     starts_full: bool = False
+    full_start: bool = False
 
 
 class Positions(NamedTuple):
@@ -52,6 +57,12 @@ class Family:
     ----------
     latent
         Multi-head latent attention instead of query, key and value heads.
+    indexer
+        Choice of an indexer for each query: ``keys`` (DSA) or ``blocks`` of them (MiniMax-M3).
+    compressed
+        True if attention reads a window and compressed entries, and hyper-connections mix the residual (DeepSeek-V4).
+    ignores
+        Keys that say of how the model is served what others say of its training.
     linear
         Linear attention behind ``linear_attention`` in ``layer_types``; None: not allowed.
     experts
@@ -62,9 +73,17 @@ class Family:
         Keys that turn these on.
     qk_norm
         Norm of queries and keys, if the switch is on.
-    output_gate, sinks, shared_gate
+    output_gate, head_gate, shared_gate, router_scales
         Parts of attention and experts, as in :class:`costmodel.facts.model.Attention` and
         :class:`costmodel.facts.model.Experts`.
+    sinks
+        Layers that have sinks: ``all``, or those with windows.
+    v_head_dim
+        True if ``v_head_dim`` gives the values a width of their own.
+    changes
+        Keys of a configuration that layers of one kind of attention have otherwise, and their values there.
+    shared_width
+        Key of the shared experts' width, if it is not a usual one.
     head_dim
         Width of a head if the key is absent; None: hidden size over heads.
     multi_head
@@ -77,6 +96,8 @@ class Family:
         Shared experts and leading dense layers if the keys are absent; None: the key is required.
     window
         Sliding window if the key is absent; None: no window.
+    window_size
+        Sliding window by another key; 0: by the usual one.
     chunk
         Tokens of a chunk of chunked attention if the key is absent; None: not allowed.
     window_switch
@@ -106,6 +127,9 @@ class Family:
         Number of key-value heads if no key gives it; None: a key does.
     dense_width
         Key of the width of dense feed-forward blocks, if it is not the usual one.
+    mtp_attention, mtp_dense
+        Kind of attention of layers of multi-token prediction that no list names, if it is not the last layer's; True if
+        their feed-forward blocks are dense.
     head_bias
         Key that turns :attr:`costmodel.facts.model.Model.head_bias` on.
     embedding_norm
@@ -123,7 +147,10 @@ class Family:
     """
 
     latent: bool = False
-    linear: Literal["lightning", "gated_delta", "mamba"] | None = None
+    indexer: Literal["none", "keys", "blocks"] = "none"
+    compressed: bool = False
+    ignores: tuple[str, ...] = ()
+    linear: Literal["lightning", "gated_delta", "kda", "mamba"] | None = None
     experts: bool = False
     tied: bool = False
     gated: bool = True
@@ -138,8 +165,13 @@ class Family:
     qk_norm: Literal["per_head", "full"] = "per_head"
     qk_norm_switch: Switch = OFF
     output_gate: bool = False
-    sinks: bool = False
+    head_gate: bool = False
+    sinks: Literal["none", "all", "windows"] = "none"
     shared_gate: bool = False
+    router_scales: bool = False
+    shared_width: str = ""
+    v_head_dim: bool = False
+    changes: Callable[[Config, str], dict[str, Any]] | None = None
     head_dim: int | None = None
     multi_head: bool = False
     ffn_multiple: int | None = None
@@ -147,6 +179,7 @@ class Family:
     num_shared: int | None = 0
     first_dense: int = 0
     window: int | None = None
+    window_size: int = 0
     chunk: int | None = None
     window_switch: bool = False
     period: Period | None = None
@@ -161,6 +194,8 @@ class Family:
     mamba_chunk: int = 128
     kv_heads: int | None = None
     dense_width: str = ""
+    mtp_attention: str = ""
+    mtp_dense: bool = False
     head_bias: Switch = OFF
     embedding_norm: bool = False
     extras: str = ""
@@ -243,11 +278,54 @@ def _afmoe(config: Config) -> dict[str, Any]:
     return {"extras": "scaled embeddings" if config.flag(Switch("mup_enabled", False)) else ""}
 
 
+def _gemma4(config: Config) -> dict[str, Any]:
+    """Return the fields of Gemma 4: with experts, each beside a dense block, and three more norms."""
+    if config.mapping.get("model_type") != "gemma4_unified_text":
+        config.integer("hidden_size_per_layer_input")  # the class has 256 without the key
+    if config.mapping.get("use_bidirectional_attention") not in (None, "vision"):
+        raise config.error("use_bidirectional_attention", "means attention to later tokens, which is not modelled.")
+    has_experts = config.flag(Switch("enable_moe_block", False))
+    return {"experts": has_experts, "num_norms": 7 if has_experts else 4}
+
+
+def _gemma4_changes(config: Config, kind: str) -> dict[str, Any]:
+    """Return the changes of Gemma 4's full attention: wider heads, fewer key heads, and values that are keys."""
+    if kind != "full_attention":
+        return {"attention_k_eq_v": False}
+    fewer = config.mapping.get("num_global_key_value_heads") if config.mapping.get("attention_k_eq_v") else None
+    width = config.mapping.get("global_head_dim", 512)
+    return {"head_dim": width} | ({} if fewer is None else {"num_key_value_heads": fewer})
+
+
+def _mimo_v2(config: Config) -> dict[str, Any]:
+    """Return the fields of MiMo-V2, whose window has the query beside ``sliding_window_size`` earlier tokens."""
+    sized = config.mapping.get("sliding_window_size") is not None
+    return {"window_size": config.integer("sliding_window_size", at_least=1) + 1} if sized else {}
+
+
+def _mimo_v2_changes(config: Config, kind: str) -> dict[str, Any]:
+    """Return the changes of MiMo-V2's layers with a window: twice the key heads, unless keys say the sizes."""
+    if kind != "sliding_attention":
+        return {}
+    spelled = {key: config.mapping.get(f"swa_{key}") for key in ("num_attention_heads", "head_dim", "v_head_dim")}
+    heads = config.integer("swa_num_key_value_heads", at_least=1, default=2 * config.count("num_kv_heads"))
+    return {"num_key_value_heads": heads, **{key: value for key, value in spelled.items() if value is not None}}
+
+
+def _step_changes(config: Config, kind: str) -> dict[str, Any]:
+    """Return the changes of Step's layers with a window, which may have another number of query heads."""
+    other = config.mapping.get("attention_other_setting")
+    heads = other.get("num_attention_heads") if isinstance(other, Mapping) else None
+    heads = config.mapping.get("num_sliding_attention_heads", heads)
+    return {"num_attention_heads": heads} if kind == "sliding_attention" and heads is not None else {}
+
+
 ALIBI = "positions as biases of scores (ALiBi)"
 
 _DEEPSEEK_V3 = Family(
     latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=3
 )  # fmt: skip
+_DEEPSEEK_V32 = replace(_DEEPSEEK_V3, indexer="keys", reads=("index_head_dim", "index_n_heads", "index_topk"))
 _GEMMA_2 = Family(
     tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
     period=Period("sliding_attention", "", 2),
@@ -255,6 +333,12 @@ _GEMMA_2 = Family(
 _GEMMA_3 = Family(
     tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
     qk_norm_switch=ON, period=Period("sliding_attention", "sliding_window_pattern", 6),
+)  # fmt: skip
+_GEMMA_4 = Family(
+    tied=True, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=512, qk_norm_switch=ON,
+    period=Period("sliding_attention", "", 6), router_scales=True, shared_width="intermediate_size",
+    extras="norms of values without weights", refined=_gemma4, changes=_gemma4_changes,
+    reads=("use_bidirectional_attention",),
 )  # fmt: skip
 
 BAMBA_KEYS = MambaKeys(
@@ -323,6 +407,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "deepseek_v2": Family(latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=2),
     "deepseek_v3": _DEEPSEEK_V3,
+    "deepseek_v32": _DEEPSEEK_V32,
+    "deepseek_v4": Family(
+        compressed=True, experts=True, head_dim=512, num_shared=1, rotary=False,
+        reads=("compress_ratios", "hc_mult", "index_head_dim", "index_n_heads", "index_topk"),
+    ),
     "dots1": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
         num_shared=None, window_switch=True,
@@ -345,12 +434,15 @@ FAMILIES: dict[str, Family] = {
     "gemma2": _GEMMA_2,
     "gemma3": _GEMMA_3,
     "gemma3_text": _GEMMA_3,
+    "gemma4_text": _GEMMA_4,
+    "gemma4_unified_text": replace(_GEMMA_4, window=1024),
     "glm": Family(qkv_bias=Switch("attention_bias", True), head_dim=128),
     "glm4": Family(qkv_bias=Switch("attention_bias", True), num_norms=4, head_dim=128),
     "glm4_moe": _GLM_4_MOE,
     "glm4_moe_lite": Family(
         latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1
     ),
+    "glm_moe_dsa": _DEEPSEEK_V32,
     "gpt2": Family(
         tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
         learned_positions=Positions("n_positions"),
@@ -365,7 +457,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "gpt_oss": Family(
         experts=True, qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
-        router_bias=ON, expert_bias=ON, sinks=True, head_dim=64, expert_width="intermediate_size", window=128,
+        router_bias=ON, expert_bias=ON, sinks="all", head_dim=64, expert_width="intermediate_size", window=128,
         period=Period("sliding_attention", "", 2),
     ),
     "gptj": _GPT_J,
@@ -401,6 +493,15 @@ FAMILIES: dict[str, Family] = {
         output_bias=Switch("attention_bias", True), mlp_bias=Switch("mlp_bias", True), multi_head=True,
     ),
     "kimi_k2": _DEEPSEEK_V3,
+    "kimi_linear": Family(
+        latent=True, linear="kda", experts=True, rotary=False, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1,
+        reads=("attn_res_block_size",), plain={"mla_use_nope": (True, "rotated keys")},
+    ),
+    "laguna": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_gate=True,
+        head_dim=128, shared_width="shared_expert_intermediate_size", first_dense=1, window=512,
+        period=Period("sliding_attention", "", 1), plain={"gating": (True, "another gate than one per head")},
+    ),
     "llama": _LLAMA,
     "llama4_text": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, num_shared=1,
@@ -417,11 +518,26 @@ FAMILIES: dict[str, Family] = {
         period=Period("sliding_attention", "", 1),
     ),
     "mimo": _QWEN_2,
+    "mimo_v2_flash": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, head_dim=192, v_head_dim=True, sinks="windows", first_dense=1,
+        window=129, period=Period("sliding_attention", "", 6, full_start=True), refined=_mimo_v2,
+        changes=_mimo_v2_changes, reads=("attention_chunk_size",), extras="scaled values",
+        plain={
+            "add_swa_attention_sink_bias": (True, "layers with a window and no sinks"),
+            "add_full_attention_sink_bias": (False, "sinks in layers without a window"),
+        },
+    ),
     "minicpm3": Family(latent=True, tied=True, qkv_bias=ATTENTION_BIAS, extras="scales of embeddings and residuals"),
     "minimax": Family(experts=True, linear="lightning", expert_width="intermediate_size"),
     "minimax_m2": Family(
         experts=True, qk_norm="full", qk_norm_switch=Switch("use_qk_norm", True), head_dim=128,
         expert_width="intermediate_size",
+    ),
+    "minimax_m3_vl_text": Family(
+        experts=True, qk_norm_switch=ON, head_dim=128, indexer="blocks", expert_width="intermediate_size",
+        dense_width="dense_intermediate_size", shared_width="shared_intermediate_size", ignores=("num_mtp_modules",),
+        reads=("index_head_dim", "index_n_heads"),
+        plain={"attention_output_gate": (False, "a gate behind the attention")},
     ),
     "ministral3": Family(head_dim=128, refined=_ministral3),
     "mistral": Family(window=4096),
@@ -506,6 +622,11 @@ FAMILIES: dict[str, Family] = {
         tied=True, gated=False, norm="layer", qkv_bias=Switch("use_bias", True), output_bias=Switch("use_bias", True),
         mlp_bias=Switch("use_bias", True),
     ),
+    "step3p5": Family(
+        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_gate=True,
+        head_dim=128, first_dense=3, num_shared=1, changes=_step_changes, mtp_attention="full_attention",
+        mtp_dense=True, plain={"use_head_wise_attn_gate": (True, "attention without a gate per head")},
+    ),
     "vaultgemma": replace(_GEMMA_2, num_norms=2),
     "youtu": Family(latent=True, tied=True, qkv_bias=ATTENTION_BIAS),
 }  # fmt: skip
@@ -514,6 +635,7 @@ FAMILIES: dict[str, Family] = {
 REFUSED: dict[str, str] = {
     "add_cross_attention": "cross-attention",
     "attention_chunk_size": "chunked attention",
+    "attn_res_block_size": "attention residuals",
     "cla_share_factor": "keys and values shared across layers",
     "compress_ratios": "compressed sparse attention",
     "hc_mult": "hyper-connections",
@@ -542,12 +664,17 @@ SINGLE_BLOCK_KEYS = {
 """Keys that only families with layers of one block may have."""
 
 TEXT_PARTS: dict[str, str] = {
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "glm4v": "glm4",
     "glm4v_moe": "glm4_moe",
     "glm4v_moe_text": "glm4_moe",
     "glm4v_text": "glm4",
     "granite_docling_text": "granite",
+    "kimi_k3": "kimi_linear",
     "llama4": "llama4_text",
+    "minimax_m3": "minimax_m3_vl_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen2_5_omni_text": "qwen2",
     "qwen2_5_vl": "qwen2",
@@ -561,6 +688,7 @@ TEXT_PARTS: dict[str, str] = {
     "qwen3_vl_moe": "qwen3_moe",
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
+    "step3p7": "step3p5",
 }
 """Multimodal families, and names of their text parts, by the family of the text part."""
 
@@ -624,37 +752,21 @@ UNMODELLED: dict[str, str] = {
     "axk2": "sparse attention with an indexer (DSA)",
     "bailing_hybrid": "linear attention with a decay per channel (KDA)",
     "bitnet": "norms inside the blocks, and ternary weights",
-    "deepseek_v32": "sparse attention with an indexer (DSA)",
-    "deepseek_v4": "compressed sparse attention and hyper-connections",
     "diffllama": "differences of two attentions",
     "falcon_h1": "Mamba and attention side by side in a layer",
     "falcon_mamba": "Mamba blocks of the first generation",
     "gemma3n": "per-layer embeddings",
     "gemma3n_text": "per-layer embeddings",
-    "gemma4": "heads of two widths in one model, and per-layer embeddings",
-    "gemma4_text": "heads of two widths in one model, and per-layer embeddings",
-    "gemma4_unified": "heads of two widths in one model, and per-layer embeddings",
-    "gemma4_unified_text": "heads of two widths in one model, and per-layer embeddings",
-    "glm_moe_dsa": "sparse attention with an indexer (DSA)",
     "hy_v4": "sparse attention with an indexer (DSA) and hyper-connections",
     "hy_v4_vl_text": "sparse attention with an indexer (DSA) and hyper-connections",
     "jamba": "Mamba blocks of the first generation",
-    "kimi_k3": "linear attention with a gate of low rank (KDA)",
-    "kimi_linear": "linear attention with a gate of low rank (KDA)",
-    "laguna": "a gate per head behind the attention",
     "lfm2": "short convolutions instead of attention",
     "lfm2_moe": "short convolutions instead of attention",
     "longcat_flash": "experts without computation, and two attentions per layer",
     "mamba": "Mamba blocks of the first generation",
-    "mimo_v2_flash": "values narrower than keys, and another number of key heads in layers with a window",
-    "minimax_m3": "attention to blocks of keys that an indexer chooses",
-    "minimax_m3_vl": "attention to blocks of keys that an indexer chooses",
-    "minimax_m3_vl_text": "attention to blocks of keys that an indexer chooses",
     "mistral_large4_text": "sparse attention with an indexer (DSA)",
     "recurrent_gemma": "recurrent blocks (RG-LRU)",
     "rwkv": "recurrent blocks (RWKV)",
-    "step3p5": "a gate per head behind the attention",
-    "step3p7": "a gate per head behind the attention",
     "xlstm": "recurrent blocks (xLSTM)",
     "zamba": "one attention block shared across layers",
     "zamba2": "one attention block shared across layers",

@@ -6,10 +6,22 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    CompressedAttention,
+    Experts,
+    Indexer,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mixer,
+    Mlp,
+    Model,
+)
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
 from costmodel.models.families import (
     FAMILIES,
@@ -27,6 +39,28 @@ from costmodel.validation import shown
 
 ROTATED = ("full_attention", "sliding_attention")
 """Kinds of attention that every family may list."""
+
+
+def _snapshots(config: Config, *, num_layers: int) -> int:
+    """Return the mean number of snapshots of the residual that a layer reads: one more from each n-th layer on."""
+    every = config.integer("attn_res_block_size", default=0)
+    return round(sum(index // every + 1 for index in range(num_layers)) / num_layers) if every else 0
+
+
+Changes: TypeAlias = tuple[tuple[str, Any], ...]
+"""Keys that a layer has otherwise than its model, with their values."""
+
+CHANGED = ("head_dim", "num_attention_heads", "num_key_value_heads")
+"""Keys that ``per_layer_config`` may change."""
+
+NUMBERED_KINDS = {
+    "attn_type_list": {0: "linear_attention", 1: "full_attention"},
+    "hybrid_layer_pattern": {0: "full_attention", 1: "sliding_attention"},
+}
+"""Lists of a number per layer, and the kinds of attention that the numbers mean."""
+
+INDEXED, SHARED_INDEX = "indexed_attention", "shared_index"
+"""Kinds of attention whose keys an indexer chooses: the layer's own, or that of an earlier layer."""
 
 OLDER_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
 """Kinds of layers of a Mamba hybrid before transformers renamed them."""
@@ -78,6 +112,7 @@ def model_from_config(
     config = _text_config(mapping, where)
     refuse_infinite_sizes(config)
     family_name, family = _family(config)
+    config = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
     _refuse_unmodelled(config, family_name, family)
     layers = _layers(config, family)
     positions = family.learned_positions
@@ -191,9 +226,11 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     kinds = _attention_kinds(config, family, rotary)
     if family.rotary_windows and _window(config, family):
         rotary = tuple(kind == "sliding_attention" for kind in kinds)
-    attentions = tuple(zip(kinds, rotary, strict=True))
+    attentions = tuple(zip(kinds, rotary, _changes(config, family, kinds), strict=True))
     experts = _expert_layers(config, family, num_layers=num_layers)
-    attention = {one: _attention(config, family, kind=one[0], rotary=one[1]) for one in set(attentions)}
+    attention = {
+        one: _attention(_change(config, one[2]), family, kind=one[0], rotary=one[1]) for one in set(attentions)
+    }
     feed_forward = {routed: _feed_forward(config, family, routed=routed) for routed in set(experts)}
     return tuple(
         Layer(
@@ -202,9 +239,41 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
             num_norms=family.num_norms,
             norm=family.norm,
             parallel_blocks=config.flag(family.parallel_blocks),
+            streams=config.integer("hc_mult", at_least=1) if family.compressed else 1,
+            snapshots=_snapshots(config, num_layers=num_layers),
         )
         for kind, routed in zip(attentions, experts, strict=True)
     )
+
+
+def _change(config: Config, changes: Changes) -> Config:
+    """Return the configuration of a layer that has some keys otherwise."""
+    return Config({**config.mapping, **dict(changes)}, config.where) if changes else config
+
+
+def _changes(config: Config, family: Family, kinds: tuple[str, ...]) -> tuple[Changes, ...]:
+    """Return the keys that each layer has otherwise: as the family says by kind, or as ``per_layer_config`` lists."""
+    heads = config.items("num_attention_heads_per_layer")
+    if heads is not None and len(heads) == len(kinds):
+        return tuple((("num_attention_heads", number),) for number in heads)
+    if heads is not None:
+        raise config.error("num_attention_heads_per_layer", f"has {len(heads)} entries, the model {len(kinds)} layers.")
+    by_kind = {kind: family.changes(config, kind) if family.changes else {} for kind in set(kinds)}
+    listed = config.mapping.get("per_layer_config")
+    if listed is None:
+        return tuple(tuple(by_kind[kind].items()) for kind in kinds)
+    if not isinstance(listed, Mapping):
+        raise config.error("per_layer_config", f"expected a mapping, got {shown(listed)}.")
+    own: dict[int, Mapping[str, Any]] = {}
+    for name, entries in listed.items():
+        if not str(name).isdecimal() or int(name) >= len(kinds):
+            raise config.error(f"per_layer_config.{name}", f"is none of the {len(kinds)} layers.")
+        if not isinstance(entries, Mapping) or not {*entries} <= {*CHANGED}:
+            problem = f"expected a mapping with some of {', '.join(CHANGED)}, got {shown(entries)}."
+            raise config.error(f"per_layer_config.{name}", problem)
+        own[int(name)] = entries
+    kept = {kind: {key: value for key, value in by_kind[kind].items() if key not in CHANGED} for kind in by_kind}
+    return tuple(tuple({**kept[kind], **own.get(index, {})}.items()) for index, kind in enumerate(kinds))
 
 
 def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
@@ -226,9 +295,16 @@ def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
 def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -> tuple[str, ...]:
     """Return the kind of attention of each layer, from the list or from the family's pattern."""
     num_layers = len(rotary)
+    if family.compressed:
+        return _compression_kinds(config, num_layers=num_layers)[:num_layers]
+    if family.indexer != "none":
+        indexed = _index_kinds if family.indexer == "keys" else _block_kinds
+        return indexed(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
-    listed = config.words("layer_types", (*ROTATED, *others, *older), length=num_layers)
+    listed = config.words(
+        "layer_types", (*ROTATED, *others, *older), length=num_layers, further=_num_mtp_layers(config)
+    )
     if listed is not None:
         return tuple(OLDER_KINDS.get(kind, kind) for kind in listed)
     if family.linear == "mamba":
@@ -237,36 +313,145 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     if family.chunk:
         chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
         return tuple(chunked if rotates else "full_attention" for rotates in rotary)
-    if (numbered := config.items("attn_type_list")) is not None:
-        return _kinds_by_number(config, family, numbered, num_layers=num_layers)
+    if family.linear == "kda" and (named := _kda_kinds(config, num_layers=num_layers)) is not None:
+        return named
+    for key, meanings in NUMBERED_KINDS.items():
+        known = {number: kind for number, kind in meanings.items() if kind in (*ROTATED, *others)}
+        if (numbered := config.read_numbers(key, known, length=num_layers)) is not None:
+            return numbered
     if family.window_switch:
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
         return tuple("sliding_attention" if index >= first else "full_attention" for index in range(num_layers))
     if family.period and (family.period.others != "sliding_attention" or _window(config, family)):
         period = config.integer(family.period.key, at_least=1, default=family.period.default)
         first = 0 if family.period.starts_full else 1
-        return tuple(family.period.others if (first + n) % period else "full_attention" for n in range(num_layers))
+        windows = ((first + n) % period and (n or not family.period.full_start) for n in range(num_layers))
+        return tuple(family.period.others if one else "full_attention" for one in windows)
     if family.linear:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
 
 
-def _kinds_by_number(config: Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
-    """Return the kinds in MiniMax's spelling: 0 is linear, 1 full attention."""
-    kinds = {0: "linear_attention", 1: "full_attention"} if family.linear else {1: "full_attention"}
-    for index, number in enumerate(numbers):
-        if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
-            allowed = " or ".join(map(str, kinds))
-            raise config.error(f"attn_type_list.{index}", f"expected {allowed}, got {shown(number)}.")
-    if len(numbers) != num_layers:
-        raise config.error("attn_type_list", f"has {len(numbers)} entries, the model {num_layers} layers.")
-    return tuple(kinds[number] for number in numbers)
+def _index_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
+    """Return the layers that have an indexer, and those that share the previous one's choice (GLM-5.2)."""
+    config.words("layer_types", (INDEXED,), length=num_layers)
+    listed = config.words("indexer_types", ("full", "shared"), length=num_layers)
+    if listed is None:
+        every = config.integer("index_topk_freq", default=1) or 1
+        offset = config.integer("index_skip_topk_offset", default=2)
+        listed = tuple("shared" if max(n - offset + 1, 0) % every else "full" for n in range(num_layers))
+    if config.mapping.get("index_topk_pattern") is not None:
+        raise config.error("index_topk_pattern", "is not read.", "Write 'indexer_types', a word for each layer.")
+    if listed[0] == "shared":
+        raise config.error("indexer_types.0", "is shared, but no earlier layer has an indexer.")
+    return tuple(INDEXED if one == "full" else SHARED_INDEX for one in listed)
+
+
+COMPRESSED = {4: "compressed_sparse_attention", 128: "heavily_compressed_attention", 0: "sliding_attention"}
+"""Kinds of DeepSeek-V4's attention by the tokens of an entry in ``compress_ratios``; the first has an indexer."""
+
+
+def _compression_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
+    """Return the kinds of DeepSeek-V4's layers, and of those of multi-token prediction if they are listed."""
+    if (named := config.words("layer_types", tuple(COMPRESSED.values()), length=num_layers)) is not None:
+        return named
+    ratios = config.items("compress_ratios")
+    if ratios is not None:
+        return config.read_numbers("compress_ratios", COMPRESSED, length=max(len(ratios), num_layers)) or ()
+    sparse, heavy = COMPRESSED[4], COMPRESSED[128]
+    return tuple(sparse if index >= 2 and index % 2 else heavy for index in range(num_layers))
+
+
+def _read_compression(config: Config, *, kind: str) -> CompressedAttention:
+    num_heads, head_dim = config.count("num_heads"), config.integer("head_dim", at_least=1)
+    if config.count("num_kv_heads", default=1) != 1:
+        raise config.error("num_key_value_heads", "must be 1, the head of compressed keys.")
+    num_groups = config.integer("o_groups", at_least=1)
+    if num_heads % num_groups:
+        raise config.error("o_groups", f"must divide the {num_heads} attention heads, got {num_groups}.")
+    ratio = {name: tokens for tokens, name in COMPRESSED.items()}[kind]
+    rates = config.mapping.get("compress_rates")
+    if ratio and isinstance(rates, Mapping):
+        ratio = Config(rates, f"{config.where}.compress_rates").integer(kind, at_least=2)
+    rotated = _count_rotated_channels(config, head_dim=head_dim)
+    is_sparse = kind == COMPRESSED[4]
+    return CompressedAttention(
+        num_heads=num_heads,
+        head_dim=head_dim,
+        rotary_dim=rotated,
+        q_lora_rank=config.integer("q_lora_rank", at_least=1),
+        num_groups=num_groups,
+        output_rank=config.integer("o_lora_rank", at_least=1),
+        window=config.integer("sliding_window", at_least=1),
+        ratio=ratio,
+        num_series=2 if is_sparse else 1,
+        indexer=replace(_read_indexer(config, rotated=rotated, is_shared=False), ratio=ratio) if is_sparse else None,
+    )
+
+
+def _count_rotated_channels(config: Config, *, head_dim: int) -> int:
+    """Return the number of rotated channels of DeepSeek-V4: by itself, or as a share of a head."""
+    if config.mapping.get("qk_rope_head_dim") is not None:
+        return config.integer("qk_rope_head_dim", at_most=head_dim)
+    share = config.mapping.get("partial_rotary_factor", 64 / 512)
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise config.error("partial_rotary_factor", f"must be at least 0 and at most 1, got {shown(share)}.")
+    return int(head_dim * share)
+
+
+def _block_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
+    """Return the layers whose blocks of keys an indexer chooses, and those that read all keys (MiniMax-M3)."""
+    names = {"full_attention": "full_attention", "minimax_m3_sparse": INDEXED}
+    if (listed := config.words("layer_types", tuple(names), length=num_layers)) is not None:
+        return tuple(names[kind] for kind in listed)
+    own, kinds = _block_config(config), {0: "full_attention", 1: INDEXED}
+    numbered = own.read_numbers("sparse_attention_freq", kinds, length=num_layers) if own else None
+    return ("full_attention",) * num_layers if numbered is None else numbered
+
+
+def _block_config(config: Config) -> Config | None:
+    """Return the mapping of block-sparse attention; None if there is none."""
+    own = config.mapping.get("sparse_attention_config")
+    if own is not None and not isinstance(own, Mapping):
+        raise config.error("sparse_attention_config", f"expected a mapping, got {shown(own)}.")
+    return None if own is None else Config(own, f"{config.where}.sparse_attention_config")
+
+
+BLOCK_KEYS = {
+    "index_n_heads": "sparse_num_index_heads",
+    "index_head_dim": "sparse_index_dim",
+    "index_block_size": "sparse_block_size",
+    "index_topk_blocks": "sparse_topk_blocks",
+}
+"""Keys of block-sparse attention that transformers writes, and those of the maker's mapping."""
+
+
+def _read_block_indexer(config: Config, *, num_kv_heads: int) -> Indexer:
+    """Read MiniMax's indexer, each of whose heads chooses blocks for the queries of one key head."""
+    own = _block_config(config)
+    said = [
+        (own, key) if own is not None and config.mapping.get(usual) is None else (config, usual)
+        for usual, key in BLOCK_KEYS.items()
+    ]
+    num_heads, head_dim, block_size, num_blocks = (holder.integer(key, at_least=1) for holder, key in said)
+    if num_heads != num_kv_heads:
+        holder, key = said[0]
+        raise holder.error(key, f"must be the {num_kv_heads} key heads, one for each, got {num_heads}.")
+    return Indexer(
+        num_heads=num_heads,
+        head_dim=head_dim,
+        num_keys=num_blocks * block_size,
+        block_size=block_size,
+        sums_heads=False,
+    )
 
 
 def _window(config: Config, family: Family) -> int | None:
     """Return the tokens of the sliding window, or None."""
     if family.window_switch and not config.flag(Switch("use_sliding_window", False)):
         return None
+    if family.window_size:
+        return family.window_size
     absent = "sliding_window" not in config.mapping
     return config.integer("sliding_window", default=(family.window or 0) if absent else 0) or None
 
@@ -277,17 +462,31 @@ def _chunk(config: Config, family: Family) -> int | None:
     return config.integer("attention_chunk_size", default=(family.chunk or 0) if absent else 0) or None
 
 
-def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
-    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen."""
+HASHED = "hash_moe"
+"""Experts that a fixed table chooses (DeepSeek-V4)."""
+
+
+def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool | str, ...]:
+    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen, or HASHED."""
     if not family.experts:
         return (False,) * num_layers
-    listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers)
+    if family.compressed:
+        named = config.words("mlp_layer_types", (HASHED, "moe"), length=num_layers)
+        hashed = config.integer("num_hash_layers", default=3)
+        kinds = named or tuple(HASHED if index < hashed else "moe" for index in range(num_layers))
+        return tuple(HASHED if kind == HASHED else True for kind in kinds)
+    listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers, further=_num_mtp_layers(config))
     if listed is not None:
         return tuple(kind == "sparse" for kind in listed)
+    if isinstance(enumerated := config.mapping.get("moe_layers_enum"), str):
+        config = _change(config, (("moe_layers", [_whole(one) for one in enumerated.split(",")]),))
     if config.mapping.get("moe_layers") is not None:
         sparse = _layer_numbers(config, "moe_layers")
         return tuple(index in sparse for index in range(num_layers))
     first = config.count("first_dense", default=family.first_dense, at_least=0, at_most=MAX_LAYERS)
+    if isinstance(config.mapping.get("moe_layer_freq"), list | tuple):
+        flags = config.read_numbers("moe_layer_freq", {0: "dense", 1: "sparse"}, length=num_layers) or ()
+        return tuple(one == "sparse" for one in flags)
     frequency = config.integer("moe_layer_freq", at_least=1, default=1)
     step = config.count("expert_step", default=1)
     last = config.mapping.get("moe_layer_end_index", -1)
@@ -297,6 +496,11 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
         first <= index <= end and index % frequency == 0 and (index + 1) % step == 0 and index not in dense
         for index in range(num_layers)
     )
+
+
+def _whole(text: str) -> int | str:
+    """Return the number that a text writes; another text unchanged, for the message."""
+    return int(text) if text.strip().isdecimal() else text
 
 
 def _layer_numbers(config: Config, key: str) -> list[int]:
@@ -338,10 +542,23 @@ def _single_blocks(config: Config, family: Family, pattern: str, key: str) -> tu
 
 def _mtp_layers(config: Config, family: Family, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     number = _num_mtp_layers(config)
+    listed = (config.items("layer_types") or [])[len(layers) :]
+    if family.compressed:
+        listed = [*_compression_kinds(config, num_layers=len(layers))[len(layers) :]]
+    if number and (family.mtp_attention or listed):
+        return tuple(_mtp_layer(config, family, layers[-1], kind) for kind in listed or [family.mtp_attention] * number)
     if not number or not family.single_blocks:
         return layers[-1:] * number
     pattern, key = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern", MTP_PATTERN)
     return (join_blocks(_single_blocks(config, family, pattern, key), f"{config.where}.{key}"),) * number
+
+
+def _mtp_layer(config: Config, family: Family, last: Layer, kind: str) -> Layer:
+    """Return a layer of multi-token prediction with an attention of its own kind; the rest is the last layer's."""
+    (changes,) = _changes(Config({**config.mapping, "per_layer_config": None}, config.where), family, (kind,))
+    attention = _attention(_change(config, changes), family, kind=kind, rotary=family.rotary)
+    feed_forward = _feed_forward(config, family, routed=False) if family.mtp_dense else last.feed_forward
+    return replace(last, attention=attention, feed_forward=feed_forward)
 
 
 def _num_mtp_layers(config: Config) -> int:
@@ -354,26 +571,31 @@ def _num_mtp_layers(config: Config) -> int:
 # --- blocks --------------------------------------------------------------------------------------------------
 
 
-def _attention(
-    config: Config, family: Family, *, kind: str, rotary: bool
-) -> Attention | LatentAttention | LinearAttention | Mamba:
+def _attention(config: Config, family: Family, *, kind: str, rotary: bool) -> Mixer:
     if kind == "linear_attention":
         return LINEAR_BUILDERS[str(family.linear)](config, family)
     if family.latent:
-        return _latent_attention(config, family)
+        return _latent_attention(config, family, kind=kind)
+    if family.compressed:
+        return _read_compression(config, kind=kind)
     num_heads = config.count("num_heads")
+    num_kv_heads = _num_kv_heads(config, family, num_heads=num_heads)
     return Attention(
         num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(config, family, num_heads=num_heads),
+        num_kv_heads=num_kv_heads,
         head_dim=_head_dim(config, family, num_heads=num_heads),
         qkv_bias=config.flag(family.qkv_bias),
         output_bias=config.flag(family.output_bias),
         qk_norm=family.qk_norm if config.flag(family.qk_norm_switch) else "none",
+        v_head_dim=config.integer("v_head_dim", at_least=1) if family.v_head_dim else None,
+        key_is_value=config.flag(Switch("attention_k_eq_v", False)),
         output_gate=family.output_gate,
-        sinks=family.sinks,
+        head_gate=family.head_gate,
+        sinks=family.sinks == "all" or (family.sinks == "windows" and kind == "sliding_attention"),
         window=_require_window(config, family) if kind == "sliding_attention" else None,
         chunk=_require_chunk(config, family) if kind == "chunked_attention" else None,
         rotary=rotary,
+        indexer=_read_block_indexer(config, num_kv_heads=num_kv_heads) if kind == INDEXED else None,
     )
 
 
@@ -416,18 +638,37 @@ def _require_chunk(config: Config, family: Family) -> int:
     return chunk
 
 
-def _latent_attention(config: Config, family: Family) -> LatentAttention:
+def _read_indexer(config: Config, *, rotated: int, is_shared: bool) -> Indexer:
+    """Read DeepSeek's indexer, which rotates as many channels as the attention does."""
+    head_dim = config.integer("index_head_dim", at_least=1)
+    if head_dim < rotated:
+        raise config.error("index_head_dim", f"must be at least the {rotated} rotated channels, got {head_dim}.")
+    return Indexer(
+        num_heads=config.integer("index_n_heads", at_least=1),
+        head_dim=head_dim,
+        num_keys=config.integer("index_topk", at_least=1),
+        is_shared=is_shared,
+    )
+
+
+def _latent_attention(config: Config, family: Family, *, kind: str) -> LatentAttention:
     has_rank = config.mapping.get("q_lora_rank") is not None
     if "q_lora_rank" not in config.mapping:
         raise config.error("q_lora_rank", "is required but missing.", "Write null for queries without a low rank.")
+    rotated = config.integer("qk_rope_head_dim", at_least=1)
     return LatentAttention(
         num_heads=config.count("num_heads"),
         q_lora_rank=config.integer("q_lora_rank", at_least=1) if has_rank else None,
         kv_lora_rank=config.integer("kv_lora_rank", at_least=1),
         qk_nope_head_dim=config.integer("qk_nope_head_dim", at_least=1),
-        qk_rope_head_dim=config.integer("qk_rope_head_dim", at_least=1),
+        qk_rope_head_dim=rotated,
         v_head_dim=config.integer("v_head_dim", at_least=1),
         bias=config.flag(family.qkv_bias),
+        indexer=_read_indexer(config, rotated=rotated, is_shared=kind == SHARED_INDEX)
+        if family.indexer != "none"
+        else None,
+        rotary=family.rotary,
+        output_gate=config.flag(Switch("mla_use_output_gate", False)),
     )
 
 
@@ -472,17 +713,59 @@ def _mamba(config: Config, family: Family) -> Mamba:
     )
 
 
+def _read_kda(config: Config, family: Family) -> LinearAttention:
+    own = _kda_config(config)
+    sizes = own or config
+    keys = ("num_heads", "head_dim", "short_conv_kernel_size") if own else KDA_KEYS
+    num_heads, head_dim, kernel = (sizes.integer(key, at_least=1) for key in keys)
+    has_full_gate = own is not None and own.flag(Switch("use_full_rank_gate", False))
+    return LinearAttention(
+        variant="kda",
+        num_key_heads=num_heads,
+        num_value_heads=num_heads,
+        key_head_dim=head_dim,
+        value_head_dim=head_dim,
+        conv_kernel=kernel,
+        decay_rank=head_dim,
+        gate_rank=0 if has_full_gate else head_dim,
+    )
+
+
+KDA_KEYS = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+"""Keys of KDA's sizes that transformers writes; the maker writes a mapping, ``linear_attn_config``."""
+
+
+def _kda_config(config: Config) -> Config | None:
+    """Return the mapping of KDA's sizes and layers; None if there is none."""
+    own = config.mapping.get("linear_attn_config")
+    if own is not None and not isinstance(own, Mapping):
+        raise config.error("linear_attn_config", f"expected a mapping, got {shown(own)}.")
+    return None if own is None else Config(own, f"{config.where}.linear_attn_config")
+
+
+def _kda_kinds(config: Config, *, num_layers: int) -> tuple[str, ...] | None:
+    """Return the kinds of attention from two lists that count layers from one; None without them."""
+    own = _kda_config(config)
+    if own is None or own.items("full_attn_layers") is None or own.items("kda_layers") is None:
+        return None
+    full, linear = (_layer_numbers(own, key) for key in ("full_attn_layers", "kda_layers"))
+    if sorted([*full, *linear]) != list(range(1, num_layers + 1)):
+        raise own.error("kda_layers", f"and 'full_attn_layers' must name each of the layers 1 to {num_layers} once.")
+    return tuple("full_attention" if number in full else "linear_attention" for number in range(1, num_layers + 1))
+
+
 LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] = {
     "lightning": _lightning,
     "gated_delta": _read_gated_delta,
+    "kda": _read_kda,
     "mamba": _mamba,
 }
 """Reader of each variant of linear attention."""
 
 
-def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:
+def _feed_forward(config: Config, family: Family, *, routed: bool | str) -> Mlp | Experts:
     if routed:
-        return _experts(config, family)
+        return _experts(config, family, fixed_choice=routed == HASHED)
     multiple, key = family.ffn_multiple, family.dense_width
     default = multiple * config.count("hidden_size") if multiple else None
     return Mlp(
@@ -493,7 +776,7 @@ def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Expe
     )
 
 
-def _experts(config: Config, family: Family) -> Experts:
+def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
     num_experts = config.count("num_experts")
     top_k = config.count("top_k")
     if top_k > num_experts:
@@ -502,6 +785,8 @@ def _experts(config: Config, family: Family) -> Experts:
     ffn_hidden_size = config.integer(family.expert_width, at_least=1)
     own_width = family.shared_gate or family.single_blocks
     shared = config.count("num_shared", default=family.num_shared, at_least=0) * ffn_hidden_size
+    if family.shared_width:
+        shared = config.integer(family.shared_width, at_least=1)
     return Experts(
         num_experts=num_experts,
         top_k=top_k,
@@ -513,6 +798,9 @@ def _experts(config: Config, family: Family) -> Experts:
         bias=config.flag(family.expert_bias),
         squared_relu=family.squared_relu,
         router_bias=config.flag(family.router_bias),
+        router_scales=family.router_scales,
         shared_gate=family.shared_gate,
-        latent_size=config.integer("moe_latent_size", default=0) or None,
+        latent_size=config.count("latent_size", default=0, at_least=0) or None,
+        latent_norm=config.flag(Switch("latent_moe_use_norm", False)),
+        fixed_choice=fixed_choice,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import isclose, isfinite
-from typing import Any, Literal
+from typing import Any
 
 from costmodel.facts.model import Attention, LatentAttention, Layer, Numerics, Rotary, Routing
 from costmodel.models.config_json import CLASS_DEFAULTS, Config, Switch
@@ -154,7 +154,7 @@ def _rotaries(
     config: Config, default: Numerics, kinds: Iterable[Layer], attention: Attention | None
 ) -> tuple[Rotary | None, Rotary | None]:
     mixers = [kind.attention for kind in kinds]
-    rotates = any(isinstance(one, LatentAttention) or (isinstance(one, Attention) and one.rotary) for one in mixers)
+    rotates = any(isinstance(one, Attention | LatentAttention) and one.rotary for one in mixers)
     if not rotates:
         return None, None
     has_windows = any(isinstance(one, Attention) and one.window is not None for one in mixers)
@@ -271,8 +271,12 @@ def _count(config: Config, name: str, default: int | None) -> int | None:
     return None if config.mapping[key] is None else config.integer(key)
 
 
-def _score_function(config: Config, default: Literal["softmax", "sigmoid"] | None) -> Any:
+SCORE_FUNCTIONS = ("softmax", "sigmoid", "sqrtsoftplus")
+"""Functions of a router's logits."""
+
+
+def _score_function(config: Config, default: str | None) -> Any:
     word = _word(config, ("scoring_func", "score_function"), default)
-    if word not in ("softmax", "sigmoid", None):
-        raise config.error("scoring_func", f"expected softmax or sigmoid, got {shown(word)}.")
+    if word not in (*SCORE_FUNCTIONS, None):
+        raise config.error("scoring_func", f"expected {' or '.join(SCORE_FUNCTIONS)}, got {shown(word)}.")
     return word

@@ -117,10 +117,12 @@ def micro_batch_bytes(
     """
     Bytes of a rank's activations of a micro-batch between two layers.
 
-    Derivation: b s h D / c, the P2P volume of MoFa; with sequence parallelism a tensor-parallel rank has 1 / t of it.
+    Derivation: b s h D / c, the P2P volume of MoFa, of each tensor of the residual; with sequence parallelism a
+    tensor-parallel rank has 1 / t of it.
     """
     shards = cp * (1 + sequence_parallel * (tp - 1))
-    elements = mbs * workload.sequence_length * model.hidden_size / shards
+    tensors = max(kind.residual_tensors for kind in model.kinds)
+    elements = mbs * workload.sequence_length * model.hidden_size * tensors / shards
     return workload.precision.activation_bytes * elements
 
 

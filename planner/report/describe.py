@@ -127,6 +127,8 @@ def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
             "num_norms": layer.num_norms,
             "norm": layer.norm,
             "parallel_blocks": layer.parallel_blocks,
+            "streams": layer.streams,
+            "snapshots": layer.snapshots,
         }
         for layer in dict.fromkeys(layers)
     ]
@@ -139,6 +141,8 @@ def _block(block: Any) -> Plain | None:
 def _layer_text(layer: Plain) -> str:
     blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward") if layer[name])
     parallel = "; blocks in parallel" if layer["parallel_blocks"] else ""
+    parallel += f"; {layer['streams']} streams of the residual" if layer["streams"] > 1 else ""
+    parallel += f"; {layer['snapshots']} snapshots of the residual" if layer["snapshots"] else ""
     return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms{parallel}"
 
 
@@ -150,8 +154,13 @@ def _block_text(block: Plain) -> str:
     'Mlp ffn_hidden_size=14336 gated'
     """
     given = {name: value for name, value in block.items() if value not in (None, False, 0, "none") and name != "kind"}
-    words = [name if value is True else f"{name}={value}" for name, value in given.items()]
+    words = [name if value is True else f"{name}={_entry_text(value)}" for name, value in given.items()]
     return " ".join([block["kind"], *words])
+
+
+def _entry_text(value: object) -> str:
+    """Write an entry of a block; an indexer's entries in brackets."""
+    return f"({_block_text({'kind': '', **value}).lstrip()})" if isinstance(value, dict) else str(value)
 
 
 def _sequence_length(value: object) -> int:

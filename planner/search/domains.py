@@ -17,7 +17,7 @@ from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import hybridep_runs_since_ampere, recomputable_modules
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Framework, lacks
-from costmodel.facts.model import Experts, LatentAttention, Model
+from costmodel.facts.model import CompressedAttention, Experts, LatentAttention, Model
 from costmodel.step.step import least_layer_device_seconds, least_layers_seconds
 from costmodel.strategy import (
     DECISIONS,
@@ -201,7 +201,7 @@ def cheap_recompute(model: Model, framework: Framework | None) -> tuple[Recomput
     Megatron-LM, ``README.md`` of ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act
     layernorm``, and ``core_attn``, the default of its selective recomputation.
     """
-    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
+    latent = any(isinstance(kind.attention, LatentAttention | CompressedAttention) for kind in model.kinds)
     cheap = (
         "core_attention",
         "norms",

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    CompressedAttention,
+    Experts,
+    Indexer,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mlp,
+    Model,
+)
 
 ATTENTION = Attention(num_heads=32, num_kv_heads=8, head_dim=128)
 LATENT = LatentAttention(
@@ -37,6 +49,21 @@ SPARSE = a_stack(DENSE_LAYER, *[EXPERT_LAYER] * 7)
 ONE_MTP = a_stack(*[EXPERT_LAYER] * 8, mtp_layers=(EXPERT_LAYER,))
 TWO_MTP = a_stack(*[EXPERT_LAYER] * 8, mtp_layers=(EXPERT_LAYER, EXPERT_LAYER))
 HYBRID = a_stack(*[GATED_DELTA_LAYER] * 3, DENSE_LAYER)
+INDEXED = a_stack(
+    Layer(
+        attention=replace(LATENT, indexer=Indexer(num_heads=64, head_dim=128, num_keys=2048)),
+        feed_forward=Mlp(ffn_hidden_size=96),
+    )
+)
+COMPRESSED = a_stack(
+    Layer(
+        attention=CompressedAttention(
+            num_heads=64, head_dim=512, rotary_dim=64, q_lora_rank=1024, num_groups=8, output_rank=1024, window=128,
+            ratio=128,
+        ),
+        feed_forward=Mlp(ffn_hidden_size=96),
+    )
+)  # fmt: skip
 STATE_SPACE = a_stack(
     MAMBA_LAYER, Layer(attention=None, feed_forward=Mlp(ffn_hidden_size=96), num_norms=1), MAMBA_LAYER
 )

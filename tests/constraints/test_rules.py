@@ -45,10 +45,12 @@ from costmodel.tables import tabulate
 from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, achieved, facts
 from tests.cases import in_one_case
 from tests.constraints.models import (
+    COMPRESSED,
     DENSE,
     DENSE_LAYER,
     EXPERT_LAYER,
     HYBRID,
+    INDEXED,
     LATENT,
     ONE_MTP,
     SPARSE,
@@ -184,6 +186,8 @@ CASES = (
     Case(rule=divisibility.shared_expert_widths_split_over_tp, allowed={"tp": 8}, refused={"tp": 16}, model=SPARSE),
     Case(rule=divisibility.expert_widths_split_over_etp, allowed={"etp": 16}, refused={"etp": 32}, model=SPARSE),
     Case(rule=divisibility.sequence_splits_over_cp, allowed={"cp": 8}, refused={"cp": 3}),
+    # 4,096 tokens in entries of 128, two pieces for each rank
+    Case(rule=divisibility.entries_split_over_cp, allowed={"cp": 16}, refused={"cp": 32}, model=COMPRESSED),
     Case(
         rule=divisibility.sequence_splits_over_tp,
         allowed={"tp": 8, "cp": 2, "sequence_parallel": True},
@@ -264,6 +268,13 @@ CASES = (
         allowed={"tp": 2, "sequence_parallel": True},
         refused={"tp": 2},
         model=SPARSE,
+    ),
+    Case(rule=frameworks.indexers_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=INDEXED),
+    Case(
+        rule=frameworks.snapshots_exclude_interleaving,
+        allowed={"pp": 2},
+        refused={"pp": 2, "vpp": 2},
+        model=a_stack(replace(DENSE_LAYER, snapshots=2)),
     ),
     Case(rule=frameworks.gated_delta_layers_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=HYBRID),
     Case(
@@ -473,6 +484,12 @@ def test_linear_attention_splits_keys_and_values():
     """16 key heads cannot go to 32 ranks although 32 value heads and 32 attention heads could."""
     assert divisibility.heads_split_over_tp(HYBRID, tp=16)
     assert not divisibility.heads_split_over_tp(HYBRID, tp=32)
+
+
+def test_groups_of_the_output_stay_whole():
+    """8 groups cannot go to 16 ranks, although 64 heads could."""
+    assert divisibility.heads_split_over_tp(COMPRESSED, tp=8)
+    assert not divisibility.heads_split_over_tp(COMPRESSED, tp=16)
 
 
 def test_without_attention_there_are_no_attention_heads_to_split():

@@ -8,10 +8,11 @@ import pytest
 
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from costmodel.facts.model import Experts
+from costmodel.facts.model import Experts, LatentAttention
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
+from costmodel.models.parameters import parameters
 
 OWN = read("families.yaml")
 
@@ -55,6 +56,124 @@ def test_llama_4_attends_in_chunks_but_in_every_fourth_layer():
     assert [isinstance(layer.feed_forward, Experts) for layer in maverick.layers[:4]] == [False, True, False, True]
     assert maverick.layers[0].feed_forward.ffn_hidden_size == 16384
     assert maverick.layers[1].feed_forward.shared_ffn_hidden_size == 8192
+
+
+def test_gemma_4_has_wider_heads_in_full_attention():
+    """Every sixth layer: 2 key heads of 512 instead of 8 of 256, and no values of their own; 7 norms with experts."""
+    window, full = (of_family("gemma-4-26b-a4b").layers[index] for index in (0, 5))
+
+    assert (window.attention.head_dim, window.attention.num_kv_heads, window.attention.window) == (256, 8, 1024)
+    assert (full.attention.head_dim, full.attention.num_kv_heads, full.attention.window) == (512, 2, None)
+    assert (window.attention.key_is_value, full.attention.key_is_value, full.num_norms) == (False, True, 7)
+    assert full.feed_forward.shared_ffn_hidden_size == 2112
+    dense = of_family("gemma-4-26b-a4b", enable_moe_block=False, num_experts=None).layers[0]
+    assert (dense.feed_forward.ffn_hidden_size, dense.num_norms) == (2112, 4)
+
+
+def test_mimo_v2_doubles_key_heads_in_windows():
+    """129 keys with the query's own; 8 key heads and sinks there, 4 and none in layers 0, 5, 11, ..., 47."""
+    model = of_family("mimo-v2-flash")
+    full = [index for index, layer in enumerate(model.layers) if layer.attention.window is None]
+    window, whole = model.layers[1].attention, model.layers[0].attention
+
+    assert full == [0, *range(5, 48, 6)]
+    assert (window.num_kv_heads, window.sinks, window.window, window.v_head_dim) == (8, True, 129, 128)
+    assert (whole.num_kv_heads, whole.sinks, whole.head_dim) == (4, False, 192)
+    assert of_family("mimo-v2-flash", hybrid_layer_pattern=None).layers == model.layers
+
+
+def test_step_has_other_query_heads_in_windows():
+    """The maker says 96 (``attention_other_setting``); MTP layers are dense, of the kinds behind the last one."""
+    kinds = ["full_attention", "sliding_attention"]
+    listed = [*kinds, *kinds, "sliding_attention"]
+    changes = {"num_hidden_layers": 4, "num_nextn_predict_layers": 1, "moe_layers_enum": "1,3"}
+    model = of_family(
+        "step-3.7-flash", layer_types=listed, attention_other_setting={"num_attention_heads": 96}, **changes
+    )
+
+    assert [layer.attention.num_heads for layer in model.layers] == [64, 96, 64, 96]
+    assert [isinstance(layer.feed_forward, Experts) for layer in model.layers] == [False, True, False, True]
+    assert (model.mtp_layers[0].attention.window, model.mtp_layers[0].attention.num_heads) == (512, 96)
+    assert not isinstance(model.mtp_layers[0].feed_forward, Experts)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "asks for per-layer embeddings"),
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": None}, "expected a whole number, got null"),
+        ("gemma-4-26b-a4b", {"use_bidirectional_attention": "all"}, "means attention to later tokens"),
+        ("gemma-4-26b-a4b", {"num_global_key_value_heads": 3}, "must divide the 16 attention heads, got 3"),
+        ("gemma-4-26b-a4b", {"per_layer_config": {"30": {"head_dim": 512}}}, "is none of the 30 layers"),
+        ("gemma-4-26b-a4b", {"per_layer_config": {"05": {"window": 1}}}, "expected a mapping with some of head_dim"),
+        ("mimo-v2-flash", {"add_full_attention_sink_bias": True}, "means sinks in layers without a window"),
+        ("mimo-v2-flash", {"hybrid_layer_pattern": [2] * 48}, "expected 0 or 1, got 2"),
+        ("mimo-v2-flash", {"moe_layer_freq": [1] * 47}, "has 47 entries, the model 48 layers"),
+        ("laguna-xs", {"gating": "per-channel"}, "means another gate than one per head"),
+        ("laguna-xs", {"num_attention_heads_per_layer": [48]}, "has 1 entries, the model 40 layers"),
+        ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers.1: expected a whole number, got 'x'"),
+    ],
+)
+def test_wrong_layers_of_several_widths_are_refused(name: str, changes: dict[str, Any], message: str):
+    """By the key and its value."""
+    with pytest.raises(SpecError, match=message):
+        of_family(name, **changes)
+
+
+def test_kimi_linear_counts_layers_from_one():
+    """The maker's lists of 20 KDA and 7 full layers; sizes in a mapping of their own."""
+    full, number = [4, 8, 12, 16, 20, 24, 27], 27
+    own = {
+        "full_attn_layers": full,
+        "kda_layers": [n for n in range(1, number + 1) if n not in full],
+        "num_heads": 32,
+        "head_dim": 128,
+        "short_conv_kernel_size": 4,
+    }
+    keys = ("layer_types", "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+    model = of_family("kimi-linear-48b-a3b", linear_attn_config=own, **dict.fromkeys(keys))
+
+    assert [n for n, layer in enumerate(model.layers, 1) if isinstance(layer.attention, LatentAttention)] == full
+    assert model.layers[0] == of_family("kimi-linear-48b-a3b").layers[0]
+    assert not model.layers[3].attention.rotary
+    with pytest.raises(SpecError, match="kda_layers: and 'full_attn_layers' must name each of the layers 1 to 27 once"):
+        of_family("kimi-linear-48b-a3b", linear_attn_config={**own, "kda_layers": [1]}, layer_types=None)
+
+
+K3 = {
+    "model_type": "kimi_linear", "hidden_size": 7168, "intermediate_size": 33792, "moe_intermediate_size": 3072,
+    "num_hidden_layers": 93, "num_attention_heads": 96, "num_key_value_heads": 96, "num_experts": 896,
+    "num_experts_per_token": 16, "num_shared_experts": 2, "first_k_dense_replace": 1, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163840,
+    "routed_expert_hidden_size": 3584, "latent_moe_use_norm": True, "attn_res_block_size": 12, "mla_use_nope": True,
+    "mla_use_output_gate": True, "tie_word_embeddings": False,
+    "linear_attn_config": {
+        "full_attn_layers": [*range(4, 93, 4), 93],
+        "kda_layers": [number for number in range(1, 93) if number % 4],
+        "num_heads": 96, "head_dim": 128, "short_conv_kernel_size": 4, "use_full_rank_gate": True,
+    },
+}  # fmt: skip
+"""Sizes of Kimi K3's ``text_config``; no class of transformers fits it."""
+
+
+def test_kimi_k3_by_its_matrices():
+    """
+    The matrices of Megatron-Bridge's ``kimi_k3_layers.py``, D = 96 x 128: 69 KDA and 24 latent layers, the first dense.
+
+    Each layer has two norms, and two norms and vectors of attention residuals. Layer i reads floor(i / 12) + 1
+    snapshots, 408 / 93 = 4.4 on average.
+    """
+    h, d = 7168, 96 * 128
+    kda = 5 * d * h + 3 * d * 4 + 128 * h + d * 128 + d + 96 + 96 * h + 128
+    latent = 1536 * h + 1536 + 18432 * 1536 + 576 * h + 512 + 24576 * 512 + 2 * d * h
+    experts = 896 * h + 896 * 3 * 3584 * 3072 + 2 * 3584 * h + 3584 + 3 * h * 6144
+    total = 69 * kda + 24 * latent + 92 * experts + 3 * h * 33792 + 93 * 6 * h + 2 * 163840 * h + h
+    model = model_from_config({"model_type": "kimi_k3", "text_config": K3})
+
+    assert parameters(model) == total
+    assert {layer.snapshots for layer in model.layers} == {4}
+    with pytest.raises(SpecError, match="mla_use_nope: means rotated keys, which is not modelled, got false"):
+        model_from_config({**K3, "mla_use_nope": False})
 
 
 def test_chunks_count_their_own_scores_only():

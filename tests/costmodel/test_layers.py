@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from costmodel.facts.framework import Kernels, MemoryModel
-from costmodel.facts.model import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    CompressedAttention,
+    Experts,
+    Indexer,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mlp,
+    Model,
+)
 from costmodel.lowering import (
     Shape,
     embedding_operators,
@@ -30,26 +40,41 @@ LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_head
 GATED_DELTA = LinearAttention(
     variant="gated_delta", num_key_heads=2, num_value_heads=4, key_head_dim=8, value_head_dim=8, conv_kernel=4
 )
+KDA = replace(GATED_DELTA, variant="kda", num_key_heads=4, decay_rank=6, gate_rank=6)
 EVERYTHING_ON = Attention(
     num_heads=4, num_kv_heads=2, head_dim=8, qkv_bias=True, output_bias=True, qk_norm="full", output_gate=True,
     sinks=True, window=4,
 )  # fmt: skip
+TWO_WIDTHS = Attention(num_heads=4, num_kv_heads=2, head_dim=8, v_head_dim=6, head_gate=True)
 SHARED = Experts(
     num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, shared_gate=True, router_bias=True, bias=True
 )
 MAMBA = Mamba(num_heads=4, head_dim=8, state_size=6, num_groups=2, chunk_size=4)
 ON_A_LATENT = Experts(num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, gated=False, latent_size=8)
 
+LATENT = a_latent_model().layers[0]
+INDEXER = Indexer(num_heads=2, head_dim=4, num_keys=3)
+
+COMPRESSED = CompressedAttention(
+    num_heads=4, head_dim=8, rotary_dim=4, q_lora_rank=12, num_groups=2, output_rank=6, window=4, ratio=2, num_series=2,
+    indexer=replace(INDEXER, ratio=2),
+)  # fmt: skip
+
 DROPOUT = MemoryModel(attention_score_bytes=5, dropout_mask_bytes=1)
 
 LAYERS = {
     "dense": a_model().layers[0],
     "experts": a_moe_model().layers[1],
-    "latent": a_latent_model().layers[0],
+    "latent": LATENT,
     "latent-direct-query": a_latent_model(q_lora_rank=None).layers[0],
+    "indexed": replace(LATENT, attention=replace(LATENT.attention, indexer=INDEXER)),
+    "compressed": Layer(attention=COMPRESSED, feed_forward=replace(SHARED, fixed_choice=True), streams=4),
     "lightning": Layer(attention=LIGHTNING, feed_forward=SHARED),
     "gated-delta": Layer(attention=GATED_DELTA, feed_forward=SHARED, norm="layer"),
+    "kda": Layer(attention=KDA, feed_forward=replace(SHARED, latent_size=8, latent_norm=True)),
+    "gated-latent": replace(LATENT, attention=replace(LATENT.attention, rotary=False, output_gate=True)),
     "everything": Layer(attention=EVERYTHING_ON, feed_forward=Mlp(ffn_hidden_size=48, gated=False), num_norms=4),
+    "two-widths": Layer(attention=TWO_WIDTHS, feed_forward=replace(SHARED, router_scales=True)),
     "mamba": Layer(attention=MAMBA, feed_forward=None, num_norms=1),
     "latent-experts": Layer(attention=None, feed_forward=ON_A_LATENT, num_norms=1),
     "mamba-and-mlp": Layer(attention=replace(MAMBA, bias=True), feed_forward=Mlp(ffn_hidden_size=48)),
@@ -120,6 +145,58 @@ def test_multi_head_attention_projects_three_hidden_sizes():
     layer = a_model(num_kv_heads=4).layers[0]
 
     assert operator(layer, a_shape(tp=2), "qkv").flops == 49152
+
+
+def test_values_have_a_width_of_their_own():
+    """
+    On 2 ranks 2 heads: queries 2 x 8, keys 8, values 6, outputs 2 x 6; a gate of 2, whose 2 numbers scale 12 channels.
+
+    Scores take 2 N s (8 + 6) per head; the ring passes 8 + 6; without projections of values 2 N h (16 + 8) are left.
+    """
+    layer, shape = LAYERS["two-widths"], a_shape(tp=2)
+
+    assert operator(layer, shape, "qkv").flops == 2 * 16 * 32 * (16 + 8 + 6)
+    assert operator(layer, shape, "core_attention").flops == 2 * 16 * 8 * 2 * (8 + 6)
+    assert operator(layer, shape, "output_projection").flops == 2 * 16 * 32 * 12
+    assert (operator(layer, shape, "head_gate").parameters, saved(layer, shape)["core_attention"]) == (64, 2 * 16 * 14)
+    assert calls(layer, a_shape(tp=2, cp=2), "cp") == {"ring": (1, 2, 2 * 8 * (8 + 6))}
+    keys = replace(layer, attention=replace(TWO_WIDTHS, v_head_dim=None, key_is_value=True))
+    assert operator(keys, shape, "qkv").flops == 2 * 16 * 32 * (16 + 8)
+
+
+def test_a_router_may_scale_its_input():
+    """Gemma 4: 32 channels and 4 experts; the normed input of 16 tokens is kept."""
+    found = operator(LAYERS["two-widths"], a_shape(), "router_norm")
+
+    assert (found.parameters, found.saved_bytes) == (32 + 4, 2 * 16 * 32)
+
+
+def test_a_decay_per_channel_has_a_low_rank():
+    """
+    4 heads of 8 on 2 ranks, 16 channels each: queries, keys and values 48, the step 2, decays and gate by way of 6.
+
+    The first halves, 32 x 6, are whole on each rank; decays have a bias per channel and a number per head. Kept are
+    queries, keys, values and decays (in 32 bits) before and after the convolution, and both latents of 6.
+    """
+    shape, layer = a_shape(tp=2), LAYERS["kda"]
+    names = ("qkv", "decay", "decays_down", "decays_up", "gate_down", "gate_up", "convolution")
+    weights = [operator(layer, shape, name).parameters for name in names]
+
+    assert weights == [32 * 48, 32 * 2, 32 * 6, 6 * 16 + 16 + 2, 32 * 6, 6 * 16, 4 * 48]
+    assert saved(layer, shape)["qkv"] == 2 * 2 * 16 * (48 + 2 * 16)
+    assert saved(layer, shape)["latent"] == 2 * 2 * 16 * 6
+    full = replace(layer, attention=replace(KDA, gate_rank=0))
+    assert operator(full, shape, "qkv").parameters == 32 * 64
+
+
+def test_a_gate_behind_latent_attention_and_a_norm_of_the_latent():
+    """Kimi K3: 32 x 4 heads of 8; without rotation. The experts' results of 8 channels are normed."""
+    names = {one.name for one in layer_operators(LAYERS["gated-latent"], a_shape())}
+
+    assert operator(LAYERS["gated-latent"], a_shape(), "gate").parameters == 32 * 32
+    assert "rotary" not in names
+    assert saved(LAYERS["gated-latent"], a_shape())["core_attention"] == 2 * 2 * 16 * 32
+    assert operator(LAYERS["kda"], a_shape(), "latent_norm").parameters == 8
 
 
 def test_more_ranks_than_kv_heads_replicate_them():
@@ -722,7 +799,7 @@ def test_modules_of_saved_bytes_are_known(kind: str):
     assert modules <= {
         "norm", "qkv", "core_attention", "attention_input", "output_projection", "router", "mlp", "activation",
         "experts", "expert_activation", "expert_hidden", "shared_mlp", "shared_activation", "norm_output", "latent",
-        "embedding", "head", "mamba",
+        "embedding", "head", "mamba", "index", "streams",
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import costmodel
 from costmodel import catalog
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Layer, Mamba, Model
+from costmodel.facts.model import Attention, CompressedAttention, LatentAttention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
 from costmodel.models.families import FAMILIES, PART_DEFAULTS
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
@@ -61,6 +61,7 @@ OTHER_PARTS = "embed_tokens_extend"
 COMPLETED = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8},
@@ -83,8 +84,24 @@ def transformers_config(config: dict[str, Any]) -> Any:
     return transformers.AutoConfig.for_model(family, **{k: v for k, v in known.items() if k not in ignored})
 
 
+class WithHead(torch.nn.Module):
+    """Step 3.5, of which transformers has the text part of Step 3.7."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self.model = transformers.models.step3p7.modeling_step3p7.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, **inputs: Any) -> Any:
+        """Logits."""
+        return self.lm_head(self.model(**inputs).last_hidden_state)
+
+
 def build_class(config: Any, **options: Any) -> Any:
-    """The real model."""
+    """The real model; of a family without a class for text the text part of another, with a head."""
+    if config.model_type == "step3p5":
+        config._attn_implementation = options.get("attn_implementation")
+        return WithHead(config)
     return transformers.AutoModelForCausalLM.from_config(config, **options)
 
 
@@ -116,12 +133,12 @@ def cut_config(name: str, num_layers: int, **changes: Any) -> dict[str, Any]:
     return {**config, key: num_layers, **changes}
 
 
-def counted_flops(config: dict[str, Any], tokens: int) -> dict[str, int]:
+def counted_flops(config: dict[str, Any], tokens: int, *, fakes: bool = True) -> dict[str, int]:
     """FLOPs of the real model's forward pass by operator, as torch counts them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FakeTensorMode(), torch.no_grad():
+    with FakeTensorMode() if fakes else nullcontext(), torch.no_grad():
         model = build_class(
             transformers_config(config), attn_implementation="eager", experts_implementation="batched_mm"
         )
@@ -134,7 +151,12 @@ def counted_flops(config: dict[str, Any], tokens: int) -> dict[str, int]:
 def windowless(layer: Layer) -> Layer:
     """The layer as plain matmuls compute it: the whole sequence, then masked."""
     attention = layer.attention
-    return replace(layer, attention=replace(attention, window=None)) if isinstance(attention, Attention) else layer
+    if not isinstance(attention, Attention | CompressedAttention | LatentAttention):
+        return layer
+    windows = {Attention: {"window": None}, CompressedAttention: {"window": TOKENS}}
+    whole = replace(attention, **windows.get(type(attention), {}))
+    indexer = whole.indexer and replace(whole.indexer, num_keys=TOKENS)
+    return replace(layer, attention=replace(whole, indexer=indexer))
 
 
 def our_flops(model: Model, tokens: int) -> int:
@@ -237,6 +259,48 @@ def test_flops_of_the_gated_delta_rule():
     assert our_flops(model_from_config(config), TOKENS) - solves == sum(counted.values())
 
 
+def test_flops_of_a_decay_per_channel():
+    """
+    Kimi Linear, to the last digit: all but what only one side counts, or computes otherwise.
+
+    torch counts the short convolution. The class computes products of keys with keys and queries as sums, which torch
+    does not count (2 x 2 per pair in a chunk of 64 and channel of 128), and multiplies by an inverse instead of solving
+    (twice the 64 x (128 + 128) of a solve), in 32 heads of the 5 of 6 layers.
+    """
+    known = FURTHER["kimi-linear-48b-a3b"]["config"]
+    lists = {key: known[key][:6] for key in ("layer_types", "mlp_layer_types")}
+    config = {**known, **lists, "num_hidden_layers": 6}
+    counted = counted_flops(config, TOKENS)
+    counted.pop("aten.convolution")
+    uncounted = 5 * TOKENS * 32 * 64 * (4 * 128 - (128 + 128))
+
+    assert our_flops(model_from_config(config), TOKENS) - uncounted == sum(counted.values())
+
+
+SMALL_V4 = {
+    "hidden_size": 256, "num_attention_heads": 8, "head_dim": 64, "qk_rope_head_dim": 16, "q_lora_rank": 48,
+    "o_groups": 2, "o_lora_rank": 32, "index_n_heads": 4, "index_head_dim": 32, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 64, "vocab_size": 1000, "num_hidden_layers": 5,
+    "num_nextn_predict_layers": 0,
+}  # fmt: skip
+"""Sizes of a DeepSeek-V4 that fits into memory: its class converts weights, which no fake tensor can be."""
+
+
+def test_flops_of_compressed_attention_and_hyper_connections():
+    """
+    DeepSeek-V4's first five layers, to the last digit: all but what only one side counts.
+
+    Hyper-connections mix 4 streams by a product of 4 x 4 matrices, twice per layer, which are passes over memory here.
+    The class sums the 4 index heads as products of elements, of which each pair of 1,024 tokens and 256 entries in 2
+    of 5 layers has one here.
+    """
+    config = {**FURTHER["deepseek-v4-flash"]["config"], **SMALL_V4}
+    counted = counted_flops(config, TOKENS, fakes=False)
+    mixed, summed = 2 * 5 * TOKENS * 2 * 4 * 4 * 256, 2 * TOKENS * 256 * 2 * 4
+
+    assert our_flops(model_from_config(config), TOKENS) - summed == sum(counted.values()) - mixed
+
+
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_parameters_of_hybrid_models(name: str):
     """Every Nemotron of the catalog, to the last digit."""
@@ -288,7 +352,17 @@ def test_parameters_of_further_families(name: str):
     assert model_from_config(config.to_dict()).layers == model_from_config(FURTHER[name]["config"]).layers
 
 
-UNCOUNTED = ("qwen3.5", "bamba", "mamba2", "llama-4", "granite-4.0-h", "olmo-hybrid", "phi-4-multimodal")
+UNCOUNTED = (
+    "deepseek-v4",
+    "kimi-linear",
+    "qwen3.5",
+    "bamba",
+    "mamba2",
+    "llama-4",
+    "granite-4.0-h",
+    "olmo-hybrid",
+    "phi-4-multimodal",
+)
 COUNTED = [name for name in FURTHER if not name.startswith(UNCOUNTED)]
 """
 Those without what only one side counts: convolutions and solves, Llama 4's class, which runs all experts, and that of
@@ -298,10 +372,13 @@ Phi-4's multimodal model, whose images depend on data.
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_flops_of_further_families(name: str):
-    """The first two layers and the head, to the last digit."""
-    known = FURTHER[name]["config"]
-    config = {**known, "n_layer" if "n_layer" in known else "num_hidden_layers": 2}
-    config |= {"layer_types": known["layer_types"][:2]} if "layer_types" in known else {}
-    config |= {key: value for key, value in (("moe_topk", 8), ("moe_layer_end_index", 1)) if key in known}
+    """The first layers and the head, to the last digit: six, of Step three without experts, which loop over data."""
+    known, num_layers = FURTHER[name]["config"], 3 if name == "step-3.7-flash" else 6
+    key = "n_layer" if "n_layer" in known else "num_hidden_layers"
+    lists = {
+        one: value[:num_layers] for one, value in known.items() if isinstance(value, list) and len(value) >= known[key]
+    }
+    config = {**known, key: num_layers, **lists, "num_nextn_predict_layers": 0}
+    config |= {key: value for key, value in (("moe_topk", 8), ("moe_layer_end_index", 5)) if key in known}
 
     assert our_flops(model_from_config(config), TOKENS) == sum(counted_flops(config, TOKENS).values())

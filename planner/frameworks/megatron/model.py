@@ -27,6 +27,16 @@ MAMBA_STACK = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec
 PLAIN_MAMBA = Mamba(num_heads=1, head_dim=1, state_size=1, num_groups=1)
 """Convolution, chunks and biases of a Mamba block, which have no options (megatron/core/ssm/mamba_mixer.py:149)."""
 
+WITHOUT_OPTIONS = {
+    "chunk": "attention inside chunks",
+    "head_gate": "a gate per head behind the attention",
+    "indexer": "keys that an indexer chooses for each query (sparse attention)",
+    "key_is_value": "values that are keys",
+    "latent_norm": "a norm of the experts' latent",
+    "router_scales": "a router that norms and scales its input",
+}
+"""Entries of blocks of which Megatron-LM's releases here know nothing, and their meaning."""
+
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 
 
@@ -146,6 +156,10 @@ def _sum_of_lists(pieces: Sequence[str], error: SpecError, where: str) -> tuple[
 
 def _require_gpt(layer: Layer) -> None:
     attention = layer.attention
+    if layer.streams > 1:
+        raise SpecError("model.streams", f"is {layer.streams} (hyper-connections), for which exports write no options.")
+    if layer.snapshots:
+        raise SpecError("model.snapshots", "are attention residuals, for which exports write no options.")
     if not isinstance(attention, Attention | LatentAttention) or layer.feed_forward is None:
         blocks = " and ".join(type(block).__name__ for block in layer.blocks)
         raise SpecError(
@@ -161,8 +175,17 @@ def _require_gpt(layer: Layer) -> None:
         raise SpecError("model.norm", f"is {layer.norm}; Megatron-LM has {' and '.join(NORMS.values())}.")
     if isinstance(attention, Attention) and attention.qk_norm == "full":
         raise SpecError("model.qk_norm", "is over all heads; Megatron-LM's --qk-layernorm is per head.")
-    if isinstance(attention, Attention) and attention.chunk is not None:
-        raise SpecError("model.chunk", f"is {attention.chunk}; Megatron-LM's attention has windows, no chunks.")
+    for block in layer.blocks:
+        for name, what in WITHOUT_OPTIONS.items():
+            if getattr(block, name, None):
+                raise SpecError(f"model.{name}", f"means {what}, for which exports write no options.")
+    if isinstance(attention, Attention) and attention.v_head_dim is not None:
+        raise SpecError(
+            "model.v_head_dim", f"is {attention.v_head_dim}; Megatron-LM has it with latent attention alone."
+        )
+    if isinstance(attention, LatentAttention) and (attention.output_gate or not attention.rotary):
+        what = "is gated" if attention.output_gate else "does not rotate"
+        raise SpecError("model.layers", f"latent attention {what}, which Megatron-LM's options do not say.")
     if isinstance(attention, LatentAttention) and attention.bias:
         raise SpecError("model.bias", "latent attention has biases, which Megatron-LM's has not.")
 

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from costmodel import catalog
 from costmodel.catalog.files import read_rows
 from costmodel.facts.framework import Framework, feature_of
-from costmodel.facts.model import Attention, Experts, LatentAttention, Model
+from costmodel.facts.model import Attention, CompressedAttention, Experts, LatentAttention, Model
 from costmodel.models.parameters import parameters
 from costmodel.record import record
 from costmodel.step.layer import layer_parts
@@ -43,7 +43,7 @@ def stack_of(framework: str) -> str:
 def architecture_of(model: Model) -> str:
     """Return ``dense``, ``moe`` or ``hybrid`` (with some layers without softmax attention)."""
     kinds = model.kinds
-    if not all(isinstance(kind.attention, Attention | LatentAttention) for kind in kinds):
+    if not all(isinstance(kind.attention, Attention | LatentAttention | CompressedAttention) for kind in kinds):
         return "hybrid"
     return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"
 

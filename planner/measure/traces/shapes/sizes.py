@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mixer, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    CompressedAttention,
+    Experts,
+    LatentAttention,
+    LinearAttention,
+    Mixer,
+    Mlp,
+    Model,
+)
 from costmodel.facts.workload import Workload
 from costmodel.models.parameters import parameters
 from costmodel.record import record
@@ -135,6 +144,14 @@ def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
             "queries": heads * keys,
             "keys and values": heads * both,
             "values": heads * block.v_head_dim,
+        }
+    if isinstance(block, CompressedAttention):
+        return {
+            "heads": heads,
+            "head": block.head_dim,
+            "query latent": block.q_lora_rank,
+            "queries": heads * block.head_dim,
+            "latent and key": block.q_lora_rank + block.head_dim,
         }
     if isinstance(block, LinearAttention):
         key_heads = _split(block.num_key_heads, split)

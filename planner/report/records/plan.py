@@ -377,6 +377,8 @@ class TrainingRunRecord(Record):
         Effective over total time.
     days
         Total time.
+    days_interval
+        Days at both ends of the interval of measured steps.
     gpu_hours
         Total time times the devices that it uses.
     """
@@ -388,6 +390,7 @@ class TrainingRunRecord(Record):
     num_failures: Figure
     ettr: Figure
     days: Figure
+    days_interval: list[Figure]
     gpu_hours: Figure
 
 
@@ -544,7 +547,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             line=strategy.line,
             strategy=strategy,
             checkpoint=CheckpointRecord.build(plan),
-            training_run=TrainingRunRecord.read(plan.schedule, num_failures=plan.schedule.failures),
+            training_run=TrainingRunRecord.read(plan.schedule, plan, num_failures=plan.schedule.failures),
             **{"costs": partial(CostsRecord.build, plan), **others},
         )
 

@@ -35,6 +35,7 @@ from planner.advice.points import (
     make_point,
 )
 from planner.advice.prices import Offer, PriceList
+from planner.advice.whole import UPTIMES, assignments, lower_uptime, missing_entries
 from planner.advice.wish import AIMS, Wish
 from planner.batch.job_result import JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob
@@ -226,6 +227,12 @@ def _notes(advice: Advice) -> Iterator[str]:
         yield f"Quality by batch: {given or 'no effect is given'}; none is assumed."
     if advice.num_cells == 1:
         yield "One device and one size: nothing was chosen among."
+    if defaults := " ".join(assignments(advice.problem.document)):
+        yield f"Assumed of the whole training: {defaults} (median start in MLPerf, default of Megatron-LM)."
+    yield (
+        f"Intervals of days end with the slowest of measured steps at an uptime of {lower_uptime():.0%}, the lower end "
+        f"of {len(UPTIMES)} published trainings."
+    )
     yield from _doubts(advice)
     yield from advice.choices.prices.notes
     reasons: dict[str, list[str]] = {}
@@ -443,7 +450,8 @@ def _document(problem: Problem, entry: Any, device: str, offer: Offer | None) ->
     job["cluster"] = {**own, "device": entry}
     if offer is not None and offer.interconnect is not None:
         job["cluster"]["internode_bandwidth"] = offer.interconnect
-    job["training"] = dict(job["training"])
+    for section, entries in missing_entries(job).items():
+        job[section] = {**(job.get(section) or {}), **entries}
     job["search"] = {**(job.get("search") or {}), "fastest": True}
     job["costs"] = {name: value for name, value in (job.get("costs") or {}).items() if name != "price_per_device_hour"}
     return job

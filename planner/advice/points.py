@@ -12,6 +12,7 @@ from costmodel.costs import KWH_JOULES, MWH_JOULES, device_joules, step_watts
 from costmodel.models.flops import model_flops_per_token
 from costmodel.record import record
 from planner.advice.prices import Offer
+from planner.advice.whole import lengthening
 from planner.jobs.problem import Problem
 from planner.search.domains import least_device_seconds, num_spares
 
@@ -74,8 +75,11 @@ class ClusterPoint:
         Device, size and batch.
     metrics
         Days, money, energy, devices and power.
+    spread
+        Ends of the training over its prediction, by the interval of measured steps.
     intervals
-        Ends of days, money and energy at both ends of the interval of measured steps, and of the price.
+        Ends of days, money and energy: with the spread, the ends of the price, and at the high end the lower end of
+        published uptimes.
     is_proven
         True where the plan is proven to be the fastest.
     figures
@@ -84,6 +88,7 @@ class ClusterPoint:
 
     cell: ClusterCell
     metrics: Metrics
+    spread: tuple[float, float]
     intervals: Mapping[str, tuple[float, float]]
     is_proven: bool
     figures: Mapping[str, Any]
@@ -95,12 +100,12 @@ class ClusterPoint:
         return next((str(_entry(gap, "sentence")) for gap in gaps if not _entry(gap, "runs")), "")
 
     def ties_with(self, other: ClusterPoint, quantity: str) -> bool:
-        """Tell whether each one's value lies in the interval of the other."""
-        if quantity not in self.intervals or quantity not in other.intervals:
-            return self.metrics[quantity] == other.metrics[quantity]
+        """Tell whether each one's value lies within the spread of the other; numbers of devices must be equal."""
         pairs = ((self, other), (other, self))
+        ends = [(1.0, 1.0) if quantity == DEVICES else one.spread for one, _ in pairs]
         return all(
-            one.intervals[quantity][0] <= two.metrics[quantity] <= one.intervals[quantity][1] for one, two in pairs
+            low * one.metrics[quantity] <= two.metrics[quantity] <= high * one.metrics[quantity]
+            for (one, two), (low, high) in zip(pairs, ends, strict=True)
         )
 
 
@@ -127,14 +132,20 @@ def make_point(cell: ClusterCell, figures: Mapping[str, Any], *, is_proven: bool
         MEGAWATTS: figures["stepping_power_megawatts"],
     }
     metrics = {name: math.inf if value is None else float(value) for name, value in known.items()}
-    intervals = {DAYS: (float(low), float(high))}
-    if energy is not None:
-        intervals[ENERGY] = (energy * low / days, energy * high / days)
+    uptime = figures["ettr"] + (figures["evaluation_seconds"] + figures["loading_seconds"]) / figures["total_seconds"]
+    ends = (low / days, high / days * lengthening(uptime))
+    intervals = {name: (metrics[name] * ends[0], metrics[name] * ends[1]) for name in FRONT if metrics[name] < math.inf}
     if price is not None:
-        ends = zip((low, high), (price.low, price.high), strict=True)
-        first, last = ((hours * each + electricity) * end / days for end, each in ends)
-        intervals[MONEY] = (first, last)
-    return ClusterPoint(cell=cell, metrics=metrics, intervals=intervals, is_proven=is_proven, figures=figures)
+        low_cost, high_cost = (hours * each + electricity for each in (price.low, price.high))
+        intervals[MONEY] = (low_cost * ends[0], high_cost * ends[1])
+    return ClusterPoint(
+        cell=cell,
+        metrics=metrics,
+        spread=(low / days, high / days),
+        intervals=intervals,
+        is_proven=is_proven,
+        figures=figures,
+    )
 
 
 def bound(cell: ClusterCell, problem: Problem) -> Metrics:
@@ -162,7 +173,9 @@ def bound(cell: ClusterCell, problem: Problem) -> Metrics:
     computing = flops / device.peak_flops[workload.precision.compute]
     work = max(least_device_seconds(problem), computing) * (1 - ROUNDING)
     steps, num_held = formulas.num_steps(workload), cell.num_devices + num_spares(problem)
-    total = steps * work / cell.num_devices + problem.reliability.init_seconds
+    step_seconds = work / cell.num_devices
+    other = formulas.other_seconds(problem.reliability, num_steps=steps, step_seconds=step_seconds)
+    total = formulas.effective_seconds(num_steps=steps, step_seconds=step_seconds) + other
     hosts = (costs.host_watts_per_device or 0.0) * num_held
     joules = watts = math.inf
     if device.power_watts is not None:

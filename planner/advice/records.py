@@ -8,6 +8,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.advice.points import DAYS, ENERGY, FRONT, MEGAWATTS, MONEY
+from planner.advice.whole import assignments
 from planner.report.records.record import Figure, Plain, Record, finite
 from planner.verbs.plan import FORMAT_VERSION
 
@@ -70,15 +71,15 @@ class PointRecord(CellRecord):
     days
         Days of the whole training.
     days_interval
-        Days at both ends of the interval of measured steps.
+        Days at both ends of the interval of measured steps, the high end with the lower end of published uptimes.
     money
         Costs of devices and electricity; null: no price is known.
     money_interval
-        Costs at both ends of the interval of measured steps and of the price; null without a price.
+        Costs at both ends of the interval of days and of the price; null without a price.
     energy_mwh
         Megawatt-hours of the data centre with its PUE, else of the devices; null: no power is known.
     energy_interval_mwh
-        Megawatt-hours at both ends of the interval of measured steps; null: no power is known.
+        Megawatt-hours at both ends of the interval of days; null: no power is known.
     power_megawatts
         Power of the site while the job steps; null: no power is known.
     step_time_seconds
@@ -342,7 +343,7 @@ def list_overruns(metrics: Metrics, limits: Metrics) -> dict[str, float]:
 def command_of(cell: ClusterCell, advice: Advice) -> str:
     """Return the entries that make a cell's job from the job."""
     workload, given = advice.problem.facts.workload, cell.document["cluster"]
-    entries = {"cluster.device": cell.device, "cluster.num_devices": cell.num_devices}
+    entries: dict[str, Any] = {"cluster.device": cell.device, "cluster.num_devices": cell.num_devices}
     if cell.global_batch_size != workload.global_batch_size:
         entries["training.global_batch_size"] = cell.global_batch_size
     if cell.tokens_factor != 1:
@@ -351,7 +352,8 @@ def command_of(cell: ClusterCell, advice: Advice) -> str:
         entries["cluster.internode_bandwidth"] = f"{given['internode_bandwidth']:g}"
     if cell.offer:
         entries["costs.price_per_device_hour"] = f"{cell.offer.price:g}"
-    return " ".join(f"{name}={value}" for name, value in entries.items()) + " --fastest"
+    words = [*(f"{name}={value}" for name, value in entries.items()), *assignments(advice.problem.document)]
+    return f"{' '.join(words)} --fastest"
 
 
 def _cut_record(cut: CutCell, number: int) -> CutRecord:

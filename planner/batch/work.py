@@ -31,7 +31,16 @@ OF_PLAN = (
     "headroom_bytes",
     "host_memory_bytes",
 )
-OF_RUN = ("num_steps", "total_seconds", "days", "days_interval", "gpu_hours", "ettr")
+OF_RUN = (
+    "num_steps",
+    "evaluation_seconds",
+    "loading_seconds",
+    "total_seconds",
+    "days",
+    "days_interval",
+    "gpu_hours",
+    "ettr",
+)
 OF_COSTS = (
     "device_hours",
     "it_energy_mwh",

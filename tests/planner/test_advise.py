@@ -13,10 +13,11 @@ from itertools import product
 import pytest
 
 from costmodel.errors import SpecError
-from planner import ClusterChoices, Wish, advice_rows, advise, cli, load, read_prices, render_advice
+from planner import ClusterChoices, Wish, advice_rows, advise, cli, load, plan, read_prices, render_advice
 from planner.advice.advise import plan_here
 from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound, dominates
 from planner.advice.prices import Offer, PriceList
+from planner.advice.records import command_of
 from tests.schemas import row, valid
 
 DEVICES_OF = ("a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200")
@@ -248,6 +249,39 @@ def test_a_device_without_runs_wins_no_tie_silently():
     assert any("gaudi3" in note and "measured device goes first" in note for note in found.notes)
     assert better.answer.cell.device == "gaudi3"
     assert any("Of the answer: no measured run" in note for note in better.notes)
+
+
+def test_the_command_of_a_point_plans_it_again(everything):
+    """Days and money of `planner plan` with its entries, the start and the evaluations among them, are the point's."""
+    point = everything.pareto_front[0]
+    *entries, flag = command_of(point.cell, everything).split()
+    again = plan(load(a_job(), [*entries, "search.fastest=true"]), certified=False).plans[0]
+
+    assert flag == "--fastest"
+    assert again.schedule.days == pytest.approx(point.metrics[DAYS])
+    assert again.costs.total_cost == pytest.approx(point.metrics[MONEY])
+
+
+def test_what_the_job_says_of_its_training_is_kept():
+    """Without evaluations and start: the days of the plan alone; the notes say what was assumed."""
+    job = a_job() | {"reliability": {"init_seconds": 0}}
+    job["training"] = job["training"] | {"evaluation_interval_steps": 500, "evaluation_steps": 30}
+    found = ask(job, choices(devices=("h100",), sizes=(8,)))
+    (point,) = found.points
+    steps = point.figures["step_time_seconds"] * point.figures["num_steps"]
+
+    assert point.figures["evaluation_seconds"] == pytest.approx(steps * 30 / 500 / 3)
+    assert not any("Assumed" in note for note in found.notes)
+    assert any("reliability.init_seconds=520" in note for note in ask(a_job(), choices(sizes=(8,))).notes)
+
+
+def test_the_slow_end_has_the_uptime_of_published_trainings(everything):
+    """At a tenth of the published uptimes, 0.684, and the slow end of steps: at least 1.3 times the days."""
+    for point in everything.points:
+        low, high = point.intervals[DAYS]
+
+        assert low == pytest.approx(point.spread[0] * point.metrics[DAYS])
+        assert high > 1.3 * point.spread[1] * point.metrics[DAYS]
 
 
 # --- prices ------------------------------------------------------------------------------------------------

@@ -368,7 +368,11 @@ class TrainingRunRecord(Record):
     effective_seconds
         Steps alone.
     interruption_seconds
-        Checkpoints, repeated steps and recoveries.
+        Checkpoints, repeated steps and recoveries; the start, evaluations and waits for data that the job gives.
+    evaluation_seconds
+        Evaluations, a part of the interruptions.
+    loading_seconds
+        Waits for data, a part of the interruptions.
     total_seconds
         Steps and interruptions.
     num_failures
@@ -386,6 +390,8 @@ class TrainingRunRecord(Record):
     num_steps: int
     effective_seconds: Figure
     interruption_seconds: Figure
+    evaluation_seconds: Figure
+    loading_seconds: Figure
     total_seconds: Figure
     num_failures: Figure
     ettr: Figure

@@ -10,7 +10,7 @@ from planner.report.section import PLAIN, Screen
 if TYPE_CHECKING:
     from planner.advice.advise import Advice
 
-FORMATS = ("table", "json", "csv", "markdown")
+FORMATS = ("table", "json", "csv", "markdown", "html")
 
 
 def render_advice(advice: Advice, format: str = "table", *, screen: Screen = PLAIN, job: str = "JOB.yaml") -> str:
@@ -22,7 +22,7 @@ def render_advice(advice: Advice, format: str = "table", *, screen: Screen = PLA
     advice
         The advice.
     format
-        ``table``, ``markdown``, ``json``, or ``csv``, one row per planned cell.
+        ``table``, ``markdown``, ``json``, ``csv``, one row per planned cell, or ``html``, a page with the front.
     screen
         Width of the console and its colours.
     job
@@ -52,4 +52,8 @@ def render_advice(advice: Advice, format: str = "table", *, screen: Screen = PLA
             from planner.advice.records import csv_text
 
             return csv_text(advice)
+        case "html":
+            from planner.advice.page import html_text
+
+            return html_text(advice, job)
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))

@@ -30,7 +30,7 @@ def sections_of(advice: Advice, job: str) -> tuple[Section, ...]:
     """Return the sections of an advice, in the order in which they are read; ``job`` names the job in commands."""
     return tuple(
         section
-        for section in (_head(advice), _nearest(advice), front_section(advice), _next(advice, job))
+        for section in (_head(advice), nearest_section(advice), front_section(advice), _next(advice, job))
         if section.rows or section.notes
     )
 
@@ -130,7 +130,8 @@ def _figure(metrics: Metrics, name: str, form: str) -> str:
     return f"{metrics[name]:{form}}" if metrics[name] < math.inf else UNKNOWN
 
 
-def _nearest(advice: Advice) -> Section:
+def nearest_section(advice: Advice) -> Section:
+    """Return the points nearest to a wish that nothing meets, with the changes that would meet it."""
     rows = tuple((point.cell.name, "; ".join(change_texts(advice, point))) for point in advice.nearest)
     return Section(title="Nearest to the wish, and what would have to change", header=("devices", "change"), rows=rows)
 

@@ -160,7 +160,7 @@ class Advice:
     answer
         Best point that meets the wish; None where none does.
     ties
-        Points that meet the wish and cannot be factors from the answer.
+        Points that meet the wish and cannot be told from the answer.
     fewest
         Fewest devices that meet the wish; None where none do.
     nearest
@@ -243,7 +243,7 @@ def _notes(advice: Advice) -> Iterator[str]:
 
 
 def _doubts(advice: Advice) -> Iterator[str]:
-    """Yield sentences on devices without measured runs among the answer and what cannot be factors from it."""
+    """Yield sentences on devices without measured runs among the answer and what cannot be told from it."""
     answer, quantity = advice.answer, AIMS[advice.aim]
     if answer is None:
         return
@@ -347,7 +347,7 @@ def _answer(problem: Problem, choices: ClusterChoices, wish: Wish, aim: str, fie
 
 def _best(points: Sequence[ClusterPoint], quantity: str) -> tuple[ClusterPoint | None, tuple[ClusterPoint, ...]]:
     """
-    Return the point with the least of a quantity, and those that cannot be factors from it.
+    Return the point with the least of a quantity, and those that cannot be told from it.
 
     Among these a device with measured runs goes before one without any.
     """

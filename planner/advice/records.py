@@ -236,7 +236,7 @@ class AdviceRecord(Record):
     answer
         Number of the best point that meets the wish; null where none does.
     ties
-        Numbers of points that meet the wish and cannot be factors from the answer.
+        Numbers of points that meet the wish and cannot be told from the answer.
     fewest
         Number of the point with the fewest devices that meets the wish; null where none does.
     nearest

@@ -48,7 +48,7 @@ def _head(advice: Advice) -> Section:
     if advice.fewest is not None and advice.fewest is not advice.answer:
         rows.append(("fewest", point_text(advice, advice.fewest)))
     if advice.ties:
-        rows.append(("same", f"cannot be factors from it: {'; '.join(point.cell.name for point in advice.ties)}"))
+        rows.append(("same", f"cannot be told from it: {'; '.join(point.cell.name for point in advice.ties)}"))
     rows.append(("proof", proof_text(advice)))
     return Section(title=title_of(advice), rows=tuple(rows), notes=advice.notes)
 
@@ -146,7 +146,8 @@ def change_texts(advice: Advice, point: ClusterPoint) -> Iterator[str]:
         MEGAWATTS: power,
     }
     for name, overrun in missed.items():
-        yield f"{words[name](metrics[name])} instead of {words[name](limits[name])} (+{overrun:.1%})"
+        value = f"{metrics[DAYS]:,.2f} days" if name == DAYS else words[name](metrics[name])
+        yield f"{value} instead of {words[name](limits[name])} (+{overrun:.1%})"
     if missed and MEGAWATTS not in missed:
         yield f"or {1 - 1 / (1 + max(missed.values())):.1%} fewer tokens"
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from statistics import quantiles
 from typing import Any
 
+from planner.jobs.entries import EVALUATION_INTERVAL_STEPS
 from planner.uncertainty.intervals import COVERAGE
 
 STARTUP_SECONDS = 520
@@ -19,9 +20,6 @@ Median warm-up of 14 trainings of Llama 3.1 405B on 256 to 8,192 GPUs, 315 to 1,
 
 MLPerf Training v5.0, result logs (mlcommons/training_results_v5.0), from the start of the process to that of the run.
 """
-
-EVALUATION_INTERVAL_STEPS = 1000
-"""Default of ``--eval-interval``: Megatron-LM, megatron/training/arguments.py."""
 
 UPTIMES: Mapping[str, float] = {
     "HLAT on 4,096 Trainium, automatic restarts": 0.9881,

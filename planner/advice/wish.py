@@ -54,7 +54,7 @@ class Wish:
             raise SpecError("by", f"a date, {self.by}, and days, {self.days:g}, contradict each other.", "Give one.")
         if self.start is not None and self.by is None:
             raise SpecError("start", f"a start, {self.start}, needs a date to be done by.", "Add --by DATE.")
-        if self.by is not None and self.by <= self.first_day:
+        if self.by is not None and self.by <= max(self.first_day, date.today()):
             past = "is past" if self.by < date.today() else f"is no day after the start, {self.first_day}"
             raise SpecError("by", f"{self.by} {past}.", "Name a later day.")
         for name, value in (("days", self.days), ("budget", self.budget), ("power", self.power_watts)):

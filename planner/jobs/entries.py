@@ -39,8 +39,8 @@ LEAST_KEPT = 2
 LLAMA_3_FAILURES_PER_NODE_DAY = 419 / 54 / 2048
 """419 unexpected interruptions in 54 days on 2,048 nodes; The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4."""
 
-EVALUATION_STEPS = 100
-"""Default of ``--eval-iters``: Megatron-LM, megatron/training/arguments.py."""
+EVALUATION_INTERVAL_STEPS, EVALUATION_STEPS = 1000, 100
+"""Defaults of ``--eval-interval`` and ``--eval-iters``: Megatron-LM, megatron/training/arguments.py."""
 
 MOFA_RECOVERY = (
     RecoveryLevel(name="process", probability=0.3, seconds=141),
@@ -124,7 +124,8 @@ class TrainingSection:
     tokens
         Tokens of the whole training, such as ``15T`` or ``15e12``.
     evaluation_interval_steps
-        Steps from one evaluation to the next. Default: no evaluation is counted.
+        Steps from one evaluation to the next, ``--eval-interval`` of Megatron-LM. Without it and ``evaluation_steps``
+        no evaluation is counted. Default beside that one: 1,000, as there.
     evaluation_steps
         Forward passes of a whole batch in each evaluation, ``--eval-iters`` of Megatron-LM. Default: 100, as there.
     data_loading_seconds

@@ -33,6 +33,7 @@ from planner.jobs.document import (
     read_mapping,
 )
 from planner.jobs.entries import (
+    EVALUATION_INTERVAL_STEPS,
     EVALUATION_STEPS,
     LEAST_KEPT,
     MOFA_RECOVERY,
@@ -440,12 +441,11 @@ def _reliability(job: Job, recovery: tuple[RecoveryLevel, ...], facts: Facts) ->
 def _evaluation_fraction(training: TrainingSection) -> float:
     """Return the time of evaluations over that of steps; 0 without any."""
     every, steps = training.evaluation_interval_steps, training.evaluation_steps
-    if every is None:
-        if steps is not None:
-            hint = "Give training.evaluation_interval_steps, the steps from one evaluation to the next."
-            raise SpecError("training.evaluation_steps", "needs an interval.", hint)
+    if every is None and steps is None:
         return 0.0
-    return formulas.evaluation_fraction(evaluation_steps=steps or EVALUATION_STEPS, interval_steps=every)
+    return formulas.evaluation_fraction(
+        evaluation_steps=steps or EVALUATION_STEPS, interval_steps=every or EVALUATION_INTERVAL_STEPS
+    )
 
 
 def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:

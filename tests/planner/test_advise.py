@@ -386,6 +386,7 @@ TODAY = date.today()
     ("entries", "said"),
     [
         ({"by": date(2020, 1, 1)}, "is past"),
+        ({"by": date(2020, 3, 1), "start": date(2020, 1, 1)}, "is past"),
         ({"by": TODAY + timedelta(days=5), "start": TODAY + timedelta(days=9)}, "no day after the start"),
         ({"by": TODAY + timedelta(days=5), "days": 3}, "contradict"),
         ({"start": TODAY}, "needs a date"),

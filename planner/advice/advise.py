@@ -233,13 +233,16 @@ def _notes(advice: Advice) -> Iterator[str]:
         f"Intervals of days end with the slowest of measured steps at an uptime of {lower_uptime():.0%}, the lower end "
         f"of {len(UPTIMES)} published trainings."
     )
+    kept = {one.cell.device for one in advice.points}
+    if gone := list(dict.fromkeys(one.cell.device for one in advice.cut if one.cell.device not in kept)):
+        yield f"Cut in every size: {', '.join(gone)}."
     yield from _doubts(advice)
     yield from advice.choices.prices.notes
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for one in advice.failed:
-        reasons.setdefault(one.message, []).append(f"{one.cell.num_devices:,} x {one.cell.device}")
-    for reason, names in reasons.items():
-        yield f"Without a plan: {', '.join(names)}. {reason}"
+        reasons.setdefault((one.cell.device, one.message), []).append(f"{one.cell.num_devices:,}")
+    for (device, reason), sizes in reasons.items():
+        yield f"Without a plan: {device} in {', '.join(dict.fromkeys(sizes))} devices. {reason}"
 
 
 def _doubts(advice: Advice) -> Iterator[str]:

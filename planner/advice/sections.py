@@ -99,11 +99,14 @@ def point_text(advice: Advice, point: ClusterPoint) -> str:
 
 
 def front_section(advice: Advice) -> Section:
-    """Return the table of the front."""
+    """Return the table of the front, without columns that no point has."""
+    header = ("devices", "batch", "days", f"{COVERAGE:.0%} of days", advice.currency, "MWh", "MW", "MFU", "wish")
+    columns = zip(header, *(front_row(advice, point) for point in advice.pareto_front), strict=True)
+    known = [column for column in columns if set(column[1:]) != {UNKNOWN}]
     return Section(
         title="Front of time, money and energy",
-        header=("devices", "batch", "days", f"{COVERAGE:.0%} of days", advice.currency, "MWh", "MW", "MFU", "wish"),
-        rows=tuple(front_row(advice, point) for point in advice.pareto_front),
+        header=tuple(column[0] for column in known),
+        rows=tuple(zip(*(column[1:] for column in known), strict=True)),
         notes=("No other cell is at most as much in all of days, money and energy and less in one.",),
     )
 

@@ -115,7 +115,7 @@ def run_advise(arguments: argparse.Namespace) -> int:
         sources = [*problem.sources, *filter(None, (arguments.prices, arguments.results))]
         check_output(arguments.output, sources)
         check_output(arguments.results, [*problem.sources, *filter(None, (arguments.prices,))])
-        kept = ResultsFile(arguments.results, notify=note) if arguments.results else nullcontext()
+        kept = ResultsFile(arguments.results, retry_lost=True, notify=note) if arguments.results else nullcontext()
         with kept as results:
             advice = _advise(problem, read_choices(arguments), read_wish(arguments), arguments, results)
         text = render_advice(

@@ -229,7 +229,7 @@ def test_a_device_that_cannot_run_the_job_is_named():
 
     assert names(found.points) == [("h100-80gb-sxm", 8)]
     assert found.failed[0].cell.device == "v100-32gb-sxm"
-    assert any("8 x v100-32gb-sxm" in note for note in found.notes)
+    assert any("v100-32gb-sxm in 8 devices" in note for note in found.notes)
     assert found.exit_code == 0
 
 
@@ -511,3 +511,27 @@ def test_a_contradiction_on_the_command_line(capsys):
     assert cli.main(["advise", *job, "--aim", "fastest", "--aim", "cheapest"]) == 2
     assert cli.main(["advise", *job, "TP8"]) == 2
     assert "contradict each other" in capsys.readouterr().err
+
+
+def test_devices_of_files(tmp_path):
+    """A GPU of one's own: an H100 with twice the memory bandwidth trains no slower than the catalog's."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: h100-80gb-sxm\nname: mine\nmemory_bandwidth: 6.7e12\n", encoding="utf-8")
+    found = ask(a_job(), choices(devices=("h100", str(path)), sizes=(8,), prices=PriceList()), cuts=False)
+    days = {point.cell.device: point.metrics[DAYS] for point in found.points}
+
+    assert days["mine"] <= days["h100-80gb-sxm"]
+
+
+def test_lost_cells_are_planned_again(tmp_path, capsys):
+    """A line of a cell that ran out of time is taken away; the others stay."""
+    file = tmp_path / "results.jsonl"
+    words = ["advise", "llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "400B"]
+    words += ["--devices", "h100,h200", "--sizes", "8", "--processes", "1", "--results", str(file)]
+    assert cli.main(words) == 0
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0].replace('"optimal"', '"timed_out"'), *lines[1:], ""]))
+
+    assert cli.main(words) == 0
+    assert sorted(json.loads(line)["status"] for line in file.read_text().splitlines()) == ["optimal", "optimal"]
+    assert "taken away" in capsys.readouterr().err

@@ -95,6 +95,9 @@ class Energy:
         Share of a step in which a device computes.
     step_watts, mean_watts
         Power of one device while the job steps, and its mean over the whole training.
+    stepping_watts
+        Power of all devices and known hosts while the job steps; of the data centre if its power usage effectiveness is
+        known.
     it_joules
         Energy of all devices, waiting ones included, and of the rest of their nodes if that is known.
     facility_joules
@@ -104,6 +107,7 @@ class Energy:
     computing_fraction: float
     step_watts: float
     mean_watts: float
+    stepping_watts: float
     it_joules: float
     facility_joules: float | None
 
@@ -147,12 +151,13 @@ def training_energy(
     each = device_joules(
         step_watts=step, idle_watts=idle, stepping_seconds=devices.stepping_seconds, total_seconds=total
     )
-    host = (costs.host_watts_per_device or 0.0) * (devices.num_devices + devices.num_waiting) * total
-    joules = devices.num_devices * each + devices.num_waiting * idle * total + host
+    hosts = (costs.host_watts_per_device or 0.0) * (devices.num_devices + devices.num_waiting)
+    joules = devices.num_devices * each + devices.num_waiting * idle * total + hosts * total
     return Energy(
         computing_fraction=computing_fraction,
         step_watts=step,
         mean_watts=each / total,
+        stepping_watts=(devices.num_devices * step + devices.num_waiting * idle + hosts) * (costs.pue or 1.0),
         it_joules=joules,
         facility_joules=None if costs.pue is None else facility_joules(joules, pue=costs.pue),
     )

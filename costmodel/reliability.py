@@ -62,17 +62,47 @@ def failure_seconds(reliability: Reliability, *, interval_steps: float, step_sec
     return reliability.mttr_seconds + interval_steps * step_seconds / 2
 
 
+FORWARD_FRACTION = 1 / 3
+"""
+Share of the forward pass in the FLOPs of a step.
+
+Derivation: the backward pass takes two products for each one of the forward pass.
+"""
+
+
+def evaluation_fraction(*, evaluation_steps: float, interval_steps: float) -> float:
+    r"""
+    Time of an evaluation over that of the steps from one to the next: forward passes alone.
+
+    .. math:: f = N_{eval} / (3 K_{eval})
+
+    >>> evaluation_fraction(evaluation_steps=3, interval_steps=100)
+    0.01
+    """
+    return evaluation_steps * FORWARD_FRACTION / interval_steps
+
+
+def other_seconds(reliability: Reliability, *, num_steps: int, step_seconds: float) -> float:
+    r"""
+    Seconds of the start, of evaluations and of waits for data, with which MoFa's T_init is replaced.
+
+    .. math:: T_{init} + N_{step} (f T_{step} + T_{load})
+    """
+    of_step = reliability.evaluation_fraction * step_seconds + reliability.loading_seconds
+    return reliability.init_seconds + num_steps * of_step
+
+
 def interruption_seconds(
     reliability: Reliability, *, failures: float, interval_steps: float, num_steps: int, step_seconds: float
 ) -> float:
     r"""
-    Seconds without progress, MoFa equation (39): the start, the failures and the checkpoints.
+    Seconds without progress, MoFa equation (39): the start, the failures and the checkpoints; and evaluations.
 
     .. math:: T_{int} = T_{init} + N_{fail} (MTTR + K T_{step} / 2) + (N_{step} / K) T_{ckpt}
     """
     lost = failures * failure_seconds(reliability, interval_steps=interval_steps, step_seconds=step_seconds)
     saved = num_steps / interval_steps * reliability.checkpoint_seconds
-    return reliability.init_seconds + lost + saved
+    return other_seconds(reliability, num_steps=num_steps, step_seconds=step_seconds) + lost + saved
 
 
 def progress_fraction(
@@ -100,7 +130,7 @@ def total_seconds(
     progress = progress_fraction(cluster, reliability, interval_steps=interval_steps, step_seconds=step_seconds)
     effective = effective_seconds(num_steps=num_steps, step_seconds=step_seconds)
     saved = num_steps / interval_steps * reliability.checkpoint_seconds
-    return (effective + saved + reliability.init_seconds) / progress
+    return (effective + saved + other_seconds(reliability, num_steps=num_steps, step_seconds=step_seconds)) / progress
 
 
 def ettr_fraction(*, effective_seconds: float, interruption_seconds: float) -> float:
@@ -133,8 +163,8 @@ def optimal_interval_steps(cluster: Cluster, reliability: Reliability, *, num_st
 
     .. math:: K^* = \frac{-T_{ckpt} + \sqrt{T_{ckpt}^2 + 2 T_{ckpt} (1 - q MTTR) e / (q T_{step})}}{e}
 
-    with :math:`e = T_{step} + T_{init} / N_{step}`, the step and its share of the start. With T_init = 0 this is
-    MoFa's form; both are the zero of the derivative of :func:`total_seconds`.
+    with :math:`e = T_{step} + T_{other} / N_{step}`, the step and its share of :func:`other_seconds`. With T_other = 0
+    this is MoFa's form; both are the zero of the derivative of :func:`total_seconds`.
 
     Returns
     -------
@@ -145,7 +175,7 @@ def optimal_interval_steps(cluster: Cluster, reliability: Reliability, *, num_st
     if failure_rate == 0:
         return math.inf
     saving = reliability.checkpoint_seconds
-    step = step_seconds + reliability.init_seconds / num_steps
+    step = step_seconds + other_seconds(reliability, num_steps=num_steps, step_seconds=step_seconds) / num_steps
     repaired = 1 - failure_rate * reliability.mttr_seconds
     return (math.sqrt(saving * saving + 2 * saving * repaired * step / (failure_rate * step_seconds)) - saving) / step
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from planner.api import SHORT
 
 if TYPE_CHECKING:
+    from planner.api import Advice as Advice
     from planner.api import AnyJob as AnyJob
+    from planner.api import ClusterChoices as ClusterChoices
     from planner.api import Comparison as Comparison
     from planner.api import EstimateReport as EstimateReport
     from planner.api import Explanation as Explanation
@@ -25,10 +27,14 @@ if TYPE_CHECKING:
     from planner.api import PlanningError as PlanningError
     from planner.api import PlanReport as PlanReport
     from planner.api import PlansBySize as PlansBySize
+    from planner.api import PriceList as PriceList
     from planner.api import Problem as Problem
     from planner.api import SizedPlan as SizedPlan
     from planner.api import SpecError as SpecError
     from planner.api import SpecErrors as SpecErrors
+    from planner.api import Wish as Wish
+    from planner.api import advice_rows as advice_rows
+    from planner.api import advise as advise
     from planner.api import compare as compare
     from planner.api import compare_recipe as compare_recipe
     from planner.api import compare_two as compare_two
@@ -45,9 +51,11 @@ if TYPE_CHECKING:
     from planner.api import plan_many as plan_many
     from planner.api import read_any as read_any
     from planner.api import read_plan as read_plan
+    from planner.api import read_prices as read_prices
     from planner.api import recipe_candidates as recipe_candidates
     from planner.api import recipes_for as recipes_for
     from planner.api import render as render
+    from planner.api import render_advice as render_advice
     from planner.api import to_accelerate as to_accelerate
     from planner.api import to_deepspeed as to_deepspeed
     from planner.api import to_megatron_bridge as to_megatron_bridge

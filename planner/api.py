@@ -42,6 +42,18 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate as Estimate
     from costmodel.strategy import Strategy as Strategy
     from costmodel.tables import Facts as Facts
+    from planner.advice.advise import Advice as Advice
+    from planner.advice.advise import ClusterChoices as ClusterChoices
+    from planner.advice.advise import CutCell as CutCell
+    from planner.advice.advise import FailedCell as FailedCell
+    from planner.advice.advise import advise as advise
+    from planner.advice.points import ClusterPoint as ClusterPoint
+    from planner.advice.prices import Offer as Offer
+    from planner.advice.prices import PriceList as PriceList
+    from planner.advice.prices import read_prices as read_prices
+    from planner.advice.records import advice_rows as advice_rows
+    from planner.advice.render import render_advice as render_advice
+    from planner.advice.wish import Wish as Wish
     from planner.batch.job_result import JobOutcome as JobOutcome
     from planner.batch.job_result import JobResult as JobResult
     from planner.batch.job_result import JobStatus as JobStatus
@@ -119,6 +131,11 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "costmodel.errors": "PlanningError SpecError SpecErrors",
+    "planner.advice.advise": "Advice ClusterChoices advise",
+    "planner.advice.prices": "PriceList read_prices",
+    "planner.advice.records": "advice_rows",
+    "planner.advice.render": "render_advice",
+    "planner.advice.wish": "Wish",
     "planner.batch.job_result": "JobResult",
     "planner.batch.run": "plan_many",
     "planner.verbs.any_job": "AnyJob read_any",
@@ -154,6 +171,9 @@ _HELD = {
     "costmodel.strategy": "Strategy",
     "costmodel.tables": "Facts",
     "planner.search.alternatives": "AlternativeOutcome",
+    "planner.advice.prices": "Offer",
+    "planner.advice.advise": "CutCell FailedCell",
+    "planner.advice.points": "ClusterPoint",
     "planner.batch.job_result": "JobOutcome JobStatus",
     "planner.batch.jobs": "BatchJob",
     "planner.search.certificate": "Certificate",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 from costmodel.costs import TrainingCosts
+from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
@@ -15,7 +17,13 @@ from costmodel.reliability import storage_bandwidth
 from costmodel.step.estimate import Estimate, rank_breakdowns
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
-from planner.jobs.checkpoints import CheckpointSchedule, Conventions, ModelSummary, schedule_costs
+from planner.jobs.checkpoints import (
+    CheckpointSchedule,
+    Conventions,
+    ModelSummary,
+    schedule_costs,
+    schedule_every,
+)
 from planner.jobs.problem import Problem
 from planner.search.complete import CompletedBy
 from planner.search.domains import num_held, num_spares
@@ -201,6 +209,28 @@ class Plan:
     def num_idle_devices(self) -> int:
         """Number of devices that the job holds and this plan leaves idle."""
         return max(0, num_held(self.problem) - self.cluster.num_devices)
+
+    def schedule_ends(self, schedule: CheckpointSchedule) -> tuple[CheckpointSchedule, CheckpointSchedule]:
+        """Return a schedule at both ends of the interval of measured steps; itself where failures outrun progress."""
+
+        def schedule_at(step_seconds: float) -> CheckpointSchedule:
+            with suppress(SpecError):  # with so long a step
+                return schedule_every(
+                    self.cluster,
+                    self.facts.workload,
+                    self.reliability,
+                    step_seconds=step_seconds,
+                    interval_steps=schedule.interval_steps,
+                )
+            return schedule
+
+        return schedule_at(self.interval.low_seconds), schedule_at(self.interval.high_seconds)
+
+    @property
+    def days_interval(self) -> tuple[float, float]:
+        """Days of the whole training at both ends of the interval of measured steps."""
+        low, high = self.schedule_ends(self.schedule)
+        return low.days, high.days
 
     @property
     def costs(self) -> TrainingCosts:

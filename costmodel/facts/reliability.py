@@ -99,6 +99,10 @@ class Reliability:
         Seconds of training lost per checkpoint.
     init_seconds
         Seconds from the start of the job to its first step.
+    evaluation_fraction
+        Time of evaluations over the time of the steps between them.
+    loading_seconds
+        Seconds of each step in which devices wait for data.
     write_seconds
         Seconds from the start of a checkpoint until it is on storage, while training goes on: the shortest interval
         between two checkpoints.
@@ -114,6 +118,8 @@ class Reliability:
     mttr_seconds: NotNegative
     checkpoint_seconds: NotNegative
     init_seconds: NotNegative = 0.0
+    evaluation_fraction: NotNegative = 0.0
+    loading_seconds: NotNegative = 0.0
     write_seconds: NotNegative = 0.0
     storage_seconds: NotNegative = 0.0
     max_write_fraction: PositiveFraction = 1.0

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from planner.results import PlanReport
 
 OF_PLAN = (
+    "line",
     "num_devices",
     "num_nodes",
     "step_time_seconds",
+    "step_time_interval_seconds",
     "tokens_per_second_per_gpu",
     "above_record_fraction",
     "model_tflops_per_gpu",
@@ -29,8 +31,25 @@ OF_PLAN = (
     "headroom_bytes",
     "host_memory_bytes",
 )
-OF_RUN = ("num_steps", "total_seconds", "days", "gpu_hours", "ettr")
-OF_COSTS = ("device_hours", "it_energy_mwh", "facility_energy_mwh", "it_power_megawatts", "total_cost", "currency")
+OF_RUN = (
+    "num_steps",
+    "evaluation_seconds",
+    "loading_seconds",
+    "total_seconds",
+    "days",
+    "days_interval",
+    "gpu_hours",
+    "ettr",
+)
+OF_COSTS = (
+    "device_hours",
+    "it_energy_mwh",
+    "facility_energy_mwh",
+    "it_power_megawatts",
+    "stepping_power_megawatts",
+    "total_cost",
+    "currency",
+)
 """Entries of a plan's record that a line keeps."""
 
 

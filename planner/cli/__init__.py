@@ -24,6 +24,7 @@ EXIT_BROKEN_PIPE = 141
 
 COMMANDS = {
     "plan": ("planner.cli.plan", "choose the fastest strategies for a job"),
+    "advise": ("planner.cli.advise", "which devices, how many, until when and for how much"),
     "init": ("planner.cli.init", "a job file with comments from a model, a cluster and three numbers"),
     "estimate": ("planner.cli.plan", "time and memory of one given strategy"),
     "explain": ("planner.cli.explain", "why this plan, why no strategy fits, why not another strategy"),

@@ -245,10 +245,10 @@ def report_text(report: AnyReport, arguments: argparse.Namespace) -> str:
     from planner.report import render
 
     form = "table" if arguments.format == "short" and arguments.full else arguments.format
-    return render(report, form, screen=screen_of(arguments.output), asked=_command(arguments))
+    return render(report, form, screen=screen_of(arguments.output), asked=read_asked(arguments))
 
 
-def _command(arguments: argparse.Namespace) -> Asked:
+def read_asked(arguments: argparse.Namespace) -> Asked:
     """Return the command line without its options on output, so that the next commands can be made from it."""
     from planner.jobs.written.one_line import OPTIONS as ONE_LINE
 

@@ -43,6 +43,8 @@ class CheckpointSchedule:
         Optimizer steps of the whole training.
     effective_seconds, interruption_seconds, total_seconds
         Time with progress, time without, and their sum.
+    evaluation_seconds, loading_seconds
+        Time of evaluations and of waits for data, parts of the interruptions.
     failures
         Mean failures of the whole training.
     ettr
@@ -60,6 +62,8 @@ class CheckpointSchedule:
     effective_seconds: float
     interruption_seconds: float
     total_seconds: float
+    evaluation_seconds: float
+    loading_seconds: float
     failures: float
     ettr: float
     days: float
@@ -136,6 +140,8 @@ def schedule_every(
         effective_seconds=effective,
         interruption_seconds=interruption,
         total_seconds=total,
+        evaluation_seconds=reliability.evaluation_fraction * effective,
+        loading_seconds=reliability.loading_seconds * num_steps,
         failures=failures,
         ettr=formulas.ettr_fraction(effective_seconds=effective, interruption_seconds=interruption),
         days=total / formulas.DAY,
@@ -170,7 +176,7 @@ def schedule_costs(
         num_waiting=num_waiting,
         total_seconds=schedule.total_seconds,
         stepping_seconds=stepping_seconds(
-            effective_seconds=schedule.effective_seconds,
+            effective_seconds=schedule.effective_seconds + schedule.evaluation_seconds,
             failures=schedule.failures,
             interval_seconds=schedule.interval_seconds,
         ),

@@ -39,6 +39,9 @@ LEAST_KEPT = 2
 LLAMA_3_FAILURES_PER_NODE_DAY = 419 / 54 / 2048
 """419 unexpected interruptions in 54 days on 2,048 nodes; The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4."""
 
+EVALUATION_INTERVAL_STEPS, EVALUATION_STEPS = 1000, 100
+"""Defaults of ``--eval-interval`` and ``--eval-iters``: Megatron-LM, megatron/training/arguments.py."""
+
 MOFA_RECOVERY = (
     RecoveryLevel(name="process", probability=0.3, seconds=141),
     RecoveryLevel(name="pod", probability=0.6, seconds=262),
@@ -120,6 +123,13 @@ class TrainingSection:
         Tokens per sequence; k and M are binary: ``8k`` is 8,192.
     tokens
         Tokens of the whole training, such as ``15T`` or ``15e12``.
+    evaluation_interval_steps
+        Steps from one evaluation to the next, ``--eval-interval`` of Megatron-LM. Without it and ``evaluation_steps``
+        no evaluation is counted. Default beside that one: 1,000, as there.
+    evaluation_steps
+        Forward passes of a whole batch in each evaluation, ``--eval-iters`` of Megatron-LM. Default: 100, as there.
+    data_loading_seconds
+        Seconds of each step in which devices wait for data.
     precision
         Name of a recipe (``planner catalog precisions``), or the bytes per element themselves. An inline recipe may
         start from a known one with ``base: bf16``. Default: the precision of the framework's recipes, else bf16.
@@ -128,6 +138,9 @@ class TrainingSection:
     global_batch_size: Number
     sequence_length: SequenceLength
     tokens: Tokens
+    evaluation_interval_steps: Number | None = None
+    evaluation_steps: Number | None = None
+    data_loading_seconds: Seconds = 0.0
     precision: Reference | None = None
 
 

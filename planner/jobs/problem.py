@@ -33,6 +33,8 @@ from planner.jobs.document import (
     read_mapping,
 )
 from planner.jobs.entries import (
+    EVALUATION_INTERVAL_STEPS,
+    EVALUATION_STEPS,
     LEAST_KEPT,
     MOFA_RECOVERY,
     SECTIONS,
@@ -342,7 +344,7 @@ def _alternative(
     workload = _workload(job.training, cluster)
     _require_peak(workload.precision, cluster.device)
     facts = Facts(model=model, cluster=cluster, workload=workload)
-    reliability = _reliability(job.reliability, recovery, facts)
+    reliability = _reliability(job, recovery, facts)
     return Alternative(settings=settings, facts=facts, reliability=reliability, machine=whole)
 
 
@@ -421,16 +423,29 @@ def _recovery(section: ReliabilitySection) -> tuple[RecoveryLevel, ...]:
     return recovery
 
 
-def _reliability(section: ReliabilitySection, recovery: tuple[RecoveryLevel, ...], facts: Facts) -> Reliability:
+def _reliability(job: Job, recovery: tuple[RecoveryLevel, ...], facts: Facts) -> Reliability:
+    section = job.reliability
     entries = {
         "failures_per_node_day": section.failures_per_node_day,
         "mttr_seconds": formulas.mttr_seconds(recovery) if section.mttr_seconds is None else section.mttr_seconds,
         "checkpoint_seconds": 0.0,
         "init_seconds": section.init_seconds,
+        "evaluation_fraction": _evaluation_fraction(job.training),
+        "loading_seconds": job.training.data_loading_seconds,
         "max_write_fraction": section.max_write_fraction,
         "checkpoint": _checkpoint(section, facts),
     }
     return formulas.scale_reliability(facts.cluster, build(Reliability, entries, "reliability"))
+
+
+def _evaluation_fraction(training: TrainingSection) -> float:
+    """Return the time of evaluations over that of steps; 0 without any."""
+    every, steps = training.evaluation_interval_steps, training.evaluation_steps
+    if every is None and steps is None:
+        return 0.0
+    return formulas.evaluation_fraction(
+        evaluation_steps=steps or EVALUATION_STEPS, interval_steps=every or EVALUATION_INTERVAL_STEPS
+    )
 
 
 def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:

@@ -23,7 +23,7 @@ from planner.report.wording import (
 from planner.uncertainty.evidence.gaps import MOST_TOLD
 
 if TYPE_CHECKING:
-    from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord
+    from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord, TrainingRunRecord
     from planner.report.records.reports import ReportRecord
     from planner.report.records.setting import SettingRecord
     from planner.uncertainty.evidence.gaps import Gap
@@ -280,10 +280,22 @@ def _storage(checkpoint: CheckpointRecord) -> Iterator[tuple[str, str]]:
     )
 
 
+def _causes(setting: SettingRecord, run: TrainingRunRecord) -> Iterator[str]:
+    """Yield the causes of interruptions, with the time of those that the job gives."""
+    yield "checkpoints and failures"
+    given = {
+        "the start": setting.reliability.init_seconds,
+        "evaluations": run.evaluation_seconds,
+        "waits for data": run.loading_seconds,
+    }
+    yield from (f"{name} ({span(value)})" for name, value in given.items() if value)
+
+
 def run_section(setting: SettingRecord, plan: PlanRecord, of_plan: str) -> Section:
     """Build the section on checkpoints, failures and the time of the whole training of one plan."""
     reliability, checkpoint, run = setting.reliability, plan.checkpoint, plan.training_run
     per_day = reliability.failures_per_node_day * plan.num_nodes
+    causes = " and ".join(_causes(setting, run))
     return Section(
         title=f"Training{of_plan}",
         rows=(
@@ -299,7 +311,7 @@ def run_section(setting: SettingRecord, plan: PlanRecord, of_plan: str) -> Secti
                 f"the whole training; {reliability.mttr_seconds:,.1f} s to recover from each",
             ),
             ("steps", f"{run.num_steps:,}, {span(run.effective_seconds)} without interruptions"),
-            ("interruptions", f"{span(run.interruption_seconds)} for checkpoints and failures; ETTR {run.ettr:.2%}"),
+            ("interruptions", f"{span(run.interruption_seconds)} for {causes}; ETTR {run.ettr:.2%}"),
             ("end to end", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours"),
         ),
     )

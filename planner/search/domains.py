@@ -336,9 +336,18 @@ def limit_nodes(problem: Problem, fewest: int, most: int) -> Problem:
 
 def least_nodes(problem: Problem, seconds: float) -> int:
     """Return a lower bound of the nodes for a step of some seconds, from the time of all layers on one device."""
+    return max(1, math.floor(least_device_seconds(problem) / seconds / problem.facts.cluster.device.devices_per_node))
+
+
+def least_device_seconds(problem: Problem) -> float:
+    """
+    Return a lower bound of devices times seconds of a step, over all strategies on any number of devices.
+
+    Derivation: the layers of a batch on one device (:func:`costmodel.step.step.least_layers_seconds`). 0 where measured
+    times lack some.
+    """
     one_device = {name: np.ones(1, dtype=np.int64) for name in ("tp", "cp", "pp", "dp")}
-    work = min(_least_seconds(one, one_device).item() for one in problem.each)
-    return max(1, math.floor(work / seconds / problem.facts.cluster.device.devices_per_node))
+    return min(_least_seconds(one, one_device).item() for one in problem.each)
 
 
 def fast_enough(problem: Problem) -> tuple[Rule, ...]:

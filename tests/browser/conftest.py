@@ -7,6 +7,10 @@ import shutil
 import pytest
 
 from benchmarks.page import BROWSERS
+from planner.advice.advise import ClusterChoices, advise
+from planner.advice.prices import Offer, PriceList
+from planner.advice.render import render_advice
+from planner.advice.wish import Wish
 from planner.jobs.problem import load
 from planner.measure.traces.report.replay.page import replay_page
 from planner.measure.traces.report.replay.report import replay_report
@@ -68,9 +72,22 @@ def a_replay():
     return replay_page(replay_report([a_step()]))
 
 
+def an_advice():
+    """Llama 3 8B on three devices in three sizes, two of them with prices, within 60 days."""
+    job = a_job(training__tokens=4e11, training__global_batch_size=256)
+    offers = (
+        Offer(device="h100-80gb-sxm", provider="A", low=2.0, high=2.5),
+        Offer(device="a100-80gb-sxm", low=1.1, high=1.5),
+    )
+    choices = ClusterChoices(
+        devices=("h100", "b200", "a100-80gb-sxm"), sizes=(8, 32, 128), prices=PriceList(offers=offers)
+    )
+    return render_advice(advise(job, choices, Wish(days=60)), "html")
+
+
 PAGES = {
     made.__name__: made
-    for made in (a_dense_plan, an_moe_plan, an_infeasible_job, a_forbidden_estimate, a_comparison, a_replay)
+    for made in (an_advice, a_dense_plan, an_moe_plan, an_infeasible_job, a_forbidden_estimate, a_comparison, a_replay)
 }
 
 

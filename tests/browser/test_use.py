@@ -134,3 +134,31 @@ def test_the_largest_part_is_left_out_on_demand(opened):
     button.press("Space")
 
     assert button.get_attribute("aria-pressed") == "true"
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_a_click_on_the_front_chooses_a_point(opened, width):
+    """Its block with the plan is shown; from the keyboard the list of points does the same."""
+    page = opened("an_advice", width)
+    before = page.locator("#point h3:visible").inner_text()
+    dot = page.locator("figure circle.front").first
+    dot.scroll_into_view_if_needed()
+    dot = dot.bounding_box()
+    page.mouse.click(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
+    after = page.locator("#point h3:visible").inner_text()
+
+    assert after != before
+    page.locator("#plan").select_option("1")
+    assert page.locator("#point h3:visible").inner_text() == before
+
+
+def test_the_cheapest_for_a_date_is_found(opened):
+    """The answer stands on top; the table by days is a click in the navigation away, and gets cheaper downwards."""
+    page = opened("an_advice")
+    page.get_by_role("link", name="Dates").click()
+    rows = page.locator("#dates tbody tr").all_inner_texts()
+    amounts = [float(row.split("\t")[2].split()[0].replace(",", "")) for row in rows]
+
+    assert "in at most 60 days" in page.locator("header").inner_text()
+    assert len(rows) > 1
+    assert amounts == sorted(amounts, reverse=True)

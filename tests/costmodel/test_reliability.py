@@ -160,6 +160,37 @@ def saving(num_devices: int, **how: Any) -> Reliability:
     return reliability.scale_reliability(a_cluster(num_devices), whole)
 
 
+def test_evaluations_and_waits_for_data_are_interruptions():
+    """
+    100 steps of 10 s: evaluations of 3 forward passes every 10 steps take 100 s, waits of 0.1 s 10 s, the start 40 s.
+
+    Nothing fails: 1,000 + 150 s in all, of which 1,000 are effective.
+    """
+    whole = Reliability(
+        failures_per_node_day=0,
+        mttr_seconds=0,
+        checkpoint_seconds=0,
+        init_seconds=40,
+        evaluation_fraction=reliability.evaluation_fraction(evaluation_steps=3, interval_steps=10),
+        loading_seconds=0.1,
+    )
+    numbers = {"interval_steps": 10, "num_steps": 100, "step_seconds": 10.0}
+
+    assert reliability.total_seconds(a_cluster(8), whole, **numbers) == pytest.approx(1150)
+    assert reliability.interruption_seconds(whole, failures=0, **numbers) == pytest.approx(150)
+
+
+def test_the_best_interval_counts_evaluations():
+    """With evaluations of a tenth of the steps the best of all intervals is still the formula's, rounded."""
+    whole = Reliability(
+        failures_per_node_day=0.02, mttr_seconds=230, checkpoint_seconds=30, init_seconds=500, evaluation_fraction=0.1
+    )
+    cluster, numbers = a_cluster(1024), {"num_steps": 10_000, "step_seconds": 10.0}
+    best = min(range(1, 500), key=lambda k: reliability.total_seconds(cluster, whole, interval_steps=k, **numbers))
+
+    assert abs(reliability.optimal_interval_steps(cluster, whole, **numbers) - best) <= 1
+
+
 def test_checkpoint_waits_for_disk_only_when_synchronous():
     """14 GB each, 0.4375 s to the host, 7 s to disks of its own: training waits for both, or for the copy alone."""
     waiting = saving(64, disk_write_bandwidth=2 * GB)

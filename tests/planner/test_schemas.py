@@ -154,7 +154,14 @@ class TestRows:
             nonsense = validator(name).iter_errors(dict.fromkeys(one, "nonsense"))
             free = {"name", "source", "message", "framework", "framework_doubt", "device_note"}
             free |= {"training.global_batch_size", "currency", "gaps", "layout", "schedule", "vocabulary", "sharding"}
-            free |= {"recompute", "token_dispatcher", "cuda_graphs"}
+            free |= {
+                "recompute",
+                "token_dispatcher",
+                "cuda_graphs",
+                "line",
+                "days_interval",
+                "step_time_interval_seconds",
+            }
             assert {error.path[0] for error in nonsense} == one.keys() - free
             assert not validator(name).is_valid({**one, "tp_overlap": 5})
             assert not validator(name).is_valid({**one, "tp": 2.5})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from costmodel.errors import SpecError
 from costmodel.record import record
 from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
-from planner.jobs.checkpoints import CheckpointSchedule, schedule_every, schedules_around
+from planner.jobs.checkpoints import CheckpointSchedule, schedules_around
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
@@ -164,22 +163,7 @@ def intervals_of(plan: Plan) -> tuple[Interval, ...]:
 
 def interval_of(plan: Plan, schedule: CheckpointSchedule) -> Interval:
     """Return a schedule with the schedules at the ends of the plan's interval of measured steps."""
-    found = plan.interval
-    low, high = (_schedule_at(plan, schedule, step) for step in (found.low_seconds, found.high_seconds))
-    return Interval(schedule=schedule, ends=(low, high))
-
-
-def _schedule_at(plan: Plan, schedule: CheckpointSchedule, step_seconds: float) -> CheckpointSchedule:
-    try:
-        return schedule_every(
-            plan.cluster,
-            plan.facts.workload,
-            plan.reliability,
-            step_seconds=step_seconds,
-            interval_steps=schedule.interval_steps,
-        )
-    except SpecError:  # with so long a step
-        return schedule
+    return Interval(schedule=schedule, ends=plan.schedule_ends(schedule))
 
 
 def checkpoint_charts(every: Sequence[tuple[str, Plan]]) -> dict[str, Chart]:

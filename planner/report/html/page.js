@@ -2,6 +2,7 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const DRAW = { bars: drawBars, changes: drawChanges, columns: drawColumns, lines: drawLines };
+if (typeof drawScatter === "function") DRAW.scatter = drawScatter;
 
 function drawFigures() {
   for (const figure of document.querySelectorAll("[data-chart]")) {

@@ -93,6 +93,8 @@ class CostsRecord(Record):
         Mean power of all devices, and of their hosts where that is given.
     facility_power_megawatts
         Mean power of the data centre; null without its PUE.
+    stepping_power_megawatts
+        Power while the job steps: of the data centre with its PUE, else of all devices and known hosts.
     it_energy_mwh
         Megawatt-hours of all devices, and of their hosts where that is given.
     it_energy_mwh_per_trillion_tokens
@@ -122,6 +124,7 @@ class CostsRecord(Record):
     mean_device_watts: Figure | None
     it_power_megawatts: Figure | None
     facility_power_megawatts: Figure | None
+    stepping_power_megawatts: Figure | None
     it_energy_mwh: Figure | None
     it_energy_mwh_per_trillion_tokens: Figure | None
     facility_energy_mwh: Figure | None
@@ -192,5 +195,6 @@ def _powers(energy: Energy | None, total_seconds: float) -> dict[str, float | No
         "step_device_watts": energy.step_watts if energy else None,
         "mean_device_watts": energy.mean_watts if energy else None,
         "it_power_megawatts": energy.it_joules / total_seconds / 1e6 if energy else None,
+        "stepping_power_megawatts": energy.stepping_watts / 1e6 if energy else None,
         "facility_power_megawatts": None if of_facility is None else of_facility / total_seconds / 1e6,
     }

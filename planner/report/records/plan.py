@@ -368,7 +368,11 @@ class TrainingRunRecord(Record):
     effective_seconds
         Steps alone.
     interruption_seconds
-        Checkpoints, repeated steps and recoveries.
+        Checkpoints, repeated steps and recoveries; the start, evaluations and waits for data that the job gives.
+    evaluation_seconds
+        Evaluations, a part of the interruptions.
+    loading_seconds
+        Waits for data, a part of the interruptions.
     total_seconds
         Steps and interruptions.
     num_failures
@@ -377,6 +381,8 @@ class TrainingRunRecord(Record):
         Effective over total time.
     days
         Total time.
+    days_interval
+        Days at both ends of the interval of measured steps.
     gpu_hours
         Total time times the devices that it uses.
     """
@@ -384,10 +390,13 @@ class TrainingRunRecord(Record):
     num_steps: int
     effective_seconds: Figure
     interruption_seconds: Figure
+    evaluation_seconds: Figure
+    loading_seconds: Figure
     total_seconds: Figure
     num_failures: Figure
     ettr: Figure
     days: Figure
+    days_interval: list[Figure]
     gpu_hours: Figure
 
 
@@ -544,7 +553,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             line=strategy.line,
             strategy=strategy,
             checkpoint=CheckpointRecord.build(plan),
-            training_run=TrainingRunRecord.read(plan.schedule, num_failures=plan.schedule.failures),
+            training_run=TrainingRunRecord.read(plan.schedule, plan, num_failures=plan.schedule.failures),
             **{"costs": partial(CostsRecord.build, plan), **others},
         )
 

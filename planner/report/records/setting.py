@@ -278,6 +278,10 @@ class ReliabilityRecord(Record):
         Training time lost per checkpoint.
     init_seconds
         From the start of the job to its first step.
+    evaluation_fraction
+        Time of evaluations over that of the steps between them.
+    loading_seconds
+        Time of each step in which devices wait for data.
     write_seconds
         Time until a checkpoint is on storage, where training does not wait for it.
     failures_per_day
@@ -290,6 +294,8 @@ class ReliabilityRecord(Record):
     mttr_seconds: Figure
     checkpoint_seconds: Figure
     init_seconds: Figure
+    evaluation_fraction: Figure
+    loading_seconds: Figure
     write_seconds: Figure
     failures_per_day: Figure
     recovery: list[RecoveryRecord]

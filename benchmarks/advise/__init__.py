@@ -1,0 +1,1 @@
+"""Devices and sizes for a wish, against planning every cell; whole trainings, against published ones."""

@@ -1,0 +1,213 @@
+"""Cells of the question, a device, a size and a batch each; their lower bounds, and the points that plans make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from costmodel import catalog
+from costmodel import reliability as formulas
+from costmodel.costs import KWH_JOULES, MWH_JOULES, device_joules, step_watts
+from costmodel.models.flops import model_flops_per_token
+from costmodel.record import record
+from planner.advice.prices import Offer
+from planner.advice.whole import lengthening
+from planner.jobs.problem import Problem
+from planner.search.domains import least_device_seconds, num_spares
+
+DAYS, MONEY, ENERGY, DEVICES, MEGAWATTS = "days", "money", "energy_mwh", "num_devices", "megawatts"
+
+FRONT = (DAYS, MONEY, ENERGY)
+"""Quantities of the front."""
+
+Metrics: TypeAlias = Mapping[str, float]
+"""Values by quantity; infinite where one is not known, so that it never wins."""
+
+ROUNDING = 1e-9
+"""Fraction by which a bound is lowered, for sums in another order."""
+
+OF_DEVICE = ("device", "architecture")
+"""Dimensions of gaps that say that a device has no measured runs."""
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class ClusterCell:
+    """
+    A device, a size and a batch.
+
+    Parameters
+    ----------
+    device
+        Name of the device.
+    num_devices, global_batch_size
+        Size of the cluster and batch of the job.
+    tokens_factor
+        Tokens of the training over those of the job, as the batch was said to need.
+    offer
+        The cheapest offer of the device at this size; None without a price.
+    document
+        The job.
+    """
+
+    device: str
+    num_devices: int
+    global_batch_size: int
+    tokens_factor: float
+    offer: Offer | None
+    document: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Device, size and batch in words."""
+        provider = f" at {self.offer.provider}" if self.offer and self.offer.provider else ""
+        return f"{self.num_devices:,} x {self.device}, batch {self.global_batch_size:,}{provider}"
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class ClusterPoint:
+    """
+    A cell with its plan.
+
+    Parameters
+    ----------
+    cell
+        Device, size and batch.
+    metrics
+        Days, money, energy, devices and power.
+    spread
+        Ends of the training over its prediction, by the interval of measured steps.
+    intervals
+        Ends of days, money and energy: with the spread, the ends of the price, and at the high end the lower end of
+        published uptimes.
+    is_proven
+        True where the plan is proven to be the fastest.
+    figures
+        Figures of the plan, by the names of a batch's lines.
+    """
+
+    cell: ClusterCell
+    metrics: Metrics
+    spread: tuple[float, float]
+    intervals: Mapping[str, tuple[float, float]]
+    is_proven: bool
+    figures: Mapping[str, Any]
+
+    @property
+    def gap_sentence(self) -> str:
+        """Sentence that no measured run is of the device; empty where some are."""
+        gaps = (gap for gap in self.figures["gaps"] if _entry(gap, "dimension") in OF_DEVICE)
+        return next((str(_entry(gap, "sentence")) for gap in gaps if not _entry(gap, "runs")), "")
+
+    def ties_with(self, other: ClusterPoint, quantity: str) -> bool:
+        """Tell whether each one's value lies within the spread of the other; numbers of devices must be equal."""
+        pairs = ((self, other), (other, self))
+        ends = [(1.0, 1.0) if quantity == DEVICES else one.spread for one, _ in pairs]
+        return all(
+            low * one.metrics[quantity] <= two.metrics[quantity] <= high * one.metrics[quantity]
+            for (one, two), (low, high) in zip(pairs, ends, strict=True)
+        )
+
+
+def _entry(gap: Any, name: str) -> Any:
+    return gap[name] if isinstance(gap, Mapping) else getattr(gap, name)
+
+
+def make_point(cell: ClusterCell, figures: Mapping[str, Any], *, is_proven: bool) -> ClusterPoint:
+    """
+    Build the point of a cell from the figures of its plan, as a batch's line holds them.
+
+    The job has no price of devices: its costs are those of electricity, and the offer's price is added.
+    """
+    days, (low, high) = float(figures["days"]), figures["days_interval"]
+    energy = figures["facility_energy_mwh"] or figures["it_energy_mwh"]
+    is_priced = (cell.document.get("costs") or {}).get("electricity_price_per_kwh") is not None
+    price = None if is_priced and energy is None else cell.offer
+    electricity, hours = float(figures["total_cost"] or 0.0), float(figures["device_hours"])
+    known = {
+        DAYS: days,
+        MONEY: None if price is None else hours * price.price + electricity,
+        ENERGY: energy,
+        DEVICES: float(cell.num_devices),
+        MEGAWATTS: figures["stepping_power_megawatts"],
+    }
+    metrics = {name: math.inf if value is None else float(value) for name, value in known.items()}
+    uptime = figures["ettr"] + (figures["evaluation_seconds"] + figures["loading_seconds"]) / figures["total_seconds"]
+    ends = (low / days, high / days * lengthening(uptime))
+    intervals = {name: (metrics[name] * ends[0], metrics[name] * ends[1]) for name in FRONT if metrics[name] < math.inf}
+    if price is not None:
+        low_cost, high_cost = (hours * each + electricity for each in (price.low, price.high))
+        intervals[MONEY] = (low_cost * ends[0], high_cost * ends[1])
+    return ClusterPoint(
+        cell=cell,
+        metrics=metrics,
+        spread=(low / days, high / days),
+        intervals=intervals,
+        is_proven=is_proven,
+        figures=figures,
+    )
+
+
+def bound(cell: ClusterCell, problem: Problem) -> Metrics:
+    r"""
+    Return lower bounds of the quantities of a cell, over all strategies and all numbers of its devices.
+
+    .. math:: T \ge N_{step} \max(W, F) / n + T_{init}
+
+    with W the least devices times seconds of a step (:func:`planner.search.domains.least_device_seconds`), F the
+    model's FLOPs of a step over the peak of one device, and n the devices. Money follows from the time. Energy:
+    computation takes at least F, and the rest of W is waited for at least.
+
+    Parameters
+    ----------
+    cell
+        Device, size and batch.
+    problem
+        Job of the cell, loaded.
+    """
+    workload, device, costs = problem.facts.workload, problem.facts.cluster.device, problem.costs
+    tokens = workload.global_batch_size * workload.sequence_length
+    flops = min(
+        model_flops_per_token(one.facts.model, workload.sequence_length, "causal") * tokens for one in problem.each
+    )
+    computing = flops / device.peak_flops[workload.precision.compute]
+    work = max(least_device_seconds(problem), computing) * (1 - ROUNDING)
+    steps, num_held = formulas.num_steps(workload), cell.num_devices + num_spares(problem)
+    step_seconds = work / cell.num_devices
+    other = formulas.other_seconds(problem.reliability, num_steps=steps, step_seconds=step_seconds)
+    total = formulas.effective_seconds(num_steps=steps, step_seconds=step_seconds) + other
+    hosts = (costs.host_watts_per_device or 0.0) * num_held
+    joules = watts = math.inf
+    if device.power_watts is not None:
+        draw, limit = catalog.power_draw(), device.power_watts
+        step = step_watts(draw, power_watts=limit, computing_fraction=computing * (1 - ROUNDING) / work)
+        joules = device_joules(
+            step_watts=step, idle_watts=0.0, stepping_seconds=steps * work, total_seconds=steps * work
+        )
+        joules += hosts * total
+        watts = draw.idle * limit * cell.num_devices + hosts
+    pue, money = costs.pue or 1.0, math.inf
+    if cell.offer is not None:
+        money = num_held * total / 3600 * cell.offer.price
+        if costs.electricity_price_per_kwh is not None and joules < math.inf:
+            money += joules * pue / KWH_JOULES * costs.electricity_price_per_kwh
+    return {
+        DAYS: total / formulas.DAY,
+        MONEY: money,
+        ENERGY: joules * pue / MWH_JOULES,
+        DEVICES: float(cell.num_devices),
+        MEGAWATTS: watts * pue / 1e6,
+    }
+
+
+def dominates(one: Metrics, other: Metrics, quantities: Sequence[str]) -> bool:
+    """Tell whether one is nowhere more and somewhere less."""
+    return all(one[name] <= other[name] for name in quantities) and any(one[name] < other[name] for name in quantities)
+
+
+def find_front(points: Iterable[ClusterPoint], quantities: Sequence[str] = FRONT) -> tuple[ClusterPoint, ...]:
+    """Return the points that no other one dominates, fastest first."""
+    every = sorted(points, key=lambda one: (one.metrics[DAYS], one.metrics[MONEY], one.metrics[ENERGY]))
+    return tuple(
+        point for point in every if not any(dominates(other.metrics, point.metrics, quantities) for other in every)
+    )

@@ -1,0 +1,537 @@
+"""``planner advise``: devices and sizes for a wish, with lower bounds that cut, prices, and what is nearest."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from datetime import date, timedelta
+from itertools import product
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import ClusterChoices, Wish, advice_rows, advise, cli, load, plan, read_prices, render_advice
+from planner.advice.advise import plan_here
+from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound, dominates
+from planner.advice.prices import Offer, PriceList
+from planner.advice.records import command_of
+from tests.schemas import row, valid
+
+DEVICES_OF = ("a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200")
+PRICES = PriceList(
+    offers=tuple(
+        Offer(device=name, low=low, high=high)
+        for name, low, high in (
+            ("a100-80gb-sxm", 1.0, 1.5),
+            ("h100-80gb-sxm", 2.5, 2.5),
+            ("b200", 5.0, 6.0),
+        )
+    )
+)
+"""H200 has none."""
+
+
+PLANNED = {}
+"""Results of this module's cells by key: most tests ask about the same ones."""
+
+
+def remember(jobs):
+    """Plan in this process, each job once."""
+    for index, job in enumerate(jobs):
+        if job.key not in PLANNED:
+            (PLANNED[job.key],) = plan_here([job])
+        yield replace(PLANNED[job.key], index=index)
+
+
+def ask(*words, **options):
+    """An advice whose cells are planned once."""
+    return advise(*words, **{"run": remember, **options})
+
+
+def a_job(**costs):
+    """Llama 3 8B on 400 billion tokens."""
+    return {
+        "model": "llama3-8b",
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+        "training": {"global_batch_size": 256, "sequence_length": 4096, "tokens": 4e11},
+        **({"costs": costs} if costs else {}),
+    }
+
+
+def choices(**changes):
+    """Four devices in three sizes, three of them with prices."""
+    return ClusterChoices(**{"devices": DEVICES_OF, "sizes": (8, 32, 128), "prices": PRICES, **changes})
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """Every cell planned."""
+    return ask(a_job(), choices(), cuts=False)
+
+
+def names(points):
+    """Devices and sizes."""
+    return [(point.cell.device, point.cell.num_devices) for point in points]
+
+
+def test_the_front_with_cuts_is_that_of_every_cell(everything):
+    """Bounds cut some cells and no point of the front; both count every cell."""
+    found = ask(a_job(), choices())
+
+    assert len(found.cut) > 0 == len(everything.cut)
+    assert found.num_cells == everything.num_cells == 12
+    assert names(found.pareto_front) == names(everything.pareto_front)
+    assert [point.metrics for point in found.pareto_front] == [point.metrics for point in everything.pareto_front]
+    assert names([found.answer]) == names([everything.answer])
+
+
+def test_no_point_of_the_front_is_dominated(everything):
+    """By the definition: nowhere more and somewhere less in days, money and energy."""
+    every, front = everything.points, set(names(everything.pareto_front))
+
+    for one in every:
+        others = [
+            all(other.metrics[name] <= one.metrics[name] for name in (DAYS, MONEY, ENERGY))
+            and any(other.metrics[name] < one.metrics[name] for name in (DAYS, MONEY, ENERGY))
+            for other in every
+        ]
+        assert any(others) == (names([one])[0] not in front)
+
+
+def test_no_plan_is_below_its_bounds(everything):
+    """Time, money, energy and power of each plan are at least what its cell takes without a plan."""
+    for point in everything.points:
+        bounds = bound(point.cell, load(point.cell.document))
+
+        assert all(bounds[name] <= point.metrics[name] for name in (DAYS, MONEY, ENERGY, DEVICES, MEGAWATTS))
+
+
+def test_no_training_is_faster_than_its_flops(everything):
+    """6 FLOPs for each of 6.98e9 weights and each token, over the dense bf16 peaks of all devices."""
+    peaks = {"a100-80gb-sxm": 312e12, "h100-80gb-sxm": 989.4e12, "h200": 989.4e12, "b200": 2.25e15}
+
+    for point in everything.points:
+        least = 6 * 6.98e9 * 4e11 / peaks[point.cell.device] / point.cell.num_devices / 86_400
+        assert point.metrics[DAYS] > least
+
+
+def test_money_is_that_of_the_offer(everything):
+    """Device-hours at the mean price; the interval has the ends of price and step."""
+    (point,) = [one for one in everything.points if names([one]) == [("a100-80gb-sxm", 32)]]
+    hours = point.metrics[DAYS] * 24 * 32
+
+    assert point.metrics[MONEY] == pytest.approx(1.25 * hours)
+    low, high = point.intervals[DAYS]
+    assert point.intervals[MONEY] == pytest.approx((1.0 * low * 24 * 32, 1.5 * high * 24 * 32))
+
+
+def test_electricity_is_added():
+    """0.10 for a kWh of 1.2 times the energy of the devices."""
+    free = ask(a_job(pue=1.2), choices(devices=("h100", "b200", "a100-80gb-sxm"), sizes=(8,)), cuts=False)
+    paid = ask(
+        a_job(pue=1.2, electricity_price_per_kwh=0.1),
+        choices(devices=("h100", "b200", "a100-80gb-sxm"), sizes=(8,)),
+        cuts=False,
+    )
+    pairs = [(one, two) for one, two in zip(free.points, paid.points, strict=True) if one.cell.offer]
+
+    assert len(pairs) == 3
+    for one, two in pairs:
+        assert two.metrics[MONEY] - one.metrics[MONEY] == pytest.approx(one.metrics[ENERGY] * 1e3 * 0.1)
+
+
+def test_a_device_without_a_price_is_left_out_of_money(everything):
+    """It has no costs, never is the cheapest, and the notes name it."""
+    (point, *_) = [one for one in everything.points if one.cell.device == "h200"]
+
+    assert point.metrics[MONEY] == math.inf
+    assert everything.answer.cell.device != "h200"
+    assert any("h200" in note and "money" in note for note in everything.notes)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"days": 60}, {"budget": 300_000}, {"days": 60, "budget": 500_000}, {"power_watts": 30_000}, {}]
+)
+@pytest.mark.parametrize("aim", ["fastest", "cheapest", "least-energy", "fewest-devices"])
+def test_the_answer_is_the_best_of_every_cell(everything, aim, limits):
+    """With cuts, too: the least of the aim among all that are within the limits, or what cannot be told from it."""
+    wish = Wish(aim=aim, **limits)
+    quantity = {"fastest": DAYS, "cheapest": MONEY, "least-energy": ENERGY, "fewest-devices": DEVICES}[aim]
+    within = [one for one in everything.points if wish.overrun_fraction(one.metrics) <= 0]
+    best = min(within, key=lambda one: one.metrics[quantity], default=None)
+
+    found = ask(a_job(), choices(), wish)
+
+    assert (found.answer is None) == (best is None)
+    if best is not None:
+        assert min(one.metrics[quantity] for one in (found.answer, *found.ties)) == best.metrics[quantity]
+
+
+@pytest.mark.parametrize("limits", [{"days": 2}, {"budget": 20_000}, {"days": 3, "budget": 2e4}, {"power_watts": 900}])
+def test_the_nearest_three_of_every_cell(everything, limits):
+    """Cells that bounds had cut are planned after all where they may be nearer to a wish that nothing meets."""
+    wish = Wish(**limits)
+    finite = [one for one in everything.points if wish.overrun_fraction(one.metrics) < math.inf]
+    expected = sorted(wish.overrun_fraction(one.metrics) for one in finite)[:3]
+
+    found = ask(a_job(), choices(), wish)
+
+    assert found.answer is None
+    assert found.exit_code == 1
+    assert [wish.overrun_fraction(one.metrics) for one in found.nearest] == expected
+
+
+def test_a_wish_that_nothing_meets_says_what_would():
+    """The limit that each of the nearest needs, and the tokens with which it would meet the wish."""
+    text = render_advice(ask(a_job(), choices(sizes=(8, 32)), Wish(days=1)))
+
+    assert text.count("instead of 1 days (+") == 3
+    assert text.count("fewer tokens") == 3
+
+
+def test_results_of_an_interrupted_run_are_kept():
+    """The second run plans nothing, and answers the same."""
+    lines = {}
+
+    def keep(jobs):
+        for result in remember(jobs):
+            lines[result.key] = {"status": result.status, "plans": result.plans, "message": result.message}
+            yield result
+
+    def refuse(jobs):
+        assert not list(jobs)
+        return ()
+
+    first = ask(a_job(), choices(), Wish(days=60), run=keep)
+    again = ask(a_job(), choices(), Wish(days=60), run=refuse, known=lines)
+
+    assert again == first
+
+
+def test_batches_state_their_quality():
+    """Twice the batch with a tenth more tokens: a factor of 1.1 on the tokens of the job, nothing by itself."""
+    found = ask(a_job(), choices(devices=("h100",), sizes=(8,), batches=((256, 1.0), (512, 1.1))), cuts=False)
+    tokens = {one.cell.global_batch_size: one.cell.document["training"]["tokens"] for one in found.points}
+
+    assert tokens == {256: 4e11, 512: pytest.approx(4.4e11)}
+    assert any("batch 512 takes 1.1 times the tokens" in note for note in found.notes)
+
+
+def test_a_device_that_cannot_run_the_job_is_named():
+    """V100 has no bf16; the others answer."""
+    found = ask(
+        a_job() | {"training": a_job()["training"] | {"precision": "bf16"}},
+        choices(devices=("v100-32gb-sxm", "h100"), sizes=(8,), prices=PriceList()),
+    )
+
+    assert names(found.points) == [("h100-80gb-sxm", 8)]
+    assert found.failed[0].cell.device == "v100-32gb-sxm"
+    assert any("v100-32gb-sxm in 8 devices" in note for note in found.notes)
+    assert found.exit_code == 0
+
+
+def test_a_device_without_runs_wins_no_tie_silently():
+    """Gaudi 3 has no measured run: where it is predicted best within the error, a measured device goes first."""
+
+    def asked(price):
+        each = {"gaudi3": price, "h100-80gb-sxm": 2.0}
+        prices = PriceList(offers=tuple(Offer(device=name, low=one, high=one) for name, one in each.items()))
+        return ask(a_job(), choices(devices=tuple(each), sizes=(8,), prices=prices), cuts=False)
+
+    money = {point.cell.device: point.metrics[MONEY] for point in asked(2.0).points}
+    found = asked(2.0 * 0.98 * money["h100-80gb-sxm"] / money["gaudi3"])
+    better = asked(0.1)
+
+    assert (found.answer.cell.device, [one.cell.device for one in found.ties]) == ("h100-80gb-sxm", ["gaudi3"])
+    assert any("gaudi3" in note and "measured device goes first" in note for note in found.notes)
+    assert better.answer.cell.device == "gaudi3"
+    assert any("Of the answer: no measured run" in note for note in better.notes)
+
+
+def test_the_command_of_a_point_plans_it_again(everything):
+    """Days and money of `planner plan` with its entries, the start and the evaluations among them, are the point's."""
+    point = everything.pareto_front[0]
+    *entries, flag = command_of(point.cell, everything).split()
+    again = plan(load(a_job(), [*entries, "search.fastest=true"]), certified=False).plans[0]
+
+    assert flag == "--fastest"
+    assert again.schedule.days == pytest.approx(point.metrics[DAYS])
+    assert again.costs.total_cost == pytest.approx(point.metrics[MONEY])
+
+
+def test_what_the_job_says_of_its_training_is_kept():
+    """Without evaluations and start: the days of the plan alone; the notes say what was assumed."""
+    job = a_job() | {"reliability": {"init_seconds": 0}}
+    job["training"] = job["training"] | {"evaluation_interval_steps": 500, "evaluation_steps": 30}
+    found = ask(job, choices(devices=("h100",), sizes=(8,)))
+    (point,) = found.points
+    steps = point.figures["step_time_seconds"] * point.figures["num_steps"]
+
+    assert point.figures["evaluation_seconds"] == pytest.approx(steps * 30 / 500 / 3)
+    assert not any("Assumed" in note for note in found.notes)
+    assert any("reliability.init_seconds=520" in note for note in ask(a_job(), choices(sizes=(8,))).notes)
+
+
+def test_the_slow_end_has_the_uptime_of_published_trainings(everything):
+    """At a tenth of the published uptimes, 0.684, and the slow end of steps: at least 1.3 times the days."""
+    for point in everything.points:
+        low, high = point.intervals[DAYS]
+
+        assert low == pytest.approx(point.spread[0] * point.metrics[DAYS])
+        assert high > 1.3 * point.spread[1] * point.metrics[DAYS]
+
+
+# --- prices ------------------------------------------------------------------------------------------------
+
+
+def written(tmp_path, text):
+    """A file of prices."""
+    path = tmp_path / "prices.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_prices_by_provider(tmp_path):
+    """A row for each device of a provider, with sizes and interconnect; 400 Gbit/s are 50 GB/s."""
+    found = read_prices(
+        written(
+            tmp_path,
+            "device,provider,price_per_hour,least_devices,most_devices,interconnect\n"
+            "h100,A,2.00-2.50,64,1024,400Gbit/s\nh200,B,84/day,,,\n",
+        )
+    )
+
+    assert found.offers == (
+        Offer(device="h100-80gb-sxm", provider="A", low=2.0, high=2.5, least=64, most=1024, interconnect=50e9),
+        Offer(device="h200", provider="B", low=3.5, high=3.5),
+    )
+
+
+def test_prices_by_column(tmp_path):
+    """A column for each provider; several devices of a row; rows whose device nobody knows are noted."""
+    found = read_prices(
+        written(tmp_path, 'device,large_cloud_usd_h,median_usd_h,note\n"h100, h200",2.00-2.50,,on demand\nxyz9,,1,\n')
+    )
+
+    assert [(one.device, one.provider, one.low, one.high, one.currency) for one in found.offers] == [
+        ("h100-80gb-sxm", "large cloud", 2.0, 2.5, "USD"),
+        ("h200", "large cloud", 2.0, 2.5, "USD"),
+    ]
+    assert "xyz9" in found.notes[0]
+    assert "line 3" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("device,price_per_month\nh100,2000\n", "no price per hour"),
+        ("device,h100_usd_month\nh100,2000\n", "no price per hour"),
+        ("device,price_per_hour\nh100,2000/month\n", "no price per hour"),
+        ("device,price_per_hour\nh100,-2\n", "from 0 on"),
+        ("device,price_per_hour\nh100,3-2\n", "from 0 on"),
+        ("device,price_per_hour\nh100,cheap\n", "a price per hour"),
+        ("device,price_per_hour\nh100,nan\n", "a price per hour"),
+        ("price_per_hour\n2\n", "lacks the column 'device'"),
+        ("device\nh100\n", "lacks a column of prices"),
+        ("device,price_per_hour,colour\nh100,2,red\n", "no column 'colour'"),
+        ("device,price_per_hour,price_per_hour\nh100,2,3\n", "twice"),
+        ("device,price_per_hour\nh100,2,3\n", "3 cells"),
+        ("device,price_per_hour\nxyz9,2\n", "no price of a known device"),
+        ("device,price_per_hour\n,2\n", "names no device"),
+        ("", "lacks the column"),
+        ("device,a_usd_h,b_eur_h\nh100,2,3\n", "EUR and USD"),
+        ("device,price_per_hour,least_devices,most_devices\nh100,2,64,8\n", "below least_devices"),
+        ("device,price_per_hour,interconnect\nh100,2,0\n", "bandwidth above 0"),
+    ],
+)
+def test_wrong_prices(tmp_path, text, said):
+    """Each names its place, and what is allowed."""
+    with pytest.raises(SpecError, match=said) as caught:
+        read_prices(written(tmp_path, text))
+
+    assert "prices.csv" in str(caught.value)
+
+
+def test_offers_hold_for_their_sizes(everything):
+    """A provider of 64 to 100 devices has no price for 8; the cheapest that holds the size counts."""
+    offers = (
+        Offer(device="h100-80gb-sxm", provider="A", low=2.0, high=2.0, least=64, most=100),
+        Offer(device="h100-80gb-sxm", provider="B", low=3.0, high=3.0),
+    )
+    found = ask(a_job(), choices(devices=("h100",), sizes=(8, 64), prices=PriceList(offers=offers)), cuts=False)
+
+    assert {one.cell.num_devices: one.cell.offer.provider for one in found.points} == {8: "B", 64: "A"}
+
+
+def test_a_slower_interconnect_is_another_cluster():
+    """The same device behind a tenth of the bandwidth takes longer, and is a cell of its own."""
+    offers = (
+        Offer(device="h100-80gb-sxm", provider="A", low=2.0, high=2.0),
+        Offer(device="h100-80gb-sxm", provider="B", low=2.0, high=2.0, interconnect=5e9),
+    )
+    found = ask(a_job(), choices(devices=("h100",), sizes=(128,), prices=PriceList(offers=offers)), cuts=False)
+
+    assert [one.cell.offer.provider for one in found.points] == ["A", "B"]
+
+
+# --- wishes ------------------------------------------------------------------------------------------------
+
+TODAY = date.today()
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"by": date(2020, 1, 1)}, "is past"),
+        ({"by": date(2020, 3, 1), "start": date(2020, 1, 1)}, "is past"),
+        ({"by": TODAY + timedelta(days=5), "start": TODAY + timedelta(days=9)}, "no day after the start"),
+        ({"by": TODAY + timedelta(days=5), "days": 3}, "contradict"),
+        ({"start": TODAY}, "needs a date"),
+        ({"budget": 0.0}, "above 0"),
+        ({"budget": math.inf}, "above 0"),
+        ({"days": -1}, "above 0"),
+        ({"power_watts": 0}, "above 0"),
+        ({"aim": "cheap"}, "cheapest"),
+    ],
+)
+def test_wishes_that_nothing_can_meet(entries, said):
+    """They are refused before anything is planned."""
+    with pytest.raises(SpecError, match=said):
+        Wish(**entries)
+
+
+def test_a_date_is_a_limit_of_days():
+    """From the second of a month to the twelfth are ten days."""
+    first = date(TODAY.year + 1, 3, 2)
+
+    assert Wish(start=first, by=first + timedelta(days=10)).limits == {DAYS: 10}
+
+
+@pytest.mark.parametrize("wish", [Wish(budget=1e6), Wish(aim="cheapest")])
+def test_money_needs_prices(wish):
+    """No price is assumed."""
+    with pytest.raises(SpecError, match="needs prices"):
+        ask(a_job(), choices(prices=PriceList()), wish)
+
+
+def test_two_currencies_are_refused():
+    """The job's electricity is paid in EUR, the devices in USD."""
+    with pytest.raises(SpecError, match="EUR and USD"):
+        ask(a_job(electricity_price_per_kwh=0.1, currency="EUR"), choices())
+
+
+def test_a_list_of_strategies_is_refused(tmp_path):
+    """It is of one cluster."""
+    path = tmp_path / "list.csv"
+    path.write_text("tp,pp\n1,1\n", encoding="utf-8")
+
+    with pytest.raises(SpecError, match="strategies of one cluster"):
+        ask(a_job() | {"search": {"candidates": str(path)}}, choices())
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"sizes": ()}, "there are none"),
+        ({"sizes": (0,)}, "from 1"),
+        ({"sizes": (True,)}, "from 1"),
+        ({"batches": ((256, 0.0),)}, "above 0"),
+        ({"batches": ((0, 1.0),)}, "from 1"),
+    ],
+)
+def test_choices_among_nothing(entries, said):
+    """Sizes and batches are whole numbers, and there are some."""
+    with pytest.raises(SpecError, match=said):
+        ClusterChoices(**entries)
+
+
+def test_dominance():
+    """Nowhere more and somewhere less: equals do not dominate each other."""
+    one, two = {DAYS: 1.0, MONEY: 2.0}, {DAYS: 1.0, MONEY: 3.0}
+
+    assert [dominates(*pair, (DAYS, MONEY)) for pair in product((one, two), repeat=2)] == [False, True, False, False]
+
+
+# --- formats and the command -------------------------------------------------------------------------------
+
+
+def test_json_and_csv_have_their_schemas(everything):
+    """All points, cut cells and notes; a row for each point, also as a data frame takes them."""
+    found = ask(a_job(), choices(), Wish(days=60))
+    told = valid("advice", json.loads(render_advice(found, "json")))
+    rows = list(csv.DictReader(io.StringIO(render_advice(found, "csv"))))
+
+    assert [valid("advice-row", row(cells))["number"] for cells in rows] == [*range(1, len(found.points) + 1)]
+    assert told["points"][told["answer"] - 1]["device"] == found.answer.cell.device
+    assert len(told["points"]) + len(told["cut"]) == 12
+    assert [one["number"] for one in advice_rows(found)] == [one["number"] for one in told["points"]]
+
+
+def test_the_command(tmp_path, capsys):
+    """From one line to the answer; the results file answers again."""
+    prices = written(tmp_path, "device,price_per_hour\nh100,2.5\nh200,3.5\n")
+    words = [
+        "advise",
+        "llama3-8b",
+        "8xh100",
+        "--batch",
+        "256",
+        "--sequence",
+        "4k",
+        "--tokens",
+        "400G".replace("G", "B"),
+        "--prices",
+        str(prices),
+        "--sizes",
+        "8,32",
+        "--days",
+        "100",
+        "--processes",
+        "1",
+        "--results",
+        str(tmp_path / "results.jsonl"),
+    ]
+
+    codes = [cli.main(words), cli.main(words)]
+    first, second = capsys.readouterr().out.split("Devices for")[1:]
+
+    assert codes == [0, 0]
+    assert first == second
+    assert "the cheapest training in at most 100 days" in first
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) in (2, 3, 4)
+
+
+def test_a_contradiction_on_the_command_line(capsys):
+    """Two aims, and a strategy, which belongs to one cluster."""
+    job = ["llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "1T", "--devices", "h100"]
+
+    assert cli.main(["advise", *job, "--aim", "fastest", "--aim", "cheapest"]) == 2
+    assert cli.main(["advise", *job, "TP8"]) == 2
+    assert "contradict each other" in capsys.readouterr().err
+
+
+def test_devices_of_files(tmp_path):
+    """A GPU of one's own: an H100 with twice the memory bandwidth trains no slower than the catalog's."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: h100-80gb-sxm\nname: mine\nmemory_bandwidth: 6.7e12\n", encoding="utf-8")
+    found = ask(a_job(), choices(devices=("h100", str(path)), sizes=(8,), prices=PriceList()), cuts=False)
+    days = {point.cell.device: point.metrics[DAYS] for point in found.points}
+
+    assert days["mine"] <= days["h100-80gb-sxm"]
+
+
+def test_lost_cells_are_planned_again(tmp_path, capsys):
+    """A line of a cell that ran out of time is taken away; the others stay."""
+    file = tmp_path / "results.jsonl"
+    words = ["advise", "llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "400B"]
+    words += ["--devices", "h100,h200", "--sizes", "8", "--processes", "1", "--results", str(file)]
+    assert cli.main(words) == 0
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0].replace('"optimal"', '"timed_out"'), *lines[1:], ""]))
+
+    assert cli.main(words) == 0
+    assert sorted(json.loads(line)["status"] for line in file.read_text().splitlines()) == ["optimal", "optimal"]
+    assert "taken away" in capsys.readouterr().err

@@ -312,6 +312,8 @@ def advise(
     if problem.search.candidates:
         hint = "Leave the list out."
         raise SpecError("search.candidates", "lists strategies of one cluster, and the cluster is asked for.", hint)
+    if problem.search.max_devices is not None:
+        raise SpecError("search.max_devices", "limits one cluster, and its size is asked for.", "Give sizes instead.")
     offers = _offers(problem, choices)
     wish.require_prices(has_prices=bool(offers))
     aim = wish.choose_aim(has_prices=bool(offers))

@@ -432,6 +432,12 @@ def test_a_list_of_strategies_is_refused(tmp_path):
         ask(a_job() | {"search": {"candidates": str(path)}}, choices())
 
 
+def test_a_limit_of_devices_is_refused():
+    """The sizes say how many there may be."""
+    with pytest.raises(SpecError, match="its size is asked for"):
+        advise(a_job() | {"search": {"max_devices": 8}}, choices())
+
+
 @pytest.mark.parametrize(
     ("entries", "said"),
     [

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
 
+STUDY_FORMATS = ("table", "json", "csv", "markdown", "html")
+"""Formats of a study."""
+
 OF_PLANS = {"short": "short answer", "csv": "rows for 'csv'"}
 """Formats that explanations lack; comparisons have ``csv`` alone."""
 

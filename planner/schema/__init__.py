@@ -15,6 +15,8 @@ SCHEMAS: Mapping[str, tuple[str, str]] = {
     "device": ("job.device_schema", "a device file, for cluster.device; calibrate, fit and trace write one"),
     "report": ("reports.report_schema", "plan, estimate, explain and compare --format json"),
     "report-row": ("rows.report_row_schema", "a row of plan and estimate --format csv"),
+    "study": ("reports.study_schema", "study --format json"),
+    "study-row": ("rows.study_row_schema", "a row of study --format csv"),
     "batch-line": ("batches.line_schema", "a line of what batch --out writes"),
     "batch-row": ("batches.row_schema", "a row of what batch --table writes"),
     "top": ("batches.top_schema", "top --format json"),

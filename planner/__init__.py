@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from planner.api import SizedPlan as SizedPlan
     from planner.api import SpecError as SpecError
     from planner.api import SpecErrors as SpecErrors
+    from planner.api import StudyReport as StudyReport
     from planner.api import compare as compare
     from planner.api import compare_recipe as compare_recipe
     from planner.api import compare_two as compare_two
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from planner.api import recipe_candidates as recipe_candidates
     from planner.api import recipes_for as recipes_for
     from planner.api import render as render
+    from planner.api import render_study as render_study
+    from planner.api import study as study
     from planner.api import to_accelerate as to_accelerate
     from planner.api import to_deepspeed as to_deepspeed
     from planner.api import to_megatron_bridge as to_megatron_bridge

@@ -15,8 +15,8 @@ from planner.cli.arguments import (
     seconds,
 )
 from planner.cli.output import check_output, progress, screen_of, write
-from planner.report import STUDY_FORMATS
-from planner.verbs import STUDIES
+from planner.report import STUDY_FORMATS, render_study
+from planner.verbs.study_names import STUDIES
 
 EXIT_CODES = """exit codes:
   0  every plan of the study is proven
@@ -55,7 +55,6 @@ def run_study(arguments: argparse.Namespace) -> int:
     """Study and print."""
     with progress(f"studying {arguments.study} of {arguments.job}"):
         from planner.batch.jobs import read_axis
-        from planner.report.study import render_study
         from planner.verbs.study import study
 
         problem = load_pinned(arguments, arguments.assignments)

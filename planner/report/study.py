@@ -1,17 +1,12 @@
-"""The report of a study as text, Markdown, JSON, CSV and a page."""
+"""The sections of a study for people, and its rows of CSV."""
 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any, TypeAlias
 
-from costmodel.errors import SpecError, did_you_mean
-from planner.report import STUDY_FORMATS
-from planner.report.console import sections_text
-from planner.report.markdown import sections_markdown
 from planner.report.records.record import finite, names_of
 from planner.report.records.study import (
     FeatureGainRecord,
@@ -21,46 +16,9 @@ from planner.report.records.study import (
     StudiedPlanRecord,
     StudyRecord,
 )
-from planner.report.section import PLAIN, Screen, Section
+from planner.report.section import Section
 from planner.report.wording import DAY_SECONDS, NOTHING, count, gib, mean_count, seconds, span
 from planner.uncertainty.intervals import COVERAGE
-from planner.verbs.study_points import StudyReport
-
-
-def render_study(report: StudyReport, format: str = "table", *, screen: Screen = PLAIN) -> str:
-    """
-    Format a study as text.
-
-    Parameters
-    ----------
-    report
-        The result of :func:`planner.verbs.study.study`.
-    format
-        ``table`` and ``markdown`` for people, ``json``, ``csv`` with a row per point or feature, or ``html``, a page
-        with plots.
-    screen
-        Width of the console and its colours.
-
-    Raises
-    ------
-    SpecError
-        If there is no such format.
-    """
-    whole = StudyRecord.build(report)
-    match format:
-        case "table":
-            return sections_text(study_sections(whole), screen)
-        case "markdown":
-            return sections_markdown(study_sections(whole))
-        case "json":
-            return json.dumps(whole.plain(), indent=2, ensure_ascii=False, allow_nan=False)
-        case "csv":
-            return study_csv(whole)
-        case "html":
-            from planner.report.html.study_page import study_page
-
-            return study_page(whole)
-    raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, STUDY_FORMATS))
 
 
 # --- for people --------------------------------------------------------------------------------------------
@@ -92,7 +50,7 @@ def heading_rows(whole: StudyRecord) -> Iterator[tuple[str, str]]:
 def proof_of_study(whole: StudyRecord) -> str:
     """Return the sentence on the proof of all points."""
     found = [point.status for series in whole.series for point in series.points]
-    found += [feature.replanned_status for feature in whole.features]
+    found += [feature.status for feature in whole.features]
     late = sum(status not in PROVEN for status in (whole.status, *found))
     if late:
         return f"{count(late, 'search', 'searches')} of {1 + len(found)} ended at the time limit before a proof"
@@ -194,13 +152,13 @@ def _feature_cells(feature: FeatureRecord) -> Iterator[str]:
 def feature_remark(feature: FeatureRecord) -> str:
     """Return the remark on a feature: the gain over the fastest other plan, or why there is none."""
     if feature.replanned_gain:
-        late = "" if feature.replanned_status in PROVEN else ", not proven"
+        late = "" if feature.status in PROVEN else ", not proven"
         return f"{feature.replanned_gain.fraction:+.1%} over it{late}"
-    if feature.replanned_status != "infeasible":
+    if feature.status != "infeasible":
         return "time ran out"
     lacks = f"lacks {gib(feature.shortage_bytes)} GiB" if feature.shortage_bytes else ""
-    fewest = f"fits on {count(feature.fewest_devices, 'GPU')}" if feature.fewest_devices else ""
-    return "; ".join(filter(None, ("nothing fits", lacks, fewest)))
+    enough = f"fits on {count(feature.enough_devices, 'GPU')}" if feature.enough_devices else ""
+    return "; ".join(filter(None, ("nothing fits", lacks, enough)))
 
 
 def _rule_notes(features: Sequence[FeatureRecord]) -> Iterator[str]:
@@ -241,7 +199,9 @@ def _point_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
     for series in whole.series:
         for point in series.points:
             own = {name: value for name, value in point if name != "plan"}
-            yield _plain({"study": whole.study, "job": whole.job, "series": series.name, **own, **_of_plan(point.plan)})
+            yield _plain(
+                {"study": whole.study, "job": whole.job, "series": series.name, **own, **_plan_cells(point.plan)}
+            )
 
 
 def _feature_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
@@ -251,11 +211,11 @@ def _feature_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
             gain: FeatureGainRecord | None = getattr(feature, name)
             row |= {f"{name}_{entry}": value for entry, value in gain or ()}
         row["other_broken_rules"] = " ".join(feature.other_broken_rules)
-        replanned = {f"replanned_{name}": value for name, value in _of_plan(feature.replanned).items()}
+        replanned = {f"replanned_{name}": value for name, value in _plan_cells(feature.replanned).items()}
         yield _plain({"study": whole.study, "job": whole.job, **row, **replanned})
 
 
-def _of_plan(plan: StudiedPlanRecord | None) -> dict[str, Any]:
+def _plan_cells(plan: StudiedPlanRecord | None) -> dict[str, Any]:
     return {name: value for name, value in plan or () if name in OF_PLAN}
 
 

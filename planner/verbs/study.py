@@ -17,9 +17,9 @@ from planner.jobs.problem import Problem, load
 from planner.results import Plan, PlanReport
 from planner.search.branch_and_bound import Status
 from planner.search.domains import num_held
-from planner.verbs import FEATURES, STUDIES
 from planner.verbs.plan import plan
 from planner.verbs.study_axes import AXES, reschedule
+from planner.verbs.study_names import FEATURES, STUDIES
 from planner.verbs.study_points import Axis, Point, Series, StudyReport
 
 OF_A_PLAN = (FEATURES, "schedule", "reliability")
@@ -39,7 +39,7 @@ def study(
     problem
         The job.
     name
-        Name of the study, one of :data:`planner.verbs.STUDIES`.
+        Name of the study, one of :data:`planner.verbs.study_names.STUDIES`.
     values
         Values by name of the entry, such as ``{"vpp": [1, 2, 4]}``; only these entries are studied. Default: all
         entries of the study with usual values.
@@ -65,7 +65,7 @@ def study(
     [1, 2]
     """
     _require_study(problem, name, values or {})
-    base = plan(problem.change_limits(simplest=False), certified=False, explained=name in OF_A_PLAN)
+    base = plan(problem.change_limits(simplest=False), certified=False, explained=False)
     best = base.plans[0] if base.plans else None
     if step_seconds is not None:
         best = _replace_step(problem, best, name, step_seconds)
@@ -157,7 +157,7 @@ def _text(value: object) -> str:
 
 def _words(axis: Axis, value: float, text: str) -> str:
     """Return a value as people read it: as it was given, computed ones in four digits and a common unit."""
-    if not isinstance(value, float) or text != repr(value) or value.is_integer() and value < MOST_WHOLE:
+    if not isinstance(value, float) or text != repr(value) or (value.is_integer() and value < MOST_WHOLE):
         return text
     return f"{value / 1e9:.4g} GB/s" if kinds().get(axis.entry) is RATE else f"{value:.4g}"
 
@@ -173,13 +173,16 @@ def _points(
         log_progress(__name__, f"{axis.name} is studied", number, len(values))
         changed = [f"{axis.entry}={text}", *axis.also(problem, value)] if axis.entry else []
         job = load(problem.document, changed, name=problem.name) if changed else problem
+        words = _words(axis, value, text)
         try:
             found, status = _plan_point(axis, job, base, best, value)
-            yield Point(value=value, text=_words(axis, value, text), plan=found, status=status)
+            yield Point(value=value, text=words, plan=found, status=status)
         except SpecError as error:
             if error.where.partition(".")[0] != "reliability":
                 raise
-            yield Point(value=value, text=_words(axis, value, text), plan=None, status=Status.INFEASIBLE, reason=STANDSTILL)
+            yield Point(
+                value=value, text=_words(axis, value, text), plan=None, status=Status.INFEASIBLE, reason=STANDSTILL
+            )
 
 
 STANDSTILL = "failures outrun progress"

@@ -132,11 +132,11 @@ def _failure_rates(problem: Problem, plan: Plan | None) -> Sequence[float]:
     return _multiply(float(problem.reliability.failures_per_node_day or LLAMA_3_FAILURES_PER_NODE_DAY))
 
 
-def _without_failures(problem: Problem, plan: Plan | None) -> str:
+def _refuse_no_failures(problem: Problem, plan: Plan | None) -> str:
     return "" if problem.reliability.failures_per_node_day else "reliability.failures_per_node_day is 0."
 
 
-def _instead_of_recovery(problem: Problem, value: float) -> Sequence[str]:
+def _drop_recovery(problem: Problem, value: float) -> Sequence[str]:
     """Drop the ways to recover, whose mean the value replaces."""
     return ("reliability.recovery=null",) if "recovery" in (problem.document.get("reliability") or {}) else ()
 
@@ -154,7 +154,7 @@ RELIABILITY = (
         defaults=_interval_values,
         own=lambda problem, plan: plan.schedule.interval_steps if plan else None,
         plan=_change_interval,
-        refusal=_without_failures,
+        refusal=_refuse_no_failures,
     ),
     Axis(
         name="failures",
@@ -171,7 +171,7 @@ RELIABILITY = (
         defaults=lambda problem, plan: _multiply(problem.facts.cluster.num_nodes),
         own=lambda problem, plan: problem.facts.cluster.num_nodes,
         plan=_change_nodes,
-        refusal=_without_failures,
+        refusal=_refuse_no_failures,
     ),
     Axis(
         name="mttr",
@@ -180,8 +180,8 @@ RELIABILITY = (
         defaults=lambda problem, plan: _multiply(float(problem.reliability.mttr_seconds)),
         own=lambda problem, plan: problem.reliability.mttr_seconds,
         plan=_change_reliability,
-        also=_instead_of_recovery,
-        refusal=_without_failures,
+        also=_drop_recovery,
+        refusal=_refuse_no_failures,
     ),
     Axis(
         name="checkpoint",
@@ -190,7 +190,7 @@ RELIABILITY = (
         defaults=lambda problem, plan: _multiply(_checkpoint_seconds(problem, plan)),
         own=_checkpoint_seconds,
         plan=_change_reliability,
-        refusal=_without_failures,
+        refusal=_refuse_no_failures,
     ),
 )
 
@@ -203,12 +203,12 @@ def _sizes(problem: Problem, plan: Plan | None) -> Sequence[float]:
     return [one for one in _multiply(cluster.num_devices) if one % node == 0 or one < node]
 
 
-def _scaled_sizes(problem: Problem, plan: Plan | None) -> Sequence[float]:
+def _proportional_sizes(problem: Problem, plan: Plan | None) -> Sequence[float]:
     batch, devices = problem.facts.workload.global_batch_size, problem.facts.cluster.num_devices
     return [one for one in _sizes(problem, plan) if batch * one % devices == 0]
 
 
-def _scaled_batch(problem: Problem, value: float) -> Sequence[str]:
+def _proportional_batch(problem: Problem, value: float) -> Sequence[str]:
     """Return the batch in proportion to the devices; one that is not whole is refused by its entry."""
     batch = problem.facts.workload.global_batch_size * value / problem.facts.cluster.num_devices
     return (f"training.global_batch_size={int(batch) if batch.is_integer() else batch}",)
@@ -231,9 +231,9 @@ SCALE = (
         name="weak",
         label="devices, the batch in proportion",
         entry="cluster.num_devices",
-        defaults=_scaled_sizes,
+        defaults=_proportional_sizes,
         own=_num_devices,
-        also=_scaled_batch,
+        also=_proportional_batch,
         is_scale=True,
     ),
 )

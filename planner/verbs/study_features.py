@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,12 +87,12 @@ class Feature:
     replanned_gain: Gain | None
 
     @property
-    def replanned_status(self) -> Status:
+    def status(self) -> Status:
         """Status of the search for ``replanned``."""
         return self.replanned.outcome.status
 
 
-def study_features(problem: Problem, best: Plan) -> Iterator[Feature]:
+def study_features(problem: Problem, best: Plan, names: Collection[str] = tuple(BARE)) -> Iterator[Feature]:
     """
     Study each feature of a plan, then each value of a feature that the plan leaves out.
 
@@ -102,10 +102,14 @@ def study_features(problem: Problem, best: Plan) -> Iterator[Feature]:
         The job.
     best
         Its fastest plan.
+    names
+        Features to study; default: all.
     """
     whole, bare = best.strategy, change(best.strategy, **BARE)
     ground = _cost(best.problem, bare)
-    for name, value in (*_features_of(whole), *_left_out(best)):
+    for name, value in (*_features_of(whole), *_list_left_out(best)):
+        if name not in names:
+            continue
         is_in_plan = getattr(whole, name) == value
         other = _cost(best.problem, change(whole, **{name: BARE[name] if is_in_plan else value}))
         if other is None or (not is_in_plan and _changes_nothing(other, best)):
@@ -144,7 +148,7 @@ def _features_of(strategy: Strategy) -> Iterator[tuple[str, int]]:
     return ((name, int(value)) for name, bare in BARE.items() if (value := getattr(strategy, name)) != bare)
 
 
-def _left_out(best: Plan) -> Iterator[tuple[str, int]]:
+def _list_left_out(best: Plan) -> Iterator[tuple[str, int]]:
     """Yield values of features that the search tries and the plan does not have; cheap sets of recomputation alone."""
     facts = best.problem.facts
     cheap = cheap_recompute(facts.model, facts.cluster.framework)

@@ -101,7 +101,7 @@ class StudyReport:
     def exit_code(self) -> int:
         """0: every point is proven; 1: no point has a plan; 3: a time limit came before a proof."""
         statuses = [point.status for one in self.series for point in one.points]
-        statuses += [one.replanned_status for one in self.features]
+        statuses += [one.status for one in self.features]
         if any(EXIT_CODES[status] == EXIT_CODES["unknown"] for status in (self.status, *statuses)):
             return EXIT_CODES["unknown"]
         found = self.features or any(point.plan for one in self.series for point in one.points)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
+from constraints.conflict import Size
 from planner.report.records.record import Figure, Record
 from planner.report.records.strategy import StrategyRecord
 from planner.results import Plan
@@ -208,14 +209,15 @@ class FeatureRecord(Record):
         Sentences of the rules that forbid that plan.
     replanned_gain
         Gain of the plan over the fastest plan that differs in this feature; null where none fits.
-    replanned_status
+    status
         Status of the search for it: optimal and infeasible are proven.
     replanned
         That plan; null where none fits.
     shortage_bytes
         Device memory that the closest strategy lacks where none fits; null where it is not known.
-    fewest_devices
-        Fewest devices on which one fits, where none fits on the job's own; null where they are not known.
+    enough_devices
+        Fewest devices on which one fits, where none fits on the job's own; a doubling of these where time ran out. Null
+        where none is known.
     """
 
     name: str
@@ -227,10 +229,10 @@ class FeatureRecord(Record):
     other_peak_memory_bytes: Figure
     other_broken_rules: list[str]
     replanned_gain: FeatureGainRecord | None
-    replanned_status: str
+    status: str
     replanned: StudiedPlanRecord | None
     shortage_bytes: Figure | None
-    fewest_devices: int | None
+    enough_devices: int | None
 
     @classmethod
     def build(cls, feature: Feature) -> FeatureRecord:
@@ -245,8 +247,12 @@ class FeatureRecord(Record):
             replanned_gain=FeatureGainRecord.build(feature.replanned_gain),
             replanned=StudiedPlanRecord.build(next(iter(feature.replanned.plans), None)),
             shortage_bytes=conflict.shortage_bytes if conflict else None,
-            fewest_devices=conflict.size.num_devices if conflict and conflict.size else None,
+            enough_devices=_enough_devices(conflict.size) if conflict and conflict.size else None,
         )
+
+
+def _enough_devices(size: Size) -> int | None:
+    return size.num_enough if size.num_devices is None else size.num_devices
 
 
 class StudyRecord(Record):

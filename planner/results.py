@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from costmodel.costs import TrainingCosts
@@ -12,6 +12,7 @@ from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
 from costmodel.record import record
 from costmodel.reliability import storage_bandwidth
+from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, rank_breakdowns
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
@@ -196,6 +197,16 @@ class Plan:
         peak = self.cluster.device.peak_flops.get("bf16")
         needed = self.model_flops_per_second_per_device
         return None if peak is None else float(utilization_fraction(needed, peak_flops=peak))
+
+    @property
+    def site_links_seconds(self) -> float:
+        """Seconds of a step in which devices wait for the links between sites; 0 with one site."""
+        sites = self.cluster.sites
+        if sites is None:
+            return 0.0
+        unlimited = replace(self.cluster, sites=replace(sites, bandwidth=None, latency=0.0))
+        alone = detail.estimate(replace(self.facts, cluster=unlimited), self.strategy)
+        return self.step_seconds - alone.step_seconds
 
     @property
     def num_idle_devices(self) -> int:

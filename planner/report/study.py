@@ -17,7 +17,7 @@ from planner.report.records.study import (
     StudyRecord,
 )
 from planner.report.section import Section
-from planner.report.wording import DAY_SECONDS, NOTHING, count, gib, mean_count, seconds, span
+from planner.report.wording import DAY_SECONDS, NOTHING, count, gib, mean_count, seconds, share, span
 from planner.uncertainty.intervals import COVERAGE
 
 
@@ -72,12 +72,16 @@ OF_SPEED: Mapping[str, Column] = {
     f"{COVERAGE:.0%}": lambda point, plan: _range(plan),
     "tokens/s/GPU": lambda point, plan: f"{plan.tokens_per_second_per_gpu:,.1f}",
     "linearity": lambda point, plan: NOTHING if point.linearity_fraction is None else f"{point.linearity_fraction:.1%}",
+    "idle for links": lambda point, plan: share(plan.site_links_seconds, plan.step_time_seconds),
     "MFU": lambda point, plan: f"{plan.mfu:.1%}",
     "peak GiB": lambda point, plan: gib(plan.peak_memory_bytes),
     "days": lambda point, plan: f"{plan.days:,.2f}",
     "plan": lambda point, plan: plan.line,
 }
 """Columns of a study of plans."""
+
+ONLY_OF = {"linearity": "scale", "idle for links": "sites"}
+"""Columns of one study alone."""
 
 OF_RELIABILITY: Mapping[str, Column] = {
     "checkpoint every": lambda point, plan: count(plan.checkpoint_interval_steps, "step"),
@@ -93,7 +97,7 @@ OF_RELIABILITY: Mapping[str, Column] = {
 def series_section(whole: StudyRecord, series: SeriesRecord) -> Section:
     """Build the table of the points of an entry."""
     columns = OF_RELIABILITY if whole.study == "reliability" else OF_SPEED
-    kept = {name: one for name, one in columns.items() if name != "linearity" or whole.study == "scale"}
+    kept = {name: one for name, one in columns.items() if ONLY_OF.get(name, whole.study) == whole.study}
     rows = [
         (
             point.text,

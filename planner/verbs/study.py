@@ -78,8 +78,17 @@ def study(
         assert best is not None, "a study of features has a plan"
         return replace(found, features=tuple(study_features(problem, best)))
     axes, notes = _choose_axes(problem, best, name, values or {})
+    if name == "sites":
+        notes = (*notes, CAVEAT)
     series = tuple(_study_axis(axis, problem, base, best, values or {}) for axis in axes)
     return replace(found, series=series, notes=notes)
+
+
+CAVEAT = (
+    "Quality is not modelled: local steps (DiLoCo) train another optimizer, whose loss per token differs from that of "
+    "synchronous steps."
+)
+"""Note on studies of several sites."""
 
 
 def _require_study(problem: Problem, name: str, values: Values) -> None:

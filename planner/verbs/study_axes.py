@@ -325,6 +325,63 @@ SEQUENCE = (
     ),
 )
 
+
+# --- several sites -----------------------------------------------------------------------------------------
+LOCAL_STEPS = (1, 10, 50, 100, 500)
+"""Steps between synchronizations that are studied: DiLoCo, arXiv:2311.08105, has 50 to 2,000."""
+
+
+def _one_site(problem: Problem, plan: Plan | None) -> str:
+    return "" if problem.facts.cluster.sites else "its devices are in one site (cluster.sites)."
+
+
+def _site_links(problem: Problem, plan: Plan | None) -> str:
+    sites = problem.facts.cluster.sites
+    is_unlimited = sites is not None and sites.bandwidth is None
+    return _one_site(problem, plan) or ("cluster.sites.bandwidth is unlimited." if is_unlimited else "")
+
+
+def _sites_value(name: str) -> Callable[[Problem, Plan | None], float | None]:
+    return lambda problem, plan: getattr(problem.facts.cluster.sites, name, None)
+
+
+def _site_counts(problem: Problem, plan: Plan | None) -> Sequence[float]:
+    return [one for one in range(2, 9) if problem.facts.cluster.num_devices % one == 0]
+
+
+def _one_stream(problem: Problem, value: float) -> Sequence[str]:
+    """Send everything at once where each step is synchronized."""
+    return ("cluster.sites.streams=1",) if value == 1 else ()
+
+
+SITES = (
+    Axis(
+        name="bandwidth",
+        label="bandwidth of a site to another one, bytes per second",
+        entry="cluster.sites.bandwidth",
+        defaults=lambda problem, plan: _multiply(_sites_value("bandwidth")(problem, plan) or 0.0),
+        own=_sites_value("bandwidth"),
+        refusal=_site_links,
+    ),
+    Axis(
+        name="local_steps",
+        label="steps between two synchronizations of the weights (1: gradients in every step)",
+        entry="cluster.sites.local_steps",
+        defaults=lambda problem, plan: LOCAL_STEPS,
+        own=_sites_value("local_steps"),
+        also=_one_stream,
+        refusal=_one_site,
+    ),
+    Axis(
+        name="sites",
+        label="sites that share the devices",
+        entry="cluster.sites.count",
+        defaults=_site_counts,
+        own=_sites_value("count"),
+        refusal=_one_site,
+    ),
+)
+
 AXES: Mapping[str, tuple[Axis, ...]] = {
     "schedule": SCHEDULE,
     "reliability": RELIABILITY,
@@ -333,5 +390,6 @@ AXES: Mapping[str, tuple[Axis, ...]] = {
     "network": NETWORK,
     "batch": BATCH,
     "sequence": SEQUENCE,
+    "sites": SITES,
 }
 """The entries that each study changes."""

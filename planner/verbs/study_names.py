@@ -15,5 +15,6 @@ STUDIES: Mapping[str, str] = {
     "network": "bandwidth between nodes and inside a scale-up domain",
     "batch": "sequences per step",
     "sequence": "tokens per sequence",
+    "sites": "bandwidth between sites, local steps, number of sites",
 }
 """Names of the studies, with their subjects."""

@@ -31,6 +31,8 @@ class StudiedPlanRecord(Record):
         Bounds between which a measured step lies.
     step_time_interval_probability
         Chance that a measured step lies between them.
+    site_links_seconds
+        Time of the step in which devices wait for the links between sites; 0 with one site.
     tokens_per_second_per_gpu
         Tokens that one device trains per second.
     mfu
@@ -62,6 +64,7 @@ class StudiedPlanRecord(Record):
     step_time_seconds: Figure
     step_time_interval_seconds: list[Figure]
     step_time_interval_probability: Figure
+    site_links_seconds: Figure
     tokens_per_second_per_gpu: Figure
     mfu: Figure
     peak_memory_bytes: Figure

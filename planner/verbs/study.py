@@ -121,7 +121,7 @@ def _replace_step(problem: Problem, best: Plan | None, name: str, step_seconds: 
     if best is None:
         return None
     measured = replace(best, estimate=replace(best.estimate, step_seconds=step_seconds))
-    return reschedule(measured, problem, best.cluster)
+    return reschedule(measured, problem)
 
 
 def _choose_axes(problem: Problem, best: Plan | None, name: str, values: Values) -> tuple[list[Axis], tuple[str, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from costmodel.facts.device import Cluster
 from costmodel.reliability import scale_reliability
 from planner.jobs.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_every, schedules_around
 from planner.jobs.entries import LLAMA_3_FAILURES_PER_NODE_DAY
@@ -94,29 +93,29 @@ SCHEDULE = (
 def reschedule(
     plan: Plan,
     problem: Problem,
-    cluster: Cluster,
     schedule: Callable[..., CheckpointSchedule] = schedule_checkpoints,
     **others: int,
 ) -> Plan:
-    """Return a plan with the checkpoints of a job on a cluster; its step depends on neither."""
+    """Return a plan with the checkpoints of a job on the plan's cluster, which its step does not depend on."""
     own = next(one for one in problem.each if one.settings == plan.problem.settings)
-    reliability = scale_reliability(cluster, own.reliability)
-    found = schedule(cluster, plan.facts.workload, reliability, step_seconds=plan.step_seconds, **others)
+    reliability = scale_reliability(plan.cluster, own.reliability)
+    found = schedule(plan.cluster, plan.facts.workload, reliability, step_seconds=plan.step_seconds, **others)
     return replace(plan, problem=own, schedule=found, reliability=reliability)
 
 
 def _change_reliability(plan: Plan, problem: Problem, value: float) -> Plan:
-    return reschedule(plan, problem, plan.cluster)
+    return reschedule(plan, problem)
 
 
 def _change_interval(plan: Plan, problem: Problem, value: float) -> Plan:
-    return reschedule(plan, problem, plan.cluster, schedule_every, interval_steps=int(value))
+    return reschedule(plan, problem, schedule_every, interval_steps=int(value))
 
 
 def _change_nodes(plan: Plan, problem: Problem, value: float) -> Plan:
     """Schedule the checkpoints on another number of nodes, whose failures the same step must survive."""
     num_devices = int(value) * plan.cluster.device.devices_per_node
-    return reschedule(plan, problem, replace(plan.cluster, num_devices=num_devices))
+    facts = replace(plan.facts, cluster=replace(plan.cluster, num_devices=num_devices))
+    return reschedule(replace(plan, facts=facts), problem)
 
 
 def _interval_values(problem: Problem, plan: Plan | None) -> Sequence[float]:

@@ -12,6 +12,8 @@ import pytest
 from benchmarks.paper.tuning import setting_problem
 from costmodel.errors import SpecError
 from planner import cli, load, plan, render_study, study
+from planner.report.html.study_page import study_charts
+from planner.report.records.study import StudyRecord
 from planner.verbs.study_features import study_features
 from planner.verbs.study_names import STUDIES
 from tests.schemas import row, valid
@@ -255,6 +257,18 @@ def test_json_and_csv_satisfy_their_schemas(name, values):
     assert page.count("data-chart=") == len(document["series"]) + bool(document["features"])
     assert "<table" in page
     assert render_study(report, "markdown").startswith("# Study of ")
+
+
+def test_plots_hold_their_points_and_intervals():
+    """The band of ETTR on other numbers of nodes is that of these nodes; gains are drawn as gains."""
+    whole = StudyRecord.build(study(a_job(), "reliability", {"nodes": [2, 512], "mttr": [60, 600]}))
+    charts = study_charts(whole)
+
+    for chart in charts.values():
+        (series,) = chart["series"]
+        for (_, value, _), (low, high) in zip(series["points"], series["spread"], strict=True):
+            assert low <= value <= high
+    assert charts["mttr"]["x"]["label"] == "MTTR, seconds"
 
 
 def test_the_command_prints_a_study(capsys):

@@ -9,7 +9,7 @@ from planner.report.html.charts import interval_of, range_of
 from planner.report.html.frame import Chapter, asset, body_html, header_html, page_text, plot, section_html
 from planner.report.records.record import finite
 from planner.report.records.study import SeriesRecord, StudiedPlanRecord, StudyRecord
-from planner.report.study import feature_remark, features_sections, heading_rows, title_of_study
+from planner.report.study import features_sections, heading_rows, title_of_study
 from planner.report.study import series_section as section_of
 from planner.report.wording import seconds
 from planner.uncertainty.intervals import COVERAGE
@@ -64,10 +64,11 @@ def study_charts(whole: StudyRecord) -> dict[str, Any]:
         charts["features"] = {
             "type": "changes",
             "axis": "% of the step saved by the plan (right) or lost (left)",
+            "gains": True,
             "rows": [
                 {
                     "label": f"{'' if one.is_in_plan else 'not '}{one.name}={one.text}",
-                    "text": f"{one.last.fraction:+.1%}; {feature_remark(one)}",
+                    "text": f"{one.last.fraction:+.1%}",
                     "value": 100 * one.last.fraction,
                     **range_of([100 * one.last.low_fraction, 100 * one.last.high_fraction], "{:+.1f}".format, "%"),
                 }

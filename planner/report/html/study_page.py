@@ -92,8 +92,9 @@ def _ends(whole: StudyRecord, plan: StudiedPlanRecord) -> tuple[float, float, fl
     low, high = plan.step_time_interval_seconds
     step = plan.step_time_seconds
     if whole.study == "reliability":
-        first, last = interval_of(plan.plan, plan.plan.schedule).ettr
-        return 100 * plan.ettr, 100 * first, 100 * last
+        # the best interval has the highest ETTR, so that both ends may lie below it
+        ends = (plan.ettr, *interval_of(plan.plan, plan.plan.schedule).ettr)
+        return 100 * plan.ettr, 100 * min(ends), 100 * max(ends)
     if whole.study == "schedule":
         return step, low, high
     rate = plan.tokens_per_second_per_gpu

@@ -157,6 +157,8 @@ def _read_values(axis: Axis, values: Sequence[Any]) -> dict[float, str]:
     for value in read:
         if not axis.entry and not (value.is_integer() and value >= 1):
             raise SpecError(where, f"expected whole numbers from 1, got {value:g}.")
+        if not axis.is_read and value < 0:
+            raise SpecError(where, f"must be at least 0, got {value:g}.")
     return dict(sorted(read.items()))
 
 
@@ -180,7 +182,7 @@ def _points(
 ) -> Iterator[Point]:
     for number, (value, text) in enumerate(values.items()):
         log_progress(__name__, f"{axis.name} is studied", number, len(values))
-        changed = [f"{axis.entry}={text}", *axis.also(problem, value)] if axis.entry else []
+        changed = [f"{axis.entry}={text}", *axis.also(problem, value)] if axis.is_read else []
         job = load(problem.document, changed, name=problem.name) if changed else problem
         words = _words(axis, value, text)
         try:
@@ -201,10 +203,12 @@ STANDSTILL = "failures outrun progress"
 def _plan_point(
     axis: Axis, job: Problem, base: PlanReport, best: Plan | None, value: float
 ) -> tuple[Plan | None, Status]:
-    """Return the plan of a point with the status of its search: the job's own where the step cannot differ."""
+    """Return the plan of a point with the status of its search: the job's own where nothing was changed."""
     if axis.plan is not None:
         assert best is not None, "the study has a plan"
         return axis.plan(best, job, value), base.outcome.status
+    if value == axis.own(base.problem, best):
+        return best, base.outcome.status
     report = plan(job.change_limits(simplest=False), certified=False, explained=False)
     return next(iter(report.plans), None), report.outcome.status
 

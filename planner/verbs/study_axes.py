@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from costmodel.reliability import scale_reliability
+from costmodel.facts.reliability import Reliability
+from costmodel.reliability import change_checkpoint, scale_reliability
 from planner.jobs.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_every, schedules_around
 from planner.jobs.entries import LLAMA_3_FAILURES_PER_NODE_DAY
 from planner.jobs.problem import Problem
@@ -99,8 +100,17 @@ def reschedule(
     """Return a plan with the checkpoints of a job on the plan's cluster, which its step does not depend on."""
     own = next(one for one in problem.each if one.settings == plan.problem.settings)
     reliability = scale_reliability(plan.cluster, own.reliability)
+    return _schedule_with(replace(plan, problem=own), reliability, schedule, **others)
+
+
+def _schedule_with(
+    plan: Plan,
+    reliability: Reliability,
+    schedule: Callable[..., CheckpointSchedule] = schedule_checkpoints,
+    **others: int,
+) -> Plan:
     found = schedule(plan.cluster, plan.facts.workload, reliability, step_seconds=plan.step_seconds, **others)
-    return replace(plan, problem=own, schedule=found, reliability=reliability)
+    return replace(plan, schedule=found, reliability=reliability)
 
 
 def _change_reliability(plan: Plan, problem: Problem, value: float) -> Plan:
@@ -109,6 +119,10 @@ def _change_reliability(plan: Plan, problem: Problem, value: float) -> Plan:
 
 def _change_interval(plan: Plan, problem: Problem, value: float) -> Plan:
     return reschedule(plan, problem, schedule_every, interval_steps=int(value))
+
+
+def _change_checkpoint(plan: Plan, problem: Problem, value: float) -> Plan:
+    return _schedule_with(plan, change_checkpoint(plan.reliability, checkpoint_seconds=value))
 
 
 def _change_nodes(plan: Plan, problem: Problem, value: float) -> Plan:
@@ -153,6 +167,7 @@ RELIABILITY = (
         defaults=_interval_values,
         own=lambda problem, plan: plan.schedule.interval_steps if plan else None,
         plan=_change_interval,
+        is_read=False,
         refusal=_refuse_no_failures,
     ),
     Axis(
@@ -170,6 +185,7 @@ RELIABILITY = (
         defaults=lambda problem, plan: _multiply(problem.facts.cluster.num_nodes),
         own=lambda problem, plan: problem.facts.cluster.num_nodes,
         plan=_change_nodes,
+        is_read=False,
         refusal=_refuse_no_failures,
     ),
     Axis(
@@ -188,7 +204,8 @@ RELIABILITY = (
         entry="reliability.checkpoint_seconds",
         defaults=lambda problem, plan: _multiply(_checkpoint_seconds(problem, plan)),
         own=_checkpoint_seconds,
-        plan=_change_reliability,
+        plan=_change_checkpoint,
+        is_read=False,
         refusal=_refuse_no_failures,
     ),
 )

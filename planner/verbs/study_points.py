@@ -118,13 +118,15 @@ class Axis:
     name, label
         As in :class:`Series`.
     entry
-        Dotted name of the entry, which decides on units and limits.
+        Dotted name of the entry, which decides on units; empty for whole numbers.
     defaults
         Values that are studied unless others are given.
     plan
         Plan of the job with a value; None: the job is searched anew.
     also
         Further entries that follow from the value, as ``key=value``.
+    is_read
+        True where the job is read anew with the value; False where ``plan`` alone changes.
     own
         The job's own value.
     is_scale
@@ -140,5 +142,6 @@ class Axis:
     own: Callable[[Problem, Plan | None], float | None]
     plan: Callable[[Plan, Problem, float], Plan] | None = None
     also: Callable[[Problem, float], Sequence[str]] = lambda problem, value: ()
+    is_read: bool = True
     is_scale: bool = False
     refusal: Callable[[Problem, Plan | None], str] = lambda problem, plan: ""

@@ -95,6 +95,17 @@ def test_reliability_plans_each_point_with_its_own_interval():
     assert of(report, "checkpoint")[60].schedule.ettr == pytest.approx(0.9789, abs=5e-5)
 
 
+def test_asynchronous_checkpoints_are_studied():
+    """The copy alone takes longer: storage is written as before, and the job's own value is its own plan."""
+    job = a_job(reliability={"asynchronous_checkpoints": True, "failures_per_node_day": 0.1})
+    report = study(job, "reliability")
+    (series,) = (one for one in report.series if one.name == "checkpoint")
+
+    (own,) = (point.plan for point in series.points if point.value == series.own)
+    assert own.schedule == report.base.schedule
+    assert {point.plan.reliability.storage_seconds for point in series.points} == {own.reliability.storage_seconds}
+
+
 def test_a_rate_at_which_no_training_ends_is_a_point_without_a_plan():
     """1,000 failures per node and day leave no time between two of them."""
     report = study(a_job(), "reliability", {"failures": [0.01, 1000]})

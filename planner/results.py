@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from costmodel.costs import TrainingCosts
-from costmodel.facts.device import Cluster
+from costmodel.facts.device import Cluster, Sites
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
 from costmodel.record import record
@@ -204,8 +204,8 @@ class Plan:
         sites = self.cluster.sites
         if sites is None:
             return 0.0
-        unlimited = replace(self.cluster, sites=replace(sites, bandwidth=None, latency=0.0))
-        alone = detail.estimate(replace(self.facts, cluster=unlimited), self.strategy)
+        free = replace(self.facts, cluster=replace(self.cluster, sites=replace(sites, bandwidth=None, latency=0.0)))
+        alone = self.facts.compute_once((Sites, self.strategy), lambda: detail.estimate(free, self.strategy))
         return self.step_seconds - alone.step_seconds
 
     @property

@@ -11,6 +11,7 @@ from planner.jobs.checkpoints import CheckpointSchedule, schedule_checkpoints, s
 from planner.jobs.entries import LLAMA_3_FAILURES_PER_NODE_DAY
 from planner.jobs.problem import Problem
 from planner.results import Plan
+from planner.search.domains import num_spares
 from planner.verbs.study_points import Axis
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -213,25 +214,32 @@ RELIABILITY = (
 
 # --- the cluster -------------------------------------------------------------------------------------------
 def _sizes(problem: Problem, plan: Plan | None) -> Sequence[float]:
-    """Return multiples of the devices that fill whole nodes, or that fit into one."""
-    cluster = problem.facts.cluster
-    node = cluster.device.devices_per_node
-    return [one for one in _multiply(cluster.num_devices) if one % node == 0 or one < node]
+    """Return multiples of the devices that fill whole nodes besides the spare ones, or that fit into one node."""
+    node, spares = problem.facts.cluster.device.devices_per_node, num_spares(problem)
+    sizes = _multiply(int(_num_devices(problem, plan)))
+    return [
+        one for one in sizes if (one % node == 0 or one < node) and (one > spares if one % node == 0 else not spares)
+    ]
 
 
 def _proportional_sizes(problem: Problem, plan: Plan | None) -> Sequence[float]:
-    batch, devices = problem.facts.workload.global_batch_size, problem.facts.cluster.num_devices
+    batch, devices = problem.facts.workload.global_batch_size, _num_devices(problem, plan)
     return [one for one in _sizes(problem, plan) if batch * one % devices == 0]
 
 
 def _proportional_batch(problem: Problem, value: float) -> Sequence[str]:
     """Return the batch in proportion to the devices; one that is not whole is refused by its entry."""
-    batch = problem.facts.workload.global_batch_size * value / problem.facts.cluster.num_devices
+    batch = problem.facts.workload.global_batch_size * value / _num_devices(problem, None)
     return (f"training.global_batch_size={int(batch) if batch.is_integer() else batch}",)
 
 
 def _num_devices(problem: Problem, plan: Plan | None) -> float:
-    return problem.facts.cluster.num_devices
+    """Return the devices of the job, the spare ones included."""
+    return problem.facts.cluster.num_devices + num_spares(problem)
+
+
+def _refuse_limits(problem: Problem, plan: Plan | None) -> str:
+    return "" if problem.search.max_devices is None else "search.max_devices gives the devices of its plans."
 
 
 SCALE = (
@@ -242,6 +250,7 @@ SCALE = (
         defaults=_sizes,
         own=_num_devices,
         is_scale=True,
+        refusal=_refuse_limits,
     ),
     Axis(
         name="weak",
@@ -251,6 +260,7 @@ SCALE = (
         own=_num_devices,
         also=_proportional_batch,
         is_scale=True,
+        refusal=_refuse_limits,
     ),
 )
 
@@ -262,7 +272,14 @@ def _domain_values(problem: Problem, plan: Plan | None) -> Sequence[float]:
     return sorted({*(one for one in known if one <= cluster.num_devices), cluster.scale_up_size})
 
 
+def _refuse_networks(problem: Problem, plan: Plan | None) -> str:
+    is_given = problem.machine is not None and problem.machine.section.networks is not None
+    return "cluster.networks gives each level its bandwidth." if is_given else _one_device(problem, plan)
+
+
 def _one_domain(problem: Problem, plan: Plan | None) -> str:
+    if given := _refuse_networks(problem, plan):
+        return given
     cluster = problem.facts.cluster
     if len(cluster.device.networks) == 1 or cluster.num_devices <= cluster.scale_up_size:
         return f"all {cluster.num_devices:,} devices are in one scale-up domain of {cluster.scale_up_size:,}."
@@ -315,7 +332,7 @@ NETWORK = (
         entry="cluster.scale_up_bandwidth",
         defaults=_bandwidths(0),
         own=_nominal(0),
-        refusal=_one_device,
+        refusal=_refuse_networks,
     ),
 )
 

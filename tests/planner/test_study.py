@@ -22,6 +22,15 @@ RELIABILITY = {"failures_per_node_day": 0.01, "mttr_seconds": 60, "checkpoint_se
 """MoFa 5.4.1."""
 
 
+TWO_LEVELS = {
+    "device": "h100-80gb-sxm",
+    "num_devices": 16,
+    "networks": [
+        {"name": "nvlink", "num_peers": 8, "bandwidth": "450GB/s", "latency": "3us"},
+        {"name": "rail", "num_peers": 1024, "bandwidth": "50GB/s", "latency": "10us"},
+    ],
+}
+
 ONE_NODE = {"cluster": {"device": "h100-80gb-sxm", "num_devices": 8}}
 
 
@@ -178,6 +187,16 @@ def test_linearity_is_throughput_per_device_over_the_first():
     assert first.linearity_fraction == 1
 
 
+def test_spare_nodes_stay_spare():
+    """Of 3 nodes one is spare: 48 devices are 4 of 6 nodes more, none of the sizes is the spare node alone."""
+    job = a_job(cluster={"device": "h100-80gb-sxm", "num_devices": 24, "spare_nodes": 1})
+    (series,) = study(job, "scale", {"strong": [24, 48]}).series
+
+    assert [point.plan.facts.cluster.num_devices for point in series.points] == [16, 40]
+    assert series.own == 24
+    assert study(job, "scale").series[0].points[0].value == 24
+
+
 def test_more_bandwidth_is_never_slower():
     """Each point is proven, so that steps fall as the network grows."""
     found = of(study(a_job(), "network", {"internode": ["10GB/s", "400Gbit/s"]}), "internode")
@@ -217,6 +236,8 @@ def test_wrong_input_is_named(name, values, message):
         (ONE_NODE, "network", {"internode": ["1GB/s", "2GB/s"]}, "scale-up domain of 8"),
         ({"reliability": {"failures_per_node_day": 0}}, "reliability", {"mttr": [1, 2]}, "failures_per_node_day is 0"),
         ({}, "schedule", {"vpp": [1, 2]}, r"no pipeline \(PP1\)"),
+        ({"search": {"max_devices": 16}}, "scale", {}, "search.max_devices gives the devices"),
+        ({"cluster": {**TWO_LEVELS}}, "network", {}, "cluster.networks gives each level its bandwidth"),
     ],
 )
 def test_a_study_that_does_not_apply_says_why(entries, name, values, message):

@@ -217,9 +217,7 @@ def _sizes(problem: Problem, plan: Plan | None) -> Sequence[float]:
     """Return multiples of the devices that fill whole nodes besides the spare ones, or that fit into one node."""
     node, spares = problem.facts.cluster.device.devices_per_node, num_spares(problem)
     sizes = _multiply(int(_num_devices(problem, plan)))
-    return [
-        one for one in sizes if (one % node == 0 or one < node) and (one > spares if one % node == 0 else not spares)
-    ]
+    return [one for one in sizes if (one > spares if one % node == 0 else one < node and not spares)]
 
 
 def _proportional_sizes(problem: Problem, plan: Plan | None) -> Sequence[float]:

@@ -75,6 +75,13 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     *MEMORY_RULES,
 )
 
+SITE_RULES: tuple[Rule, ...] = (
+    topology.sites_hold_whole_replicas,
+    topology.sites_hold_whole_groups_of_experts,
+    topology.sites_reduce_once_per_step,
+)
+"""Rules of jobs over several sites."""
+
 PREFERENCE_RULES: tuple[Rule, ...] = (
     topology.tp_stays_inside_a_scale_up_domain,
     topology.virtual_stages_hold_equally_much,
@@ -240,7 +247,7 @@ TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
 }
 """Rules that replace the framework rules, by target of ``planner export``: the release's rules and the target's own."""
 
-RULES: tuple[Rule, ...] = PHYSICS_RULES + PREFERENCE_RULES + FRAMEWORK_RULES
+RULES: tuple[Rule, ...] = PHYSICS_RULES + SITE_RULES + PREFERENCE_RULES + FRAMEWORK_RULES
 
 __all__ = [
     "FRAMEWORK_RULES",
@@ -251,6 +258,7 @@ __all__ = [
     "PREFERENCE_RULES",
     "RELEASE_RULES",
     "RULES",
+    "SITE_RULES",
     "TARGET_RULES",
     "Rule",
     "family",

@@ -242,6 +242,20 @@ def scale_reliability(cluster: Cluster, reliability: Reliability) -> Reliability
     )
 
 
+def change_checkpoint(reliability: Reliability, *, checkpoint_seconds: float) -> Reliability:
+    """
+    Return the reliability with another time lost per checkpoint.
+
+    Derivation: where training waits for storage, storage is written in proportion to that time. An asynchronous save
+    is written beside training, so that only its copy takes another time.
+    """
+    changed = replace(reliability, checkpoint_seconds=checkpoint_seconds)
+    if reliability.write_seconds or not reliability.checkpoint_seconds:
+        return changed
+    share = reliability.storage_seconds / reliability.checkpoint_seconds
+    return replace(changed, storage_seconds=share * checkpoint_seconds)
+
+
 def shortest_interval_steps(reliability: Reliability, *, step_seconds: float) -> int:
     r"""
     Fewest steps between two checkpoints that storage can hold.

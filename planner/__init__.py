@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from planner.api import SizedPlan as SizedPlan
     from planner.api import SpecError as SpecError
     from planner.api import SpecErrors as SpecErrors
+    from planner.api import StudyReport as StudyReport
     from planner.api import Wish as Wish
     from planner.api import advice_rows as advice_rows
     from planner.api import advise as advise
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from planner.api import recipes_for as recipes_for
     from planner.api import render as render
     from planner.api import render_advice as render_advice
+    from planner.api import render_study as render_study
+    from planner.api import study as study
     from planner.api import to_accelerate as to_accelerate
     from planner.api import to_deepspeed as to_deepspeed
     from planner.api import to_megatron_bridge as to_megatron_bridge

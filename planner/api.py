@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from planner.jobs.problem import load as load
     from planner.jobs.strategy_file import StrategyFile as StrategyFile
     from planner.report import render as render
+    from planner.report import render_study as render_study
     from planner.report.section import Asked as Asked
     from planner.report.section import Screen as Screen
     from planner.results import EstimateReport as EstimateReport
@@ -126,6 +127,10 @@ if TYPE_CHECKING:
     from planner.verbs.recipes import JudgedLayout as JudgedLayout
     from planner.verbs.recipes import compare_recipe as compare_recipe
     from planner.verbs.recipes import judge_recipes as judge_recipes
+    from planner.verbs.study import study as study
+    from planner.verbs.study_features import Feature as Feature
+    from planner.verbs.study_points import Series as Series
+    from planner.verbs.study_points import StudyReport as StudyReport
 
     __version__: str
 
@@ -154,8 +159,10 @@ _NAMES = {
     "planner.frameworks.torchtitan": "to_torchtitan",
     "planner.jobs.problem": "Problem load",
     "planner.verbs.plan": "estimate plan read_plan",
+    "planner.verbs.study": "study",
+    "planner.verbs.study_points": "StudyReport",
     "planner.search.recipes": "recipe_candidates recipes_for",
-    "planner.report": "render",
+    "planner.report": "render render_study",
     "planner.report.section": "Asked Screen",
     "planner.results": "EstimateReport Plan PlanReport",
     "planner.verbs.device_counts": "PlansBySize SizedPlan plan_for_sizes",
@@ -181,6 +188,8 @@ _HELD = {
     "planner.verbs.compare": "Gain Side Unlike",
     "planner.verbs.explain": "Binding Difference",
     "planner.verbs.recipes": "JudgedLayout",
+    "planner.verbs.study_features": "Feature",
+    "planner.verbs.study_points": "Series",
     "planner.frameworks.target": "Program",
     "planner.search.complete": "CompletedBy",
     "planner.search.idle_devices": "FewerDevices",

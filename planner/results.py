@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from costmodel.costs import TrainingCosts
 from costmodel.errors import SpecError
-from costmodel.facts.device import Cluster
+from costmodel.facts.device import Cluster, Sites
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
 from costmodel.record import record
 from costmodel.reliability import storage_bandwidth
+from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, rank_breakdowns
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
@@ -204,6 +205,16 @@ class Plan:
         peak = self.cluster.device.peak_flops.get("bf16")
         needed = self.model_flops_per_second_per_device
         return None if peak is None else float(utilization_fraction(needed, peak_flops=peak))
+
+    @property
+    def site_links_seconds(self) -> float:
+        """Seconds of a step in which devices wait for the links between sites; 0 with one site."""
+        sites = self.cluster.sites
+        if sites is None:
+            return 0.0
+        free = replace(self.facts, cluster=replace(self.cluster, sites=replace(sites, bandwidth=None, latency=0.0)))
+        alone = self.facts.compute_once((Sites, self.strategy), lambda: detail.estimate(free, self.strategy))
+        return self.step_seconds - alone.step_seconds
 
     @property
     def num_idle_devices(self) -> int:

@@ -19,8 +19,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.accuracy.metrics import read_table
-from benchmarks.accuracy.page import NEWER
+from benchmarks.accuracy.metrics import NEWER, read_table
 from costmodel import reliability as formulas
 from costmodel.facts.reliability import Reliability
 from planner.advice.advise import SIZES, Advice, ClusterChoices, advise

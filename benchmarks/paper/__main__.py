@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from benchmarks.paper.checks import Basis, Check, all_checks
+from benchmarks.paper.gains import gain_checks
 from benchmarks.paper.literature import literature_checks
 from benchmarks.paper.tuning import first_place_check, settings, where_the_others_land
 
 
-def main() -> int:
-    """Print all checks; 0 if they hold, 1 if not."""
+def main(words: Sequence[str] = ()) -> int:
+    """Print all checks, with ``--studies`` the gains by ``planner study``; 0 if they hold, 1 if not."""
     searched = list(settings())
     checks = [*all_checks(), *literature_checks(), first_place_check(searched)]
+    checks += gain_checks() if STUDIES in words else ()
     print(f"{'MoFa (arXiv 2511.09837)':<66} {'rows':>5} {'hold':>5}   worst row: printed, reached (error)")
     for basis in Basis:
         print(f"\n{basis}")
@@ -38,6 +41,10 @@ def main() -> int:
     return 1 if failed else 0
 
 
+STUDIES = "--studies"
+"""Option for the gains, which take two minutes."""
+
+
 def _line(check: Check) -> str:
     worst = check.worst
     held = sum(one.holds for one in check.comparisons)
@@ -48,4 +55,4 @@ def _line(check: Check) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,7 @@ measured, one of distributed and CPU optimizer, any features. Its rules are the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def settings() -> Iterator[Setting]:
     table = rows.table(6)
     for (num_devices, batch), group in table.groupby(["n_gpu", "gbs"], sort=False):
         facts = rows.llama_facts(int(num_devices), int(batch))
-        found = search(_problem(int(num_devices), int(batch))).strategies
+        found = search(setting_problem(int(num_devices), int(batch))).strategies
         yield Setting(
             num_devices=int(num_devices),
             global_batch_size=int(batch),
@@ -91,7 +91,10 @@ def where_the_others_land(searched: list[Setting]) -> Iterator[str]:
                 yield f"  paper's {number} {_describe(paper)}"
 
 
-def _problem(num_devices: int, global_batch_size: int) -> Problem:
+def setting_problem(
+    num_devices: int, global_batch_size: int, pins: Mapping[str, Any] | None = None, **search: Any
+) -> Problem:
+    """Return the job of a setting of Table 6 in the paper's space, with further pins and entries of the search."""
     exclusive = [{"optimizer_offload": True, "sharding": level} for level in ("optimizer", "gradients", "weights")]
     return load(
         {
@@ -103,7 +106,13 @@ def _problem(num_devices: int, global_batch_size: int) -> Problem:
                 "tokens": rows.TOKENS,
                 "precision": "mofa",
             },
-            "search": {"pin": {"cp": 1}, "forbid": exclusive, "framework_rules": False, "evidence": "any"},
+            "search": {
+                "pin": {"cp": 1, **(pins or {})},
+                "forbid": exclusive,
+                "framework_rules": False,
+                "evidence": "any",
+                **search,
+            },
             "top": TOP,
         }
     )

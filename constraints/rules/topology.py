@@ -7,6 +7,7 @@ import numpy as np
 from constraints.rule import Holds, Ints, implies
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
+from costmodel.strategy import Sharding
 
 
 def degrees_multiply_to_the_devices(cluster: Cluster, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
@@ -27,6 +28,21 @@ def tp_groups_tile_the_nodes(cluster: Cluster, *, tp: Ints) -> Holds:
     """Each node holds whole tensor-parallel groups, or each group holds whole nodes."""
     node = min(cluster.device.devices_per_node, cluster.num_devices)
     return (node % tp == 0) | (tp % node == 0)
+
+
+def sites_hold_whole_replicas(cluster: Cluster, *, dp: Ints) -> Holds:
+    """Only data parallelism crosses sites: their number (cluster.sites.count) divides dp."""
+    return np.equal(dp % cluster.num_sites, 0)
+
+
+def sites_hold_whole_groups_of_experts(cluster: Cluster, *, tp: Ints, cp: Ints, dp: Ints, ep: Ints, etp: Ints) -> Holds:
+    """Each site (cluster.sites) holds whole expert-parallel groups (ep, etp)."""
+    return np.equal(tp * cp * dp % (cluster.num_sites * ep * etp), 0)
+
+
+def sites_reduce_once_per_step(cluster: Cluster, *, sharding: Ints) -> Holds:
+    """Between sites (cluster.sites) gradients cross once per step: ZeRO-2 and ZeRO-3 send in each micro-batch."""
+    return implies(cluster.num_sites > 1, sharding < Sharding.GRADIENTS)
 
 
 def virtual_stages_hold_something(model: Model, *, pp: Ints, vpp: Ints) -> Holds:

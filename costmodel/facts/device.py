@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from costmodel.facts.fields import (
     Dtype,
     Fraction,
     NotNegative,
+    Number,
     Positive,
     Seconds,
     Watts,
@@ -224,6 +225,47 @@ class Device:
     sources: dict[str, str] = field(default_factory=dict)
 
 
+NumSites: TypeAlias = Annotated[int, Number(ge=2, le=8)]
+
+
+@strict_record(frozen=True, kw_only=True, slots=True)
+class Sites:
+    """
+    Several data centres that train one model together, each with an equal share of the devices.
+
+    Only data parallelism crosses their links. Quality is not modelled: local steps train another optimizer, whose loss
+    per token is not that of synchronous training.
+
+    Parameters
+    ----------
+    count
+        Number of sites.
+    bandwidth
+        Bytes per second that all devices of a site together send to another site, one direction; null: unlimited.
+    latency
+        Seconds before the first byte of a message arrives.
+    local_steps
+        Steps of the inner optimizer from one synchronization of the weights to the next (DiLoCo's H); 1: gradients are
+        reduced over all sites in every step.
+    sent_bytes
+        Bytes per parameter that are reduced after local steps: 4 for FP32, 0.5 for 4 bits. Every step reduces gradients
+        in the precision's own bytes.
+    streams
+        Number of fragments of the weights (Streaming DiLoCo): above 1 they are sent while the next steps compute.
+
+    References
+    ----------
+    Douillard et al., DiLoCo, arXiv:2311.08105; Streaming DiLoCo, arXiv:2501.18512.
+    """
+
+    count: NumSites
+    bandwidth: BytesPerSecond | None
+    latency: Seconds = 0.0
+    local_steps: Count = 1
+    sent_bytes: Annotated[Positive, Field(le=8)] = 4.0
+    streams: Count = 1
+
+
 class Slowdowns(TypedDict):
     """
     Slow-downs of computation and communication that run at the same time (:mod:`costmodel.step.overlap`).
@@ -307,6 +349,8 @@ class Cluster:
         Name of a release that the catalog does not know, with ``framework`` in its place; empty: the release is known.
     device_note
         Sentence on an ambiguous name of the device in the job; empty: the name is unambiguous.
+    sites
+        Data centres over which the devices are spread; None: all are in one.
     """
 
     device: EquippedDevice
@@ -315,6 +359,12 @@ class Cluster:
     settings: Settings = field(default_factory=Settings)
     unknown_release: str = ""
     device_note: str = ""
+    sites: Sites | None = None
+
+    @property
+    def num_sites(self) -> int:
+        """Number of data centres."""
+        return self.sites.count if self.sites else 1
 
     @property
     def scale_up_size(self) -> int:

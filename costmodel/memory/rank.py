@@ -154,9 +154,22 @@ def data_groups(decisions: Decisions) -> tuple[Group, Group]:
     return dense, expert
 
 
+def reducing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
+    """
+    Return the groups that reduce gradients of dense and expert parameters in every step, with an axis for the ranks.
+
+    With local steps each site is on its own until the next synchronization.
+    """
+    dense, expert = data_groups(decisions)
+    sites = facts.cluster.sites
+    if sites is None or sites.local_steps == 1:
+        return dense, expert
+    return replace(dense, ranks=dense.ranks / sites.count), replace(expert, ranks=expert.ranks / sites.count)
+
+
 def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
     """Return the groups that share states of dense and expert parameters, with an axis for the ranks."""
-    dense, expert = data_groups(decisions)
+    dense, expert = reducing_groups(facts, decisions)
     most = facts.cluster.device.behaviour.optimizer.sharding_ranks
     return sharding_group(dense, sharding_ranks=most), sharding_group(expert, sharding_ranks=most)
 

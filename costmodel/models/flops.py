@@ -159,6 +159,20 @@ def tokens_per_second_per_device(cluster: Cluster, workload: Workload, *, step_s
     return tokens / step_seconds / cluster.num_devices
 
 
+def linearity_fraction(
+    base: tuple[Cluster, Workload], other: tuple[Cluster, Workload], *, base_step_seconds: float, step_seconds: float
+) -> float:
+    r"""
+    Throughput of one device on another cluster over that on the base, MoFa equation (45).
+
+    .. math:: \frac{gbs_2}{n_2 T_2} / \frac{gbs_1}{n_1 T_1}
+
+    With a batch in proportion to the devices this is :math:`T_1 / T_2`.
+    """
+    ours = tokens_per_second_per_device(*other, step_seconds=step_seconds)
+    return float(ours / tokens_per_second_per_device(*base, step_seconds=base_step_seconds))
+
+
 def flops_per_second_per_device(
     cluster: Cluster, workload: Workload, *, flops_per_token: Numbers, step_seconds: Numbers
 ) -> Numbers:

@@ -13,7 +13,8 @@ from costmodel.facts.device import Cluster
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
 from costmodel.memory.parts import embedding_head_footprint, has_embedding_copy, state_shards
-from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, sharing_groups
+from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, reducing_groups, sharing_groups
+from costmodel.models import parameters as counts
 from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group
 from costmodel.pipelines.stages import Stages
@@ -143,7 +144,7 @@ def _data_parallel(
     weights = weight_collective(style, sharding=sharding, num_microbatches=m)
     pieces = _num_buckets(style, decisions, stages, parameters)
     pieces_of = partial(_pieces, buckets=pieces, stages=stages)
-    groups, sharers = data_groups(decisions), sharing_groups(facts, decisions)
+    groups, sharers = reducing_groups(facts, decisions), sharing_groups(facts, decisions)
     reduce = _round_traffic(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
     gather = _round_traffic(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
     return DataParallel(
@@ -222,6 +223,10 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
         overlapped = _overlapped_seconds(facts, decisions, stages, parts or layer_parts(facts, decisions), alone)
         exposed = np.where(add_layer_axis(decisions["dp_overlap"]), overlapped, plain)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, decisions, stages)
+    if facts.cluster.sites is not None:
+        known = parts or layer_parts(facts, decisions)
+        window = _window(decisions, stages, known.overlap_window, layer_loads(facts, decisions))
+        copies = copies + site_links_seconds(facts, decisions, window.computing)
     return np.asarray(exposed + copies)
 
 
@@ -244,6 +249,41 @@ def _overlapped_seconds(
             window=law.window,
         )
     )
+
+
+def site_links_seconds(facts: Facts, decisions: Decisions, computing: Array) -> Array | float:
+    r"""
+    Seconds of a step in which ranks wait for the links between sites: shape (..., U).
+
+    .. math:: T = \frac{s - 1}{H} \left(\frac{P (b_g + b_w)}{s B} + 2 \lambda\right)
+
+    Derivation: a hierarchical reduction. The ranks of a site first reduce among themselves, so that each of the P
+    parameters leaves a site once. Then rings over the s sites reduce and gather the parts. All devices of a site share
+    its bandwidth B. Gradients are whole only after the last micro-batch, so that nothing hides it. With streams
+    (Streaming DiLoCo) it is exposed as far as it takes longer than the computation of a step.
+
+    Parameters
+    ----------
+    facts, decisions
+        As in :func:`dp_seconds`.
+    computing
+        Seconds of computation of a micro-batch on each rank.
+    """
+    sites, precision = facts.cluster.sites, facts.workload.precision
+    if sites is None:
+        return 0.0
+    gathered: Numbers = sites.sent_bytes
+    reduced = sites.sent_bytes
+    if sites.local_steps == 1:
+        reduced = precision.gradient_bytes
+        is_whole = add_layer_axis(decisions["sharding"]) == int(Sharding.NONE)
+        gathered = np.where(is_whole, reduced, precision.parameter_gather_bytes)
+    count = counts.parameters(facts.model) + counts.mtp_parameters(facts.model)
+    per_byte = 0.0 if sites.bandwidth is None else count / (sites.count * sites.bandwidth)
+    seconds = (sites.count - 1) / sites.local_steps * (per_byte * (reduced + gathered) + 2 * sites.latency)
+    if sites.streams > 1:
+        seconds = np.maximum(seconds - add_layer_axis(microbatches(facts, decisions)) * computing, 0.0)
+    return np.asarray(seconds)
 
 
 def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array | float:
@@ -314,6 +354,7 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lay
     alone = data_parallel_seconds(facts, each, stages)
     exposed = _dp_overlapped(facts, each, stages, alone, window)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, each, stages)
+    copies = copies + site_links_seconds(facts, each, window.computing)
     ending = largest(exposed + copies + update_seconds(facts, each, stages))
     return np.asarray(np.where(levels <= decisions["sharding"], ending, np.inf).min(axis=0))
 

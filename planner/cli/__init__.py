@@ -29,6 +29,7 @@ COMMANDS = {
     "estimate": ("planner.cli.plan", "time and memory of one given strategy"),
     "explain": ("planner.cli.explain", "why this plan, why no strategy fits, why not another strategy"),
     "compare": ("planner.cli.explain", "what the best plan gains over a given strategy"),
+    "study": ("planner.cli.study", "what each feature, schedule, failure rate, size or network of a job is worth"),
     "import": ("planner.cli.import_job", "a job file from the script, arguments or configuration that somebody runs"),
     "export": ("planner.cli.export_plan", "a plan of a JSON report as the flags and files that start it"),
     "model": ("planner.cli.describe", "the architecture as it was read, with its parameters and FLOPs"),

@@ -19,6 +19,7 @@ from planner.report.section import Asked
 
 if TYPE_CHECKING:
     from planner.jobs.document import Document
+    from planner.jobs.problem import Problem
     from planner.jobs.written.places import Place
     from planner.report.records.reports import AnyReport
 
@@ -206,6 +207,18 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
         _require_job_file(arguments.job)
         document = read_document(Path(arguments.job))
     return document, overrides
+
+
+def load_pinned(arguments: argparse.Namespace, assignments: Sequence[str]) -> Problem:
+    """Load the job that the command line names, with the decisions of its words pinned."""
+    from planner.jobs.line.reading import PIN, pin_words, read_words, require_parts
+    from planner.jobs.problem import load, split_overrides
+
+    document, assignments = read_job(arguments, assignments)
+    overrides, words = split_overrides(assignments)
+    problem = load(document, all_overrides([*overrides, *pin_words(words, overrides)], arguments))
+    require_parts(problem.facts.model, read_words(words), PIN)
+    return problem
 
 
 def _read_json_job(path: Path) -> Document | None:

@@ -16,9 +16,8 @@ from planner.cli.arguments import (
     add_report,
     add_target,
     add_time_limit,
-    all_overrides,
     describe,
-    read_job,
+    load_pinned,
     report_on_job,
     report_text,
 )
@@ -98,14 +97,9 @@ def run_plan(arguments: argparse.Namespace) -> int:
         overrides.append("search.fastest=true")
     overrides += [entry for flag, entry in FLAG_ENTRIES.items() if getattr(arguments, flag)]
     with progress(f"planning {arguments.job}"):
-        from planner.jobs.line.reading import PIN, pin_words, read_words, require_parts
-        from planner.jobs.problem import load, split_overrides
         from planner.verbs.plan import plan
 
-        document, assignments = read_job(arguments, overrides)
-        overrides, words = split_overrides(assignments)
-        problem = load(document, all_overrides([*overrides, *pin_words(words, overrides)], arguments))
-        require_parts(problem.facts.model, read_words(words), PIN)
+        problem = load_pinned(arguments, overrides)
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)
         _check_model_file(arguments, sources)

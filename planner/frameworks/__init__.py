@@ -92,10 +92,13 @@ def find_refusal(plan: Plan, target: str) -> str | None:
 
 
 def _require_software(plan: Plan, target: str) -> None:
-    """Refuse plans for devices whose own software has no export here."""
+    """Refuse plans for several sites, and for devices whose own software has no export here."""
     from costmodel import catalog
     from costmodel.errors import SpecError
 
+    if plan.cluster.sites is not None:
+        hint = "Drop cluster.sites to export the plan of one site; what joins them is beyond the target."
+        raise SpecError("cluster.sites", f"is nothing that {target} launches by itself.", hint)
     device, framework = plan.cluster.device, plan.cluster.framework
     if framework is None or catalog.runs_on(framework, device.architecture):
         return

@@ -14,7 +14,7 @@ import yaml
 from constraints import TARGET_RULES
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.device import Cluster, Device, EquippedDevice
+from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites
 from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
 from costmodel.lowering.framework import apply_framework
@@ -165,7 +165,18 @@ def cluster_of(
         settings=whole,
         unknown_release=catalog.unknown_release(section.framework),
         device_note=device_note(entry),
+        sites=_check_sites(section.sites, num_devices),
     )
+
+
+def _check_sites(sites: Sites | None, num_devices: int) -> Sites | None:
+    """Return the sites of a job if they hold equal shares of the devices, and their entries agree."""
+    if sites is not None and num_devices % sites.count:
+        raise SpecError("cluster.sites.count", f"is {sites.count}, which does not divide {num_devices:,} devices.")
+    if sites is not None and sites.streams > 1 and sites.local_steps == 1:
+        problem = f"is {sites.streams} without local steps: every step waits for its gradients."
+        raise SpecError("cluster.sites.streams", problem, "Give cluster.sites.local_steps, such as 100.")
+    return sites
 
 
 def _count_devices(device: Device, section: ClusterSection) -> int:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 from pydantic import BeforeValidator, Field
 
-from costmodel.facts.device import Network
+from costmodel.facts.device import Network, Sites
 from costmodel.facts.fields import (
     Bytes,
     BytesPerSecond,
@@ -92,6 +92,10 @@ class ClusterSection:
     scale_up_bandwidth, internode_bandwidth
         Nominal bytes per second that one device can send in one direction, inside its scale-up domain and beyond;
         instead of the device's own. The achieved share comes from the calibration.
+    sites
+        Several data centres that hold equal shares of the devices: ``{count: 4, bandwidth: 100Gbit/s}``, with the
+        bandwidth of a whole site, and ``latency``. ``local_steps`` above 1 synchronizes weights that seldom (DiLoCo),
+        ``sent_bytes`` per parameter, in ``streams`` beside computation; quality is not modelled.
     framework
         Name of a release of a training framework (``planner catalog frameworks``), or a changed release with ``base``.
         Default: the newest release for the device, of ``search.target`` or else of Megatron-LM's recipes.
@@ -107,6 +111,7 @@ class ClusterSection:
     host_memory_gib: Gibibytes | None = None
     scale_up_bandwidth: BytesPerSecond | None = None
     internode_bandwidth: BytesPerSecond | None = None
+    sites: Sites | None = None
     framework: Reference | None = None
 
 

@@ -9,8 +9,12 @@ from planner.report.section import PLAIN, Asked, Screen
 if TYPE_CHECKING:
     from planner.report.records.reports import AnyReport
     from planner.results import EstimateReport, PlanReport
+    from planner.verbs.study_points import StudyReport
 
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
+
+STUDY_FORMATS = ("table", "json", "csv", "markdown", "html")
+"""Formats of a study."""
 
 OF_PLANS = {"short": "short answer", "csv": "rows for 'csv'"}
 """Formats that explanations lack; comparisons have ``csv`` alone."""
@@ -81,6 +85,51 @@ def render(
             problem = f"explanations and comparisons have no {OF_PLANS[format]}."
             raise SpecError("format", problem, "Use table, markdown or json.")
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))
+
+
+def render_study(report: StudyReport, format: str = "table", *, screen: Screen = PLAIN) -> str:
+    """
+    Format a study as text.
+
+    Parameters
+    ----------
+    report
+        The result of :func:`planner.verbs.study.study`.
+    format
+        ``table`` and ``markdown`` for people, ``json``, ``csv`` with a row per point or feature, or ``html``, a page
+        with plots.
+    screen
+        Width of the console and its colours.
+
+    Raises
+    ------
+    SpecError
+        If there is no such format.
+    """
+    from planner.report.records.study import StudyRecord
+    from planner.report.study import study_csv, study_sections
+
+    whole = StudyRecord.build(report)
+    match format:
+        case "table":
+            from planner.report.console import sections_text
+
+            return sections_text(study_sections(whole), screen)
+        case "markdown":
+            from planner.report.markdown import sections_markdown
+
+            return sections_markdown(study_sections(whole))
+        case "json":
+            return whole.json_text()
+        case "csv":
+            return study_csv(whole)
+        case "html":
+            from planner.report.html.study_page import study_page
+
+            return study_page(whole)
+    from costmodel.errors import SpecError, did_you_mean
+
+    raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, STUDY_FORMATS))
 
 
 def _plan_text(report: PlanReport | EstimateReport, format: str, screen: Screen, asked: Asked | None) -> str:

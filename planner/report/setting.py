@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from costmodel.facts.device import Sites
 from costmodel.facts.workload import Precision
 from planner.jobs.setting_choices import text_of
 from planner.report.records.setting import framework_text, targets_text
 from planner.report.section import Section, group_rows
 from planner.report.strategies import completion_rows
-from planner.report.wording import amount, count, gib, seconds, tflops
+from planner.report.wording import amount, count, gib, seconds, share, tflops
 
 if TYPE_CHECKING:
     from planner.jobs.checkpoints import ModelSummary
@@ -140,7 +141,7 @@ def setting_section(
         The search for plans that leave devices idle.
     """
     rows = [*lines, ("job", setting.job.name), *answer, *_job_rows(setting)]
-    rows += device_rows(setting, best, idle)
+    rows += [*sites_rows(setting, best), *device_rows(setting, best, idle)]
     if best and best.settings:
         rows.append(
             (
@@ -184,6 +185,38 @@ def _job_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
         f"tokens per step, {amount(training.tokens)} tokens in all; {training.precision}",
     )
     yield from ambiguity_rows(setting)
+
+
+def sites_rows(setting: SettingRecord, best: PlanRecord | None) -> Iterator[tuple[str, str]]:
+    """Build the row on several sites, with the share of the step in which devices wait for their links."""
+    sites = setting.cluster.sites
+    if sites is None:
+        return
+    waiting = ""
+    if best is not None and best.site_links_seconds:
+        lost = share(best.site_links_seconds, best.step_time_seconds)
+        waiting = f"devices idle {lost} of the step, {seconds(best.site_links_seconds)} s, for these links: "
+    yield "sites", f"{waiting}{sites_text(sites)}"
+
+
+def sites_text(sites: Sites) -> str:
+    """Describe the sites of a job, what crosses their links, and the caveat of local steps."""
+    speed = "no limit" if sites.bandwidth is None else f"{sites.bandwidth / 1e9:.4g} GB/s"
+    links = f"{sites.count} data centres, {speed} and {1000 * sites.latency:.4g} ms between two, as no measured run has"
+    if sites.local_steps == 1:
+        return f"{links}; gradients are reduced over all of them in every step, inside each site first"
+    streams = f" in {count(sites.streams, 'stream')} beside computation" if sites.streams > 1 else ""
+    return (
+        f"{links}; weights are synchronized every {count(sites.local_steps, 'step')}, {sites.sent_bytes:g} bytes per "
+        f"parameter{streams}. {CAVEAT}"
+    )
+
+
+CAVEAT = (
+    "Quality is not modelled: local steps (DiLoCo) train another optimizer, whose loss per token differs. The states "
+    "of its outer optimizer are taken to be in host memory and are not counted."
+)
+"""Caveat of local steps."""
 
 
 def ambiguity_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ from planner.report.setting import (
     line_rows,
     nearby_rows,
     publication_rows,
+    sites_rows,
     title_of,
 )
 from planner.report.wording import amount, count, gib, seconds, share, span
@@ -90,6 +91,7 @@ def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
     if whole.kind == "estimate":
         yield from _forbidden(whole)
     yield from group_rows("small runs", whole.small_runs)
+    yield from sites_rows(whole, best)
     yield from device_rows(whole, best, whole.idle)
     yield (
         "step",

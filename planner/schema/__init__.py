@@ -17,6 +17,8 @@ SCHEMAS: Mapping[str, tuple[str, str]] = {
     "report-row": ("rows.report_row_schema", "a row of plan and estimate --format csv"),
     "advice": ("advices.advice_schema", "advise --format json"),
     "advice-row": ("advices.row_schema", "a row of advise --format csv"),
+    "study": ("reports.study_schema", "study --format json"),
+    "study-row": ("rows.study_row_schema", "a row of study --format csv"),
     "batch-line": ("batches.line_schema", "a line of what batch --out writes"),
     "batch-row": ("batches.row_schema", "a row of what batch --table writes"),
     "top": ("batches.top_schema", "top --format json"),

@@ -1,4 +1,4 @@
-"""JSON Schema of the JSON reports, made from the records of :mod:`planner.report.records`."""
+"""JSON Schemas of the JSON reports and studies, made from the records of :mod:`planner.report.records`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from planner import report
 from planner.report.records.explained import ComparisonRecord, ExplanationRecord
 from planner.report.records.reports import ReportRecord
+from planner.report.records.study import StudyRecord
 from planner.schema.records import Schema, record_schema, whole
 
 PATH = Path(report.__file__).with_name("report.schema.json")
@@ -28,3 +29,8 @@ def report_schema() -> Schema:
     ]
     schema = {"type": "object", "properties": {"kind": one_of_all}, "required": ["kind"], "allOf": chosen}
     return whole("Report of planner", {**schema, "$defs": tree["$defs"]})
+
+
+def study_schema() -> Schema:
+    """Make the schema of ``planner study --format json``."""
+    return whole("Study of planner", record_schema(StudyRecord, "serialization"))

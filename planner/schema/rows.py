@@ -17,6 +17,8 @@ from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, Tr
 from planner.report.records.reports import EstimateReportRecord
 from planner.report.records.setting import ClusterRecord
 from planner.report.records.strategy import StrategyRecord
+from planner.report.records.study import FeatureGainRecord, FeatureRecord, PointRecord, StudiedPlanRecord, StudyRecord
+from planner.report.study import GAINS, OF_FEATURE, OF_POINT
 from planner.report.table_csv import COLUMNS
 from planner.schema.records import Schema, object_schema, record_schema, whole
 from planner.uncertainty.peaks import Chance
@@ -45,6 +47,20 @@ def report_row_schema() -> Schema:
     }
     entries |= dict.fromkeys(("chance_to_fit", "chance_fast"), _entries(Chance)["share"])
     return whole("Row of a report", object_schema({name: cell(entries[name]) for name in COLUMNS}))
+
+
+def study_row_schema() -> Schema:
+    """Make the schema of a row of ``planner study --format csv``: a point, or a feature."""
+    own = _entries(StudyRecord)
+    entries = {**_entries(StudiedPlanRecord, PointRecord), "series": {**CELL, "description": "Entry that is changed."}}
+    features = {**_entries(FeatureRecord), **_entries(StudiedPlanRecord, before="replanned_")}
+    for name in GAINS:
+        features |= _entries(FeatureGainRecord, before=f"{name}_")
+    rows = [
+        object_schema({name: cell((own | known)[name]) for name in columns})
+        for known, columns in ((entries, OF_POINT), (features, OF_FEATURE))
+    ]
+    return whole("Row of a study", {"anyOf": rows})
 
 
 def sample_row_schema() -> Schema:

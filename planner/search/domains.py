@@ -291,8 +291,13 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def may_leave_idle(problem: Problem) -> bool:
-    """Tell whether plans may leave whole nodes idle; they may not where the job gives the number of devices itself."""
-    return problem.search.idle_devices and not says_how_many(problem) and smaller_nodes(problem) > 0
+    """
+    Tell whether plans may leave whole nodes idle.
+
+    They may not where the job gives the number of devices itself, nor over several sites, which hold equal shares.
+    """
+    is_free = problem.search.idle_devices and not says_how_many(problem) and problem.facts.cluster.sites is None
+    return is_free and smaller_nodes(problem) > 0
 
 
 def says_how_many(problem: Problem) -> bool:

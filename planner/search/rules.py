@@ -12,6 +12,7 @@ from constraints import (
     MEMORY_RULES,
     PHYSICS_RULES,
     PREFERENCE_RULES,
+    SITE_RULES,
     TARGET_RULES,
 )
 from constraints.limits import bubble_rule, candidate_list_rules, devices_rule, limit_rules, nodes_rule
@@ -173,7 +174,8 @@ def problem_rules(problem: Problem) -> Rules:
         limits = (*limits, nodes_rule(search.num_nodes, problem.facts.cluster.device.devices_per_node))
     elif search.max_devices is not None:
         limits = (*limits, devices_rule(search.max_devices))
-    physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
+    of_sites = SITE_RULES if problem.facts.cluster.sites else ()
+    physics = [*of_sites, *(rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL)]
     preferences = (*(PREFERENCE_RULES if search.preferences else ()), *_evidence_rules(problem))
     frameworks = framework_rules(search, problem.facts.cluster)
     rules = [*limits, *candidate_list, *physics, *preferences, *frameworks, *bounds]

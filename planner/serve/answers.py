@@ -77,7 +77,7 @@ def _parts(whole: ReportRecord, report: PlanReport) -> dict[str, Any]:
     """Return sections as HTML, key figures, bars of the step, and the targets that can run the plan."""
     from planner.report.html.charts import steps_chart
     from planner.report.html.frame import section_html
-    from planner.report.html.study import report_plans
+    from planner.report.html.shown import report_plans
     from planner.report.records.record import finite
     from planner.report.short import short_sections
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @releases_memory
-def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
+def plan(problem: Problem, *, certified: bool = True, explained: bool = True) -> PlanReport:
     """
     Choose the fastest strategies and the one that an expert would start, and schedule the checkpoints of each.
 
@@ -70,6 +70,8 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     certified
         True for a certificate, and for near-by batches where devices stay idle. The answer and its proof do not depend
         on it.
+    explained
+        True for the reasons where no strategy fits.
 
     Raises
     ------
@@ -85,7 +87,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     clock = Clock(seconds=problem.search.time_limit_seconds)
     log_event(__name__, "search begins", job=problem.name, time_limit_seconds=clock.seconds)
     joint, fewer = fastest_of(problem)
-    if not joint.ranked:
+    if explained and not joint.ranked:
         from planner.verbs.repairs import explain_failure
 
         joint = explain_failure(problem, joint, clock)

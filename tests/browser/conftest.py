@@ -14,9 +14,10 @@ from planner.advice.wish import Wish
 from planner.jobs.problem import load
 from planner.measure.traces.report.replay.page import replay_page
 from planner.measure.traces.report.replay.report import replay_report
-from planner.report import render
+from planner.report import render, render_study
 from planner.verbs.compare import compare
 from planner.verbs.plan import estimate, plan
+from planner.verbs.study import study
 from tests.builders_traces import a_step
 from tests.planner.test_job import JOBS, a_job
 
@@ -85,9 +86,29 @@ def an_advice():
     return render_advice(advise(job, choices, Wish(days=60)), "html")
 
 
+def a_study_of_features():
+    """Gains of the features of a plan, and costs of the others."""
+    return render_study(study(quick("mixtral-8x7b-64xa100"), "features"), "html")
+
+
+def a_study_of_reliability():
+    """Five plots with their tables."""
+    return render_study(study(quick("mixtral-8x7b-64xa100"), "reliability"), "html")
+
+
 PAGES = {
     made.__name__: made
-    for made in (an_advice, a_dense_plan, an_moe_plan, an_infeasible_job, a_forbidden_estimate, a_comparison, a_replay)
+    for made in (
+        an_advice,
+        a_dense_plan,
+        an_moe_plan,
+        an_infeasible_job,
+        a_forbidden_estimate,
+        a_comparison,
+        a_replay,
+        a_study_of_features,
+        a_study_of_reliability,
+    )
 }
 
 

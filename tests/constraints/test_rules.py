@@ -29,7 +29,7 @@ from constraints import (
 from constraints.rule import Rule
 from constraints.verdict import find_violations
 from costmodel.facts.calibration import MeasuredRate
-from costmodel.facts.device import Cluster
+from costmodel.facts.device import Cluster, Sites
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
@@ -69,6 +69,8 @@ def a_measured_cluster() -> Cluster:
     return a_cluster(**achieved(a_device(), times="measured", measured_rates=(measured,)))
 
 
+TWO_SITES = replace(a_cluster(), sites=Sites(count=2, bandwidth=None))
+
 CASES = (
     *RELEASE_CASES,
     *SETTING_CASES,
@@ -80,6 +82,19 @@ CASES = (
     ),
     Case(rule=topology.tp_stays_inside_a_scale_up_domain, allowed={"tp": 8}, refused={"tp": 16}),
     Case(rule=topology.tp_groups_tile_the_nodes, allowed={"tp": 4}, refused={"tp": 3}),
+    Case(rule=topology.sites_hold_whole_replicas, cluster=TWO_SITES, allowed={"dp": 4}, refused={"dp": 3}),
+    Case(
+        rule=topology.sites_hold_whole_groups_of_experts,
+        cluster=TWO_SITES,
+        allowed={"tp": 2, "dp": 4, "ep": 4},
+        refused={"tp": 2, "dp": 4, "ep": 8},
+    ),
+    Case(
+        rule=topology.sites_reduce_once_per_step,
+        cluster=TWO_SITES,
+        allowed={"dp": 4, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 4, "sharding": Sharding.GRADIENTS},
+    ),
     # 8 layers, embedding and head
     Case(rule=topology.virtual_stages_hold_something, allowed={"pp": 5, "vpp": 2}, refused={"pp": 11}),
     Case(rule=topology.virtual_stages_hold_equally_much, allowed={"pp": 2, "vpp": 4}, refused={"pp": 2, "vpp": 3}),

@@ -13,7 +13,7 @@ import pytest
 from costmodel.strategy import CudaGraphs
 from planner import compare, compare_two, estimate, load, render
 from planner.report.html.page import comparison_charts
-from planner.report.html.study import comparison_plans
+from planner.report.html.shown import comparison_plans
 from planner.report.records.explained import ComparisonRecord
 from planner.uncertainty.changes import Change, ChangeErrors, Costed, Factor, changes_between, distance, ratio_interval
 from planner.uncertainty.evidence.features import Unproven

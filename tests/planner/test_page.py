@@ -25,7 +25,7 @@ from planner.report.html.chapters import input_sections
 from planner.report.html.frame import MOST_OPEN, section_html, transpose
 from planner.report.html.launch import SCRIPTS, launch_blocks
 from planner.report.html.page import page_html
-from planner.report.html.study import report_plans, study
+from planner.report.html.shown import report_plans, show_report
 from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
 from planner.report.proof import search_section
 from planner.report.records.reports import report_record
@@ -89,15 +89,15 @@ def report():
 
 
 @pytest.fixture(scope="module")
-def studied(report):
+def shown(report):
     """The same with what further searches find."""
-    return study(report)
+    return show_report(report)
 
 
 @pytest.fixture(scope="module")
-def page(studied):
+def page(shown):
     """The page of it."""
-    return page_html(studied)
+    return page_html(shown)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_names_are_escaped(report):
         problem=replace(report.problem, name=ATTACK, facts=replace(facts, model=replace(facts.model, name=ATTACK))),
         model=replace(report.model, name=ATTACK, source=ATTACK),
     )
-    page = page_html(study(replace(named, plans=())))
+    page = page_html(show_report(replace(named, plans=())))
 
     assert "<script>alert" not in page
     assert "<img" not in page
@@ -167,9 +167,9 @@ def test_names_are_escaped(report):
 
 
 @pytest.mark.slow
-def test_the_page_is_the_same_again(report, studied):
+def test_the_page_is_the_same_again(report, shown):
     """Nothing in it depends on when or in which order it was made."""
-    assert page_html(studied) == page_html(replace(studied, whole=report_record(replace(report))))
+    assert page_html(shown) == page_html(replace(shown, whole=report_record(replace(report))))
 
 
 def test_constants_and_behaviour_stand_with_their_sources(report):
@@ -235,19 +235,19 @@ def test_every_plot_has_its_place(page):
     assert {one["data-timeline"] for one in found if "data-timeline" in one} == set(data["timelines"])
 
 
-def test_what_binds_is_explained(studied, page):
+def test_what_binds_is_explained(shown, page):
     """The bars are the constraints of the explanation, and its sentences stand below them."""
-    bindings = studied.explanation.bindings
+    bindings = shown.explanation.bindings
     rows = data_of(page)["charts"]["bindings"]["rows"]
 
     assert [row["parts"][0]["value"] for row in rows] == [one.saved_seconds for one in bindings]
-    assert all(text in Elements(page).cells for text in studied.explanation.idle)
+    assert all(text in Elements(page).cells for text in shown.explanation.idle)
 
 
 @pytest.mark.slow
 def test_nothing_fits_is_explained(unfit):
     """Why, what comes closest, on which ranks memory is missing, and what larger GPUs would do."""
-    page = page_html(study(unfit))
+    page = page_html(show_report(unfit))
     charts = data_of(page)["charts"]
 
     assert unfit.plans == ()
@@ -296,14 +296,14 @@ def test_long_tables_are_folded():
 # --- what is uncertain ------------------------------------------------------------------------------------------
 
 
-def test_intervals_are_drawn(report, studied, page):
+def test_intervals_are_drawn(report, shown, page):
     """Of the step, the peaks and the days, by the records; bars of what binds span the noise of two plans' ratio."""
     charts, best = data_of(page)["charts"], report.plans[0]
     peak = report_record(report).plans[0].chance_to_fit.peak_memory_interval_bytes
     fullest = max(charts["memory 1"]["columns"], key=lambda column: column["range"][1])
     days, mine = charts["days 1"]["series"][0], best.schedule.interval_steps
     low, high = next(ends for point, ends in zip(days["points"], days["spread"], strict=True) if point[0] == mine)
-    bound = studied.explanation.bindings[0]
+    bound = shown.explanation.bindings[0]
 
     assert charts["steps"]["rows"][0]["range"] == [best.interval.low_seconds, best.interval.high_seconds]
     assert data_of(page)["timelines"]["1"]["range"] == charts["steps"]["rows"][0]["range"]
@@ -312,15 +312,15 @@ def test_intervals_are_drawn(report, studied, page):
     assert high / best.schedule.days == pytest.approx(best.interval.high_seconds / best.step_seconds, rel=0.05)
     assert charts["bindings"]["rows"][0]["range"] == pytest.approx(
         [
-            studied.explanation.compared_seconds - bound.step_seconds * (1 + best.noise_fraction),
-            studied.explanation.compared_seconds - bound.step_seconds / (1 + best.noise_fraction),
+            shown.explanation.compared_seconds - bound.step_seconds * (1 + best.noise_fraction),
+            shown.explanation.compared_seconds - bound.step_seconds / (1 + best.noise_fraction),
         ]
     )
 
 
-def test_points_of_the_front_have_both_intervals(studied, page):
+def test_points_of_the_front_have_both_intervals(shown, page):
     """Of the step and of the memory, around the point; the plan's own as its record says."""
-    series, best = data_of(page)["charts"]["front"]["series"][0], studied.whole.report.fastest
+    series, best = data_of(page)["charts"]["front"]["series"][0], shown.whole.report.fastest
 
     for point, step, memory in zip(series["points"], series["spread"], series["sideways"], strict=True):
         assert step[0] < point[1] < step[1]
@@ -560,21 +560,21 @@ def test_the_chosen_interval_is_best(report):
     assert [one.interval_steps for one in curve] == sorted({one.interval_steps for one in curve})
 
 
-def test_less_memory_is_never_faster(studied):
+def test_less_memory_is_never_faster(shown):
     """The front falls; each strategy fits into what its point allows, and nothing fits below the least."""
-    points = studied.pareto_front.points
+    points = shown.pareto_front.points
     steps = [point.estimate.step_seconds for point in points]
 
     assert len(points) > 3
     assert steps == sorted(steps, reverse=True)
     assert all(point.estimate.device_bytes <= point.allowed_bytes for point in points)
-    assert points[0].estimate.device_bytes == pytest.approx(studied.pareto_front.least_bytes, abs=2**21)
+    assert points[0].estimate.device_bytes == pytest.approx(shown.pareto_front.least_bytes, abs=2**21)
 
 
-def test_the_front_passes_through_the_plan(report, studied):
+def test_the_front_passes_through_the_plan(report, shown):
     """Within what the job allows the fastest plan is its point."""
     room = report.plans[0].memory_bytes - report.problem.search.memory_headroom_bytes
-    (own,) = [point for point in studied.pareto_front.points if point.allowed_bytes == room][:1]
+    (own,) = [point for point in shown.pareto_front.points if point.allowed_bytes == room][:1]
 
     assert own.estimate.step_seconds == report.fastest.step_seconds
     assert own.is_proven
@@ -595,7 +595,7 @@ def test_a_front_without_time_is_the_plan(report):
 def large():
     """The page of Llama-3-405B on 2,048 GPUs with eight chunks per rank, in a short time."""
     job = load(JOBS / "llama3-405b-2048xh100.yaml", ["search.time_limit_seconds=4", "search.pin={pp: 16, vpp: 8}"])
-    return page_html(study(plan(job)))
+    return page_html(show_report(plan(job)))
 
 
 @pytest.mark.slow

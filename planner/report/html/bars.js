@@ -99,7 +99,7 @@ function drawChanges(figure, chart) {
     element(head, "span", "bar-label", row.label);
     element(head, "span", "bar-text", rowText(row));
     const track = element(line, "div", "bar-track");
-    const bar = element(element(track, "div", "bar change"), "div", `piece part-${row.value < 0 ? "shorter" : "longer"}`);
+    const bar = element(element(track, "div", "bar change"), "div", `piece part-${row.value < 0 === Boolean(chart.gains) ? "longer" : "shorter"}`);
     bar.style.left = `${Math.min(place(0), place(row.value))}%`;
     bar.style.width = `${Math.abs(place(row.value) - place(0))}%`;
     element(track, "div", "zero").style.left = `${place(0)}%`;

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from costmodel.facts.device import Cluster, EquippedDevice
     from costmodel.facts.model import Model
     from planner.jobs.problem import Problem
-    from planner.report.html.study import Shown
+    from planner.report.html.shown import Shown
     from planner.report.records.setting import SettingRecord
 
 HEADER = ("entry", "value", "source")

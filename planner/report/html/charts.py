@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate
     from costmodel.tables import Facts
     from planner.jobs.problem import Problem
-    from planner.report.html.study import Shown
+    from planner.report.html.shown import Shown
     from planner.report.records.explained import BindingRecord, DifferenceRecord
     from planner.report.records.plan import MemoryRecord, PlanRecord, RankRecord
     from planner.report.records.reports import ReportRecord

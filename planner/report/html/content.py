@@ -50,33 +50,33 @@ from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
     from costmodel.tables import Facts
-    from planner.report.html.study import Shown, Study
+    from planner.report.html.shown import Shown, ShownReport
     from planner.report.records.explained import ComparisonRecord
     from planner.report.records.reports import ReportRecord
     from planner.verbs.pareto import ParetoFront
 
 
-def body(study: Study) -> Iterator[str]:
+def body(shown: ShownReport) -> Iterator[str]:
     """Build header, navigation and chapters."""
-    return body_html(_header(study), _chapters(study), switch_html("Strategy", [one.number for one in study.plans]))
+    return body_html(_header(shown), _chapters(shown), switch_html("Strategy", [one.number for one in shown.plans]))
 
 
-def _chapters(study: Study) -> Iterator[Chapter]:
-    """Build every chapter that the study may have."""
-    whole, every, searched = study.whole, study.plans, study.whole.kind == "plan"
+def _chapters(shown: ShownReport) -> Iterator[Chapter]:
+    """Build every chapter that the report may have."""
+    whole, every, searched = shown.whole, shown.plans, shown.whole.kind == "plan"
     forbidden = map(section_html, forbidden_sections(whole))
     yield Chapter("forbidden", "Forbidden", "Rules that forbid the strategy", forbidden)
     yield Chapter("nothing", "Infeasible", "Why nothing fits", _nothing(whole))
     if every:
         title = "The strategies" if len(every) > 1 else "The strategy"
-        yield Chapter("plans", "Strategies" if len(every) > 1 else "Strategy", title, _plans(study))
+        yield Chapter("plans", "Strategies" if len(every) > 1 else "Strategy", title, _plans(shown))
         further = BESIDE_TODAY if searched else BESIDE_BEST
         yield launch_chapter(each(every, lambda one: launch_blocks(one, searched=searched, further=further)))
         yield from plan_chapters(every)
-    if study.explanation:
-        yield Chapter("binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(study))
-    if study.pareto_front and study.pareto_front.points:
-        points = _pareto_front(study.pareto_front, whole.report.chosen.facts)
+    if shown.explanation:
+        yield Chapter("binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(shown))
+    if shown.pareto_front and shown.pareto_front.points:
+        points = _pareto_front(shown.pareto_front, whole.report.chosen.facts)
         yield Chapter("front", "Pareto front", "Step time against memory", points)
     if every:
         yield training_chapter(every)
@@ -87,16 +87,16 @@ def _chapters(study: Study) -> Iterator[Chapter]:
 
 
 # --- the top -----------------------------------------------------------------------------------------------
-def _header(study: Study) -> str:
-    setting = heading_section(study.whole)
+def _header(shown: ShownReport) -> str:
+    setting = heading_section(shown.whole)
     facts = {row[0]: row[1] for row in setting.rows}
     answer, job = facts.pop("answer"), facts.pop("job")
     return header_html(
         subject=job,
         title=setting.title,
         answer=answer,
-        verdict=_verdict(study.whole),
-        tiles=tuple(tiles(study.plans[0])) if study.plans else (),
+        verdict=_verdict(shown.whole),
+        tiles=tuple(tiles(shown.plans[0])) if shown.plans else (),
         facts=facts,
     )
 
@@ -117,8 +117,8 @@ def _nothing(whole: ReportRecord) -> Iterator[str]:
         )
 
 
-def _plans(study: Study) -> Iterator[str]:
-    whole, plans = study.whole, study.whole.plans
+def _plans(shown: ShownReport) -> Iterator[str]:
+    whole, plans = shown.whole, shown.whole.plans
     decisions, results = decisions_section(whole), results_section(whole)
     if len(plans) <= MOST_TURNED:
         yield pair(
@@ -132,7 +132,7 @@ def _plans(study: Study) -> Iterator[str]:
     yield from map(section_html, settings_sections(plans))
     yield from map(section_html, nearby_sections(whole))
     yield from map(section_html, loss_sections(plans))
-    for one in study.plans:
+    for one in shown.plans:
         made = "".join(map(section_html, stages_sections(one.record.strategy, one.of)))
         yield choice_html(one.number, made) if made else ""
 
@@ -142,10 +142,10 @@ MOST_TURNED = 4
 """Strategies that stand side by side, a decision in each row; more have a row each."""
 
 
-def _bindings(study: Study) -> Iterator[str]:
-    assert study.explanation is not None
-    explanation = study.explanation
-    blocks = list(map(section_html, binding_sections(explanation, study.bindings)))
+def _bindings(shown: ShownReport) -> Iterator[str]:
+    assert shown.explanation is not None
+    explanation = shown.explanation
+    blocks = list(map(section_html, binding_sections(explanation, shown.bindings)))
     if explanation.bindings:
         yield side_by_side(plot("bindings", _BINDINGS), blocks.pop(0))
     yield from blocks

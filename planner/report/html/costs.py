@@ -18,7 +18,7 @@ from planner.report.wording import energy, money
 from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
-    from planner.report.html.study import Shown
+    from planner.report.html.shown import Shown
     from planner.results import Plan
 
 

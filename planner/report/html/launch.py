@@ -18,7 +18,7 @@ from planner.report.section import Section, number_rows
 
 if TYPE_CHECKING:
     from planner.frameworks.target import Export
-    from planner.report.html.study import Shown
+    from planner.report.html.shown import Shown
     from planner.results import Plan
 
 LAUNCHER = "slurm"

@@ -18,7 +18,7 @@ from planner.report.html.charts import (
 )
 from planner.report.html.costs import cost_charts
 from planner.report.html.frame import asset, page_text
-from planner.report.html.study import Shown, Study, comparison_plans, study
+from planner.report.html.shown import Shown, ShownReport, comparison_plans, show_report
 from planner.report.html.timeline import timeline_of
 from planner.report.records.explained import ComparisonRecord
 from planner.report.records.record import finite
@@ -32,16 +32,16 @@ MOST_TIMELINES = 4
 
 def html_text(report: PlanReport | EstimateReport | Comparison) -> str:
     """Build the page of any report that has one."""
-    return comparison_page(report) if isinstance(report, Comparison) else page_html(study(report))
+    return comparison_page(report) if isinstance(report, Comparison) else page_html(show_report(report))
 
 
-def page_html(study: Study) -> str:
+def page_html(shown: ShownReport) -> str:
     """Build the page of a plan or an estimate."""
     return page_text(
-        title=title_of(study.whole),
-        subject=study.whole.job.name,
-        body=content.body(study),
-        data=page_data(study),
+        title=title_of(shown.whole),
+        subject=shown.whole.job.name,
+        body=content.body(shown),
+        data=page_data(shown),
         scripts=[asset("timeline.js")],
     )
 
@@ -60,19 +60,19 @@ def comparison_page(comparison: Comparison) -> str:
     )
 
 
-def page_data(study: Study) -> dict[str, Any]:
+def page_data(shown: ShownReport) -> dict[str, Any]:
     """Return the data of the plots of a page, and the report as JSON."""
-    whole, chosen = study.whole, study.whole.report.chosen
-    charts = plan_charts(study.plans)
+    whole, chosen = shown.whole, shown.whole.report.chosen
+    charts = plan_charts(shown.plans)
     if whole.conflict and whole.conflict.closest:
         room = chosen.search.memory_headroom_bytes
         charts["memory closest"] = memory_chart(chosen.facts.cluster, whole.conflict.closest, headroom_bytes=room)
-    if study.explanation and study.bindings:
+    if shown.explanation and shown.bindings:
         noise = whole.plans[0].plan.noise_fraction
-        charts["bindings"] = bindings_chart(study.explanation, study.bindings, noise)
-    if study.pareto_front and study.pareto_front.points:
-        charts["front"] = pareto_chart(whole, study.pareto_front, chosen)
-    data: dict[str, Any] = finite({"report": whole, "charts": charts, "timelines": timelines_of(study.plans)})
+        charts["bindings"] = bindings_chart(shown.explanation, shown.bindings, noise)
+    if shown.pareto_front and shown.pareto_front.points:
+        charts["front"] = pareto_chart(whole, shown.pareto_front, chosen)
+    data: dict[str, Any] = finite({"report": whole, "charts": charts, "timelines": timelines_of(shown.plans)})
     return data
 
 

@@ -461,6 +461,8 @@ class SpeedRecord(Record):
         Hidden tp and cp communication that may show, since FSDP or EP overlap want other CUDA connections.
     unproven
         Features, and pairs of them, that too few measured runs have.
+    site_links_seconds
+        Time of the step in which devices wait for the links between sites; 0 with one site.
     tokens_per_second_per_gpu
         Tokens that one device trains per second.
     model_tflops_per_gpu
@@ -487,6 +489,7 @@ class SpeedRecord(Record):
     gaps: list[Gap]
     contested_seconds: Figure
     unproven: list[Unproven]
+    site_links_seconds: Figure
     tokens_per_second_per_gpu: Figure
     model_tflops_per_gpu: Figure
     hardware_tflops_per_gpu: Figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass
@@ -119,6 +120,10 @@ class Record:
         """Return the record as JSON holds it."""
         whole: Plain = finite(self)
         return whole
+
+    def json_text(self) -> str:
+        """Return the record as strict JSON."""
+        return json.dumps(self.plain(), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def names_of(record: Any) -> list[str]:

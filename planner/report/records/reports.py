@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, cast
 
 from planner.report.records.outcome import (
@@ -212,4 +211,4 @@ def document(report: AnyReport) -> Plain:
 
 def json_text(report: AnyReport) -> str:
     """Return the document as strict JSON."""
-    return json.dumps(document(report), indent=2, ensure_ascii=False, allow_nan=False)
+    return record_of(report).json_text()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from costmodel import catalog
 from costmodel.catalog.releases import stands_in
-from costmodel.facts.device import Cluster, Device
+from costmodel.facts.device import Cluster, Device, Sites
 from planner.frameworks import targets_of
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
@@ -156,6 +156,8 @@ class ClusterRecord(Record):
         Network of a scale-up domain: nvlink, infinity_fabric, pcie, ...
     scale_up_size
         Devices of one scale-up domain.
+    sites
+        Data centres over which the devices are spread; null: all are in one.
     memory_bytes
         Memory of one device.
     host_memory_bytes_per_device
@@ -183,6 +185,7 @@ class ClusterRecord(Record):
     devices_per_node: int
     scale_up_network: str
     scale_up_size: int
+    sites: Sites | None
     memory_bytes: Figure
     host_memory_bytes_per_device: Figure
     device_note: str | None

@@ -81,7 +81,7 @@ def comparison_plans(whole: ComparisonRecord) -> tuple[Shown, ...]:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Study:
+class ShownReport:
     """
     A report with the results of further searches.
 
@@ -111,15 +111,15 @@ class Study:
         return tuple(BindingRecord.build(one, self.whole.report.chosen) for one in found)
 
 
-def study(report: PlanReport | EstimateReport) -> Study:
+def show_report(report: PlanReport | EstimateReport) -> ShownReport:
     """Search again around the best plan, in the rest of the job's time limit; return an estimate as it is."""
     whole = report_record(report)
     if isinstance(report, EstimateReport):
-        return Study(whole=whole)
+        return ShownReport(whole=whole)
     effort = report.outcome.effort
     spent = effort.build_seconds + effort.solve_seconds
     clock = Clock(seconds=(1 - RESERVE) * report.problem.search.time_limit_seconds - spent)
     explanation = explain_plan(report, Clock(seconds=SHARE * clock.seconds_left)) if report.plans else None
     matters = bool(report.plans) or report.closest is not None
     found = pareto_front(report, clock) if matters else None
-    return Study(whole=whole, explanation=explanation, pareto_front=found)
+    return ShownReport(whole=whole, explanation=explanation, pareto_front=found)

@@ -1,0 +1,227 @@
+"""The sections of a study for people, and its rows of CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import StringIO
+from typing import Any, TypeAlias
+
+from planner.report.records.record import finite, names_of
+from planner.report.records.study import (
+    FeatureGainRecord,
+    FeatureRecord,
+    PointRecord,
+    SeriesRecord,
+    StudiedPlanRecord,
+    StudyRecord,
+)
+from planner.report.section import Section
+from planner.report.wording import DAY_SECONDS, NOTHING, count, gib, mean_count, seconds, share, span
+from planner.uncertainty.intervals import COVERAGE
+
+
+# --- for people --------------------------------------------------------------------------------------------
+def study_sections(whole: StudyRecord) -> Iterator[Section]:
+    """Build the sections of a study, in reading order."""
+    yield Section(title=title_of_study(whole), rows=tuple(heading_rows(whole)), notes=tuple(whole.notes))
+    for series in whole.series:
+        yield series_section(whole, series)
+    yield from features_sections(whole)
+
+
+def title_of_study(whole: StudyRecord) -> str:
+    """Return the title of a study: its name, the model, and the devices."""
+    return f"Study of {whole.study}: {whole.model} on {whole.num_devices:,} x {whole.device}"
+
+
+def heading_rows(whole: StudyRecord) -> Iterator[tuple[str, str]]:
+    """Build the rows on the job's own plan and on the proof of the points."""
+    yield "job", whole.job
+    if whole.base is None:
+        yield "plan", "no strategy fits" if whole.status == "infeasible" else "none within the time limit"
+    else:
+        yield "plan", whole.base.line
+        low, high = whole.base.step_time_interval_seconds
+        yield "step", f"{seconds(whole.base.step_time_seconds)} s ({COVERAGE:.0%}: {seconds(low)} to {seconds(high)} s)"
+    yield "proof", proof_of_study(whole)
+
+
+def proof_of_study(whole: StudyRecord) -> str:
+    """Return the sentence on the proof of all points."""
+    found = [point.status for series in whole.series for point in series.points]
+    found += [feature.status for feature in whole.features]
+    late = sum(status not in PROVEN for status in (whole.status, *found))
+    if late:
+        return f"{count(late, 'search', 'searches')} of {1 + len(found)} ended at the time limit before a proof"
+    return "every plan is proven the fastest in the cost model, and every missing one impossible"
+
+
+PROVEN = ("optimal", "infeasible")
+"""States of a search that are proofs."""
+
+Column: TypeAlias = Callable[[PointRecord, StudiedPlanRecord], str]
+
+
+def _range(plan: StudiedPlanRecord) -> str:
+    return " to ".join(map(seconds, plan.step_time_interval_seconds))
+
+
+OF_SPEED: Mapping[str, Column] = {
+    "step, s": lambda point, plan: seconds(plan.step_time_seconds),
+    f"{COVERAGE:.0%}": lambda point, plan: _range(plan),
+    "tokens/s/GPU": lambda point, plan: f"{plan.tokens_per_second_per_gpu:,.1f}",
+    "linearity": lambda point, plan: NOTHING if point.linearity_fraction is None else f"{point.linearity_fraction:.1%}",
+    "idle for links": lambda point, plan: share(plan.site_links_seconds, plan.step_time_seconds),
+    "MFU": lambda point, plan: f"{plan.mfu:.1%}",
+    "peak GiB": lambda point, plan: gib(plan.peak_memory_bytes),
+    "days": lambda point, plan: f"{plan.days:,.2f}",
+    "plan": lambda point, plan: plan.line,
+}
+"""Columns of a study of plans."""
+
+ONLY_OF = {"linearity": "scale", "idle for links": "sites"}
+"""Columns of one study alone."""
+
+OF_RELIABILITY: Mapping[str, Column] = {
+    "checkpoint every": lambda point, plan: count(plan.checkpoint_interval_steps, "step"),
+    "time": lambda point, plan: span(plan.checkpoint_interval_seconds),
+    "failures": lambda point, plan: mean_count(plan.num_failures),
+    "ETTR": lambda point, plan: f"{plan.ettr:.3%}",
+    "days lost": lambda point, plan: f"{plan.interruption_seconds / DAY_SECONDS:,.3f}",
+    "days": lambda point, plan: f"{plan.days:,.2f}",
+}
+"""Columns of a study of reliability."""
+
+
+def series_section(whole: StudyRecord, series: SeriesRecord) -> Section:
+    """Build the table of the points of an entry."""
+    columns = OF_RELIABILITY if whole.study == "reliability" else OF_SPEED
+    kept = {name: one for name, one in columns.items() if ONLY_OF.get(name, whole.study) == whole.study}
+    rows = [
+        (
+            point.text,
+            *(column(point, point.plan) if point.plan else NOTHING for column in kept.values()),
+            _mark(series, point),
+        )
+        for point in series.points
+    ]
+    return Section(title=series.label, header=(series.name, *kept, "remark"), rows=tuple(rows))
+
+
+def _mark(series: SeriesRecord, point: PointRecord) -> str:
+    """Return the remark on a point: the job's own value, or no plan."""
+    if point.plan is None:
+        return point.reason or "nothing fits" if point.status == "infeasible" else "time ran out"
+    late = "" if point.status in PROVEN else "not proven"
+    return ", ".join(filter(None, ("the job" if point.value == series.own else "", late)))
+
+
+# --- features ----------------------------------------------------------------------------------------------
+def features_sections(whole: StudyRecord) -> Iterator[Section]:
+    """Build the tables of the features that the plan has, and of those that it leaves out."""
+    for is_in_plan, title, verb, other in (
+        (True, "Features of the plan", "gain last", "the plan without it, s"),
+        (False, "Features that the plan leaves out", "would cost", "the plan with it, s"),
+    ):
+        features = [one for one in whole.features if one.is_in_plan == is_in_plan]
+        if features:
+            best = "fastest plan without it, s" if is_in_plan else "fastest plan with it, s"
+            header = ("feature", "gain alone", verb, f"{COVERAGE:.0%}", other, "peak GiB", best, "remark")
+            yield Section(
+                title=title,
+                header=header,
+                rows=tuple(tuple(_feature_cells(one)) for one in features),
+                notes=(_FEATURE_NOTE, *_rule_notes(features)) if is_in_plan else tuple(_rule_notes(features)),
+            )
+
+
+_FEATURE_NOTE = (
+    "Alone: added to a bare plan with the same degrees. Last: the share of the step that the whole plan saves over the "
+    "same plan without the feature. The fastest plan without it is searched for anew, and proven."
+)
+
+
+def _feature_cells(feature: FeatureRecord) -> Iterator[str]:
+    yield f"{feature.name}={feature.text}"
+    yield f"{feature.alone.fraction:+.1%}" if feature.alone else NOTHING
+    yield f"{feature.last.fraction:+.1%}"
+    yield f"{feature.last.low_fraction:+.1%} to {feature.last.high_fraction:+.1%}"
+    yield seconds(feature.other_step_seconds)
+    yield gib(feature.other_peak_memory_bytes)
+    yield seconds(feature.replanned.step_time_seconds) if feature.replanned else NOTHING
+    yield feature_remark(feature)
+
+
+def feature_remark(feature: FeatureRecord) -> str:
+    """Return the remark on a feature: the gain over the fastest other plan, or why there is none."""
+    if feature.replanned_gain:
+        late = "" if feature.status in PROVEN else ", not proven"
+        return f"{feature.replanned_gain.fraction:+.1%} over it{late}"
+    if feature.status != "infeasible":
+        return "time ran out"
+    lacks = f"lacks {gib(feature.shortage_bytes)} GiB" if feature.shortage_bytes else ""
+    enough = f"fits on {count(feature.enough_devices, 'GPU')}" if feature.enough_devices else ""
+    return "; ".join(filter(None, ("nothing fits", lacks, enough)))
+
+
+def _rule_notes(features: Sequence[FeatureRecord]) -> Iterator[str]:
+    """Yield a note on each feature whose removal or addition a rule forbids."""
+    for one in features:
+        if one.other_broken_rules:
+            change = "without" if one.is_in_plan else "with"
+            yield f"The plan {change} {one.name}={one.text} is forbidden: {' '.join(one.other_broken_rules)}"
+
+
+# --- for programs ------------------------------------------------------------------------------------------
+OF_PLAN = tuple(name for name in names_of(StudiedPlanRecord) if name != "step_time_interval_seconds")
+
+OF_POINT = ("study", "job", "series", "value", "text", "status", "reason", "linearity_fraction", *OF_PLAN)
+
+GAINS = ("alone", "last", "replanned_gain")
+
+OF_FEATURE = (
+    "study",
+    "job",
+    *(name for name in names_of(FeatureRecord) if name not in (*GAINS, "replanned")),
+    *(f"{name}_{entry}" for name in GAINS for entry in names_of(FeatureGainRecord)),
+    *(f"replanned_{name}" for name in OF_PLAN),
+)
+
+
+def study_csv(whole: StudyRecord) -> str:
+    """Format a header and a row per point, or per feature."""
+    stream = StringIO()
+    writer = csv.DictWriter(stream, OF_FEATURE if whole.study == "features" else OF_POINT, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_point_rows(whole))
+    writer.writerows(_feature_rows(whole))
+    return stream.getvalue()
+
+
+def _point_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
+    for series in whole.series:
+        for point in series.points:
+            own = {name: value for name, value in point if name != "plan"}
+            yield _plain(
+                {"study": whole.study, "job": whole.job, "series": series.name, **own, **_plan_cells(point.plan)}
+            )
+
+
+def _feature_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
+    for feature in whole.features:
+        row = {name: value for name, value in feature if name in OF_FEATURE}
+        for name in GAINS:
+            gain: FeatureGainRecord | None = getattr(feature, name)
+            row |= {f"{name}_{entry}": value for entry, value in gain or ()}
+        row["other_broken_rules"] = " ".join(feature.other_broken_rules)
+        replanned = {f"replanned_{name}": value for name, value in _plan_cells(feature.replanned).items()}
+        yield _plain({"study": whole.study, "job": whole.job, **row, **replanned})
+
+
+def _plan_cells(plan: StudiedPlanRecord | None) -> dict[str, Any]:
+    return {name: value for name, value in plan or () if name in OF_PLAN}
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value).lower() if isinstance(value, bool) else finite(value) for name, value in row.items()}

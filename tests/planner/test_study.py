@@ -1,0 +1,321 @@
+"""Studies: one job changed in one thing, each point a proven plan."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from benchmarks.paper.tuning import setting_problem
+from costmodel.errors import SpecError
+from planner import cli, load, plan, render_study, study
+from planner.report.html.study_page import study_charts
+from planner.report.records.study import StudyRecord
+from planner.verbs.study_features import study_features
+from planner.verbs.study_names import STUDIES
+from tests.schemas import row, valid
+
+RELIABILITY = {"failures_per_node_day": 0.01, "mttr_seconds": 60, "checkpoint_seconds": 2}
+"""MoFa 5.4.1."""
+
+
+TWO_LEVELS = {
+    "device": "h100-80gb-sxm",
+    "num_devices": 16,
+    "networks": [
+        {"name": "nvlink", "num_peers": 8, "bandwidth": "450GB/s", "latency": "3us"},
+        {"name": "rail", "num_peers": 1024, "bandwidth": "50GB/s", "latency": "10us"},
+    ],
+}
+
+ONE_NODE = {"cluster": {"device": "h100-80gb-sxm", "num_devices": 8}}
+
+
+def a_job(**entries):
+    """A dense model of two nodes."""
+    return load(
+        {
+            "model": "llama3-8b",
+            "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+            "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e12},
+            **entries,
+        }
+    )
+
+
+def of(report, name):
+    """The points of an entry by their values."""
+    (series,) = (one for one in report.series if one.name == name)
+    return {point.value: point.plan for point in series.points}
+
+
+# --- reliability -------------------------------------------------------------------------------------------
+
+
+def a_mofa_job():
+    """MoFa's section 5.4: 32 nodes, a million steps."""
+    tokens = 64 * 8192 * 10**6
+    return load(
+        {
+            "model": "mofa-llama3-405b",
+            "cluster": {"device": "mofa-b", "num_devices": 256},
+            "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": tokens, "precision": "mofa"},
+            "reliability": RELIABILITY,
+            "search": {"pin": {"cp": 1}, "framework_rules": False, "evidence": "any"},
+        }
+    )
+
+
+def test_reliability_is_the_papers_equations_to_the_last_digit():
+    """(36)-(40) for given intervals, (44) for the best one: K* = 37 and 99.59 % are printed in 5.4.1."""
+    report = study(a_mofa_job(), "reliability", {"interval": [10, 37, 500], "mttr": [18, 60]}, step_seconds=28)
+
+    q, steps, step = 32 * 0.01 / 86400, 10**6, 28
+    for interval, found in of(report, "interval").items():
+        progress = 1 - q * (60 + interval * step / 2)  # of (40)
+        total = (steps * step + steps / interval * 2 + 0.0) / progress  # (38) in (39)
+        lost = 0.0 + q * total * (60 + interval * step / 2) + steps / interval * 2  # (39)
+        assert found.schedule.total_seconds == total
+        assert found.schedule.failures == q * total  # (38)
+        assert found.schedule.interruption_seconds == lost
+        assert found.schedule.ettr == steps * step / (steps * step + lost)  # (36), (37)
+    best = (math.sqrt(2 * 2 + 2 * 2 * (1 - q * 60) * step / (q * step)) - 2) / step  # (44)
+    assert of(report, "mttr")[60].schedule.continuous_interval_steps == best
+    assert of(report, "mttr")[60].schedule.interval_steps == 37
+    assert math.floor(of(report, "mttr")[60].schedule.ettr * 1e4) / 100 == 99.59
+
+
+def test_reliability_plans_each_point_with_its_own_interval():
+    """Figure 5: ETTR falls as nodes, failures, repair and checkpoints grow; 60 s of checkpoint are 97.89 %."""
+    report = study(
+        a_mofa_job(),
+        "reliability",
+        {"nodes": [8, 240], "failures": [0.0025, 0.015], "checkpoint": [2, 60]},
+        step_seconds=28,
+    )
+
+    for name in ("nodes", "failures", "checkpoint"):
+        first, last = of(report, name).values()
+        assert first.schedule.ettr > last.schedule.ettr
+    # 2 T_ckpt / K* T_step with K* = sqrt(2 * 60 / q) / 28 s: 2 * 60 / 5692 s is 2.1 %
+    assert of(report, "checkpoint")[60].schedule.ettr == pytest.approx(0.9789, abs=5e-5)
+
+
+def test_asynchronous_checkpoints_are_studied():
+    """The copy alone takes longer: storage is written as before, and the job's own value is its own plan."""
+    job = a_job(reliability={"asynchronous_checkpoints": True, "failures_per_node_day": 0.1})
+    report = study(job, "reliability")
+    (series,) = (one for one in report.series if one.name == "checkpoint")
+
+    (own,) = (point.plan for point in series.points if point.value == series.own)
+    assert own.schedule == report.base.schedule
+    assert {point.plan.reliability.storage_seconds for point in series.points} == {own.reliability.storage_seconds}
+
+
+def test_a_rate_at_which_no_training_ends_is_a_point_without_a_plan():
+    """1,000 failures per node and day leave no time between two of them."""
+    report = study(a_job(), "reliability", {"failures": [0.01, 1000]})
+
+    assert of(report, "failures")[1000] is None
+    assert "failures outrun progress" in render_study(report)
+    assert report.exit_code == 0
+
+
+# --- features ----------------------------------------------------------------------------------------------
+
+
+def test_a_feature_alone_and_last_are_the_papers_gains():
+    """Table 6: 24.29 s with and 25.89 s without TP overlap at MBS1 are 6.18 %, MBS2 over MBS1 5.89 %."""
+    alone = setting_problem(64, 16, {"tp": 8, "pp": 8, "mbs": 1})
+    best = plan(alone.change_limits(simplest=False), certified=False).plans[0]
+    (overlap,) = study_features(alone, best, ("tp_overlap",))
+
+    assert overlap.is_in_plan
+    assert overlap.last.fraction == pytest.approx(1 - 24.29 / 25.89, abs=5e-4)
+    assert overlap.replanned_gain.fraction == pytest.approx(overlap.last.fraction, abs=2e-3)
+    assert overlap.alone.fraction > 0
+
+
+def test_features_of_a_plan_are_taken_away_and_others_are_added():
+    """The plan has what its line says; a plan without a feature is proven to be no faster."""
+    report = study(a_job(), "features")
+
+    inside = {one.name for one in report.features if one.is_in_plan}
+    whole = report.base.strategy
+    assert inside == {name for name in ("sharding", "dp_overlap") if getattr(whole, name)} | (
+        inside - {"sharding", "dp_overlap"}
+    )
+    assert inside
+    for one in report.features:
+        assert (getattr(whole, one.name) == getattr(one.other.plan.strategy, one.name)) is False
+        assert one.replanned_gain is None or one.replanned_gain.fraction >= -1e-9
+        text = one.other.plan.step_seconds
+        assert one.last.fraction == pytest.approx(1 - report.base.step_seconds / text, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_every_gain_of_the_papers_tables_has_its_sign_and_order():
+    """18 gains of Table 6, Table 7, and Figures 4 to 6."""
+    from benchmarks.paper.gains import gain_checks
+
+    assert [one.name for one in gain_checks() if not one.holds] == []
+
+
+# --- plans -------------------------------------------------------------------------------------------------
+
+
+def test_every_point_is_the_plan_of_the_changed_job():
+    """A batch of 128 is planned as a job of its own would be."""
+    report = study(a_job(), "batch", {"batch": [64, 128]})
+    alone = plan(load(a_job().document, ["training.global_batch_size=128"]).change_limits(simplest=False))
+
+    assert of(report, "batch")[128].step_seconds == alone.plans[0].step_seconds
+    assert of(report, "batch")[64].step_seconds == report.base.step_seconds
+    assert report.series[0].own == 64
+
+
+def test_linearity_is_throughput_per_device_over_the_first():
+    """(45): with the batch in proportion T_1 / T_2."""
+    report = study(a_job(), "scale", {"weak": [8, 16]})
+    first, last = report.series[0].points
+
+    assert last.plan.facts.workload.global_batch_size == 2 * first.plan.facts.workload.global_batch_size
+    assert last.linearity_fraction == pytest.approx(first.plan.step_seconds / last.plan.step_seconds, rel=1e-12)
+    assert first.linearity_fraction == 1
+
+
+def test_spare_nodes_stay_spare():
+    """Of 24 devices 16 train, of 48 at most 40; no size is the spare node alone."""
+    job = a_job(cluster={"device": "h100-80gb-sxm", "num_devices": 24, "spare_nodes": 1})
+    (series,) = study(job, "scale", {"strong": [24, 48]}).series
+
+    plans = [point.plan for point in series.points]
+    assert [one.cluster.num_devices + one.num_idle_devices for one in plans] == [16, 40]
+    assert series.own == 24
+    assert study(job, "scale").series[0].points[0].value == 24
+
+
+def test_more_bandwidth_is_never_slower():
+    """Each point is proven, so that steps fall as the network grows."""
+    found = of(study(a_job(), "network", {"internode": ["10GB/s", "400Gbit/s"]}), "internode")
+
+    assert list(found) == [10e9, 50e9]
+    assert found[10e9].step_seconds >= found[50e9].step_seconds
+
+
+# --- wrong input -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("featurs", {}, r"study: there is no study 'featurs'\. Did you mean 'features'\?"),
+        ("schedule", {"vp": [1, 2]}, r"values\.vp: is no entry of the study 'schedule'\. Did you mean 'vpp'\?"),
+        ("batch", {"batch": [64]}, r"values\.batch: has one value, 64; a study compares at least two\."),
+        ("batch", {"batch": [64, 64]}, r"has one value, 64"),
+        ("batch", {"batch": [0, 64]}, r"training\.global_batch_size: must be at least 1, got 0"),
+        ("reliability", {"interval": [0, 5]}, r"values\.interval: expected whole numbers from 1, got 0\."),
+        ("reliability", {"mttr": [-1, 5]}, r"reliability\.mttr_seconds: must be at least 0, got -1"),
+        ("network", {"internode": ["400Gbps", "1GB/s"]}, r"values\.internode: .*Write 400Gbit/s"),
+        ("nodes", {"scale_up": [8, 12]}, r"a domain of level 'nvlink' holds 12 devices"),
+        ("features", {"vpp": [1, 2]}, r"values\.vpp: the study 'features' takes no values"),
+    ],
+    ids=str,
+)
+def test_wrong_input_is_named(name, values, message):
+    """Place, value seen and what is allowed."""
+    with pytest.raises(SpecError, match=message):
+        study(a_job(), name, values)
+
+
+@pytest.mark.parametrize(
+    ("entries", "name", "values", "message"),
+    [
+        (ONE_NODE, "network", {"internode": ["1GB/s", "2GB/s"]}, "scale-up domain of 8"),
+        ({"reliability": {"failures_per_node_day": 0}}, "reliability", {"mttr": [1, 2]}, "failures_per_node_day is 0"),
+        ({}, "schedule", {"vpp": [1, 2]}, r"no pipeline \(PP1\)"),
+        ({"search": {"max_devices": 16}}, "scale", {}, "search.max_devices gives the devices"),
+        ({"cluster": {**TWO_LEVELS}}, "network", {}, "cluster.networks gives each level its bandwidth"),
+    ],
+)
+def test_a_study_that_does_not_apply_says_why(entries, name, values, message):
+    """Nothing would change from point to point."""
+    with pytest.raises(SpecError, match=f"'{name}' does not apply to this job: .*{message}"):
+        study(a_job(**entries), name, values)
+
+
+def test_a_part_that_does_not_apply_is_a_note():
+    """A plan without a pipeline has micro-batches, but no VPP."""
+    report = study(a_job(), "schedule", {"vpp": [1, 2], "mbs": [1, 2]})
+
+    assert [one.name for one in report.series] == ["mbs"]
+    assert report.notes == ("vpp does not apply to this job: the plan has no pipeline (PP1).",)
+
+
+def test_a_measured_step_is_for_reliability_alone():
+    """Other studies predict steps."""
+    with pytest.raises(SpecError, match="step: the study 'batch' predicts steps"):
+        study(a_job(), "batch", step_seconds=20)
+    with pytest.raises(SpecError, match="step: must be positive, got 0"):
+        study(a_job(), "reliability", step_seconds=0)
+
+
+def test_a_job_without_a_plan_has_nothing_to_study():
+    """405 billion parameters do not fit on 16 GPUs."""
+    report = study(a_job(model="llama3-405b"), "reliability")
+
+    assert (report.base, report.exit_code) == (None, 1)
+    assert "planner explain" in render_study(report)
+
+
+# --- output ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("features", {}), ("batch", {"batch": [32, 64]}), ("schedule", {"pp": [1, 64]})]
+)
+def test_json_and_csv_satisfy_their_schemas(name, values):
+    """A row of CSV for each point or feature, an entry of JSON for each, a chart and a table on the page."""
+    report = study(a_job(), name, values)
+    document = valid("study", json.loads(render_study(report, "json")))
+    cells = list(csv.DictReader(io.StringIO(render_study(report, "csv"))))
+
+    points = [point for series in document["series"] for point in series["points"]]
+    assert len(cells) == len(points) + len(document["features"]) > 0
+    assert all(valid("study-row", row(one)) for one in cells)
+    page = render_study(report, "html")
+    assert page.count("data-chart=") == len(document["series"]) + bool(document["features"])
+    assert "<table" in page
+    assert render_study(report, "markdown").startswith("# Study of ")
+
+
+def test_plots_hold_their_points_and_intervals():
+    """The band of ETTR on other numbers of nodes is that of these nodes; gains are drawn as gains."""
+    whole = StudyRecord.build(study(a_job(), "reliability", {"nodes": [2, 512], "mttr": [60, 600]}))
+    charts = study_charts(whole)
+
+    for chart in charts.values():
+        (series,) = chart["series"]
+        for (_, value, _), (low, high) in zip(series["points"], series["spread"], strict=True):
+            assert low <= value <= high
+    assert charts["mttr"]["x"]["label"] == "MTTR, seconds"
+
+
+def test_the_command_prints_a_study(capsys):
+    """Words pin decisions; values are lists and ranges."""
+    words = "study schedule llama3-8b 16xh100 --batch 64 --sequence 4k --tokens 1T TP1 --values mbs=1,2 --format csv"
+    assert cli.main(words.split()) == 0
+
+    cells = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(one["series"], one["text"]) for one in cells] == [("mbs", "1"), ("mbs", "2")]
+
+
+def test_an_unknown_study_is_no_command(capsys):
+    """The nearest name is suggested."""
+    assert cli.main(["study", "reliabilty", "job.yaml"]) == 2
+
+    assert "Did you mean 'reliability'?" in capsys.readouterr().err
+    assert set(STUDIES) >= {"features", "reliability"}

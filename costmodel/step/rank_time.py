@@ -514,8 +514,8 @@ def once_seconds(facts: Facts, decisions: Decisions) -> Array:
 
     References
     ----------
-    MLPerf Training v3.1 and v5.0: with whole-iteration graphs steps do not change from 256 to 2,496 GB200; without,
-    those of 8,192 H100 take 0.1 to 0.3 s longer than those of 512 by the same passes.
+    MLPerf Training v3.1 and v5.0: with whole-iteration graphs, 256 and 2,496 GB200 take as long for the same passes.
+    Without them 8,192 H100 take 0.1 to 0.3 s longer than 512.
     """
     constants, num_devices = facts.cluster.device.constants, facts.cluster.num_devices
     launches = np.asarray(decisions["cuda_graphs"]) != int(CudaGraphs.FULL_ITERATION)

@@ -31,9 +31,8 @@ UNTUNED_FACTOR = 2.25
 """
 Step of an untuned run over that of a tuned one.
 
-Four jobs of Qwen3 took 1.99 to 2.92 times as long in one of NVIDIA's releases as in another, in the median 2.25: 30B
-on 16 H100 in BF16 and FP8, and on 8 B200; 235B on 256 B300 (``benchmarks/measured_runs``). Ordinary users publish few
-runs.
+Four jobs of Qwen3 took 1.99 to 2.92 times as long in one of NVIDIA's releases as in another, in the median 2.25. They
+are 30B on 16 H100 in BF16 and FP8, and on 8 B200; 235B on 256 B300. Ordinary users publish few runs.
 """
 
 ORDER = (

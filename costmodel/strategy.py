@@ -171,7 +171,7 @@ def deduplicates_dispatch(*, token_dispatcher: Any) -> Any:
 
 def asks_host(*, token_dispatcher: Any) -> Any:
     """
-    Return True where the host waits for the numbers of tokens that arrive before it launches what follows.
+    Return True where the host waits for the numbers of tokens that arrive before it launches the next kernels.
 
     References
     ----------

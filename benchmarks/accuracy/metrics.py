@@ -304,7 +304,7 @@ def read_table(runs: Path = RUNS, models: Path | None = None) -> tuple[list[Run 
 
 
 NEWER = RUNS.with_name("newer.csv")
-"""Runs that were collected later: fitted to and left out like the others, but no count of evidence has them."""
+"""Runs that were collected later: fitted to, left out and counted like the others."""
 
 
 def read_fitted(runs: Path = RUNS, models: Path | None = None) -> tuple[list[Run | RejectedRow], References]:

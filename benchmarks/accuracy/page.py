@@ -91,7 +91,7 @@ def newer_lines(rows: Sequence[Prediction]) -> Iterator[str]:
     yield "\n## MLPerf, and other rows collected later\n"
     yield (
         "Rows of `measured_runs/newer.csv`: those of MLPerf predicted by fits without their whole round, the others by "
-        "fits without their group. No count of evidence has them.\n"
+        "fits without their group.\n"
     )
     # MLPerf first: everybody knows its jobs, and they go to the most devices.
     timed = sorted(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.accuracy.metrics import NEWER, read_table
+from benchmarks.accuracy.metrics import read_fitted
 from benchmarks.output import format_csv
 from planner.measure.runs.predictions import Case, cases
 from planner.uncertainty.evidence.counts import COLUMNS, TABLE, Counts, traits_of
@@ -18,18 +18,13 @@ FOLDER = Path(__file__).parents[2] / "planner" / "uncertainty" / "evidence"
 
 
 def measured_cases() -> list[Case]:
-    """The rows of the project's table that ran, as the cost model takes them."""
-    return [one for one in cases(*read_table()) if isinstance(one, Case) and one.run.kind != "oom"]
+    """The rows that ran of those that a fit has, as the cost model takes them."""
+    return [one for one in cases(*read_fitted()) if isinstance(one, Case) and one.run.kind != "oom"]
 
 
 def proving_cases() -> list[Case]:
-    """
-    The rows that tell what a stack line can do: those of the table, and newer ones that no constant was fitted to.
-
-    Not those of MLPerf, whose submissions run software of their own.
-    """
-    newer = [one for one in cases(*read_table(NEWER)) if isinstance(one, Case) and one.run.kind != "oom"]
-    return [*measured_cases(), *(one for one in newer if not one.run.source.startswith("MLPerf"))]
+    """The rows that tell what a stack line can do: not those of MLPerf, whose submissions run software of their own."""
+    return [one for one in measured_cases() if not one.run.source.startswith("MLPerf")]
 
 
 def count_runs() -> Counts:

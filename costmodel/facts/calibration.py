@@ -201,9 +201,9 @@ class Constants:
         Bytes of device memory traffic per parameter of a device in the passes that no sharding shortens (zeroing
         gradients, copies).
     model_scales
-        Time of computation and communication over what the other constants give, by size of the model
-        (:attr:`costmodel.facts.model.Model.size`), under Megatron-LM and Megatron-Bridge: what measured runs of such
-        models have in common and no formula explains, shrunk towards 1 by their number.
+        Factors on the time of computation and communication under Megatron-LM and Megatron-Bridge, by size of the model
+        (:attr:`costmodel.facts.model.Model.size`). Measured runs of such models have them in common, and no formula
+        explains them; they are shrunk towards 1 by the number of runs.
     measured
         Measured numbers of whole layers, collectives and steps.
     """

@@ -290,8 +290,8 @@ def late_fraction(seconds: LayerSeconds, *, token_dispatcher: NDArray[Any]) -> A
 
     References
     ----------
-    Seven runs on H100 without CUDA graphs (Qwen3-235B-A22B with all-to-all and with DeepEP, DeepSeek-V3 with DeepEP),
-    where hosts launch for 0.27 to 0.42 of the computation: 0.30 to 0.43 of what would be hidden is not.
+    Seven runs on H100 without CUDA graphs: Qwen3-235B-A22B with all-to-all and with DeepEP, DeepSeek-V3 with DeepEP.
+    Hosts launch for 0.27 to 0.42 of the computation, and 0.30 to 0.43 of the other all-to-alls is not hidden.
     """
     working = seconds.forward + seconds.backward
     launching = seconds.host_forward + seconds.host_backward

@@ -514,12 +514,13 @@ def once_seconds(facts: Facts, decisions: Decisions) -> Array:
 
     References
     ----------
-    MLPerf Training v3.1 and v5.0: with whole-iteration graphs steps do not change from 256 to 2,496 GB200; without,
-    those of 8,192 H100 take 0.1 to 0.3 s longer than those of 512 by the same passes.
+    MLPerf Training v3.1 and v5.0: with whole-iteration graphs, 256 and 2,496 GB200 take as long for the same passes.
+    Without them 8,192 H100 take 0.1 to 0.3 s longer than 512.
     """
-    constants, num_devices = facts.cluster.device.constants, facts.cluster.num_devices
+    num_devices = np.prod(np.broadcast_arrays(*(decisions[name] for name in ("tp", "cp", "pp", "dp"))), axis=0)
     launches = np.asarray(decisions["cuda_graphs"]) != int(CudaGraphs.FULL_ITERATION)
-    return np.asarray(constants.step_seconds * slowest_of(num_devices, spread=1.0) * launches)
+    seconds = facts.cluster.device.constants.step_seconds
+    return np.asarray(seconds * slowest_of(num_devices, spread=1.0) * launches)
 
 
 def ep_fill_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:

@@ -72,10 +72,9 @@ def test_a_stage_waits_for_the_slowest_of_its_devices():
 def test_all_ranks_wait_for_the_last_host(num_devices: int, tails: float):
     """The longest of n exponential tails of 10 ms; a graph of the whole iteration needs no host."""
     given = with_profile(the_facts(DENSE), step_seconds=0.01)
-    given = replace(given, cluster=replace(given.cluster, num_devices=num_devices))
 
     def seconds(graphs: CudaGraphs | int) -> float:
-        return float(once_seconds(given, a_strategy(cuda_graphs=graphs).decisions()))
+        return float(once_seconds(given, a_strategy(dp=num_devices, cuda_graphs=graphs).decisions()))
 
     assert seconds(CudaGraphs.NONE) == pytest.approx(0.01 * tails)
     assert seconds(CudaGraphs.of("attn")) == pytest.approx(0.01 * tails)

@@ -180,11 +180,17 @@ def test_values_of_constants_reach_the_references():
 
 
 def test_priors_of_factors_are_those_that_are_not_one():
-    """SimuMax's matmuls at 0.85, as its own operators say; NeMo's kernels of 2023 at 50.7 / 58.3; no others."""
+    """SimuMax's matmuls at 0.85, as its own operators say; NeMo's kernels of 2023 at 50.7 / 58.3; MLPerf's."""
     kernels = dict.fromkeys(("matmul", "attention", "elementwise"), round(50.7 / 58.3, 2))
     of_2023 = {f"{name}_efficiency@hopper": factor for name, factor in kernels.items()}
 
-    assert prior_factors() == {"megatron-lm-0.14": {"matmul_efficiency@blackwell": 0.85}, "nemo-23.09": of_2023}
+    of_mlperf = {"attention_efficiency@blackwell": 1.25, "elementwise_efficiency@blackwell": 1.3}
+
+    assert prior_factors() == {
+        "megatron-lm-0.14": {"matmul_efficiency@blackwell": 0.85},
+        "nemo-23.09": of_2023,
+        "nemo-mlperf-25.09": of_mlperf,
+    }
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_device_that_was_calibrated_on_its_own_runs_is_measured():
 
 def test_launches_that_the_measured_ones_bound_are_a_gap():
     """
-    A host ten times as slow: by turns 2.047 times as long, where layers were measured 1.162 times as long: 1.76 times.
+    A host ten times as slow: by turns 2 times as long, where layers were measured 1.162 times as long: 1.72 times.
 
     A host that hides behind the device, a graph of the whole iteration, or passes one after the other have no such gap.
     """
@@ -179,9 +179,9 @@ def test_launches_that_the_measured_ones_bound_are_a_gap():
 
     assert [gap.sentence for gap in bound] == [
         "EP overlap with so much CPU launch overhead was never measured: "
-        "costed as the largest measured, 1.76 times less"
+        "costed as the largest measured, 1.72 times less"
     ]
-    assert (bound[0].runs, bound[0].beyond) == (0, pytest.approx(2.047 / 1.162))
+    assert (bound[0].runs, bound[0].beyond) == (0, pytest.approx(2 / 1.162))
     assert found(slow, ep_overlap=False) == found({}, mbs=4) == []
 
 
@@ -213,10 +213,9 @@ def test_a_report_says_what_is_extrapolated():
     sentences = [gap["sentence"] for gap in whole["gaps"]]
     assert "no measured run offloads the optimizer" in sentences
     assert any(
-        re.match(r"the largest measured number of devices of dense models on h200 is 32 ", one) for one in sentences
+        re.match(r"the largest measured number of devices of dense models on h200 is 1,024 ", one) for one in sentences
     )
     assert any(one.startswith("the largest measured cp of dense models is 8 ") for one in sentences)
-    assert "h200 was measured once" in sentences
     for text in texts:
         assert f"Extrapolated: {'; '.join(sentences[:MOST_TOLD])}" in text.replace("&#x27;", "'")
     assert sentences == [gap.sentence for gap in list_gaps(report.problem.facts, report.plans[0].strategy)]

@@ -120,7 +120,7 @@ def worst_column(figures: LeftOut, family: str) -> tuple[str, float, int] | None
 
 Choice = Callable[[Prediction], bool]
 
-MOST_CONSTANTS = 90
+MOST_CONSTANTS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,9 +29,10 @@ NEARLY = 1.1
 UNTUNED_FACTOR = 2.25
 
 """
-Step of an untuned run over that of a tuned one: four jobs of Qwen3 (30B on 16 H100 in BF16 and FP8, on 8 B200; 235B on
-256 B300) took 1.99 to 2.92 times as long in one of NVIDIA's releases as in another, in the median 2.25 (the tables of
-``benchmarks/measured_runs``; ordinary users publish next to no runs).
+Step of an untuned run over that of a tuned one.
+
+Four jobs of Qwen3 took 1.99 to 2.92 times as long in one of NVIDIA's releases as in another, in the median 2.25. They
+are 30B on 16 H100 in BF16 and FP8, and on 8 B200; 235B on 256 B300. Ordinary users publish few runs.
 """
 
 ORDER = (
@@ -281,7 +282,7 @@ def _launches(run: Traits, _: Counts) -> Iterator[Gap]:
 
 
 def _tuning(run: Traits, _: Counts) -> Iterator[Gap]:
-    """Yield the lack of everything that makes models with experts fast, which few published runs have."""
+    """Yield the lack of all features with which published runs of models with experts are fast."""
     if run.is_untuned and not run.is_own_device:
         sentence = (
             "all-to-all with micro-batches of one sequence and no CUDA graphs: such runs take up to "

@@ -178,8 +178,11 @@ def test_values_of_constants_reach_the_references():
 
 
 def test_priors_of_factors_are_those_that_are_not_one():
-    """SimuMax's matmuls at 0.85, as its own operators say; nothing of the others."""
-    assert prior_factors() == {"megatron-lm-0.14": {"matmul_efficiency@blackwell": 0.85}}
+    """SimuMax's matmuls at 0.85, as its own operators say; attention of runs with 1M tokens; nothing of the others."""
+    assert prior_factors() == {
+        "megatron-lm-0.14": {"matmul_efficiency@blackwell": 0.85},
+        "accelerate-1.15": {"attention_efficiency@hopper": 1.36},
+    }
 
 
 @pytest.mark.parametrize(

@@ -512,15 +512,15 @@ def model_line(model: Model) -> str:
     return f"build the model in the training script: {', '.join(texts)}{scaled}"
 
 
-def model_notes(plan: Plan, target: str) -> list[str]:
-    """Return notes on costs of a plan that depend on the code of the user's own model."""
+def model_notes(plan: Plan, target: str, *, writes_loss: bool = False) -> list[str]:
+    """Return notes on costs of a plan that depend on the code of the user's own model, or on its own loss."""
     settings = effective_settings(plan)
     counted = {
         "norms and activations of several kernels each": settings.kernels == "eager",
         "attention that is not one kernel": settings.attention == "unfused",
         "Transformer Engine's fused loss on 16-bit logits": settings.loss == "fused",
         "a compiled loss": settings.loss == "compiled",
-        f"logits in {settings.loss_chunks} chunks": settings.loss_chunks != 1,
+        f"logits in {settings.loss_chunks} chunks": settings.loss_chunks != 1 and not writes_loss,
         f"{settings.mtp_layers} layers of multi-token prediction": bool(settings.mtp_layers),
     }
     return [LEFT_TO_THE_MODEL.format(what=what, target=target) for what, is_so in counted.items() if is_so]

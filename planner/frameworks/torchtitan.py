@@ -677,7 +677,7 @@ def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
         f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
         "them.",
         checkpoints(plan),
-        *model_notes(plan, TARGET),
+        *model_notes(plan, TARGET, writes_loss=True),
     ]
     if framework is None or not framework.name.startswith(TARGET):
         notes.append(

@@ -22,7 +22,7 @@ from costmodel.facts.model import (
     Mlp,
     Model,
 )
-from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
+from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
 from costmodel.models.families import (
     FAMILIES,
     PART_DEFAULTS,
@@ -264,14 +264,15 @@ def _changes(config: Config, family: Family, kinds: tuple[str, ...]) -> tuple[Ch
         return tuple(tuple(by_kind[kind].items()) for kind in kinds)
     if not isinstance(listed, Mapping):
         raise config.error("per_layer_config", f"expected a mapping, got {shown(listed)}.")
-    own: dict[int, Mapping[str, Any]] = {}
+    own: dict[int, dict[str, int]] = {}
     for name, entries in listed.items():
         if not str(name).isdecimal() or int(name) >= len(kinds):
             raise config.error(f"per_layer_config.{name}", f"is none of the {len(kinds)} layers.")
         if not isinstance(entries, Mapping) or not {*entries} <= {*CHANGED}:
             problem = f"expected a mapping with some of {', '.join(CHANGED)}, got {shown(entries)}."
             raise config.error(f"per_layer_config.{name}", problem)
-        own[int(name)] = entries
+        one = Config(entries, f"{config.where}.per_layer_config.{name}")
+        own[int(name)] = {key: one.integer(key, at_least=1) for key in entries}
     kept = {kind: {key: value for key, value in by_kind[kind].items() if key not in CHANGED} for kind in by_kind}
     return tuple(tuple({**kept[kind], **own.get(index, {})}.items()) for index, kind in enumerate(kinds))
 
@@ -437,6 +438,9 @@ def _read_block_indexer(config: Config, *, num_kv_heads: int) -> Indexer:
     if num_heads != num_kv_heads:
         holder, key = said[0]
         raise holder.error(key, f"must be the {num_kv_heads} key heads, one for each, got {num_heads}.")
+    if num_blocks * block_size > MAX_COUNT:
+        holder, key = said[3]
+        raise holder.error(key, f"times {block_size} is a number of keys above {MAX_COUNT}.")
     return Indexer(
         num_heads=num_heads,
         head_dim=head_dim,
@@ -785,6 +789,9 @@ def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
     ffn_hidden_size = config.integer(family.expert_width, at_least=1)
     own_width = family.shared_gate or family.single_blocks
     shared = config.count("num_shared", default=family.num_shared, at_least=0) * ffn_hidden_size
+    if shared > MAX_COUNT:
+        key = config.list_spellings("num_shared")[0]
+        raise config.error(key, f"times {ffn_hidden_size} is a width above {MAX_COUNT}.")
     if family.shared_width:
         shared = config.integer(family.shared_width, at_least=1)
     return Experts(

@@ -53,6 +53,9 @@ Changes: TypeAlias = tuple[tuple[str, Any], ...]
 CHANGED = ("head_dim", "num_attention_heads", "num_key_value_heads")
 """Keys that ``per_layer_config`` may change."""
 
+PER_LAYER = "num_attention_heads_per_layer"
+"""Key of a list of query heads (Laguna)."""
+
 NUMBERED_KINDS = {
     "attn_type_list": {0: "linear_attention", 1: "full_attention"},
     "hybrid_layer_pattern": {0: "full_attention", 1: "sliding_attention"},
@@ -253,11 +256,13 @@ def _change(config: Config, changes: Changes) -> Config:
 
 def _changes(config: Config, family: Family, kinds: tuple[str, ...]) -> tuple[Changes, ...]:
     """Return the keys that each layer has otherwise: as the family says by kind, or as ``per_layer_config`` lists."""
-    heads = config.items("num_attention_heads_per_layer")
-    if heads is not None and len(heads) == len(kinds):
-        return tuple((("num_attention_heads", number),) for number in heads)
+    heads = config.items(PER_LAYER)
     if heads is not None:
-        raise config.error("num_attention_heads_per_layer", f"has {len(heads)} entries, the model {len(kinds)} layers.")
+        if len(heads) != len(kinds):
+            problem = f"has {len(heads)} entries, the model {len(kinds)} layers."
+            raise config.error(PER_LAYER, problem)
+        each = Config({str(index): number for index, number in enumerate(heads)}, f"{config.where}.{PER_LAYER}")
+        return tuple((("num_attention_heads", each.integer(index, at_least=1)),) for index in each.mapping)
     by_kind = {kind: family.changes(config, kind) if family.changes else {} for kind in set(kinds)}
     listed = config.mapping.get("per_layer_config")
     if listed is None:

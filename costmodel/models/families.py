@@ -279,6 +279,17 @@ def _afmoe(config: Config) -> dict[str, Any]:
     return {"extras": "scaled embeddings" if config.flag(Switch("mup_enabled", False)) else ""}
 
 
+EXPERT_KINDS = ("hash_moe", "moe")
+"""Kinds of DeepSeek-V4's experts: a fixed table or the router chooses those of a token."""
+
+
+def _deepseek_v4(config: Config) -> dict[str, Any]:
+    """Return the fields of DeepSeek-V4, where a fixed table chooses the experts of the first layers."""
+    listed = config.items("mlp_layer_types")
+    hashed = config.integer("num_hash_layers", default=3) if listed is None else listed.count(EXPERT_KINDS[0])
+    return {"extras": f"experts of {hashed} layers chosen by a table" if hashed else ""}
+
+
 def _gemma4(config: Config) -> dict[str, Any]:
     """Return the fields of Gemma 4: with experts, each beside a dense block, and three more norms."""
     if config.mapping.get("model_type") != "gemma4_unified_text":
@@ -414,7 +425,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "deepseek_v32": _DEEPSEEK_V32,
     "deepseek_v4": Family(
-        compressed=True, experts=True, head_dim=512, num_shared=1, rotary=False,
+        compressed=True, experts=True, head_dim=512, num_shared=1, rotary=False, refined=_deepseek_v4,
         reads=("compress_ratios", "hc_mult", "index_head_dim", "index_n_heads", "index_topk"),
     ),
     "dots1": Family(

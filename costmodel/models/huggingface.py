@@ -24,6 +24,7 @@ from costmodel.facts.model import (
 )
 from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
 from costmodel.models.families import (
+    EXPERT_KINDS,
     FAMILIES,
     PART_DEFAULTS,
     REFUSED,
@@ -471,19 +472,13 @@ def _chunk(config: Config, family: Family) -> int | None:
     return config.integer("attention_chunk_size", default=(family.chunk or 0) if absent else 0) or None
 
 
-HASHED = "hash_moe"
-"""Experts that a fixed table chooses (DeepSeek-V4)."""
-
-
-def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool | str, ...]:
-    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen, or HASHED."""
+def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
+    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen."""
     if not family.experts:
         return (False,) * num_layers
     if family.compressed:
-        named = config.words("mlp_layer_types", (HASHED, "moe"), length=num_layers)
-        hashed = config.integer("num_hash_layers", default=3)
-        kinds = named or tuple(HASHED if index < hashed else "moe" for index in range(num_layers))
-        return tuple(HASHED if kind == HASHED else True for kind in kinds)
+        config.words("mlp_layer_types", EXPERT_KINDS, length=num_layers)
+        return (True,) * num_layers
     listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers, further=_num_mtp_layers(config))
     if listed is not None:
         return tuple(kind == "sparse" for kind in listed)
@@ -772,9 +767,9 @@ LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] 
 """Reader of each variant of linear attention."""
 
 
-def _feed_forward(config: Config, family: Family, *, routed: bool | str) -> Mlp | Experts:
+def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:
     if routed:
-        return _experts(config, family, fixed_choice=routed == HASHED)
+        return _experts(config, family)
     multiple, key = family.ffn_multiple, family.dense_width
     default = multiple * config.count("hidden_size") if multiple else None
     return Mlp(
@@ -785,7 +780,7 @@ def _feed_forward(config: Config, family: Family, *, routed: bool | str) -> Mlp 
     )
 
 
-def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
+def _experts(config: Config, family: Family) -> Experts:
     num_experts = config.count("num_experts")
     top_k = config.count("top_k")
     if top_k > num_experts:
@@ -814,5 +809,4 @@ def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
         shared_gate=family.shared_gate,
         latent_size=config.count("latent_size", default=0, at_least=0) or None,
         latent_norm=config.flag(Switch("latent_moe_use_norm", False)),
-        fixed_choice=fixed_choice,
     )

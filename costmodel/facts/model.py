@@ -383,8 +383,6 @@ class Experts:
     latent_size
         Width to which tokens are projected before they are sent to the routed experts, and from which they are
         projected back afterwards (LatentMoE, Nemotron 3); None sends the hidden size.
-    fixed_choice
-        True if a fixed table chooses the experts of each token, and the router weights them only (DeepSeek-V4).
     latent_norm
         True if a norm stands before the projection back (Kimi K3).
     """
@@ -400,7 +398,6 @@ class Experts:
     shared_gate: bool = False
     latent_size: Count | None = None
     latent_norm: bool = False
-    fixed_choice: bool = False
     squared_relu: bool = False
 
 

@@ -269,7 +269,7 @@ def _latent(experts: Experts, shape: Shape) -> tuple[tuple[Operator, ...], tuple
 def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """Return the logits of all experts for this rank's tokens, with replicated weights, and the choice of the best."""
     rows = shape.tokens / shape.sequence_shards
-    logits = rows * (experts.top_k if experts.fixed_choice else experts.num_experts)
+    logits = rows * experts.num_experts
     chosen = elementwise(
         "top_k",
         shape,

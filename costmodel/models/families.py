@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from costmodel.models.config_json import Config, Switch
 from costmodel.record import record
+from costmodel.validation import shown
 
 OFF, ON = Switch("", False), Switch("", True)
 ATTENTION_BIAS = Switch("attention_bias", False)
@@ -278,6 +279,17 @@ def _afmoe(config: Config) -> dict[str, Any]:
     return {"extras": "scaled embeddings" if config.flag(Switch("mup_enabled", False)) else ""}
 
 
+EXPERT_KINDS = ("hash_moe", "moe")
+"""Kinds of DeepSeek-V4's experts: a fixed table or the router chooses those of a token."""
+
+
+def _deepseek_v4(config: Config) -> dict[str, Any]:
+    """Return the fields of DeepSeek-V4, where a fixed table chooses the experts of the first layers."""
+    listed = config.items("mlp_layer_types")
+    hashed = config.integer("num_hash_layers", default=3) if listed is None else listed.count(EXPERT_KINDS[0])
+    return {"extras": f"experts of {hashed} layers chosen by a table" if hashed else ""}
+
+
 def _gemma4(config: Config) -> dict[str, Any]:
     """Return the fields of Gemma 4: with experts, each beside a dense block, and three more norms."""
     if config.mapping.get("model_type") != "gemma4_unified_text":
@@ -292,9 +304,10 @@ def _gemma4_changes(config: Config, kind: str) -> dict[str, Any]:
     """Return the changes of Gemma 4's full attention: wider heads, fewer key heads, and values that are keys."""
     if kind != "full_attention":
         return {"attention_k_eq_v": False}
-    fewer = config.mapping.get("num_global_key_value_heads") if config.mapping.get("attention_k_eq_v") else None
-    width = config.mapping.get("global_head_dim", 512)
-    return {"head_dim": width} | ({} if fewer is None else {"num_key_value_heads": fewer})
+    changes = {"head_dim": config.integer("global_head_dim", at_least=1, default=512)}
+    if config.mapping.get("attention_k_eq_v") and config.mapping.get("num_global_key_value_heads") is not None:
+        changes["num_key_value_heads"] = config.integer("num_global_key_value_heads", at_least=1)
+    return changes
 
 
 def _mimo_v2(config: Config) -> dict[str, Any]:
@@ -307,17 +320,20 @@ def _mimo_v2_changes(config: Config, kind: str) -> dict[str, Any]:
     """Return the changes of MiMo-V2's layers with a window: twice the key heads, unless keys say the sizes."""
     if kind != "sliding_attention":
         return {}
-    spelled = {key: config.mapping.get(f"swa_{key}") for key in ("num_attention_heads", "head_dim", "v_head_dim")}
+    own = [key for key in ("num_attention_heads", "head_dim", "v_head_dim") if f"swa_{key}" in config.mapping]
     heads = config.integer("swa_num_key_value_heads", at_least=1, default=2 * config.count("num_kv_heads"))
-    return {"num_key_value_heads": heads, **{key: value for key, value in spelled.items() if value is not None}}
+    return {"num_key_value_heads": heads, **{key: config.integer(f"swa_{key}", at_least=1) for key in own}}
 
 
 def _step_changes(config: Config, kind: str) -> dict[str, Any]:
     """Return the changes of Step's layers with a window, which may have another number of query heads."""
-    other = config.mapping.get("attention_other_setting")
-    heads = other.get("num_attention_heads") if isinstance(other, Mapping) else None
-    heads = config.mapping.get("num_sliding_attention_heads", heads)
-    return {"num_attention_heads": heads} if kind == "sliding_attention" and heads is not None else {}
+    other = config.mapping.get("attention_other_setting") or {}
+    if not isinstance(other, Mapping):
+        raise config.error("attention_other_setting", f"expected a mapping, got {shown(other)}.")
+    own = Config(other, f"{config.where}.attention_other_setting")
+    named = ((config, "num_sliding_attention_heads"), (own, "num_attention_heads"))
+    found = [holder.integer(key, at_least=1) for holder, key in named if holder.mapping.get(key) is not None]
+    return {"num_attention_heads": found[0]} if kind == "sliding_attention" and found else {}
 
 
 ALIBI = "positions as biases of scores (ALiBi)"
@@ -409,7 +425,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "deepseek_v32": _DEEPSEEK_V32,
     "deepseek_v4": Family(
-        compressed=True, experts=True, head_dim=512, num_shared=1, rotary=False,
+        compressed=True, experts=True, head_dim=512, num_shared=1, rotary=False, refined=_deepseek_v4,
         reads=("compress_ratios", "hc_mult", "index_head_dim", "index_n_heads", "index_topk"),
     ),
     "dots1": Family(

@@ -22,8 +22,9 @@ from costmodel.facts.model import (
     Mlp,
     Model,
 )
-from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
+from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
 from costmodel.models.families import (
+    EXPERT_KINDS,
     FAMILIES,
     PART_DEFAULTS,
     REFUSED,
@@ -52,6 +53,9 @@ Changes: TypeAlias = tuple[tuple[str, Any], ...]
 
 CHANGED = ("head_dim", "num_attention_heads", "num_key_value_heads")
 """Keys that ``per_layer_config`` may change."""
+
+PER_LAYER = "num_attention_heads_per_layer"
+"""Key of a list of query heads (Laguna)."""
 
 NUMBERED_KINDS = {
     "attn_type_list": {0: "linear_attention", 1: "full_attention"},
@@ -253,25 +257,28 @@ def _change(config: Config, changes: Changes) -> Config:
 
 def _changes(config: Config, family: Family, kinds: tuple[str, ...]) -> tuple[Changes, ...]:
     """Return the keys that each layer has otherwise: as the family says by kind, or as ``per_layer_config`` lists."""
-    heads = config.items("num_attention_heads_per_layer")
-    if heads is not None and len(heads) == len(kinds):
-        return tuple((("num_attention_heads", number),) for number in heads)
+    heads = config.items(PER_LAYER)
     if heads is not None:
-        raise config.error("num_attention_heads_per_layer", f"has {len(heads)} entries, the model {len(kinds)} layers.")
+        if len(heads) != len(kinds):
+            problem = f"has {len(heads)} entries, the model {len(kinds)} layers."
+            raise config.error(PER_LAYER, problem)
+        each = Config({str(index): number for index, number in enumerate(heads)}, f"{config.where}.{PER_LAYER}")
+        return tuple((("num_attention_heads", each.integer(index, at_least=1)),) for index in each.mapping)
     by_kind = {kind: family.changes(config, kind) if family.changes else {} for kind in set(kinds)}
     listed = config.mapping.get("per_layer_config")
     if listed is None:
         return tuple(tuple(by_kind[kind].items()) for kind in kinds)
     if not isinstance(listed, Mapping):
         raise config.error("per_layer_config", f"expected a mapping, got {shown(listed)}.")
-    own: dict[int, Mapping[str, Any]] = {}
+    own: dict[int, dict[str, int]] = {}
     for name, entries in listed.items():
         if not str(name).isdecimal() or int(name) >= len(kinds):
             raise config.error(f"per_layer_config.{name}", f"is none of the {len(kinds)} layers.")
         if not isinstance(entries, Mapping) or not {*entries} <= {*CHANGED}:
             problem = f"expected a mapping with some of {', '.join(CHANGED)}, got {shown(entries)}."
             raise config.error(f"per_layer_config.{name}", problem)
-        own[int(name)] = entries
+        one = Config(entries, f"{config.where}.per_layer_config.{name}")
+        own[int(name)] = {key: one.integer(key, at_least=1) for key in entries}
     kept = {kind: {key: value for key, value in by_kind[kind].items() if key not in CHANGED} for kind in by_kind}
     return tuple(tuple({**kept[kind], **own.get(index, {})}.items()) for index, kind in enumerate(kinds))
 
@@ -437,6 +444,9 @@ def _read_block_indexer(config: Config, *, num_kv_heads: int) -> Indexer:
     if num_heads != num_kv_heads:
         holder, key = said[0]
         raise holder.error(key, f"must be the {num_kv_heads} key heads, one for each, got {num_heads}.")
+    if num_blocks * block_size > MAX_COUNT:
+        holder, key = said[3]
+        raise holder.error(key, f"times {block_size} is a number of keys above {MAX_COUNT}.")
     return Indexer(
         num_heads=num_heads,
         head_dim=head_dim,
@@ -462,19 +472,13 @@ def _chunk(config: Config, family: Family) -> int | None:
     return config.integer("attention_chunk_size", default=(family.chunk or 0) if absent else 0) or None
 
 
-HASHED = "hash_moe"
-"""Experts that a fixed table chooses (DeepSeek-V4)."""
-
-
-def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool | str, ...]:
-    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen, or HASHED."""
+def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
+    """Return True for each layer with experts, from the list or from the patterns of DeepSeek and Qwen."""
     if not family.experts:
         return (False,) * num_layers
     if family.compressed:
-        named = config.words("mlp_layer_types", (HASHED, "moe"), length=num_layers)
-        hashed = config.integer("num_hash_layers", default=3)
-        kinds = named or tuple(HASHED if index < hashed else "moe" for index in range(num_layers))
-        return tuple(HASHED if kind == HASHED else True for kind in kinds)
+        config.words("mlp_layer_types", EXPERT_KINDS, length=num_layers)
+        return (True,) * num_layers
     listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers, further=_num_mtp_layers(config))
     if listed is not None:
         return tuple(kind == "sparse" for kind in listed)
@@ -763,9 +767,9 @@ LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] 
 """Reader of each variant of linear attention."""
 
 
-def _feed_forward(config: Config, family: Family, *, routed: bool | str) -> Mlp | Experts:
+def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:
     if routed:
-        return _experts(config, family, fixed_choice=routed == HASHED)
+        return _experts(config, family)
     multiple, key = family.ffn_multiple, family.dense_width
     default = multiple * config.count("hidden_size") if multiple else None
     return Mlp(
@@ -776,7 +780,7 @@ def _feed_forward(config: Config, family: Family, *, routed: bool | str) -> Mlp 
     )
 
 
-def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
+def _experts(config: Config, family: Family) -> Experts:
     num_experts = config.count("num_experts")
     top_k = config.count("top_k")
     if top_k > num_experts:
@@ -785,6 +789,9 @@ def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
     ffn_hidden_size = config.integer(family.expert_width, at_least=1)
     own_width = family.shared_gate or family.single_blocks
     shared = config.count("num_shared", default=family.num_shared, at_least=0) * ffn_hidden_size
+    if shared > MAX_COUNT:
+        key = config.list_spellings("num_shared")[0]
+        raise config.error(key, f"times {ffn_hidden_size} is a width above {MAX_COUNT}.")
     if family.shared_width:
         shared = config.integer(family.shared_width, at_least=1)
     return Experts(
@@ -802,5 +809,4 @@ def _experts(config: Config, family: Family, *, fixed_choice: bool) -> Experts:
         shared_gate=family.shared_gate,
         latent_size=config.count("latent_size", default=0, at_least=0) or None,
         latent_norm=config.flag(Switch("latent_moe_use_norm", False)),
-        fixed_choice=fixed_choice,
     )

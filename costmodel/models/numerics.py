@@ -165,6 +165,9 @@ def _rotaries(
     width = None if attention is None else attention.head_dim
     known = default.rotary or Rotary()
     if said is not None and any(isinstance(said.get(kind), Mapping) for kind in KINDS):
+        for kind in KINDS:
+            if not isinstance(said.get(kind) or {}, Mapping):
+                raise config.error(f"{key}.{kind}", f"expected a mapping, got {shown(said[kind])}.")
         each = {kind: Config(said.get(kind) or {}, f"{config.where}.{key}.{kind}") for kind in KINDS}
         full, windowed = (_rotary(config, each[kind], known, width) for kind in KINDS)
     else:

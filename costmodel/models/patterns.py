@@ -223,13 +223,14 @@ def shape_in(cells: Mapping[str, str]) -> Shape | None:
 
 
 def _words(block: Mixer | Mlp | Experts) -> str:
-    """Return a block in words on which all sources agree: query heads, widths, experts."""
+    """Return a block in words on which all sources agree: query heads, widths, experts, keys that are chosen."""
     if isinstance(block, Experts):
         return f"{block.top_k} of {block.num_experts} experts {_width(block)}"
     if isinstance(block, Mlp):
         return f"mlp {_width(block)}"
     heads = [getattr(block, name) for name in HEADS if hasattr(block, name)]
-    return f"{heads[0]} heads" if heads else type(block).__name__
+    chosen = " on chosen keys" if getattr(block, "indexer", None) else ""
+    return f"{heads[0]} heads{chosen}" if heads else type(block).__name__
 
 
 def _width(block: Mlp | Experts) -> str:

@@ -118,7 +118,7 @@ def test_layers_of_deepseek_v4_flash():
     ratios = [layer.attention.ratio for layer in model.layers]
 
     assert (ratios[:4], ratios.count(4), ratios.count(128)) == ([0, 0, 4, 128], 21, 20)
-    assert [layer.feed_forward.fixed_choice for layer in model.layers[:4]] == [True, True, True, False]
+    assert model.extras == "experts of 3 layers chosen by a table"
     assert model.layers[2].attention.indexer == Indexer(num_heads=64, head_dim=128, num_keys=512, ratio=4)
     assert (model.mtp_layers[0].attention.ratio, model.streams) == (0, 4)
     assert layer_parameters(model, model.layers[0]) == 6_576_416_374
@@ -149,6 +149,7 @@ def test_scores_of_a_million_tokens_grow_slower_than_their_square():
         ({"compress_ratios": [0] * 12}, "compress_ratios: has 12 entries, the model 43 layers"),
         ({"num_key_value_heads": 2}, "num_key_value_heads: must be 1"),
         ({"o_groups": 7}, "o_groups: must divide the 64 attention heads, got 7"),
+        ({"mlp_layer_types": ["moe"]}, "mlp_layer_types: has 1 entries, the model 43 layers"),
         ({"hc_mult": 0}, "hc_mult: must be at least 1"),
         ({"index_head_dim": 32}, "index_head_dim: must be at least the 64 rotated channels"),
         ({"qk_rope_head_dim": 513}, "qk_rope_head_dim: must be at least 0 and at most 512, got 513"),

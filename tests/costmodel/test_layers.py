@@ -68,7 +68,7 @@ LAYERS = {
     "latent": LATENT,
     "latent-direct-query": a_latent_model(q_lora_rank=None).layers[0],
     "indexed": replace(LATENT, attention=replace(LATENT.attention, indexer=INDEXER)),
-    "compressed": Layer(attention=COMPRESSED, feed_forward=replace(SHARED, fixed_choice=True), streams=4),
+    "compressed": Layer(attention=COMPRESSED, feed_forward=SHARED, streams=4),
     "lightning": Layer(attention=LIGHTNING, feed_forward=SHARED),
     "gated-delta": Layer(attention=GATED_DELTA, feed_forward=SHARED, norm="layer"),
     "kda": Layer(attention=KDA, feed_forward=replace(SHARED, latent_size=8, latent_norm=True)),

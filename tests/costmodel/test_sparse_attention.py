@@ -13,10 +13,14 @@ from costmodel.facts.model import Indexer, Layer, Model
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.parameters import layer_parameters
+from costmodel.models.patterns import shape_of
 from tests.builders import a_latent_model, a_model, a_shape
 from tests.costmodel.test_layers import INDEXER, calls, operator, saved
 
 FAMILIES = read("families.yaml")
+
+
+DSA_KEYS = ("index_n_heads", "index_head_dim", "index_topk")
 
 
 def of_family(name: str, **changes: Any) -> Model:
@@ -43,6 +47,14 @@ def test_every_pair_is_scored_and_three_keys_are_read():
     assert scores.backward_flops == pytest.approx(16 * 2.4375 * (2 * 20 + 2 * 4 * 12))
     assert core.flops == 2 * 16 * 2.4375 * 4 * (12 + 8)
     assert (scores.kind, core.size.keys, core.size.is_window) == ("batched_matmul", 3, True)
+
+
+def test_a_model_with_chosen_keys_is_another_one():
+    """DeepSeek-V3.2 has V3's layers, heads and experts, and 0.1 % more parameters; runs of V3 are none of its."""
+    dense = of_family("deepseek-v3.2", model_type="deepseek_v3", **dict.fromkeys(DSA_KEYS))
+
+    assert not shape_of(of_family("deepseek-v3.2")).is_like(shape_of(dense))
+    assert shape_of(dense).is_like(shape_of(dense))
 
 
 def test_short_sequences_read_all_keys():

@@ -116,7 +116,7 @@ def _refusal(path: Path, entries: Sequence[str], variables: Mapping[str, str]) -
             import_job(path, [*entries, *count], variables)
         except SpecError as error:
             text = str(error)
-            if "num_devices" not in error.where and "strategy" not in error.where:
+            if not any(word in f"{error.where} {error.problem}" for word in ("num_devices", "strategy", "tp * cp")):
                 return text
         else:
             return ""

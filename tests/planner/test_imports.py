@@ -228,7 +228,7 @@ def test_the_last_of_several_counts():
         ("a.json", "[1]", "expected an object of DeepSpeed's keys"),
         ("a.json", "{", "is not JSON"),
         ("a.json", '{"architectures": []}', "describes a model"),
-        ("a.json", '{"zero_optimization": {"stage": 7}, "bf16": {"enabled": true}}', "expected 0, 1, 2 or 3, got 7"),
+        ("a.json", '{"zero_optimization": {"stage": 7}, "bf16": {"enabled": true}}', "is 7: expected 0, 1, 2 or 3"),
         ("a.json", '{"zero_optimization": {"offload_param": {"device": "cpu"}}}', "keeps weights in host memory"),
         ("a.toml", "a = [", "is not TOML"),
         ("a.toml", '[model]\nname = "flux"\nflavor = "dev"', "'flux/dev' is no model that is known here"),
@@ -243,7 +243,7 @@ def test_the_last_of_several_counts():
         (
             "a.yaml",
             "distributed_type: TPU\nnum_processes: 8",
-            "expected FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU, got 'TPU'",
+            "is 'TPU': expected FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU",
         ),
         ("a.sh", "", "starts no training that is known here"),
         ("a.sh", "echo hello", "starts no training that is known here"),

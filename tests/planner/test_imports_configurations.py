@@ -205,7 +205,7 @@ def test_a_configuration_is_read_as_it_says(name, tmp_path):
         ('{"zero_optimization": {"stage": 4}, "bf16": {"enabled": true}}', "expected 0, 1, 2 or 3"),
         ('{"zero_optimization": {"stage": 1}, "zero_optimization": {"stage": 2}}', "is written twice"),
         ('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, '
-         '"bf16": {"enabled": true}}', "is 64, but 2 sequences"),
+         '"bf16": {"enabled": true}}', "is 64; micro-batch 2 x 2 steps x 8 replicas are 32"),
         ('{"train_batch_size": "many", "bf16": {"enabled": true}}', "expected a whole number"),
         ('{"train_batch_size": 64, "amp": {"enabled": true}}', "amp.enabled: is true"),
         ('{"zero_optimization": [1]}', "expected an object"),

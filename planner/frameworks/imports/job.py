@@ -14,13 +14,6 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
-from planner.frameworks.imports.accelerate import (
-    TYPES,
-    accelerate_job,
-    apply_launch_options,
-    devices_of,
-    read_trainer_fsdp,
-)
 from planner.frameworks.imports.arguments import (
     drop_empty_words,
     megatron_job,
@@ -32,7 +25,6 @@ from planner.frameworks.imports.arguments import (
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.nested import MARKS, import_nested_job
 from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
-from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
 from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
 from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
@@ -43,6 +35,17 @@ from planner.frameworks.imports.printed.names import is_arguments
 from planner.frameworks.imports.published.modelzoo import choose_launch, zoo_job
 from planner.frameworks.imports.published.performance import find_published, recipe_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
+from planner.frameworks.imports.tools.entries import (
+    TYPES,
+    accelerate_job,
+    apply_launch_options,
+    deepspeed_job,
+    devices_of,
+    read_trainer_fsdp,
+    require_deepspeed,
+    trainer_of,
+)
+from planner.frameworks.imports.tools.keys import Meaning
 from planner.frameworks.imports.tools.recognition import READERS, refuse_other_program, refuse_other_tool, tool_of
 from planner.frameworks.imports.tools.references import File
 from planner.frameworks.imports.torchtitan import (
@@ -54,7 +57,6 @@ from planner.frameworks.imports.torchtitan import (
     read_torchtitan,
     torchtitan_job,
 )
-from planner.frameworks.imports.trainer import Trainer, trainer_of
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
@@ -233,7 +235,7 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
         return container_job(content, overrides, str(path))
     if "distributed_type" in content:
         with_devices = _add_devices(_devices_of_configuration(content), overrides)[0]
-        return _import_accelerate(content, Trainer(), path.parent, with_devices)
+        return _import_accelerate(content, Meaning(), path.parent, with_devices)
     if tool is not None:
         return READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
@@ -254,7 +256,7 @@ def _import_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported
         return arguments_job(content, str(path), overrides)
     config = require_deepspeed(content, str(path))
     refuse_entries(config, str(path))
-    return deepspeed_job(config, Trainer(), overrides)
+    return deepspeed_job(config, Meaning(), overrides)
 
 
 def _import_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
@@ -409,7 +411,7 @@ def _import_configuration(launch: Launch, folder: Path, overrides: Sequence[str]
     if launch.kind == "deepspeed":
         name = option_value(launch.words, ("--deepspeed_config", "--deepspeed"))
         with_devices, more = _add_devices(launch.devices, overrides)
-        return deepspeed_job(read_deepspeed(_read_beside(name, folder), name), trainer, with_devices, [*notes, *more])
+        return deepspeed_job(_read_deepspeed(name, folder), trainer, with_devices, [*notes, *more])
     settings: Any = {}
     fsdp = dict(split_options(launch.words)).get("--fsdp")
     if fsdp is not None and not any(map(FILE.match, launch.before)):
@@ -429,16 +431,21 @@ FILE = re.compile(r"--config[_-]file\b")
 
 
 def _import_accelerate(
-    config: Mapping[str, Any], trainer: Trainer, folder: Path, overrides: Sequence[str], notes: Sequence[str] = ()
+    config: Mapping[str, Any], trainer: Meaning, folder: Path, overrides: Sequence[str], notes: Sequence[str] = ()
 ) -> Imported:
     """Import Accelerate's configuration; a DeepSpeed configuration that it names is searched beside it."""
     section = config.get("deepspeed_config")
     name = section.get("deepspeed_config_file") if isinstance(section, Mapping) else None
     if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
-        half = config.get("mixed_precision")
-        filled = trainer if half not in ("bf16", "fp16") or trainer.half else replace(trainer, half=half)
-        return deepspeed_job(read_deepspeed(_read_beside(name, folder), name), filled, overrides, notes)
+        if config.get("mixed_precision") in ("bf16", "fp16"):
+            trainer.entries.setdefault("given.half", config["mixed_precision"])
+        return deepspeed_job(_read_deepspeed(name, folder), trainer, overrides, notes)
     return accelerate_job(config, trainer, overrides, notes)
+
+
+def _read_deepspeed(name: str, folder: Path) -> dict[str, Any]:
+    """Read DeepSpeed's configuration that a script or another configuration names."""
+    return require_deepspeed(read_json(_read_beside(name, folder), name), name)
 
 
 def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[str]) -> None:

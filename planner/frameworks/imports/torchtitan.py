@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -21,9 +21,11 @@ import yaml
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.frameworks.imports.bridge.python_source import Function, Thing, is_known, read_module, result_of
-from planner.frameworks.imports.finish import complete_job, degree, newest, prepare_job, release_assumed
+from planner.frameworks.imports.finish import degree, newest, prepare_job
 from planner.frameworks.imports.named import model_named
-from planner.frameworks.imports.tools.keys import is_read, meaning_of
+from planner.frameworks.imports.tools.entries import SINGLE as DEGREES
+from planner.frameworks.imports.tools.entries import entries_job
+from planner.frameworks.imports.tools.keys import Meaning, is_read, meaning_of
 from planner.frameworks.imports.tools.references import flatten
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
@@ -37,14 +39,6 @@ FRAMEWORK = "torchtitan-0.1"
 PER_STAGE_RANK = 2
 
 """VPP of schedules with several chunks, where no number of layers per stage is given."""
-
-SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "experimental")
-
-"""Sections that are read."""
-
-MOVED = ("training", "experimental", "compile")
-
-"""Sections that hold what stands in ``parallelism`` in other releases."""
 
 SINGLE = ("1F1B", "GPipe")
 
@@ -132,311 +126,111 @@ def torchtitan_job(
     SpecError
         If the model is unknown, the degrees do not fit the devices, or a required value is missing.
     """
-    for section in SECTIONS:
-        if not isinstance(config.get(section) or {}, Mapping):
-            raise SpecError(section, f"expected a section, got {shown(config[section])}.")
-    reading = _Reading(config, list(notes))
-    reading.refuse_unreadable()
-    document: dict[str, Any] = {"cluster": {"framework": str(config.get("framework", FRAMEWORK))}}
-    model = described or reading.model()
-    if model is not None:
-        document["model"] = model
-    document = prepare_job(document, overrides)
-    if "model" not in document:
-        raise SpecError("model", f"{reading.model_label()} is no model that is known here.", "Add model=NAME.")
-    reading.named = document["model"]
-    every = None if "recompute" in document["strategy"] else reading.recompute_interval()
-    strategy = {**reading.strategy(document["cluster"]["num_devices"]), **document["strategy"]}
-    document["settings"] = {**reading.settings(strategy), **document["settings"]}
-    document["training"] = {**reading.training(strategy), **document["training"]}
-    document["strategy"] = strategy
-    release = release_assumed(document["cluster"]["framework"], overrides)
-    remarks = [*release, *reading.notes, *meaning_of("torchtitan", flatten(config)).notes]
-    return complete_job(document, remarks, full_every=every)
+    flat = flatten(config)
+    meaning = meaning_of("torchtitan", flat)
+    entries, framework = meaning.entries, str(config.get("framework", FRAMEWORK))
+    given = prepare_job({"cluster": {"framework": framework}}, overrides)
+    name = str(flat.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
+    model = given.get("model", described or model_named(f"{name}/{flat.get('model.flavor', '')}"))
+    if model is None:
+        label = shown(f"{flat.get('model.name', '')}/{flat.get('model.flavor', '')}")
+        raise SpecError("model", f"{label} is no model that is known here.", "Add model=NAME.")
+    meaning.notes = [*notes, *meaning.notes]
+    tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
+    pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.partition(".")[0] in PLACES}
+    is_numbered = "experimental.pipeline_parallel_degree" in flat
+    meaning.entries = {
+        **{**DEGREES, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
+        **{"strategy.dp_overlap": pp == 1, "strategy.sharding": "weights", "strategy.etp": 1 if ep > 1 else tp},
+        **entries,
+        **_pipeline(pipeline, model, pp, degree(entries["given.local"], "training.local_batch_size"), is_numbered),
+        **_precision(flat, meaning),
+        **({"strategy.cp_overlap": False} if "framework" in config else {}),
+        **({"strategy.sharding": "optimizer"} if pp > 1 else {}),
+    }
+    return entries_job(meaning, framework, overrides)
 
 
-def _parallel(config: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
-    """Entries of a section that stand in ``parallelism`` since spring 2025."""
-    place = config.get(section)
-    for name, value in place.items() if isinstance(place, Mapping) else ():
-        if is_read("torchtitan", f"{section}.{name}") and is_read("torchtitan", f"parallelism.{name}"):
-            yield name, value
+PLACES = ("training", "experimental", "parallelism")
+"""Sections that hold the pipeline, by release."""
+
+PREFIX = "pipeline_parallel_"
 
 
-class _Reading:
-    """Reader of one configuration, with values by ``section.key``."""
+def _pipeline(given: Mapping[str, Any], model: Any, pp: int, local: int, is_numbered: bool) -> dict[str, Any]:
+    """
+    Return VPP, schedule, micro-batch and layout; weights of a pipeline's stages stay gathered and gradients whole.
 
-    def __init__(self, config: Mapping[str, Any], notes: list[str]) -> None:
-        moved = {name: value for section in MOVED for name, value in _parallel(config, section)}
-        self.config = {**config, "parallelism": {**moved, **(config.get("parallelism") or {})}}
-        self.notes = notes
-        self.named: Any = None
-        self.is_split_by_number = "pipeline_parallel_degree" in dict(_parallel(config, "experimental"))
+    Up to early 2025 the number of micro-batches was said, by default one for each pipeline rank (torchtitan of
+    January 2025, torchtitan/parallelisms/pipelining_utils.py, build_pipeline_schedule).
 
-    def get(self, path: str, default: Any, *others: str) -> Any:
-        """Return a value, under any of its names."""
-        for one in (path, *others):
-            section, _, key = one.rpartition(".")
-            place: Any = self.config
-            for name in section.split("."):
-                place = place.get(name, {}) if isinstance(place, Mapping) else {}
-            if isinstance(place, Mapping) and key in place:
-                return place[key]
-        return default
+    References
+    ----------
+    torchtitan 0.2.2 and 0.3.0, torchtitan/distributed/pipeline_parallel.py, and fsdp.py,
+    get_fsdp_reshard_after_forward_policy.
+    """
+    if pp == 1:
+        return {"strategy.vpp": 1, "strategy.pp_overlap": False, "strategy.mbs": local}
+    name = given.get(f"{PREFIX}schedule", "1F1B")
+    if name not in SCHEDULES:
+        problem = f"expected one of {', '.join(SCHEDULES)}, got {shown(name)}."
+        raise SpecError(f"parallelism.{PREFIX}schedule", problem)
+    if given.get(f"{PREFIX}schedule_csv"):
+        raise SpecError(f"parallelism.{PREFIX}schedule_csv", "is a schedule of its own, which is not read.")
+    number = given.get(f"{PREFIX}microbatches", pp if is_numbered else None)
+    size, rest = degree(given.get(f"{PREFIX}microbatch_size", 1), f"{PREFIX}microbatch_size"), 0
+    if number is not None:
+        size, rest = divmod(local, degree(number, f"{PREFIX}microbatches"))
+    if rest:
+        raise SpecError(f"{PREFIX}microbatches", f"is {number}, which does not divide {local} sequences.")
+    layers = _stage_layers(given, model)
+    stages, per_stage = len(layers), given.get(f"{PREFIX}layers_per_stage")
+    if not layers and per_stage is not None:
+        less = [given.get(f"{PREFIX}{end}_stage_less_layers", 1) for end in ("first", "last")]
+        whole = read(model, Path()).model.num_layers + sum(less)
+        stages = math.ceil(whole / degree(per_stage, f"{PREFIX}layers_per_stage"))
+    is_single = name in SINGLE
+    chunks, rest = divmod(stages or pp * (1 if is_single else PER_STAGE_RANK), pp)
+    if rest or (chunks == 1) != is_single or not chunks:
+        problem = f"makes {stages} stages, which {pp} pipeline ranks of this schedule cannot share."
+        raise SpecError(f"parallelism.{PREFIX}layers_per_stage", problem)
+    found = {"strategy.vpp": chunks, "strategy.pp_overlap": chunks > 1, "strategy.mbs": size}
+    layout = {} if None in layers or not layers else {"strategy.layout": {"layers": layers}}
+    return {**found, "strategy.schedule": SCHEDULES[name], **layout}
 
-    def listed(self, path: str, default: Sequence[str] = ()) -> Sequence[Any]:
-        """Return a list, which may be written as one text with commas."""
-        value = self.get(path, default)
-        if value is not None and not isinstance(value, (str, list, tuple)):
-            raise SpecError(path, f"expected a list, got {shown(value)}.")
-        return value.split(",") if isinstance(value, str) and value else value or ()
 
-    def degree(self, name: str) -> int:
-        """Return a degree of parallelism; 1 where it is not given."""
-        return degree(self.get(f"parallelism.{name}", 1), f"parallelism.{name}")
+def _stage_layers(given: Mapping[str, Any], model: Any) -> list[Any]:
+    """Return the layers of each virtual stage, where modules or first layers are named; None: not known."""
+    lists = [given.get(name) for name in ("module_fqns_per_model_part", f"{PREFIX}split_points")]
+    parts, splits = (one.split(",") if isinstance(one, str) and one else one or [] for one in lists)
+    if not all(isinstance(one, (list, tuple)) for one in (parts, splits, *parts)):
+        raise SpecError("parallelism.module_fqns_per_model_part", f"expected lists, got {shown(parts)}.")
+    if parts:
+        return [sum(str(name).startswith("layers.") for name in part) for part in parts]
+    begins = [str(name).removeprefix("layers.") for name in splits]
+    if not all(begin.isdecimal() for begin in begins):
+        return [None] * (len(begins) + 1)
+    ends = [0, *map(int, begins), read(model, Path()).model.num_layers] if begins else []
+    return [end - begin for begin, end in pairwise(ends)]
 
-    def refuse_unreadable(self) -> None:
-        """Refuse features that have no costs here."""
-        if self.get("training.enable_cpu_offload", False):
-            raise SpecError("training.enable_cpu_offload", "keeps weights in host memory, which has no costs here.")
-        schedule = self.get("parallelism.pipeline_parallel_schedule", "1F1B")
-        if self.degree("pipeline_parallel_degree") > 1 and schedule not in SCHEDULES:
-            known = ", ".join(SCHEDULES)
-            raise SpecError(
-                "parallelism.pipeline_parallel_schedule", f"expected one of {known}, got {shown(schedule)}."
-            )
 
-    def model_label(self) -> str:
-        return shown(f"{self.get('model.name', '')}/{self.get('model.flavor', '')}")
+def _precision(flat: Mapping[str, Any], meaning: Meaning) -> dict[str, Any]:
+    """Return precision and gathering of 8-bit weights, by converters of layers or the switch of older releases."""
 
-    def model(self) -> str | dict[str, Any] | None:
-        name = str(self.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
-        return model_named(f"{name}/{self.get('model.flavor', '')}")
+    def last(*names: str) -> Any:
+        return next((flat[name] for name in names if name in flat), None)
 
-    # --- the strategy --------------------------------------------------------------------------------------
-
-    def strategy(self, devices: int) -> dict[str, Any]:
-        tp, cp, pp = (self.degree(f"{name}_parallel_degree") for name in ("tensor", "context", "pipeline"))
-        copies, shards = self._replicas(devices, tp * cp * pp)
-        ep = self.degree("expert_parallel_degree")
-        etp = degree(self.get("parallelism.expert_tensor_parallel_degree", 1), "expert_tensor_parallel_degree")
-        overlapped = self.get("parallelism.enable_async_tensor_parallel", False)
-        return {
-            "tp": tp,
-            "cp": cp,
-            "pp": pp,
-            "dp": copies * shards,
-            "ep": ep,
-            "etp": etp if ep > 1 else tp,
-            **self._newer(),
-            **(pipeline := self._pipeline(pp)),
-            "pp_overlap": pipeline["vpp"] > 1,
-            **self._layout(pp),
-            "sequence_parallel": tp > 1 and bool(self.get("parallelism.enable_sequence_parallel", True)),
-            "sharding": self._sharding(shards * cp, pp),
-            "recompute": self._recompute(),
-            "tp_overlap": bool(overlapped) and tp > 1,
-            "dp_overlap": shards * cp * copies > 1 and pp == 1,
-        }
-
-    def _replicas(self, devices: int, ranks: int) -> tuple[int, int]:
-        """Return the number of replica groups, and the ranks that shard in each; -1 means all remaining ranks."""
-        copies = self.degree("data_parallel_replicate_degree")
-        shards = self.get("parallelism.data_parallel_shard_degree", -1, "training.data_parallel_degree")
-        if shards == -1:
-            if devices % (ranks * copies):
-                problem = f"is {devices}, no multiple of tp * cp * pp * replicas = {ranks * copies}."
-                raise SpecError("cluster.num_devices", problem)
-            return copies, devices // (ranks * copies)
-        return copies, degree(shards, "parallelism.data_parallel_shard_degree")
-
-    def _newer(self) -> dict[str, Any]:
-        """
-        Return decisions of newer releases: keys and values are gathered before attention.
-
-        References
-        ----------
-        torchtitan 0.3.0, torchtitan/models/common/decoder_sharding.py:235, config/configs.py:66.
-        """
-        if "framework" not in self.config:
-            return {}
-        if not self.get("training.disable_cuda_graphs", False):
-            self.notes.append("training.disable_cuda_graphs is false: a step is one CUDA graph, costed without.")
-        return {"cp_overlap": False}
-
-    def _pipeline(self, pp: int) -> dict[str, Any]:
-        local = self._local_batch()
-        if pp == 1:
-            return {"vpp": 1, "mbs": local}
-        name = self.get("parallelism.pipeline_parallel_schedule", "1F1B")
-        return {
-            "vpp": self._chunks(pp, is_single=name in SINGLE),
-            "mbs": self._micro_batch(pp, local),
-            "schedule": SCHEDULES[name],
-        }
-
-    def _micro_batch(self, pp: int, local: int) -> int:
-        """
-        Sequences of a micro-batch; up to early 2025 their number was said, by default one for each pipeline rank.
-
-        References
-        ----------
-        torchtitan of January 2025, torchtitan/parallelisms/pipelining_utils.py, build_pipeline_schedule.
-        """
-        key = "parallelism.pipeline_parallel_microbatches"
-        number = self.get(key, pp if self.is_split_by_number else None)
-        if number is None:
-            key = "parallelism.pipeline_parallel_microbatch_size"
-            return degree(self.get(key, 1), key)
-        size, rest = divmod(local, degree(number, key))
-        if rest:
-            raise SpecError(key, f"is {number}, which does not divide {local} sequences.")
-        return size
-
-    def _chunks(self, pp: int, *, is_single: bool) -> int:
-        """
-        Return the number of stages of a pipeline rank (VPP).
-
-        References
-        ----------
-        torchtitan 0.2.2 and 0.3.0, torchtitan/distributed/pipeline_parallel.py.
-        """
-        if self.get("parallelism.pipeline_parallel_schedule_csv", ""):
-            raise SpecError(
-                "parallelism.pipeline_parallel_schedule_csv", "is a schedule of its own, which is not read."
-            )
-        parts, splits = self._parts()
-        per_stage = self.get("parallelism.pipeline_parallel_layers_per_stage", None)
-        if splits or parts:
-            stages = len(parts or splits) + (not parts)
-        elif per_stage is not None:
-            less = [self.get(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1) for end in ("first", "last")]
-            layers = read(self.named, Path()).model.num_layers
-            stages = math.ceil((layers + sum(less)) / degree(per_stage, "pipeline_parallel_layers_per_stage"))
-        else:
-            return 1 if is_single else PER_STAGE_RANK
-        chunks, rest = divmod(stages, pp)
-        if rest or (chunks == 1) != is_single or not chunks:
-            problem = f"makes {stages} stages, which {pp} pipeline ranks of this schedule cannot share."
-            raise SpecError("parallelism.pipeline_parallel_layers_per_stage", problem)
-        return chunks
-
-    def _layout(self, pp: int) -> dict[str, Any]:
-        """Return the layout, where modules or the first layers of virtual stages are named."""
-        parts, splits = self._parts()
-        if pp == 1 or not (parts or splits):
-            return {}
-        if parts:
-            names = [[str(name) for name in part] for part in parts]
-            return {"layout": {"layers": [sum(name.startswith("layers.") for name in part) for part in names]}}
-        begins = [str(name).removeprefix("layers.") for name in splits]
-        if not all(begin.isdecimal() for begin in begins):
-            return {}
-        ends = [0, *map(int, begins), read(self.named, Path()).model.num_layers]
-        return {"layout": {"layers": [end - begin for begin, end in pairwise(ends)]}}
-
-    def _parts(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the modules of each virtual stage, or the first layer of each but the first."""
-        splits = self.listed("parallelism.pipeline_parallel_split_points")
-        parts = self.listed("parallelism.module_fqns_per_model_part")
-        if not all(isinstance(part, (list, tuple)) for part in parts):
-            raise SpecError("parallelism.module_fqns_per_model_part", f"expected lists, got {shown(parts)}.")
-        return parts, splits
-
-    def _local_batch(self) -> int:
-        return degree(self.get("training.local_batch_size", 8, "training.batch_size"), "training.local_batch_size")
-
-    def _sharding(self, ranks: int, pp: int) -> str:
-        """
-        Return the sharding of FSDP2; in a pipeline weights stay gathered and gradients whole.
-
-        References
-        ----------
-        torchtitan 0.2.2, torchtitan/distributed/fsdp.py, get_fsdp_reshard_after_forward_policy.
-        """
-        policy = self.get("parallelism.fsdp_reshard_after_forward", "default")
-        if ranks == 1:
-            return "none"
-        if pp > 1:
-            if policy == "always":
-                self.notes.append("fsdp_reshard_after_forward always in a pipeline: costed as never.")
-            return "optimizer"
-        return "gradients" if policy == "never" else "weights"
-
-    def _recompute(self) -> str:
-        mode = self.get("activation_checkpoint.mode", "selective")
-        option = str(self.get("activation_checkpoint.selective_ac_option", "2"))
-        if mode not in ("none", "selective", "full", "memory_budget"):
-            raise SpecError("activation_checkpoint.mode", f"expected none, selective or full, got {shown(mode)}.")
-        if mode == "memory_budget":
-            raise SpecError("activation_checkpoint.mode", "is memory_budget, which leaves the choice to the compiler.")
-        if mode == "selective" and option == "op":
-            return "every_other_matmul"
-        return "full" if mode == "full" or (mode == "selective" and option == "1") else "none"
-
-    def recompute_interval(self) -> int | None:
-        """Interval of layers that are recomputed in full; None: all layers are alike."""
-        option = str(self.get("activation_checkpoint.selective_ac_option", "2"))
-        selective = self.get("activation_checkpoint.mode", "selective") == "selective"
-        return int(option) if selective and option.isdecimal() and int(option) > 1 else None
-
-    # --- training and settings -----------------------------------------------------------------------------
-
-    def training(self, strategy: Mapping[str, Any]) -> dict[str, Any]:
-        batch = self.get("training.global_batch_size", -1)
-        if batch == -1:
-            batch = self._local_batch() * int(strategy["dp"])
-        length = degree(self.get("training.seq_len", 2048), "training.seq_len")
-        steps = degree(self.get("training.steps", 10000), "training.steps")
-        batch = degree(batch, "training.global_batch_size")
-        return {
-            "global_batch_size": batch,
-            "sequence_length": length,
-            "tokens": steps * batch * length,
-            "precision": self._precision(),
-        }
-
-    def _converters(self) -> list[str]:
-        texts = map(str, self.listed("model.converters"))
-        old = self.get("float8.enable_float8_linear", False, "training.enable_fp8_linear")
-        return [*texts, *(["float8"] if old else [])]
-
-    def _precision(self) -> str:
-        names = self._converters()
-        if any("float8" in name for name in names):
-            recipe = self.get("quantize.linear.float8.recipe_name", None, "float8.recipe_name") or "tensorwise"
-            return "fp8_rowwise" if str(recipe).startswith("rowwise") else "fp8_tensorwise"
-        if any(name.split(".")[-1] == "mx" for name in names):
-            return "mxfp8"
-        half = self.get("training.mixed_precision_param", "bfloat16")
-        if half not in ("bfloat16", "float16"):
-            raise SpecError("training.mixed_precision_param", f"is {shown(half)}; training in FP32 is not costed.")
-        return "bf16" if half == "bfloat16" else "fp16"
-
-    def settings(self, strategy: Mapping[str, Any]) -> dict[str, Any]:
-        gathered = self.get(
-            "quantize.linear.float8.enable_fsdp_float8_all_gather", False, "float8.enable_fsdp_float8_all_gather"
-        )
-        is_float8 = any("float8" in name for name in self._converters())
-        if others := [name for name in self._converters() if "float8" not in name and name.split(".")[-1] != "mx"]:
-            self.notes.append(f"model.converters {', '.join(others)}: costed as if layers were not converted.")
-        compiled = self.get("compile.enable", False, "training.compile")
-        parts = self.listed("compile.components", default=("model", "loss"))
-        compiled = compiled and "model" in parts
-        backend = self.get("parallelism.expert_parallel_comm_backend", "standard")
-        if backend != "standard":
-            self.notes.append(f"expert_parallel_comm_backend {backend}: costed as an all-to-all.")
-        if not compiled:
-            self.notes.append("Layers are not compiled: costed as eager kernels.")
-        if self.get("training.dtype", "float32") != "float32":
-            self.notes.append("training.dtype is not float32: weights are costed in FP32.")
-        copies = self.degree("data_parallel_replicate_degree")
-        group = int(strategy["dp"]) * int(strategy["cp"]) // copies
-        return {
-            "fp8_param_gather": bool(gathered) and is_float8,
-            "kernels": "fused" if compiled else "eager",
-            **({"optimizer_group": group} if copies > 1 and group > 1 else {}),
-        }
+    listed = flat.get("model.converters") or []
+    names = [*map(str, listed.split(",") if isinstance(listed, str) else listed)]
+    names += ["float8"] if last("float8.enable_float8_linear", "training.enable_fp8_linear") else []
+    is_float8, is_mx = any("float8" in name for name in names), any(name.split(".")[-1] == "mx" for name in names)
+    if others := [name for name in names if "float8" not in name and name.split(".")[-1] != "mx"]:
+        meaning.notes.append(f"model.converters {', '.join(others)}: costed as if layers were not converted.")
+    recipe = str(last("quantize.linear.float8.recipe_name", "float8.recipe_name") or "tensorwise")
+    scaling = "fp8_rowwise" if recipe.startswith("rowwise") else "fp8_tensorwise"
+    gathered = [f"{place}.enable_fsdp_float8_all_gather" for place in ("quantize.linear.float8", "float8")]
+    precision = {"training.precision": scaling if is_float8 else "mxfp8"} if is_float8 or is_mx else {}
+    return {**precision, "settings.fp8_param_gather": bool(last(*gathered)) and is_float8}
 
 
 CONFIG = ("parallelism", "training", "compile", "checkpoint", "comm")
@@ -535,6 +329,7 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
     tables: dict[str, Any] = {
         "framework": newest("torchtitan-"),
         "activation_checkpoint": _read_recomputation(config, where),
+        "training": {"disable_cuda_graphs": False},
     }
     for section in CONFIG:
         thing = config.fields.get(section)

@@ -10,14 +10,14 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
-from planner.frameworks.imports.deepspeed import deepspeed_job, require_deepspeed
 from planner.frameworks.imports.finish import newest
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.printed.container import container_job
 from planner.frameworks.imports.printed.log import cluster_of, find_printed
 from planner.frameworks.imports.printed.names import entries_of, whole_arguments, words_of
+from planner.frameworks.imports.tools.entries import deepspeed_job, require_deepspeed
+from planner.frameworks.imports.tools.keys import Meaning
 from planner.frameworks.imports.torchtitan import MODES, torchtitan_job
-from planner.frameworks.imports.trainer import Trainer
 from planner.frameworks.megatron.read import Imported
 from planner.jobs.model import read
 
@@ -210,7 +210,7 @@ def import_printed(text: str, source: str, overrides: Sequence[str], run: str) -
         case "torchtitan":
             imported = titan_job(content, given)
         case _:
-            imported = deepspeed_job(require_deepspeed(content, source), Trainer(), given)
+            imported = deepspeed_job(require_deepspeed(content, source), Meaning(), given)
     note = f"Read from {Path(source).name}, line {found.line}, as it was printed."
     return Imported(document=imported.document, notes=(note, *_replacement_notes(entries, overrides), *imported.notes))
 

@@ -1,4 +1,9 @@
-"""Import of GPT-NeoX, nanotron and llm-foundry, whose keys are entries of a job."""
+"""
+Import of DeepSpeed, Accelerate, GPT-NeoX, nanotron and llm-foundry, whose keys are entries of a job.
+
+Keys and defaults are those of DeepSpeed 0.19.8 (deepspeed/runtime/config.py, deepspeed/runtime/zero/config.py) and
+Accelerate 1.15.0 (accelerate/commands/launch.py, accelerate/utils/dataclasses.py).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,23 @@ from typing import Any
 
 import yaml
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
-from planner.frameworks.imports.finish import complete_job, degree, devices_contradicted, prepare_job, release_assumed
+from planner.frameworks.imports.documents import read_yaml
+from planner.frameworks.imports.finish import (
+    complete_job,
+    degree,
+    devices_contradicted,
+    newest,
+    prepare_job,
+    release_assumed,
+    said_by,
+)
 from planner.frameworks.imports.named import model_named, vocabulary_of
-from planner.frameworks.imports.tools.keys import Meaning, meaning_of, text_of
-from planner.frameworks.imports.tools.references import File, read_mapping
+from planner.frameworks.imports.tools.keys import Meaning, is_read, meaning_of, text_of
+from planner.frameworks.imports.tools.references import File, flatten, read_mapping, read_plain
 from planner.frameworks.megatron.read import Imported
 from planner.jobs.document import set_entry
 
@@ -56,7 +71,7 @@ def neox_job(file: File) -> Imported:
     newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]
     meaning.notes += [f"{meaning.keys[name]}: a key since 2024, costed on gpt-neox-2.0." for name in newer]
     features = {name.partition(".")[2]: NEWER[name] for name in newer}
-    return _job(file, meaning, {"base": NEOX, "features": features} if newer else NEOX)
+    return entries_job(meaning, {"base": NEOX, "features": features} if newer else NEOX, file.overrides)
 
 
 NEOX = "gpt-neox-2.0"
@@ -116,7 +131,7 @@ def nanotron_job(file: File) -> Imported:
     names = ("given.dp", "strategy.tp", "strategy.pp", "strategy.cp")
     sizes = [degree(meaning.entries.get(name, 1), meaning.keys.get(name, name)) for name in names]
     meaning.entries["cluster.num_devices"] = prod(sizes)
-    return _job(file, meaning, yaml.safe_load(NANOTRON))
+    return entries_job(meaning, yaml.safe_load(NANOTRON), file.overrides)
 
 
 def foundry_job(file: File) -> Imported:
@@ -136,7 +151,7 @@ def foundry_job(file: File) -> Imported:
         )
         width = flat.get("model.ffn_config.ffn_hidden_size") or hidden * times
         entries |= {"model.learned_positions": learned, "model.ffn_hidden_size": width}
-    return _job(file, meaning, "llm-foundry-0.6")
+    return entries_job(meaning, "llm-foundry-0.6", file.overrides)
 
 
 def _find_hub_model(file: File, name: str) -> Any:
@@ -147,48 +162,314 @@ def _find_hub_model(file: File, name: str) -> Any:
     return known or ""
 
 
-# --- what is common ----------------------------------------------------------------------------------------
+# --- DeepSpeed ---------------------------------------------------------------------------------------------
 
+
+def require_deepspeed(config: Any, source: str) -> dict[str, Any]:
+    """
+    Return a configuration, or refuse one without keys of DeepSpeed.
+
+    Raises
+    ------
+    SpecError
+        If it has none.
+    """
+    if not isinstance(config, dict):
+        raise SpecError(source, f"expected an object of DeepSpeed's keys, got {shown(config)}.")
+    if "architectures" in config or "model_type" in config:
+        raise SpecError(source, "describes a model: name it in a job file (model: PATH).")
+    if not any(is_read("deepspeed", key) for key in flatten(config)):
+        names = shown(sorted(config)[:5])
+        raise SpecError(source, f"has no key of DeepSpeed such as zero_optimization; it has {names}.")
+    return config
+
+
+USUAL: Mapping[str, Any] = {
+    **{"strategy.recompute": "none", "strategy.sharding": "none"},
+    "strategy.optimizer_offload": False,
+}
+"""Decisions of DeepSpeed and Accelerate where no key says another."""
+
+
+def deepspeed_job(
+    config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str], notes: Sequence[str] = ()
+) -> Imported:
+    """
+    Import a configuration of DeepSpeed with the arguments of its script, which replace ``auto``.
+
+    The code of the model decides recomputation, not the section of the JSON (DeepSpeed 0.19.8,
+    deepspeed/runtime/activation_checkpointing/checkpointing.py, ``configure`` and ``checkpoint``).
+
+    Raises
+    ------
+    SpecError
+        If a feature has no costs here, the batch sizes contradict each other, or a required value is missing.
+    """
+    flat = flatten(config)
+    own, half, given = meaning_of("deepspeed", flat), trainer.entries.get("given.half"), said_by(overrides)
+    entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
+    halves = {name: value for name, value in flat.items() if name.startswith(("bf16", "bfloat16", "fp16"))}
+    if half and (not halves or "auto" in (halves.get(f"{half}.enabled"), halves.get("bfloat16.enabled"))):
+        entries.setdefault("training.precision", half)
+    if not {"training.precision", "training"} & {*entries, *given}:
+        problem = "is not on, and fp16.enabled neither: training in FP32 is not costed."
+        raise SpecError("bf16.enabled", problem, "Or say training.precision=bf16, where the script adds it.")
+    if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
+        entries.setdefault("given.accumulation", 1)
+    if "strategy.recompute" in trainer.entries:
+        entries["strategy.recompute"] = trainer.entries["strategy.recompute"]
+    elif "strategy.recompute" not in given:
+        what = "none: no layer is" if entries["strategy.recompute"] == "none" else "full: all layers are"
+        notes = [
+            *notes,
+            f"Recomputation is assumed to be {what} checkpointed. DeepSpeed's configuration alone does not decide it, "
+            "the model must be told, too (gradient_checkpointing); strategy.recompute=none or full says it.",
+        ]
+    entries["strategy.etp"] = entries["strategy.tp"] if entries["strategy.ep"] == 1 else 1
+    meaning = Meaning(entries=entries, notes=[*notes, *own.notes], keys={**trainer.keys, **own.keys})
+    return entries_job(meaning, newest("deepspeed-"), overrides)
+
+
+# --- Accelerate --------------------------------------------------------------------------------------------
+
+SECTIONS = {
+    **{"fsdp_": "fsdp_config", "megatron_lm_": "megatron_lm_config", "parallelism_config_": "parallelism_config"},
+    **dict.fromkeys(("zero_stage", "offload_optimizer_device", "offload_param_device"), "deepspeed_config"),
+    "deepspeed_config_file": "deepspeed_config",
+}
+"""Sections of a configuration by the prefix of an option."""
+
+TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
+
+OWN = ("mixed_precision", "num_processes", "num_machines", "gradient_accumulation_steps")
+"""Options outside any section."""
+
+
+def devices_of(config: Mapping[str, Any]) -> int | None:
+    """Number of processes of all machines; None where the configuration does not have it."""
+    number = config.get("num_processes")
+    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
+
+
+def accelerate_job(
+    config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str], notes: Sequence[str] = ()
+) -> Imported:
+    """
+    Import a configuration of Accelerate with the arguments of its script.
+
+    Raises
+    ------
+    SpecError
+        If a feature has no costs here, the degrees do not fit the devices, or a required value is missing.
+    """
+    flat, kind = flatten(config), config.get("distributed_type")
+    own, notes = meaning_of("accelerate", flat), list(notes)
+    half = own.entries.pop("given.precision", trainer.entries.get("given.half"))
+    if kind == "DEEPSPEED":
+        return deepspeed_job(_rename_for_deepspeed(flat), trainer, overrides, [*notes, *own.notes])
+    entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
+    framework = newest("megatron-lm-" if kind == "MEGATRON_LM" else "accelerate-")
+    if kind != "MEGATRON_LM":
+        entries |= {name: trainer.entries[name] for name in ("given.accumulation",) if name in trainer.entries}
+        recomputes = [one.entries.get("strategy.recompute") for one in (own, trainer)]
+        entries["strategy.recompute"] = "full" if "full" in recomputes else "none"
+        entries["given.may_replicate"] = False
+        if recomputes == [None, None] and "strategy.recompute" not in said_by(overrides):
+            notes.append(
+                "Recomputation is assumed to be none: neither fsdp_activation_checkpointing nor gradient_checkpointing "
+                "is said, and the script may switch it on; strategy.recompute=none or full says it."
+            )
+    if half in ("bf16", "fp16"):
+        entries["training.precision"] = half
+    elif not {"training.precision", "training"} & {*said_by(overrides)}:
+        problem = f"is {shown(half)}; bf16 and fp16 are read, training in FP32 is not costed."
+        raise SpecError("mixed_precision", problem, "Or add training.precision=NAME.")
+    if any(name.startswith("parallelism_config.") for name in flat):
+        entries.setdefault("given.shards", 1)
+    entries.setdefault("given.accumulation", 1)
+    entries["strategy.etp"] = entries["strategy.tp"]
+    meaning = Meaning(entries=entries, notes=[*notes, *own.notes], keys={**trainer.keys, **own.keys})
+    return entries_job(meaning, framework, overrides)
+
+
+RENAMED = {
+    **{"zero_stage": "zero_optimization.stage", "overlap_comm": "zero_optimization.overlap_comm"},
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+"""Keys of DeepSpeed by those of ``deepspeed_config``."""
+
+
+def _rename_for_deepspeed(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of ``deepspeed_config`` as DeepSpeed's own."""
+    if "deepspeed_config.deepspeed_config_file" in flat:
+        raise SpecError("deepspeed_config.deepspeed_config_file", "is a file of its own.", "Import that one.")
+    half = {f"{flat.get('mixed_precision')}.enabled": True} if flat.get("mixed_precision") in ("bf16", "fp16") else {}
+    given = {name: flat.get(f"deepspeed_config.{name}") for name in RENAMED}
+    return {**{RENAMED[name]: value for name, value in given.items() if value is not None}, **half}
+
+
+def apply_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """
+    Override a configuration by the options of ``accelerate launch``.
+
+    >>> apply_launch_options({}, ["--use_fsdp", "--fsdp_sharding_strategy=1", "--mixed_precision", "bf16"])
+    {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_sharding_strategy': 1}, 'mixed_precision': 'bf16'}
+    """
+    whole: dict[str, Any] = dict(config)
+    for option, text in switches_of(words).items():
+        name = option.removeprefix("--").replace("-", "_")
+        section = next((section for start, section in SECTIONS.items() if name.startswith(start)), None)
+        if name in TYPES:
+            whole["distributed_type"] = TYPES[name]
+        elif section is not None and isinstance(whole.get(section) or {}, Mapping):
+            whole[section] = {**(whole.get(section) or {}), name: read_yaml(text, option)}
+        elif name in OWN:
+            whole[name] = text if name == "mixed_precision" else read_yaml(text, option)
+    return whole
+
+
+def switches_of(words: Sequence[str]) -> dict[str, str]:
+    """
+    Return options with their values; one without a value is true.
+
+    >>> switches_of(["--bf16", "--max_steps", "100", "--lr=-1"])
+    {'--bf16': 'true', '--max_steps': '100', '--lr': '-1'}
+    """
+    found = {}
+    for word, following in pairwise([*words, "--"]):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            found[name] = value if equals else "true" if following.startswith("--") else following
+    return found
+
+
+def read_trainer_fsdp(text: str) -> dict[str, Any]:
+    """
+    Return the configuration that ``--fsdp`` of Hugging Face's Trainer means.
+
+    >>> read_trainer_fsdp("hybrid_shard auto_wrap")
+    {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_sharding_strategy': 'HYBRID_SHARD'}}
+
+    Raises
+    ------
+    SpecError
+        If it keeps weights in host memory.
+    """
+    words = text.upper().split()
+    if "OFFLOAD" in words:
+        raise SpecError("--fsdp", "keeps weights in host memory (offload), which has no costs here.")
+    name = next((word for word in words if "SHARD" in word), "FULL_SHARD")
+    return {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": name}}
+
+
+def trainer_of(words: Sequence[str]) -> Meaning:
+    """
+    Read the arguments of a script in the style of Hugging Face's Trainer.
+
+    >>> trainer_of(["--model_name_or_path", "Qwen/Qwen3-8B", "--bf16", "True", "--max_seq_length=4096"]).entries
+    {'training.sequence_length': 4096, 'given.half': 'bf16', 'model': 'qwen3-8b'}
+
+    Raises
+    ------
+    SpecError
+        If a value that is read is left open.
+    """
+    options = switches_of(words)
+    meaning = meaning_of(
+        "trainer", {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in options.items()}
+    )
+    meaning.keys = {entry: f"--{key}" for entry, key in meaning.keys.items()}
+    model = model_named(str(meaning.entries.pop("given.model", "")))
+    meaning.entries |= {} if model is None else {"model": model}
+    return meaning
+
+
+# --- completion --------------------------------------------------------------------------------------------
+
+
+SINGLE = dict.fromkeys(("strategy.tp", "strategy.cp", "strategy.pp", "strategy.ep"), 1)
+"""Degrees of frameworks whose configuration says every degree above one."""
 
 COUNTS = ("training.sequence_length", "training.global_batch_size", "strategy.mbs")
 """Entries that are multiplied before a job checks them, and are checked here."""
 
 
-def _job(file: File, meaning: Meaning, framework: Any) -> Imported:
-    """Complete entries to a job, overridden by those of the command; dp takes the remaining devices."""
+def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> Imported:
+    """
+    Complete entries to a job, overridden by those of the command; dp takes the remaining devices.
+
+    Entries ``given.NAME`` are values that only together with others make an entry.
+
+    Raises
+    ------
+    SpecError
+        If the degrees do not fit the devices, or if a required value is missing or wrong.
+    """
     document: dict[str, Any] = {"cluster": {"framework": framework}}
     for name, value in meaning.entries.items():
-        set_entry(document, name, degree(value, meaning.keys[name]) if name in COUNTS else value)
+        set_entry(document, name, degree(value, meaning.keys.get(name, name)) if name in COUNTS else value)
     given = document.pop("given", {})
-    document = prepare_job(document, file.overrides)
+    document = prepare_job(document, overrides)
     strategy, training, model = document["strategy"], document["training"], document.get("model")
-    if isinstance(model, dict) and "base" not in model and "model_type" not in model:
+    if isinstance(model, dict) and "model" not in meaning.entries and "base" not in model and "model_type" not in model:
         _complete_model(model, given, meaning)
-    tp, pp, cp = (degree(strategy.setdefault(name, 1), f"strategy.{name}") for name in ("tp", "pp", "cp"))
-    dp = max(1, degree(document["cluster"]["num_devices"], "cluster.num_devices") // (tp * pp * cp))
-    strategy.setdefault("dp", dp)
-    lonely = {"sharding": "none", "dp_overlap": False} if dp * cp == 1 else {}
-    lonely |= {"sequence_parallel": False, "tp_overlap": False} if tp == 1 else {}
-    idle = [
-        meaning.keys.get(f"strategy.{name}", name) for name in lonely if strategy.get(name) not in (None, lonely[name])
-    ]
-    strategy |= {"sequence_parallel": False, **strategy, **lonely}
-    remarks = [f"Ignored (one rank has nobody to share with): {', '.join(idle)}."] if idle else []
+    keys = {name: meaning.keys.get(f"strategy.{name}", f"strategy.{name}") for name in ("tp", "pp", "cp")}
+    tp, pp, cp = (degree(strategy.setdefault(name, 1), keys[name]) for name in keys)
+    dp = _replicas(document, given, tp * pp * cp)
+    remarks = _share(document, given, meaning)
     if "partition" in given and pp > 1 and isinstance(model, dict) and "layout" not in strategy:
         layers = degree(model.get("num_layers"), "num_layers")
         strategy["layout"] = {"layers": _deal_layers(text_of(given["partition"]), layers, pp)}
-    said = {*meaning.entries, *(entry.partition("=")[0] for entry in file.overrides)}
-    release = release_assumed(framework if isinstance(framework, str) else framework["base"], file.overrides)
-    other = devices_contradicted(meaning.entries.get("cluster.num_devices"), file.overrides)
+    if given.get("may_replicate") is False and strategy.get("sharding") == "none" and dp > 1:
+        document["search"] = {"framework_rules": False, **document.get("search", {})}
+        remarks.append("Whole replicas (DDP), which the catalog's framework with FSDP2 has not: no rules of its own.")
+    said = {*meaning.entries, *said_by(overrides)}
+    release = release_assumed(framework if isinstance(framework, str) else framework["base"], overrides)
+    other = devices_contradicted(meaning.entries.get("cluster.num_devices"), overrides)
+    every = None if "strategy.recompute" in said_by(overrides) else int(given.get("full_every", 0)) or None
     try:
-        _settle_batches(file, strategy, training, given)
+        _settle_batches(overrides, strategy, training, given)
         _add_tokens(training, given)
-        return complete_job(document, [*release, *other, *meaning.notes, *remarks], said=said)
+        return complete_job(document, [*release, *other, *meaning.notes, *remarks], said=said, full_every=every)
     except SpecError as error:
         raise SpecError(meaning.keys.get(error.where, error.where), error.problem, error.hint) from None
 
 
-def _settle_batches(file: File, strategy: dict[str, Any], training: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _replicas(document: dict[str, Any], given: Mapping[str, Any], ranks: int) -> int:
+    """Return dp: replica groups of so many ranks that shard, or of all remaining ones (-1)."""
+    devices = degree(document["cluster"]["num_devices"], "cluster.num_devices")
+    copies, shards = degree(given.get("copies", 1), "data_parallel_replicate"), given.get("shards", -1)
+    if shards == -1 and ("copies" in given or "local" in given) and devices % (ranks * copies):
+        problem = f"is {devices}, no multiple of tp * cp * pp * replicas = {ranks * copies}."
+        raise SpecError("cluster.num_devices", problem)
+    rest = max(1, devices // ranks) if shards == -1 else copies * degree(shards, "data_parallel_shard")
+    return degree(document["strategy"].setdefault("dp", rest), "strategy.dp")
+
+
+def _share(document: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> list[str]:
+    """Settle what ranks share: groups of optimizer states, and features that need several ranks."""
+    strategy, settings = document["strategy"], document["settings"]
+    ranks, name = strategy["dp"] * strategy["cp"], text_of(document["cluster"]["device"])
+    group = ranks // given.get("copies", 1)
+    if given.get("hybrid") and name in catalog.devices():
+        per_node = catalog.device(name).devices_per_node
+        group = per_node if ranks > per_node and ranks % per_node == 0 else ranks
+    if 1 < group < ranks:
+        settings.setdefault("optimizer_group", group)
+    lonely: dict[str, Any] = {"sharding": "none"} if group == 1 else {}
+    lonely |= {"dp_overlap": False} if ranks == 1 else {}
+    lonely |= {"sequence_parallel": False, "tp_overlap": False} if strategy["tp"] == 1 else {}
+    keys = [(meaning.keys.get(f"strategy.{one}"), strategy.get(one), value) for one, value in lonely.items()]
+    idle = [key for key, value, alone in keys if key is not None and value not in (None, alone)]
+    strategy |= {"sequence_parallel": False, **strategy, **lonely}
+    return [f"Ignored (one rank has nobody to share with): {', '.join(idle)}."] if idle else []
+
+
+def _settle_batches(
+    overrides: Sequence[str], strategy: dict[str, Any], training: dict[str, Any], given: Mapping[str, Any]
+) -> None:
     """
     Derive the third of batch, micro-batch and steps of accumulation, unless the command says one of them.
 
@@ -197,6 +478,8 @@ def _settle_batches(file: File, strategy: dict[str, Any], training: dict[str, An
     DeepSpeed, runtime/config.py, _set_batch_related_parameters.
     """
     steps, dp = degree(given.get("accumulation", 1), "gradient accumulation"), degree(strategy["dp"], "strategy.dp")
+    if "local" in given:
+        training.setdefault("global_batch_size", given["local"] * dp)
     batch = training.get("global_batch_size")
     if "mbs" not in strategy and "accumulation" in given and isinstance(batch, int):
         strategy["mbs"] = max(1, batch // (steps * dp))
@@ -205,7 +488,7 @@ def _settle_batches(file: File, strategy: dict[str, Any], training: dict[str, An
     if batch is None and "accumulation" not in given:
         raise SpecError("training.global_batch_size", "is not said.", "Add training.global_batch_size=1024.")
     product = degree(strategy["mbs"], "strategy.mbs") * steps * dp
-    free = any(file.says(name) for name in ("strategy.mbs", "training.global_batch_size"))
+    free = {"strategy.mbs", "training.global_batch_size"} & {*said_by(overrides)}
     if training.setdefault("global_batch_size", product) != product and "accumulation" in given and not free:
         problem = f"is {batch}; micro-batch {strategy['mbs']} x {steps} steps x {dp} replicas are {product}."
         raise SpecError("training.global_batch_size", problem)

@@ -16,7 +16,7 @@ from planner.frameworks.imports import arguments, launch, named
 from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
-from planner.frameworks.shell.text import unknown
+from planner.frameworks.shell.words import unknown
 
 ROOT = Path(__file__).parents[2]
 LAUNCHES = ROOT / "tests/data/launches"

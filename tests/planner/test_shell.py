@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.script import follow
-from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
+from planner.frameworks.shell.words import strip_unknown, unknown_names, value_of, write_unknowns
 
 BASH = shutil.which("bash")
 

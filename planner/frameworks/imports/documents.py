@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import operator
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.jobs.document import parse
+from planner.jobs.document import Plain, parse, read_text
 
 MOST_NODES = 20_000
 MOST_LEVELS = 32
@@ -116,3 +119,185 @@ def read_json(text: str, source: str) -> Any:
         return json.loads(plain, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise SpecError(source, f"is not JSON: {error}.") from None
+
+
+INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+
+VARIABLE = re.compile(r"(?:oc\.env:)?([A-Za-z_]\w*)(?:[:,]\s*(.*)|\s*(\?\?.*))?", re.DOTALL)
+
+PATH = re.compile(r"\.*[\w-]+(\.[\w-]+)*")
+
+UNKNOWN = object()
+
+"""Value of an unknown reference; null is a known value."""
+
+MOST_STEPS, LONGEST, MOST = 64, 4096, 1e15
+
+"""Limits of nested references: their number, their length, and the size of a result."""
+
+SUMS: Mapping[str, Callable[..., Any]] = {
+    "multiply": lambda *values: prod(values),
+    "sum": lambda *values: sum(values),
+    "add": lambda *values: sum(values),
+    "divide": operator.truediv,
+    "divide_floor": operator.floordiv,
+    "divide_ceil": lambda left, right: -(-left // right),
+}
+
+"""Arithmetic resolvers that NeMo registers (nemo/utils/config_utils and launcher_scripts/main.py)."""
+
+ROOTS = ("training.",)
+
+"""Prefixes of references to the file itself, which a launcher puts under a name."""
+
+
+def flat_entries(content: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Return entries by dotted name with their references resolved; unknown references stay as they are.
+
+    >>> flat_entries({"a": {"b": 4, "c": "${multiply:3,${.b}}", "d": "${N:8}", "e": "${open}"}}, {"N": "2"})
+    {'a.b': 4, 'a.c': 12, 'a.d': 2, 'a.e': '${open}'}
+
+    Raises
+    ------
+    SpecError
+        If references are circular.
+    """
+    return {name: resolve(value, name, content, given) for name, value in flatten(content).items()}
+
+
+def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+    """Return entries by dotted name, with unresolved references."""
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        inside = isinstance(value, Mapping) and value
+        flat |= flatten(value, f"{above}{name}.") if inside else {f"{above}{name}": value}
+    return flat
+
+
+def resolve(value: Any, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
+    """Resolve the references of a value; a value that is one reference takes its type."""
+    for _ in range(MOST_STEPS):
+        if not isinstance(value, str) or len(value) > LONGEST:
+            return value
+        for found in INNERMOST.finditer(value):
+            inner = _look_up(found[1].strip(), name, content, given)
+            if inner is not UNKNOWN and not isinstance(inner, (Mapping, list)):
+                is_whole = found.span() == (0, len(value))
+                value = inner if is_whole else f"{value[: found.start()]}{_text(inner)}{value[found.end() :]}"
+                break
+        else:
+            return value
+    raise SpecError(name, f"refers to itself: {shown(value)}.")
+
+
+def _look_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
+    """Resolve the text between the braces: arithmetic, an entry, or a variable with its default."""
+    function, colon, rest = inner.partition(":")
+    if colon and function in SUMS:
+        return _sum(function, rest)
+    entry = _entry(inner, name, content) if PATH.fullmatch(inner) else UNKNOWN
+    variable = VARIABLE.fullmatch(inner)
+    if entry is not UNKNOWN or variable is None:
+        return entry
+    default = variable[2]
+    text = given.get(variable[1], default if default is None or not default.startswith("?") else None)
+    return UNKNOWN if text is None else read_plain(text)
+
+
+def _sum(function: str, rest: str) -> Any:
+    values = [read_plain(part) for part in rest.split(",")]
+    if not all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
+        return UNKNOWN
+    try:
+        return SUMS[function](*values)
+    except (TypeError, ArithmeticError):
+        return UNKNOWN
+
+
+def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
+    """Return the entry of a path; leading dots are levels above."""
+    plain = path.lstrip(".")
+    dots = len(path) - len(plain)
+    above = name.split(".")[: -dots or None] if dots else []
+    for start in ("", *ROOTS):
+        entry: Any = content
+        for part in [*above, *plain.removeprefix(start).split(".")]:
+            entry = entry.get(part, UNKNOWN) if isinstance(entry, Mapping) else UNKNOWN
+        if entry is not UNKNOWN:
+            return entry
+    return UNKNOWN
+
+
+def read_plain(text: str) -> Plain:
+    """
+    Read a text as YAML; invalid YAML stays text.
+
+    >>> read_plain("true"), read_plain("4096"), read_plain("null"), read_plain("a: [")
+    (True, 4096, None, 'a: [')
+    """
+    try:
+        return parse(text, "value")
+    except SpecError:
+        return text
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+MOST_FOLDERS = 8
+
+"""Most folders above a file in which files that it names are searched, and most files that extend each other."""
+
+
+class File(NamedTuple):
+    """
+    Configuration with the values that complete it.
+
+    Parameters
+    ----------
+    content
+        Document of the file.
+    path
+        Path of the file.
+    overrides
+        Entries of the job as ``key=value``.
+    given
+        Values of variables that it uses.
+    """
+
+    content: Mapping[str, Any]
+    path: Path
+    overrides: Sequence[str]
+    given: Mapping[str, str]
+
+    def flat(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return entries by dotted name, of this document or of another one with the same variables."""
+        return flat_entries(self.content if content is None else content, self.given)
+
+    def says(self, name: str) -> str | None:
+        """Return the value that the command has for an entry; None: none."""
+        return next((entry.partition("=")[2] for entry in self.overrides if entry.partition("=")[0] == name), None)
+
+    def named(self, name: str, under: Sequence[str] = ("",)) -> Path | None:
+        """Return a file that this one names, beside it or under a folder above it; None: there is none."""
+        plain = Path(os.path.normpath(name))
+        folders = list(self.path.resolve().parents)[:MOST_FOLDERS] if ".." not in plain.parts else []
+        places = (folder / start / plain for folder in folders for start in under)
+        return next((place for place in places if os.path.isfile(place)), None)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """
+    Read the mapping in a file.
+
+    Raises
+    ------
+    SpecError
+        If the file is not YAML, or has no mapping.
+    """
+    content = read_yaml(read_text(path), str(path))
+    if not isinstance(content, dict):
+        raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
+    return content

@@ -23,44 +23,38 @@ from planner.frameworks.imports.arguments import (
     understand,
 )
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
-from planner.frameworks.imports.bridge.nested import MARKS, import_nested_job
-from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
-from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
+from planner.frameworks.imports.bridge.overrides import MARKS, bridge_job, fields_of, import_nested_job, override_list
+from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml
 from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.printed.checkpoint import arguments_inside, is_checkpoint, text_beside
-from planner.frameworks.imports.printed.container import container_job, is_container
-from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, titan_job
-from planner.frameworks.imports.printed.names import is_arguments
-from planner.frameworks.imports.published.modelzoo import choose_launch, zoo_job
-from planner.frameworks.imports.published.performance import find_published, recipe_job
+from planner.frameworks.imports.printed.log import arguments_job, import_printed, titan_job
+from planner.frameworks.imports.printed.names import container_job, is_arguments, is_container
+from planner.frameworks.imports.published.performance import choose_launch, find_published, recipe_job, zoo_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.tools.entries import (
     TYPES,
     accelerate_job,
     apply_launch_options,
+    apply_options,
     deepspeed_job,
     devices_of,
-    read_trainer_fsdp,
-    require_deepspeed,
-    trainer_of,
-)
-from planner.frameworks.imports.tools.keys import Meaning
-from planner.frameworks.imports.tools.recognition import READERS, refuse_other_program, refuse_other_tool, tool_of
-from planner.frameworks.imports.tools.references import File
-from planner.frameworks.imports.torchtitan import (
-    apply_options,
     is_torchtitan,
     preset_devices,
     read_installed,
     read_python,
     read_torchtitan,
+    read_trainer_fsdp,
+    require_deepspeed,
     torchtitan_job,
+    trainer_of,
 )
+from planner.frameworks.imports.tools.keys import Meaning
+from planner.frameworks.imports.tools.words import READERS, refuse_other_program, refuse_other_tool, tool_of
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.text import strip_unknown, unknown, write_unknowns
+from planner.frameworks.shell.words import strip_unknown, unknown, write_unknowns
 from planner.jobs.document import read_text
 
 MODES = {

@@ -15,7 +15,7 @@ from planner.frameworks.imports.bridge.overrides import is_override
 from planner.frameworks.imports.documents import read_rows
 from planner.frameworks.imports.refused import refuse_options, refuse_program
 from planner.frameworks.shell.script import WHERE, Command, Script
-from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
+from planner.frameworks.shell.words import strip_unknown, unknown_names, write_unknowns
 
 PROGRAMS = Path(__file__).parent / "programs.csv"
 """

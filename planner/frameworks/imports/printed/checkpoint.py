@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import pickletools
-from collections.abc import Callable, Iterator, Mapping
+import pickle
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from zipfile import BadZipFile, ZipFile
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import read_yaml
-from planner.frameworks.imports.printed.container import MEMBERS
+from planner.frameworks.imports.printed.names import MEMBERS
 
 SAVED = (".pt", ".pth", ".ckpt", ".distcp", ".bin", ".metadata", ".safetensors", ".nemo")
 """Suffixes of files of a checkpoint."""
@@ -36,6 +35,12 @@ LEVELS = 2
 
 MOST_OF_A_PICKLE = 8 << 20
 MOST_BITS = 256
+
+BROKEN = (
+    *(pickle.PickleError, ValueError, TypeError, LookupError, AttributeError, EOFError),
+    *(RecursionError, NotImplementedError, OverflowError),
+)
+"""Errors of a pickle or a zip that is cut or no checkpoint."""
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -70,7 +75,7 @@ def arguments_inside(path: Path) -> tuple[Path, Mapping[str, Any]]:
     if path.is_dir():
         files = [file for folder in _folders(path) for name in WITH_ARGUMENTS for file in sorted(folder.glob(name))]
     for file in files:
-        with suppress(OSError, BadZipFile, ValueError, TypeError, LookupError, RecursionError, NotImplementedError):
+        with suppress(OSError, BadZipFile, *BROKEN):
             content = _content_of_zip(file)
             if content:
                 return file, content
@@ -104,7 +109,7 @@ def _content_of_zip(path: Path) -> Mapping[str, Any] | None:
                 text = content.decode()
                 read = json.loads(text) if member.endswith(".json") else read_yaml(text, f"{path}: {member}")
                 return read if isinstance(read, Mapping) else None
-            whole = _follow(content)
+            whole = _Reader(BytesIO(content)).load()
             found = whole.get("args") if isinstance(whole, dict) else None
             given = found.state if isinstance(found, Named) and found.name == "argparse.Namespace" else found
             if isinstance(given, dict):
@@ -112,112 +117,46 @@ def _content_of_zip(path: Path) -> Mapping[str, Any] | None:
     return None
 
 
-# --- instructions of a pickle ------------------------------------------------------------------------------
+# --- pickles -----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
 class Named:
     """
-    Object of a class, or the class or function itself; none of them is imported.
+    Object of a class or of a function's call, or as a type the class itself; none of them is imported or called.
 
-    Parameters
-    ----------
-    name
-        Its module and name.
-    arguments
-        Values that it would be called with; None: it is not called.
-    state
-        Values that its attributes would get.
+    Its values go to ``arguments`` and ``state``, whatever the class would do with them.
     """
 
-    name: str
-    arguments: Any = None
+    name = ""
     state: Any = None
 
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
 
-MARK = object()
-PLAIN: Mapping[str, Callable[[], Any]] = {
-    **{"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "MARK": lambda: MARK},
-    **{"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": list},
-}
-"""Values by the instruction that makes them."""
+    def __new__(cls, *_: Any) -> Named:
+        """Return an object without values."""
+        return super().__new__(cls)
 
-FROM_STACK: Mapping[str, tuple[int, Callable[[list[Any]], Any]]] = {
-    **{f"TUPLE{number}": (number, tuple) for number in (1, 2, 3)},
-    **{"TUPLE": (0, tuple), "LIST": (0, list), "FROZENSET": (0, list)},
-    "DICT": (0, lambda items: dict(_pairs(items))),
-    "STACK_GLOBAL": (2, lambda parts: Named(".".join(map(str, parts)))),
-    **dict.fromkeys(("REDUCE", "NEWOBJ"), (2, lambda parts: Named(getattr(parts[0], "name", ""), parts[1]))),
-    "BINPERSID": (1, lambda _: Named("tensor")),
-}
-"""Values that take others from the stack: so many, or 0 for all up to the mark."""
+    def __setstate__(self, state: Any) -> None:
+        """Keep the values that its attributes would get."""
+        self.state = state
 
-INTO: Mapping[str, int] = {"APPEND": 1, "SETITEM": 2, "BUILD": 1, "APPENDS": 0, "ADDITEMS": 0, "SETITEMS": 0}
-"""Instructions that put values into the object below them, with their number; 0: all up to the mark."""
+    def __setitem__(self, *_: Any) -> None:
+        """Drop a value that it would hold."""
+
+    append = extend = add = __setitem__
 
 
-def _follow(content: bytes) -> Any:
-    """
-    Follow a pickle's instructions with plain values alone: what it names is a name, and nothing is called.
+class _Reader(pickle._Unpickler):
+    """Reader of a pickle to which each class and function is a name alone: nothing is imported, nothing is called."""
 
-    Raises
-    ------
-    ValueError, LookupError, TypeError
-        If it is no such pickle.
-    """
-    stack: list[Any] = []
-    memo: dict[Any, Any] = {}
-    for opcode, argument, _ in pickletools.genops(BytesIO(content)):
-        match opcode.name:
-            case "PROTO" | "FRAME" | "STOP":
-                pass
-            case name if name in PLAIN:
-                stack.append(PLAIN[name]())
-            case name if name in FROM_STACK:
-                number, make = FROM_STACK[name]
-                stack.append(make(_take(stack, number)))
-            case name if name in INTO:
-                _put(stack, _take(stack, INTO[name]))
-            case "GLOBAL":
-                stack.append(Named(str(argument).replace(" ", ".")))
-            case "BINPUT" | "LONG_BINPUT" | "PUT" | "MEMOIZE":
-                memo[len(memo) if argument is None else argument] = stack[-1]
-            case "BINGET" | "LONG_BINGET" | "GET":
-                stack.append(memo[argument])
-            case _ if isinstance(argument, str | int | float | bytes) and not opcode.stack_before:
-                stack.append(argument)
-            case name:
-                raise ValueError(f"{name} is no instruction of plain values")
-    return stack[0]
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a type of that name."""
+        return type("Named", (Named,), {"name": f"{module}.{name}"})
 
-
-def _take(stack: list[Any], number: int) -> list[Any]:
-    """Take so many values from the stack, or all up to the mark, and the mark."""
-    if number > len(stack):
-        raise ValueError("takes more than there is")
-    place = len(stack) - number
-    if not number:
-        place = next((one for one in reversed(range(len(stack))) if stack[one] is MARK), -1)
-        if place < 0:
-            raise ValueError("has no mark")
-    taken = stack[place:]
-    del stack[place:]
-    return taken if number else taken[1:]
-
-
-def _put(stack: list[Any], items: list[Any]) -> None:
-    """Put values into a list or a mapping, or the state into an object; other objects stay as they are."""
-    whole = stack[-1]
-    if isinstance(whole, Named):
-        whole.state = items[0] if len(items) == 1 else None
-    elif isinstance(whole, list):
-        whole += items
-    elif isinstance(whole, dict):
-        whole.update(_pairs(items))
-
-
-def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(items[::2], items[1::2], strict=True)
+    def persistent_load(self, pid: Any) -> Any:
+        """Return a tensor of the archive by its kind."""
+        return Named(pid)
 
 
 def _write(value: Any) -> str:
@@ -230,15 +169,11 @@ def _write(value: Any) -> str:
 
 
 def _write_one(value: Any) -> str:
+    if isinstance(value, type):
+        return str(getattr(value, "name", "..."))
     if isinstance(value, Named):
-        kind, chosen = value.name.rpartition(".")[2], value.arguments
-        members = MEMBERS.get(kind, ())
-        number = chosen[0] if isinstance(chosen, tuple | list) and len(chosen) == 1 else None
-        named = members[number - 1] if isinstance(number, int) and 0 < number <= len(members) else number
-        return value.name if chosen is None else f"{kind}.{named}"
-    is_plain = (
-        value is None
-        or isinstance(value, bool | float | str)
-        or (isinstance(value, int) and value.bit_length() < MOST_BITS)
-    )
-    return str(value) if is_plain else "..."
+        kind, chosen = value.name.rpartition(".")[2], [*getattr(value, "arguments", ())]
+        members = dict(enumerate(MEMBERS.get(kind, ()), 1))
+        return f"{kind}.{members.get(chosen[0], chosen[0]) if len(chosen) == 1 else None}"
+    is_plain = value is None or isinstance(value, bool | float | str)
+    return str(value) if is_plain or (isinstance(value, int) and value.bit_length() < MOST_BITS) else "..."

@@ -14,13 +14,28 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import read_yaml
-from planner.frameworks.imports.printed.names import NEEDED, is_read, whole_arguments
+from planner.frameworks.imports.arguments import megatron_job
+from planner.frameworks.imports.documents import flatten, read_yaml
+from planner.frameworks.imports.finish import newest
+from planner.frameworks.imports.named import model_named
+from planner.frameworks.imports.printed.names import (
+    NEEDED,
+    container_job,
+    entries_of,
+    is_read,
+    whole_arguments,
+    words_of,
+)
+from planner.frameworks.imports.tools.entries import MODES, deepspeed_job, require_deepspeed, torchtitan_job
+from planner.frameworks.imports.tools.keys import Meaning, meaning_of
+from planner.frameworks.megatron.read import Imported
+from planner.jobs.model import read
 
 DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d{8} |[A-Z][a-z]{2} [ \d]\d )"
 TIME = rf"(?:{DATE}?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|1\d{{9}}(?:\.\d+)?)"
@@ -301,3 +316,172 @@ def _find_device(name: str) -> Any:
     return next(
         (one for end in range(len(words), 0, -1) if (one := catalog.find_unique_device(" ".join(words[:end])))), None
     )
+
+
+WHERE = "model_spec.model"
+
+HINT = "Add model=NAME, one of planner catalog models, or the path of its config.json."
+
+
+def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
+    """
+    Return the model that a specification describes, and the dispatcher of its tokens.
+
+    A model of the catalog with the same layers has its name.
+
+    Raises
+    ------
+    SpecError
+        If it has a part that no size of a job file describes.
+    """
+    model, named = spec.get("model"), model_named(f"{spec.get('name')}/{spec.get('flavor')}")
+    if not isinstance(model, Mapping):
+        return named, "standard"
+    try:
+        entry, sent_by = _entries(model)
+        described = read(entry, Path()).model
+    except (KeyError, TypeError, AttributeError, IndexError):
+        raise SpecError(WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", HINT) from None
+    known = read(named, Path()).model if named is not None else None
+    is_known = known is not None and all(
+        getattr(known, part) == getattr(described, part)
+        for part in ("hidden_size", "vocab_size", "layers", "tied_embeddings")
+    )
+    return named if is_known and not model.get("mtp_layers") else entry, sent_by
+
+
+def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the entries of a job for a model, and the dispatcher of its tokens."""
+    texts = [json.dumps(layer, default=str) for layer in model["layers"]]
+    try:
+        meaning_of("titan_model", flatten(model))
+        meant = {text: meaning_of("titan_layer", flatten(json.loads(text))).entries for text in {*texts}}
+    except SpecError as error:
+        raise SpecError(f"{WHERE}: {error.where}", error.problem, HINT) from None
+    layers = [meant[text] for text in texts]
+    have_experts = ["num_experts" in layer for layer in layers]
+    first = have_experts.index(True) if True in have_experts else len(layers)
+    if not all(have_experts[first:]):
+        raise SpecError(WHERE, "has dense layers behind those with experts, which are not read.", HINT)
+    whole = {**layers[0], **layers[-1]}
+    if any(layer != (layers[0] if place < first else layers[-1]) for place, layer in enumerate(layers)) or any(
+        whole[name] != value for name, value in layers[0].items()
+    ):
+        raise SpecError(WHERE, "has layers of several sizes, which are not read.", HINT)
+    sent_by = str(whole.pop("given.sent_by", "standard"))
+    whole.setdefault("ffn_hidden_size", whole.get("expert_ffn_hidden_size"))
+    more = {"first_dense_layers": first} if 0 < first < len(layers) else {}
+    mtp = {"mtp_layers": len(model["mtp_layers"])} if model.get("mtp_layers") else {}
+    sizes = {"hidden_size": model["dim"], "num_layers": len(layers), "num_heads": whole["num_heads"]}
+    ends = {"vocab_size": model["vocab_size"], "tied_embeddings": bool(model["enable_weight_tying"])}
+    return {**sizes, **ends, **whole, **more, **mtp}, sent_by
+
+
+def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[str], text: str = "") -> Imported:
+    """
+    Import arguments of Megatron-LM by name.
+
+    Raises
+    ------
+    SpecError
+        If some are missing, or as ``megatron_job``.
+    """
+    texts = whole_arguments(content, source)
+    entries = entries_of(texts, text)
+    imported = megatron_job(words_of(texts), [*_entry_words(entries), *overrides], {})
+    return Imported(document=imported.document, notes=(*_replacement_notes(entries, overrides), *imported.notes))
+
+
+OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
+
+"""Classes of activation checkpointing by a field that only they have, as their name is not saved."""
+
+
+def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
+    """
+    Import the configuration that torchtitan saves: by sections, from 0.3 on with the specification of the model.
+
+    Raises
+    ------
+    SpecError
+        If its layers are converted to a precision that is not saved, or as ``torchtitan_job``.
+    """
+    said, spec = _drop_empty_entries(content), content.get("model_spec")
+    if not isinstance(spec, Mapping):
+        return torchtitan_job(said, overrides)
+    if spec.get("converters"):
+        raise SpecError(
+            "model_spec.converters", "is not empty: the precision of layers is not saved.", "Give its Python."
+        )
+    given = said.get("activation_checkpoint") or {}
+    if not isinstance(given, Mapping):
+        raise SpecError("activation_checkpoint", f"expected a section, got {shown(given)}.")
+    kind = next((kind for field, kind in OF_MODES.items() if field in given), "FullAC")
+    recomputed = {**given, **MODES[kind]} if given else {"mode": "none"}
+    model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
+    more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
+    whole = {name: value for name, value in said.items() if name != "model_spec"} | more
+    is_said = any(entry.startswith("model=") for entry in overrides)
+    described, sent_by = (None, "standard") if is_said else model_from_layers(spec)
+    if sent_by != "standard" and isinstance(whole.get("parallelism"), Mapping):
+        whole["parallelism"] = {**whole["parallelism"], "expert_parallel_comm_backend": sent_by}
+    return torchtitan_job(whole, overrides, described=described)
+
+
+def import_printed(text: str, source: str, overrides: Sequence[str], run: str) -> Imported | None:
+    """
+    Import the configuration in a log, with the devices and the software that it names; None: it prints none.
+
+    Raises
+    ------
+    SpecError
+        As ``find_printed``, and as the import of the framework's configuration.
+    """
+    found = find_printed(text, source, run)
+    if found is None:
+        return None
+    content, entries = found.content, dict(cluster_of(text, found.kind))
+    if found.kind == "deepspeed":
+        entries |= _replicas(content, text)
+    given = [*_entry_words(entries), *overrides]
+    match found.kind:
+        case "megatron":
+            imported = arguments_job(content, source, given, text)
+        case "bridge":
+            imported = container_job(content, given, f"{source}, line {found.line}")
+        case "torchtitan":
+            imported = titan_job(content, given)
+        case _:
+            imported = deepspeed_job(require_deepspeed(content, source), Meaning(), given)
+    note = f"Read from {Path(source).name}, line {found.line}, as it was printed."
+    return Imported(document=imported.document, notes=(note, *_replacement_notes(entries, overrides), *imported.notes))
+
+
+def _entry_words(entries: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in entries.items()]
+
+
+def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
+    """Remarks on what the run printed and the command says otherwise."""
+    said = {name: value for name, _, value in (entry.partition("=") for entry in overrides)}
+    differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
+    return [
+        f"{name}: the run had {printed[name]}; the command's {said[name]} counts instead." for name in sorted(differing)
+    ]
+
+
+def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
+    """Return the devices of a DeepSpeed engine, which prints its replicas as world_size."""
+    said = set(re.findall(r"  world_size \.+ (\d+)", text))
+    tensors = config.get("tensor_parallel")
+    width = tensors.get("autotp_size", 1) if isinstance(tensors, Mapping) else 1
+    return {"cluster.num_devices": str(int(said.pop()) * int(width))} if len(said) == 1 else {}
+
+
+def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop entries without a value from a saved configuration."""
+    return {
+        name: _drop_empty_entries(value) if isinstance(value, Mapping) else value
+        for name, value in content.items()
+        if value is not None
+    }

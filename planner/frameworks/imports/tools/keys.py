@@ -13,10 +13,9 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
-from planner.frameworks.imports.documents import read_rows
-from planner.frameworks.imports.tools.references import read_plain
+from planner.frameworks.imports.documents import read_plain, read_rows
 from planner.frameworks.megatron.options import TABLE, options
-from planner.frameworks.shell.text import unknown_names, write_unknowns
+from planner.frameworks.shell.words import unknown_names, write_unknowns
 
 KEYS = Path(__file__).parent / "keys.csv"
 """

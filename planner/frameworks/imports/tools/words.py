@@ -6,7 +6,8 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,15 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.overrides import architecture_words
+from planner.frameworks.imports.documents import (
+    MOST_FOLDERS,
+    File,
+    flat_entries,
+    flatten,
+    read_mapping,
+    read_rows,
+    resolve,
+)
 from planner.frameworks.imports.finish import (
     assumption_notes,
     degree,
@@ -25,9 +35,8 @@ from planner.frameworks.imports.finish import (
 )
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.refused import refuse_entries
+from planner.frameworks.imports.tools.entries import foundry_job, nanotron_job, neox_job, torchtitan_job
 from planner.frameworks.imports.tools.keys import Meaning, is_on, meaning_of, text_of
-from planner.frameworks.imports.tools.references import MOST_FOLDERS, File, flat_entries, read_mapping, resolve
-from planner.frameworks.imports.torchtitan import torchtitan_job
 from planner.frameworks.megatron.read import Imported
 from planner.jobs.model import read
 from planner.jobs.problem import load
@@ -215,3 +224,77 @@ def _recompute_layers(imported: Imported, listed: Sequence[str]) -> Imported:
     document = {**imported.document, "strategy": {**strategy, "layout": layout}}
     load(document)
     return Imported(document=document, notes=imported.notes)
+
+
+TOOLS = Path(__file__).parent / "tools.csv"
+"""
+Table of tools by keys that mark their files; the first row whose marks all match counts.
+
+``marks`` are patterns of dotted names, with ``=`` also of values; ``import:NAME`` is a module that a file of Python
+imports. ``reader`` is the name in the table of keys; empty: the tool is not imported, and the last column describes it.
+"""
+
+HINT = (
+    "Write the job by hand (planner init), or give what Megatron-LM, a fork of it, NeMo, Megatron-Bridge, torchtitan, "
+    "DeepSpeed, Accelerate, GPT-NeoX, FlagScale, Primus, nanotron or llm-foundry starts with."
+)
+
+
+def tool_of(content: Mapping[Any, Any]) -> Mapping[str, str] | None:
+    """
+    Return the row of the tool whose keys a configuration has; None: unknown.
+
+    >>> tool_of({"pipe-parallel-size": 4, "num-layers": 8})["name"], tool_of({"model": "llama3-8b"})
+    ('GPT-NeoX', None)
+    """
+    flat = {key if "." in key else key.replace("-", "_"): value for key, value in flatten(content).items()}
+    return next((tool for tool in read_rows(TOOLS) if all(_has(flat, mark) for mark in tool["marks"].split())), None)
+
+
+def refuse_other_tool(content: Mapping[Any, Any], where: str) -> None:
+    """
+    Refuse a configuration of a tool that is not imported.
+
+    Raises
+    ------
+    SpecError
+        Names and describes the tool, and the inputs that are accepted.
+    """
+    tool = tool_of(content)
+    if tool is not None and not tool["reader"]:
+        raise _refusal(tool, where)
+
+
+def refuse_other_program(text: str, where: str) -> None:
+    """
+    Refuse a file of Python that is a configuration of a tool that is not imported.
+
+    Raises
+    ------
+    SpecError
+        As :func:`refuse_other_tool`.
+    """
+    for tool in read_rows(TOOLS):
+        package = tool["marks"].removeprefix("import:")
+        if package != tool["marks"] and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
+            raise _refusal(tool, where)
+
+
+READERS: Mapping[str, Callable[[File], Imported]] = {
+    "nemo1": nemo_job,
+    "flagscale": flagscale_job,
+    "primus": primus_job,
+    "gpt_neox": neox_job,
+    "nanotron": nanotron_job,
+    "llm_foundry": foundry_job,
+}
+"""Import function of each tool, by its name in the table of keys."""
+
+
+def _refusal(tool: Mapping[str, str], where: str) -> SpecError:
+    return SpecError(where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", HINT)
+
+
+def _has(flat: Mapping[str, Any], mark: str) -> bool:
+    name, equals, value = mark.partition("=")
+    return any(fnmatchcase(key, name) and (not equals or fnmatchcase(text_of(one), value)) for key, one in flat.items())

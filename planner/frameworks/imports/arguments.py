@@ -22,12 +22,14 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.imports.named import ARCHITECTURE, default_vocabulary, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
 from planner.frameworks.shell.words import Variables, strip_unknown, unknown, unknown_names, write_unknowns
+
+DATA = read_words("arguments")
 
 Given: TypeAlias = Mapping[str, list[str]]
 Words: TypeAlias = dict[str, list[str]]
@@ -347,12 +349,7 @@ LENGTHS = ("--train-iters", "--train-samples")
 ASSUMED_STEPS = 1000
 """Steps of a training without a given length; they change no figure of a step."""
 
-BESIDE = {
-    "model.vocab_size": "--vocab-size",
-    "strategy.mbs": "--micro-batch-size",
-    "training.global_batch_size": "--global-batch-size",
-    "training.sequence_length": "--seq-length",
-}
+BESIDE = DATA["beside"]
 """Entries of the job in place of an option."""
 
 HALF = ("bf16", "fp16")
@@ -709,13 +706,7 @@ def _add_length(found: Understood) -> None:
 
 FLASH = re.compile(r"--use-flash-attn(-\w+)?")
 
-OLDER = (
-    ("BigScience's", (), "megatron-deepspeed-2022"),
-    ("", (*DEEPSPEED, "--zero-stage"), "megatron-deepspeed-2023"),
-    ("", ("--DDP-impl", "--checkpoint-activations", "--activations-checkpoint-method"), "megatron-lm-2022"),
-    ("", ("--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp"), "megatron-lm-2022"),
-    ("", ("--RMSNorm", "--overlapped-distributed-optimizer", "--causal-lm"), "megatron-lm-0.8"),
-)
+OLDER = DATA["older"]
 """Forks or options of older releases alone, and the nearest entry of the catalog; the first match counts."""
 
 WITH_FLASH = "megatron-lm-0.8"

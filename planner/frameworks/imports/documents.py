@@ -8,7 +8,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,9 @@ import yaml
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.jobs.document import Plain, parse, read_text
+
+WORDS = Path(__file__).parent / "words.yaml"
+"""Lists and pairs of words that modules of this room look for."""
 
 MOST_NODES = 20_000
 MOST_LEVELS = 32
@@ -35,6 +38,17 @@ def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
     """Read the rows of a table of this room, cells by column; they are shared and must not be changed."""
     with path.open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(lines))
+
+
+@cache
+def _words() -> Mapping[str, Mapping[str, Any]]:
+    whole: Mapping[str, Mapping[str, Any]] = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
+    return whole
+
+
+def read_words(module: str) -> Mapping[str, Any]:
+    """Return the lists and pairs of words of a module of this room; they are shared and must not be changed."""
+    return _words()[module]
 
 
 def read_yaml(text: str, source: str) -> Any:

@@ -12,7 +12,7 @@ from costmodel.facts.model import Model
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import Strategy
 from planner.frameworks.imports.arguments import ASSUMED_STEPS
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.jobs.completion import complete_strategy, strategy_entries
@@ -20,12 +20,9 @@ from planner.jobs.document import apply_override
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import apply_layout, read_given
 
-NEEDED = {
-    "model": "llama3-8b",
-    "training.sequence_length": 4096,
-    "training.global_batch_size": 1024,
-    "strategy.mbs": 1,
-}
+DATA = read_words("finish")
+
+NEEDED = DATA["needed"]
 """Entries of a job that a configuration may lack, with example values."""
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.megatron.options import WHERE, split_options
+
+DATA = read_words("refused")
 
 WORDS = Path(__file__).parent / "refused.csv"
 """
@@ -49,18 +51,13 @@ IDLE = re.compile(r"-*(rl|grpo|langrl|dino)[-_]")
 GENERIC = ("main", "train", "trainer", "run", "launch")
 """Generic names of programs; their folder may tell the training."""
 
-CHOOSING = [
-    *("stage", "mode", "type", "algorithm", "algo", "estimator", "method"),
-    *("task", "trainer", "objective", "adapter", "target", "component"),
-]
+CHOOSING = DATA["choosing"]
 """Last words of names whose value is the kind of training."""
 
 NAMING = ("name", "recipe", "factory", "arch", "architecture", "architectures")
 """Last words of names whose value names a model."""
 
-OF_OTHERS = (
-    *("data", "dataset", "tokenizer", "project", "wandb", "entity", "checkpoint", "user", "job", "image", "container"),
-)
+OF_OTHERS = DATA["of_others"]
 """Words of names whose value does not name the model."""
 
 OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")

@@ -17,7 +17,7 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.documents import resolve
+from planner.frameworks.imports.documents import read_words, resolve
 from planner.frameworks.imports.finish import (
     assumption_notes,
     devices_contradicted,
@@ -35,41 +35,18 @@ from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.words import argument_words, unknown_names, write_unknowns
 from planner.jobs.model import read
 
+DATA = read_words("bridge.overrides")
+
 FIELD = re.compile(r"(?:\+\+?|~)?([a-z_]+(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
 """Override in Hydra's grammar: a dotted name and a value, with an optional sign that adds it."""
 
-SECTIONS = (
-    ("trainer.strategy.ddp.", "ddp."),
-    ("trainer.strategy.", "model."),
-    ("trainer.max_steps", "train.train_iters"),
-    ("model.config.", "model."),
-    ("optim.config.", "optimizer."),
-    ("data.seq_length", "model.seq_length"),
-    ("data.micro_batch_size", "train.micro_batch_size"),
-    ("data.global_batch_size", "train.global_batch_size"),
-    ("dataset.sequence_length", "model.seq_length"),
-    ("dataset.seq_length", "model.seq_length"),
-)
+SECTIONS = DATA["sections"]
 """Other names of fields in NeMo 2 and in recipes."""
 
-SCALINGS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("nvfp4", {"fp4": "e2m1"}),
-    ("mxfp8", {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": "true"}),
-    ("nanov2", {"fp8": "hybrid", "fp8_recipe": "blockwise", "fp8_param_gather": "true"}),
-    ("fp8_current", {"fp8": "hybrid", "fp8_recipe": "tensorwise", "fp8_param_gather": "true"}),
-    ("fp8_subchannel", {"fp8": "hybrid", "fp8_recipe": "blockwise"}),
-    ("fp8_delayed", {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": "true"}),
-    ("16_mixed", {}),
-)
+SCALINGS = DATA["scalings"]
 """Precisions by parts of their names, first match first (megatron/bridge/training/mixed_precision.py)."""
 
-NEEDED = {
-    "model.tensor_model_parallel_size": "strategy.tp",
-    "model.pipeline_model_parallel_size": "strategy.pp",
-    "train.micro_batch_size": "strategy.mbs",
-    "train.global_batch_size": "training.global_batch_size",
-    "model.seq_length": "training.sequence_length",
-}
+NEEDED = DATA["needed"]
 """Fields that are required where a recipe's own values are unknown, with the entries of a job in their place."""
 
 OF_A_RECIPE = {"model.context_parallel_size": "strategy.cp", "model.recompute_granularity": "strategy.recompute"}
@@ -268,10 +245,7 @@ def architecture_words(model: Model, length: int) -> list[str]:
     return [word for line in lines for word in shlex.split(line)]
 
 
-STAND_IN = (
-    "--hidden-size 8192 --num-attention-heads 128 --ffn-hidden-size 8192 --vocab-size 32000 "
-    "--position-embedding-type rope --max-position-embeddings 131072"
-)
+STAND_IN = DATA["stand_in"]
 
 
 def _require_needed(
@@ -330,7 +304,7 @@ def _devices(fields: Mapping[str, str]) -> int | None:
 def _plain(name: str) -> str:
     for other, own in SECTIONS:
         if name.startswith(other):
-            return own + name.removeprefix(other)
+            return f"{own}{name.removeprefix(other)}"
     return name
 
 
@@ -392,10 +366,7 @@ def _precision(fields: Mapping[str, str]) -> Iterator[str]:
         yield "--accumulate-allreduce-grads-in-fp32"
 
 
-DECISIVE = {
-    "model": ("parallel", "recompute", "fsdp"),
-    **dict.fromkeys(("optimizer", "ddp", "comm_overlap"), ("dtype", "offload", "fsdp", "shard")),
-}
+DECISIVE = DATA["decisive"]
 """Parts of the names of fields of each section that are refused where nobody knows them."""
 
 

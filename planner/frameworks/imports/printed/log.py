@@ -21,7 +21,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
-from planner.frameworks.imports.documents import flatten, read_yaml
+from planner.frameworks.imports.documents import flatten, read_words, read_yaml
 from planner.frameworks.imports.finish import newest
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.imports.printed.names import (
@@ -36,6 +36,8 @@ from planner.frameworks.imports.tools.entries import MODES, deepspeed_job, requi
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.megatron.read import Imported
 from planner.jobs.model import read
+
+DATA = read_words("printed.log")
 
 DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d{8} |[A-Z][a-z]{2} [ \d]\d )"
 TIME = rf"(?:{DATE}?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|1\d{{9}}(?:\.\d+)?)"
@@ -290,12 +292,7 @@ def _number(text: str) -> float:
 # --- devices and software -----------------------------------------------------------------------------------
 
 DEVICE = re.compile(r"NVIDIA ((?:GB|GH|[ABHLV])\d{2,3}[\w-]*(?: [A-Z0-9][\w.-]*){0,4})")
-VERSIONS = (
-    ("megatron-bridge", r"megatron[-_ ]bridge\D{1,12}v?(\d+\.\d+[\w.]*)"),
-    ("megatron-core", r"megatron[-_ ]core\D{1,12}v?(\d+\.\d+[\w.]*)"),
-    ("torchtitan", r"torchtitan version: (\d+\.\d+[\w.]*)"),
-    ("deepspeed", r"DeepSpeed info: version=(\d+\.\d+\.\d+)"),
-)
+VERSIONS = DATA["versions"]
 
 
 def cluster_of(text: str, kind: str) -> dict[str, str]:

@@ -12,13 +12,15 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, other_options
 from planner.frameworks.imports.bridge.library import LAYERS, options_by_field
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.imports.finish import newest, release_assumed
 from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.options import TABLE, options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.megatron.releases import RELEASES
 from planner.frameworks.megatron.releases import TABLE as RELEASED
+
+DATA = read_words("printed.names")
 
 NAMES = Path(__file__).parent / "names.csv"
 """
@@ -28,18 +30,10 @@ Table of names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and old
 ``why`` is the source of names without an option.
 """
 
-NEEDED = (
-    *("num_layers", "hidden_size", "num_attention_heads", "micro_batch_size", "global_batch_size"),
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "world_size", "bf16", "fp16"),
-)
+NEEDED = DATA["needed"]
 """Names that every release prints."""
 
-SINCE_2023 = (
-    *("context_parallel_size", "expert_model_parallel_size", "num_experts", "sequence_parallel", "fp8"),
-    *("use_distributed_optimizer", "overlap_grad_reduce", "recompute_granularity", "recompute_method"),
-    *("num_layers_per_virtual_pipeline_stage", "group_query_attention", "swiglu", "normalization"),
-    *("position_embedding_type", "untie_embeddings_and_output_weights", "seq_length", "ffn_hidden_size"),
-)
+SINCE_2023 = DATA["since_2023"]
 """Names that every release with context or expert parallelism prints (end of 2023 on)."""
 
 KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size")
@@ -193,12 +187,7 @@ COSTLY_SECTIONS = ("dist", "rng", "optimizer", "ddp", "comm_overlap", "model", "
 WHOLE_SECTIONS = ("model", "train", "optimizer", "ddp")
 """Sections that every container has, written in the order of their names."""
 
-RENAMED = {
-    "fp8_param": "fp8_param_gather",
-    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-}
+RENAMED = DATA["renamed"]
 """Arguments of Megatron-LM by fields of another name."""
 
 ACTIVATIONS = {
@@ -213,18 +202,11 @@ TOGETHER = ("activation_func", "gated_linear_unit", "_target_")
 """Fields that are read together."""
 
 GRAPHS = ("full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full_iteration_inference")
-MEMBERS: Mapping[str, tuple[str, ...]] = {
-    "AttnBackend": ("flash", "fused", "unfused", "local", "auto"),
-    "CudaGraphScope": GRAPHS,
-    "CudaGraphModule": GRAPHS[1:-1],
-}
+MEMBERS = DATA["members"]
 """Members of enumerations, which are written as numbers from 1 (megatron/core/transformer/enums.py)."""
 
 DECIDES = ("parallel", "recompute", "offload", "pipeline")
-HARMLESS = (
-    *("cpu_offloading_activations", "cpu_offloading_weights", "deallocate_pipeline_outputs", "parallel_output"),
-    *("scatter_embedding_sequence_parallel", "use_tp_pp_dp_mapping", "pipeline_dtype"),
-)
+HARMLESS = DATA["harmless"]
 """Parts of names of fields that repeat other fields."""
 
 

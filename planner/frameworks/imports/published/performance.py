@@ -20,7 +20,7 @@ from costmodel.strategy import Recompute
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
-from planner.frameworks.imports.documents import read_rows, read_yaml
+from planner.frameworks.imports.documents import read_rows, read_words, read_yaml
 from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
 from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.options import split_options
@@ -30,6 +30,8 @@ from planner.frameworks.shell.words import unknown_names
 from planner.jobs.document import plain_value, read_text, set_entry
 from planner.jobs.model import read
 from planner.jobs.recipes import Recipe, recipes
+
+DATA = read_words("published.performance")
 
 STACK, SOURCE, DGXC = "megatron-bridge", "Megatron-Bridge", "dgxc-benchmarking"
 """
@@ -42,14 +44,7 @@ for the numbers of devices that it publishes.
 DEVICES = {"h100": "h100-80gb-sxm"}
 """Devices whose name in ``--gpu`` differs from the catalog's."""
 
-PRECISIONS = {
-    "bf16": "bf16",
-    "fp8_cs": "fp8_current",
-    "fp8_mx": "mxfp8",
-    "fp8_sc": "fp8_blockwise",
-    "fp8_ds": "fp8",
-    "nvfp4": "nvfp4",
-}
+PRECISIONS = DATA["precisions"]
 """Precisions by ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
 
 OPTIONS = Path(__file__).parent / "options.csv"
@@ -314,28 +309,14 @@ def _unknown(document: Mapping[str, Any]) -> str:
 TEMPLATE = "sbatch_benchmarking.sh"
 DEFAULTS = "runtime_configs/benchmarking/runtime.conf"
 
-COLUMNS = (
-    *("TP", "PP", "EP", "CP", "VPP", "MBS", "GBS", "NUM_LAYERS", "MOE_TOKEN_DISPATCHER", "MOE_GROUPED_GEMM", "NNODES"),
-    *("RUN_TIME", "PRETRAIN", "SEQ_LEN", "DATASET", "PP_FIRST", "PP_LAST"),
-)
+COLUMNS = DATA["columns"]
 """Columns of a line of the defaults, in order."""
 
 ADDED = Path(__file__).parent / "modelzoo.csv"
 """Table of options that the template adds by a variable's value, for the optimizer also by the precision."""
 
-DEGREES = {
-    "--tensor-model-parallel-size": "TP",
-    "--pipeline-model-parallel-size": "PP",
-    "--expert-model-parallel-size": "EP",
-    "--context-parallel-size": "CP",
-    "--micro-batch-size": "MBS",
-    "--global-batch-size": "GBS",
-    "--seq-length": "SEQ_LEN",
-}
-SHARED = (
-    "--bf16 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --sequence-parallel "
-    "--expert-tensor-parallel-size 1 --moe-grouped-gemm --cross-entropy-loss-fusion"
-)
+DEGREES = DATA["degrees"]
+SHARED = DATA["shared"]
 """Options that all configurations of the collection have."""
 
 ACCOUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")

@@ -25,7 +25,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
 from planner.frameworks.imports.bridge.python_source import Function, Thing, is_known, read_module, result_of
-from planner.frameworks.imports.documents import File, flatten, read_mapping, read_plain, read_yaml
+from planner.frameworks.imports.documents import File, flatten, read_mapping, read_plain, read_words, read_yaml
 from planner.frameworks.imports.finish import (
     complete_job,
     degree,
@@ -43,12 +43,9 @@ from planner.frameworks.shell.words import strip_unknown, unknown_names
 from planner.jobs.document import set_entry
 from planner.jobs.model import read
 
-NANOTRON = """
-base: megatron-core-0.8
-behaviour:
-  kernels: {loss_forward_bytes: 38.0, loss_backward_bytes: 14.0}
-  memory: {logit_bytes: 10.0, gathered_inputs: true, weight_gradient_bytes: 0.0}
-"""
+DATA = read_words("tools.entries")
+
+NANOTRON = DATA["nanotron"]
 """Framework of nanotron's costs, as for its measured runs (benchmarks/grid/nanotron.yaml, with file and line)."""
 
 GPT2 = "GPT2BPETokenizer"
@@ -191,10 +188,7 @@ def require_deepspeed(config: Any, source: str) -> dict[str, Any]:
     return config
 
 
-USUAL: Mapping[str, Any] = {
-    **{"strategy.recompute": "none", "strategy.sharding": "none"},
-    "strategy.optimizer_offload": False,
-}
+USUAL = DATA["usual"]
 """Decisions of DeepSpeed and Accelerate where no key says another."""
 
 
@@ -239,11 +233,7 @@ def deepspeed_job(
 
 # --- Accelerate --------------------------------------------------------------------------------------------
 
-SECTIONS = {
-    **{"fsdp_": "fsdp_config", "megatron_lm_": "megatron_lm_config", "parallelism_config_": "parallelism_config"},
-    **dict.fromkeys(("zero_stage", "offload_optimizer_device", "offload_param_device"), "deepspeed_config"),
-    "deepspeed_config_file": "deepspeed_config",
-}
+SECTIONS = DATA["sections"]
 """Sections of a configuration by the prefix of an option."""
 
 TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
@@ -299,12 +289,7 @@ def accelerate_job(
     return entries_job(meaning, framework, overrides)
 
 
-RENAMED = {
-    **{"zero_stage": "zero_optimization.stage", "overlap_comm": "zero_optimization.overlap_comm"},
-    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
-    "offload_param_device": "zero_optimization.offload_param.device",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-}
+RENAMED = DATA["renamed"]
 """Keys of DeepSpeed by those of ``deepspeed_config``."""
 
 
@@ -546,13 +531,7 @@ PER_STAGE_RANK = 2
 
 PLAIN_SCHEDULES = ("1F1B", "GPipe")
 
-SCHEDULES = {
-    "1F1B": "1f1b",
-    "Interleaved1F1B": "1f1b",
-    "GPipe": "gpipe",
-    "ZBVZeroBubble": "zb_v",
-    "DualPipeV": "dualpipev",
-}
+SCHEDULES = DATA["schedules"]
 
 """Names of PyTorch's schedules, torch/distributed/pipelining/schedules.py, that have costs."""
 
@@ -745,11 +724,7 @@ SETTLED = ("parallelism", "training", "activation_checkpoint")
 
 """Sections that a configuration must set if it changes another one, which is not read."""
 
-MODES = {
-    "FullAC": {"mode": "full"},
-    "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
-    "MemoryBudgetAC": {"mode": "memory_budget"},
-}
+MODES = DATA["modes"]
 
 """Entries of recomputation by its class."""
 
@@ -852,7 +827,7 @@ def _read_recomputation(config: Thing, where: str) -> dict[str, str]:
     kind = given.name.removesuffix(".Config").rsplit(".", 1)[-1] if isinstance(given, Thing) else ""
     if kind not in MODES:
         raise SpecError(f"{where}: activation_checkpoint", "is something that only running it would say.")
-    return MODES[kind]
+    return dict(MODES[kind])
 
 
 def _model(spec: Any) -> dict[str, Any]:

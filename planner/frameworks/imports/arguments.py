@@ -726,7 +726,7 @@ def _import_on_release(found: Understood, entries: Mapping[str, str], environmen
             with suppress(SpecError):
                 imported = _import_with_vocabulary(found, [*words, f"cluster.framework={name}"], environment)
                 note = f"{option} is of older releases: {name} is assumed; cluster.framework=NAME says another one."
-                return Imported(document=imported.document, notes=(note, *imported.notes))
+                return imported.add_notes(note)
     return _import_with_vocabulary(found, words, environment)
 
 

@@ -428,11 +428,11 @@ def import_nested_job(
     if any(isinstance(content.get(section), Mapping) for section in MEGATRON):
         meaning = meaning_of("megatron_yaml", _short(flat), section="")
         imported = megatron_job(meaning.words, overrides, {})
-        return Imported(document=imported.document, notes=(*meaning.notes, *imported.notes))
+        return imported.add_notes(*meaning.notes)
     texts = {name: _text(value) for name, value in flat.items() if not name.endswith(OF_OBJECTS)}
     config = _section(content, "model", "config")
     imported = bridge_job({**texts, **(fields or {})}, recipe or _class_of(config), overrides, {}, is_whole=not recipe)
-    return Imported(document=imported.document, notes=(*notes, *imported.notes))
+    return imported.add_notes(*notes)
 
 
 # --- NeMo 2 ------------------------------------------------------------------------------------------------

@@ -386,7 +386,7 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
     texts = whole_arguments(content, source)
     entries = entries_of(texts, text)
     imported = megatron_job(words_of(texts), [*_entry_words(entries), *overrides], {})
-    return Imported(document=imported.document, notes=(*_replacement_notes(entries, overrides), *imported.notes))
+    return imported.add_notes(*_replacement_notes(entries, overrides))
 
 
 OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
@@ -451,7 +451,7 @@ def import_printed(text: str, source: str, overrides: Sequence[str], run: str) -
         case _:
             imported = deepspeed_job(require_deepspeed(content, source), Meaning(), given)
     note = f"Read from {Path(source).name}, line {found.line}, as it was printed."
-    return Imported(document=imported.document, notes=(note, *_replacement_notes(entries, overrides), *imported.notes))
+    return imported.add_notes(note, *_replacement_notes(entries, overrides))
 
 
 def _entry_words(entries: Mapping[str, str]) -> list[str]:

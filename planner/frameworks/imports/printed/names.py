@@ -254,7 +254,7 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
         notes.append(f"dataset.sequence_length is {given}; read is model.seq_length, {length}.")
     if strange:
         notes.append(f"Not read, no options of Megatron-LM: {', '.join(strange)}.")
-    return Imported(document=imported.document, notes=(*notes, *imported.notes))
+    return imported.add_notes(*notes)
 
 
 def _framework() -> str:

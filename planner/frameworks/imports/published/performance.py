@@ -65,7 +65,6 @@ def recipe_job(
     words: Sequence[str],
     overrides: Sequence[str],
     environment: Mapping[str, str],
-    notes: Sequence[str] = (),
     recipe: str = "",
 ) -> Imported:
     """
@@ -100,7 +99,7 @@ def recipe_job(
             "tokens", int(given["--max_steps"]) * training["global_batch_size"] * training["sequence_length"]
         )
     said = [] if "FW_VERSION" in environment or named else release_assumed(document["cluster"]["framework"], overrides)
-    return complete_job(document, [*notes, *said, *remarks])
+    return complete_job(document, [*said, *remarks])
 
 
 def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]:
@@ -368,7 +367,7 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
     said = [f"cluster.num_devices={number}"] if number is not None else []
     words = list(_template_words(command, config, variables))
     imported = megatron_job(words, [*said, *overrides], variables)
-    return Imported(document=imported.document, notes=(*notes, *imported.notes))
+    return imported.add_notes(*notes)
 
 
 def _file_named(name: str, folder: Path) -> Path | None:

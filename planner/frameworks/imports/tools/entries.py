@@ -192,9 +192,7 @@ USUAL = DATA["usual"]
 """Decisions of DeepSpeed and Accelerate where no key says another."""
 
 
-def deepspeed_job(
-    config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str], notes: Sequence[str] = ()
-) -> Imported:
+def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str]) -> Imported:
     """
     Import a configuration of DeepSpeed with the arguments of its script, which replace ``auto``.
 
@@ -221,13 +219,13 @@ def deepspeed_job(
         entries["strategy.recompute"] = trainer.entries["strategy.recompute"]
     elif "strategy.recompute" not in given:
         what = "none: no layer is" if entries["strategy.recompute"] == "none" else "full: all layers are"
-        notes = [
-            *notes,
+        own.notes = [
             f"Recomputation is assumed to be {what} checkpointed. DeepSpeed's configuration alone does not decide it, "
             "the model must be told, too (gradient_checkpointing); strategy.recompute=none or full says it.",
+            *own.notes,
         ]
     entries["strategy.etp"] = entries["strategy.tp"] if entries["strategy.ep"] == 1 else 1
-    meaning = Meaning(entries=entries, notes=[*notes, *own.notes], keys={**trainer.keys, **own.keys})
+    meaning = Meaning(entries=entries, notes=own.notes, keys={**trainer.keys, **own.keys})
     return entries_job(meaning, newest("deepspeed-"), overrides)
 
 
@@ -248,9 +246,7 @@ def devices_of(config: Mapping[str, Any]) -> int | None:
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
 
 
-def accelerate_job(
-    config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str], notes: Sequence[str] = ()
-) -> Imported:
+def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str]) -> Imported:
     """
     Import a configuration of Accelerate with the arguments of its script.
 
@@ -260,10 +256,10 @@ def accelerate_job(
         If a feature has no costs here, the degrees do not fit the devices, or a required value is missing.
     """
     flat, kind = flatten(config), config.get("distributed_type")
-    own, notes = meaning_of("accelerate", flat), list(notes)
+    own = meaning_of("accelerate", flat)
     half = own.entries.pop("given.precision", trainer.entries.get("given.half"))
     if kind == "DEEPSPEED":
-        return deepspeed_job(_rename_for_deepspeed(flat), trainer, overrides, [*notes, *own.notes])
+        return deepspeed_job(_rename_for_deepspeed(flat), trainer, overrides).add_notes(*own.notes)
     entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
     framework = newest("megatron-lm-" if kind == "MEGATRON_LM" else "accelerate-")
     if kind != "MEGATRON_LM":
@@ -272,7 +268,7 @@ def accelerate_job(
         entries["strategy.recompute"] = "full" if "full" in recomputes else "none"
         entries["given.may_replicate"] = False
         if recomputes == [None, None] and "strategy.recompute" not in said_by(overrides):
-            notes.append(
+            own.notes.append(
                 "Recomputation is assumed to be none: neither fsdp_activation_checkpointing nor gradient_checkpointing "
                 "is said, and the script may switch it on; strategy.recompute=none or full says it."
             )
@@ -285,7 +281,7 @@ def accelerate_job(
         entries.setdefault("given.shards", 1)
     entries.setdefault("given.accumulation", 1)
     entries["strategy.etp"] = entries["strategy.tp"]
-    meaning = Meaning(entries=entries, notes=[*notes, *own.notes], keys={**trainer.keys, **own.keys})
+    meaning = Meaning(entries=entries, notes=own.notes, keys={**trainer.keys, **own.keys})
     return entries_job(meaning, framework, overrides)
 
 
@@ -585,10 +581,7 @@ def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
 
 
 def torchtitan_job(
-    config: Mapping[str, Any],
-    overrides: Sequence[str],
-    notes: Sequence[str] = (),
-    described: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any], overrides: Sequence[str], described: Mapping[str, Any] | None = None
 ) -> Imported:
     """
     Import a configuration.
@@ -599,8 +592,6 @@ def torchtitan_job(
         Values by section and key.
     overrides
         Entries of the job as ``key=value``.
-    notes
-        Further notes, a sentence each.
     described
         Entry ``model`` of the job, where the configuration describes the model; None: it names it.
 
@@ -618,7 +609,6 @@ def torchtitan_job(
     if model is None:
         label = shown(f"{flat.get('model.name', '')}/{flat.get('model.flavor', '')}")
         raise SpecError("model", f"{label} is no model that is known here.", "Add model=NAME.")
-    meaning.notes = [*notes, *meaning.notes]
     tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
     pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.partition(".")[0] in PLACES}
     is_numbered = "experimental.pipeline_parallel_degree" in flat

@@ -156,7 +156,7 @@ def primus_job(file: File) -> Imported:
     )
     whole = _merge(_merge(trainer, model), own)
     if framework == "torchtitan":
-        return torchtitan_job(whole, file.overrides, notes)
+        return torchtitan_job(whole, file.overrides).add_notes(*notes)
     flat = file.flat(whole)
     usual = {**trainer, **_read_extended(file, f"models/{framework}/language_model.yaml", ())}
     changed = [name for name, value in model.items() if name not in usual or usual[name] != value]

@@ -98,13 +98,7 @@ def refuse_options(words: Sequence[str]) -> None:
     overrides = [word.lstrip("+~").partition("=") for word in words if re.match(r"[+~]*[a-z_][\w.]*=", word)]
     given = [*split_options(words), *((one, [value]) for one, _, value in overrides)]
     entries = [(name, " ".join(values) if values else True) for name, values in given]
-    for name, value in _drop_idle_rl(entries):
-        _refuse_entry(name, value, f"{WHERE}.{name}")
-    for name, value in entries:
-        _refuse_named_model(name, value, f"{WHERE}.{name}")
-        kind = kind_of(name, MODELS, in_entry=True)
-        if kind is not None and name.startswith("--") and not _is_off(value):
-            raise _refusal(f"{WHERE}.{name}", "is of", kind)
+    _refuse(entries, [(name, value) for name, value in entries if name.startswith("--")], f"{WHERE}.")
 
 
 def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
@@ -116,18 +110,23 @@ def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
     SpecError
         Names the entry, the kind of training, and inputs that are accepted.
     """
-    entries = list(_entries(content, MOST_LEVELS))
-    for name, value in _drop_idle_rl(entries):
-        _refuse_entry(name, value, f"{where}: {name}")
-    for name, value in entries:
-        _refuse_named_model(name, value, f"{where}: {name}")
     model = content.get("model")
-    for name, value in model.items() if isinstance(model, Mapping) else ():
-        kind = kind_of(str(name), MODELS, in_entry=True)
-        if kind is not None and not _is_off(value):
-            raise _refusal(f"{where}: model.{name}", "is of", kind)
+    inner = [(str(name), value) for name, value in model.items()] if isinstance(model, Mapping) else []
+    _refuse(list(_entries(content, MOST_LEVELS)), inner, f"{where}: ")
     if isinstance(model, Mapping) and all(isinstance(model.get(part), Mapping) for part in ("encoder", "decoder")):
         raise _refusal(f"{where}: model.encoder", "is of", "seq2seq")
+
+
+def _refuse(entries: Sequence[tuple[str, Any]], of_model: Sequence[tuple[str, Any]], place: str) -> None:
+    """Refuse entries that mean another training, that name another model, or that describe one."""
+    for name, value in _drop_idle_rl(entries):
+        _refuse_entry(name, value, f"{place}{name}")
+    for name, value in entries:
+        _refuse_named_model(name, value, f"{place}{name}")
+    for name, value in of_model:
+        kind = kind_of(name, MODELS, in_entry=True)
+        if kind is not None and not _is_off(value):
+            raise _refusal(f"{place}{name}", "is of", kind)
 
 
 def _drop_idle_rl(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

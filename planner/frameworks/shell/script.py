@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
+    f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 
 SKIPPED = ("[", "[[", "]", "]]", "((", "))", "(", ")", "comment")
@@ -208,34 +203,6 @@ def read_names(words: Sequence[str]) -> list[str]:
         elif re.fullmatch(r"[A-Za-z_]\w*", word):
             names.append(word)
     return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
-
-
-def read_values(words: Sequence[str], text: str, separators: str) -> Iterator[tuple[str, Value]]:
-    """
-    Yield the variables that a command sets to parts of its input, with their values; none where that is not certain.
-
-    >>> list(read_values(["read", "-r", "TP", "PP"], "2 4 x", " ")), list(read_values(["read", "-ra", "P"], "2,4", ","))
-    ([('TP', '2'), ('PP', '4 x')], [('P', ['2', '4'])])
-    """
-    names, flags = read_names(words), "".join(word[1:] for word in words[1:] if word.startswith("-"))
-    if set(flags) - {*"rstead"} or (set(flags) & {*"d"} and not {*words} & {"''", '""', ""}):
-        return
-    if words and words[0] != "read":
-        yield from ((name, text.rstrip("\n").split("\n")) for name in names if "t" in flags)
-        return
-    line = text if "d" in flags else text.split("\n")[0]
-    blanks, signs = (re.escape("".join(one for one in separators if one.isspace() == kind)) for kind in (True, False))
-    space = f"[{blanks}\\n]" if blanks else r"\n"
-    line = re.sub(f"^{space}+|{space}+$", "", line)
-    if len(names) == 1 and "a" not in flags:
-        yield names[0], line
-    elif names and not unknown_names(line):
-        apart = f"{space}*[{signs}]{space}*|{space}+" if signs else f"{space}+"
-        parts = re.split(apart, line, maxsplit=0 if "a" in flags else len(names) - 1) if line else []
-        if "a" in flags:
-            yield names[0], parts[:-1] if parts[-1:] == [""] else parts
-        else:
-            yield from zip(names, [*parts, *[""] * len(names)], strict=False)
 
 
 def script_place(words: Sequence[str]) -> int | None:
@@ -953,9 +920,12 @@ class _Follower:
         return [self.words.value(targets(one)[0]) for one in redirects]
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
-        """Run the input of a shell, a batch system or a file of commands, and set what a command reads of it."""
-        for name, value in read_values(words, text, str(self.script.variables.get("IFS"))):
-            self.script.variables.assign(name, value, source="")
+        """Run the input of a shell, a batch system or a file of commands, or set the one variable that takes it all."""
+        names, flags = read_names(words), "".join(word for word in words[1:] if word.startswith("-"))
+        if len(names) == 1 and words[0] == "read" and "a" not in flags:
+            is_whole = "d" in flags and {*words} & {"''", '""', ""}
+            blanks = "".join(filter(str.isspace, str(self.script.variables.get("IFS")))) + "\n"
+            self.script.variables.assign(names[0], (text if is_whole else text.split("\n")[0]).strip(blanks), source="")
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
             self.feeds += 1
             try:

@@ -12,7 +12,7 @@ from planner import estimate, import_job, load
 from planner.cli import main
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
-from planner.frameworks.imports import arguments, launch, named
+from planner.frameworks.imports import arguments, documents, launch
 from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
@@ -302,8 +302,8 @@ def test_programs_that_are_refused_say_why():
 
 def test_named_models_are_models():
     """Of the catalog, or descriptions that a job takes."""
-    for row in rows(named.MODELS):
-        model = named.model_named(row["name"])
+    for row in rows(documents.MODELS):
+        model = documents.model_named(row["name"])
         training = {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9}
 
         load({"model": model, "cluster": {"device": "h200", "num_devices": 8}, "training": training})
@@ -311,7 +311,7 @@ def test_named_models_are_models():
 
 def test_vocabularies_have_sources():
     """And are sizes of vocabularies."""
-    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(named.TOKENIZERS))
+    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(documents.TOKENIZERS))
 
 
 # --- what exports write ------------------------------------------------------------------------------------

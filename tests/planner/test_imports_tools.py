@@ -13,7 +13,7 @@ from costmodel.errors import SpecError
 from costmodel.models.parameters import parameters
 from planner import import_job, load
 from planner.frameworks.imports.documents import flat_entries
-from planner.frameworks.imports.tools.entries import NANOTRON
+from planner.frameworks.imports.tools.readers import NANOTRON
 
 DEVICE = "cluster.device=h100-80gb-sxm"
 

@@ -22,8 +22,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import read_rows, read_words
-from planner.frameworks.imports.named import ARCHITECTURE, default_vocabulary, vocabulary_of
+from planner.frameworks.imports.documents import ARCHITECTURE, default_vocabulary, read_rows, read_words, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
 from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text

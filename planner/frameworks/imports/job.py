@@ -27,30 +27,12 @@ from planner.frameworks.imports.bridge.overrides import MARKS, bridge_job, field
 from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml
 from planner.frameworks.imports.finish import devices_contradicted, said_by
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
-from planner.frameworks.imports.printed.checkpoint import arguments_inside, is_checkpoint, text_beside
-from planner.frameworks.imports.printed.log import arguments_job, import_printed, titan_job
+from planner.frameworks.imports.printed import log
 from planner.frameworks.imports.printed.names import container_job, is_arguments, is_container
 from planner.frameworks.imports.published.performance import choose_launch, find_published, recipe_job, zoo_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
-from planner.frameworks.imports.tools.entries import (
-    TYPES,
-    accelerate_job,
-    apply_launch_options,
-    apply_options,
-    deepspeed_job,
-    devices_of,
-    is_torchtitan,
-    preset_devices,
-    read_installed,
-    read_python,
-    read_torchtitan,
-    read_trainer_fsdp,
-    require_deepspeed,
-    torchtitan_job,
-    trainer_of,
-)
+from planner.frameworks.imports.tools import readers
 from planner.frameworks.imports.tools.keys import Meaning
-from planner.frameworks.imports.tools.words import READERS, refuse_other_program, refuse_other_tool, tool_of
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
@@ -85,7 +67,7 @@ def import_job(
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = Path(path), dict(given or {})
-    if is_checkpoint(place):
+    if log.is_checkpoint(place):
         return _import_checkpoint(place, overrides, given)
     is_log = LOGS.search(place.name.lower()) is not None
     text = _text_of_log(place) if is_log else read_text(place)
@@ -96,12 +78,12 @@ def import_job(
             return _import_json(read_json(text, str(place)), place, overrides)
         case ".yaml" | ".yml":
             return _import_yaml(_read(text, place), place, overrides, variables)
-        case ".py" if is_torchtitan(text):
-            return torchtitan_job(read_python(text, str(place)), overrides)
+        case ".py" if readers.is_torchtitan(text):
+            return readers.torchtitan_job(readers.read_python(text, str(place)), overrides)
         case ".py":
-            refuse_other_program(text, str(place))
+            readers.refuse_other_program(text, str(place))
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
-    printed = import_printed(text, str(place), overrides, variables.get("run", ""))
+    printed = log.import_printed(text, str(place), overrides, variables.get("run", ""))
     if printed is not None:
         return printed
     if is_log:
@@ -117,16 +99,14 @@ def import_job(
 
 def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
     """Import text beside a checkpoint's pickles, else what is in its zip; a note names the file."""
-    beside = text_beside(path)
+    beside = log.text_beside(path)
     if beside is not None:
         imported, note = import_job(beside, overrides, given), f"Read from {beside}, beside the pickles."
     else:
-        file, content = arguments_inside(path)
+        file, content = log.arguments_inside(path)
         note = f"Read from {file}, which is not loaded."
-        is_whole = is_container(content)
-        imported = (
-            container_job(content, overrides, str(file)) if is_whole else arguments_job(content, str(file), overrides)
-        )
+        whole = container_job(content, overrides, str(file)) if is_container(content) else None
+        imported = whole or log.arguments_job(content, str(file), overrides)
     return imported.add_notes(note)
 
 
@@ -169,7 +149,7 @@ def is_foreign(path: Path) -> bool:
     content = _read(read_text(path), path)
     if not isinstance(content, Mapping) or _is_job(content):
         return False
-    return any(name in content for name in FOREIGN) or tool_of(content) is not None
+    return any(name in content for name in FOREIGN) or readers.tool_of(content) is not None
 
 
 def _is_job(content: Mapping[str, Any]) -> bool:
@@ -181,7 +161,7 @@ def _read(text: str, path: Path) -> Any:
     if TAG.search(text):
         content = read_tagged(text, str(path))
         if isinstance(content, Mapping):
-            refuse_other_tool(content, str(path))
+            readers.refuse_other_tool(content, str(path))
     return read_yaml(text, str(path))
 
 
@@ -213,25 +193,25 @@ def read_variables(assignments: Sequence[str]) -> dict[str, str]:
 def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     if not isinstance(content, Mapping):
         raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
-    tool = None if _is_job(content) else tool_of(content)
+    tool = None if _is_job(content) else readers.tool_of(content)
     if tool is None or tool["reader"] != "primus":
         refuse_entries(content, str(path))
     if tool is not None and not tool["reader"]:
-        refuse_other_tool(content, str(path))
+        readers.refuse_other_tool(content, str(path))
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
         imported = _import_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
     if is_arguments(content):
-        return arguments_job(content, str(path), overrides)
+        return log.arguments_job(content, str(path), overrides)
     if is_container(content):
         return container_job(content, overrides, str(path))
     if "distributed_type" in content:
         with_devices = _add_devices(_devices_of_configuration(content), overrides)[0]
         return _import_accelerate(content, Meaning(), path.parent, with_devices)
     if tool is not None:
-        return READERS[tool["reader"]](File(content, path, overrides, given))
+        return readers.READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
         return import_nested_job(content, str(path), "", overrides)
     if _is_job(content):
@@ -245,20 +225,20 @@ def _import_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported
     """Import JSON: the configuration that torchtitan saves, arguments of Megatron-LM, or DeepSpeed's."""
     if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
         refuse_entries(content, str(path))
-        return titan_job(content, overrides)
+        return log.titan_job(content, overrides)
     if is_arguments(content):
-        return arguments_job(content, str(path), overrides)
-    config = require_deepspeed(content, str(path))
+        return log.arguments_job(content, str(path), overrides)
+    config = readers.require_deepspeed(content, str(path))
     refuse_entries(config, str(path))
-    return deepspeed_job(config, Meaning(), overrides)
+    return readers.deepspeed_job(config, Meaning(), overrides)
 
 
 def _import_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
     """Import torchtitan's TOML; the number of devices may come from a comment in it."""
-    config, presets = read_torchtitan(text, source), _presets(text, overrides)
+    config, presets = readers.read_torchtitan(text, source), _presets(text, overrides)
     refuse_entries(config, source)
     note = [f"A comment says for how many devices it is: {presets[0]}."] if len(presets) > len(overrides) else []
-    return torchtitan_job(config, presets).add_notes(*note)
+    return readers.torchtitan_job(config, presets).add_notes(*note)
 
 
 # --- Megatron-LM's own lists of arguments ------------------------------------------------------------------
@@ -392,21 +372,21 @@ def _import_torchtitan(launch: Launch, folder: Path, overrides: Sequence[str]) -
     """Import a launch of torchtitan: its TOML is searched beside the script, its Python in the installed package."""
     given = {name: " ".join(values).strip() for name, values in split_options(launch.words)}
     if given.keys() >= {"--module", "--config"}:
-        config, presets = read_installed(given["--module"], given["--config"]), list(overrides)
+        config, presets = readers.read_installed(given["--module"], given["--config"]), list(overrides)
     else:
         name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
         text = _read_beside(name, folder, may_lack="model" in said_by(overrides))
-        config, presets = read_torchtitan(text, name), _presets(text, overrides)
+        config, presets = readers.read_torchtitan(text, name), _presets(text, overrides)
         if not text:
-            _refuse_open_recomputation(apply_options(config, launch.words), overrides)
+            _refuse_open_recomputation(readers.apply_options(config, launch.words), overrides)
     devices, more = _add_devices(launch.devices, presets if launch.devices.number is None else overrides)
-    return torchtitan_job(apply_options(config, launch.words), devices).add_notes(*more)
+    return readers.torchtitan_job(readers.apply_options(config, launch.words), devices).add_notes(*more)
 
 
 def _import_deepspeed(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
     config = _read_deepspeed(option_value(launch.words, ("--deepspeed_config", "--deepspeed")), folder)
     devices, more = _add_devices(launch.devices, overrides)
-    return deepspeed_job(config, trainer_of(launch.words), devices).add_notes(*more)
+    return readers.deepspeed_job(config, readers.trainer_of(launch.words), devices).add_notes(*more)
 
 
 def _import_accelerate_launch(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
@@ -414,14 +394,14 @@ def _import_accelerate_launch(launch: Launch, folder: Path, overrides: Sequence[
     settings: Any = {}
     fsdp, has_file = dict(split_options(launch.words)).get("--fsdp"), any(map(FILE.match, launch.before))
     if fsdp is not None and not has_file:
-        settings = read_trainer_fsdp(" ".join(fsdp))
-    elif has_file or not any(word.removeprefix("--") in TYPES for word in launch.before):
+        settings = readers.read_trainer_fsdp(" ".join(fsdp))
+    elif has_file or not any(word.removeprefix("--") in readers.TYPES for word in launch.before):
         name = option_value(launch.before, ("--config_file", "--config-file"))
         settings = _require_mapping(read_yaml(_read_beside(name, folder), name), name)
-    settings = apply_launch_options(settings, launch.before)
+    settings = readers.apply_launch_options(settings, launch.before)
     devices = launch.devices if launch.devices.number is not None else _devices_of_configuration(settings)
     with_devices, more = _add_devices(devices, overrides)
-    return _import_accelerate(settings, trainer_of(launch.words), folder, with_devices).add_notes(*more)
+    return _import_accelerate(settings, readers.trainer_of(launch.words), folder, with_devices).add_notes(*more)
 
 
 FILE = re.compile(r"--config[_-]file\b")
@@ -440,13 +420,13 @@ def _import_accelerate(config: Mapping[str, Any], trainer: Meaning, folder: Path
     if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
         if config.get("mixed_precision") in ("bf16", "fp16"):
             trainer.entries.setdefault("given.half", config["mixed_precision"])
-        return deepspeed_job(_read_deepspeed(name, folder), trainer, overrides)
-    return accelerate_job(config, trainer, overrides)
+        return readers.deepspeed_job(_read_deepspeed(name, folder), trainer, overrides)
+    return readers.accelerate_job(config, trainer, overrides)
 
 
 def _read_deepspeed(name: str, folder: Path) -> dict[str, Any]:
     """Read DeepSpeed's configuration that a script or another configuration names."""
-    return require_deepspeed(read_json(_read_beside(name, folder), name), name)
+    return readers.require_deepspeed(read_json(_read_beside(name, folder), name), name)
 
 
 def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -524,13 +504,13 @@ def _variables_with_options(script: Script) -> list[str]:
 
 
 def _devices_of_configuration(config: Mapping[str, Any]) -> Devices:
-    number = devices_of(config)
+    number = readers.devices_of(config)
     return Devices(number, "num_processes") if number else Devices()
 
 
 def _presets(text: str, overrides: Sequence[str]) -> list[str]:
     """Add the number of devices from a comment of torchtitan, where the command does not set it."""
-    devices = None if COUNT in said_by(overrides) else preset_devices(text)
+    devices = None if COUNT in said_by(overrides) else readers.preset_devices(text)
     return [*([] if devices is None else [f"{COUNT}={devices}"]), *overrides]
 
 

@@ -17,7 +17,7 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.documents import read_words, resolve
+from planner.frameworks.imports.documents import ARCHITECTURE, model_named, read_words, resolve
 from planner.frameworks.imports.finish import (
     assumption_notes,
     devices_contradicted,
@@ -25,7 +25,6 @@ from planner.frameworks.imports.finish import (
     newest,
     release_assumed,
 )
-from planner.frameworks.imports.named import ARCHITECTURE, model_named
 from planner.frameworks.imports.tools.keys import meaning_of
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED

@@ -20,9 +20,8 @@ from costmodel.strategy import Recompute
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
-from planner.frameworks.imports.documents import read_rows, read_words, read_yaml
+from planner.frameworks.imports.documents import model_named, read_rows, read_words, read_yaml
 from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
-from planner.frameworks.imports.named import model_named
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command

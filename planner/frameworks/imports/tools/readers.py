@@ -286,10 +286,12 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     if kind == "DEEPSPEED":
         return deepspeed_job(_rename_for_deepspeed(flat), trainer, overrides).add_notes(*own.notes)
     entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
-    framework = newest("megatron-lm-" if kind == "MEGATRON_LM" else "accelerate-")
-    if kind != "MEGATRON_LM":
+    recomputes = [one.entries.get("strategy.recompute") for one in (own, trainer)]
+    if kind == "MEGATRON_LM":
+        entries["strategy.recompute"] = recomputes[0] or "none"
+        entries["given.accumulation"] = own.entries.get("given.accumulation", 1)
+    else:
         entries |= {name: trainer.entries[name] for name in ("given.accumulation",) if name in trainer.entries}
-        recomputes = [one.entries.get("strategy.recompute") for one in (own, trainer)]
         entries["strategy.recompute"] = "full" if "full" in recomputes else "none"
         entries["given.may_replicate"] = False
         if recomputes == [None, None] and "strategy.recompute" not in said_by(overrides):
@@ -307,7 +309,7 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     entries.setdefault("given.accumulation", 1)
     entries["strategy.etp"] = entries["strategy.tp"]
     meaning = Meaning(entries=entries, notes=own.notes, keys={**trainer.keys, **own.keys})
-    return entries_job(meaning, framework, overrides)
+    return entries_job(meaning, newest("megatron-lm-" if kind == "MEGATRON_LM" else "accelerate-"), overrides)
 
 
 RENAMED = DATA["renamed"]
@@ -626,6 +628,9 @@ def torchtitan_job(
         If the model is unknown, the degrees do not fit the devices, or a required value is missing.
     """
     flat = flatten(config)
+    is_numbered = "experimental.pipeline_parallel_degree" in flat
+    moved = [name for name in flat if name.startswith(PLACES) and f"parallelism.{name.rpartition('.')[2]}" in flat]
+    flat = {name: value for name, value in flat.items() if name not in moved}
     meaning = meaning_of("torchtitan", flat)
     entries, framework = meaning.entries, str(config.get("framework", FRAMEWORK))
     given = prepare_job({"cluster": {"framework": framework}}, overrides)
@@ -634,23 +639,28 @@ def torchtitan_job(
     if model is None:
         label = shown(f"{flat.get('model.name', '')}/{flat.get('model.flavor', '')}")
         raise SpecError("model", f"{label} is no model that is known here.", "Add model=NAME.")
+    kernels = entries.get("settings.kernels", "eager")
+    local = degree(entries.setdefault("given.local", 8), "training.local_batch_size")
+    meaning.notes += ["Layers are not compiled: costed as eager kernels."] if kernels == "eager" else []
     tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
-    pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.partition(".")[0] in PLACES}
-    is_numbered = "experimental.pipeline_parallel_degree" in flat
+    pipeline = {
+        key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith((*PLACES, "parallelism."))
+    }
     meaning.entries = {
         **{**SINGLE, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
         **{"strategy.dp_overlap": pp == 1, "strategy.sharding": "weights", "strategy.etp": 1 if ep > 1 else tp},
         **entries,
-        **_pipeline(pipeline, model, pp, degree(entries["given.local"], "training.local_batch_size"), is_numbered),
+        **_pipeline(pipeline, model, pp, local, is_numbered),
         **_precision(flat, meaning),
+        "settings.kernels": kernels,
         **({"strategy.cp_overlap": False} if "framework" in config else {}),
         **({"strategy.sharding": "optimizer"} if pp > 1 else {}),
     }
     return entries_job(meaning, framework, overrides)
 
 
-PLACES = ("training", "experimental", "parallelism")
-"""Sections that hold the pipeline, by release."""
+PLACES = ("training.", "experimental.")
+"""Sections that hold what stands in ``parallelism`` in other releases."""
 
 PREFIX = "pipeline_parallel_"
 

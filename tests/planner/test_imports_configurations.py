@@ -265,3 +265,54 @@ def test_a_section_of_checkpoints_alone_is_marked_as_assumed(section, recompute,
     assert job.document["strategy"]["recompute"] == recompute
     assert any(words in note for note in job.notes)
     assert "assumed to be" not in import_job(path, [*entries, "strategy.recompute=none"]).text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", '{"zero_optimisation": {"stage": 3}, "bf16": {"enabled": true}}', "'zero_optimization.stage'"),
+        ("a.toml", '[model]\nname = "llama3"\n[parallelism]\ntensor_paralel_degree = 2', "tensor_parallel_degree'"),
+        ("a.yaml", "distributed_type: FSDP\nnum_processes: 8\nmixed_precison: bf16", "'mixed_precision'"),
+    ],
+)
+def test_a_key_that_is_nearly_one_that_is_read_is_refused(name, text, message, tmp_path):
+    """The tool would pass over it, and run something else than its author meant."""
+    path = tmp_path / name
+    path.write_text(text)
+
+    with pytest.raises(SpecError, match=f"Did you mean .*{message}"):
+        import_job(path, ["cluster.device=h100", "cluster.num_devices=8", "model=llama3-8b"])
+
+
+def test_keys_of_two_releases_of_torchtitan(tmp_path):
+    """Where both stand, the newer one counts: local_batch_size, compile.enable, and parallelism's degrees."""
+    path = tmp_path / "a.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nbatch_size = 2\ncompile = true\n'
+        "[parallelism]\ncontext_parallel_degree = 2\n[experimental]\ncontext_parallel_degree = 4\n"
+        "[compile]\nenable = false\n"
+    )
+
+    job = import_job(path, ["cluster.device=h100", "cluster.num_devices=8"]).document
+
+    assert (job["strategy"]["mbs"], job["strategy"]["cp"], job["settings"]["kernels"]) == (4, 2, "eager")
+    assert job["training"]["global_batch_size"] == 4 * 4  # 8 devices, 2 of a context group
+
+
+def test_megatron_by_accelerate_overlaps_nothing_and_recomputes_by_its_own_key(tmp_path):
+    """Its plugin has no key for overlaps, which Megatron-LM has off; gradient_checkpointing is of transformers."""
+    (tmp_path / "c.yaml").write_text(
+        "distributed_type: MEGATRON_LM\nnum_processes: 8\nmixed_precision: bf16\n"
+        "megatron_lm_config: {megatron_lm_tp_degree: 2, megatron_lm_num_micro_batches: 3}"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "accelerate launch --config_file c.yaml train.py --model_name_or_path Qwen/Qwen3-8B --max_seq_length 4096 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 5 --gradient_checkpointing --max_steps 100"
+    )
+
+    job = import_job(script, ["cluster.device=h100"]).document
+
+    strategy, training = job["strategy"], job["training"]
+    assert (strategy["tp_overlap"], strategy["dp_overlap"], strategy["recompute"]) == (False, False, "none")
+    assert (training["global_batch_size"], training["tokens"]) == (12, 100 * 12 * 4096)  # 4 replicas of 3 micro-batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.arguments import refuse_misspelled
+from planner.frameworks.imports.arguments import SIMILAR, refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
 from planner.frameworks.imports.documents import read_plain, read_rows
 from planner.frameworks.megatron.options import TABLE, options
@@ -139,7 +140,7 @@ def meaning_of(
         elif row is None:
             if section is not None:
                 refuse_misspelled(f"--{key.removeprefix(section).replace('_', '-')}")
-            _refuse_decisive(key, value)
+            _refuse_decisive(tool, key, value)
             passed.setdefault("", []).append(key)
         elif row.meaning == "refused":
             raise SpecError(key, f"is {shown(value)}: {row.what}.")
@@ -240,8 +241,12 @@ def _options_by_variable() -> Mapping[str, str]:
     return {row["dest"]: row["flags"].split()[0] for row in reversed(read_rows(TABLE))}
 
 
-def _refuse_decisive(key: str, value: Any) -> None:
-    """Refuse an unknown key that may be a degree, a batch or a precision."""
+def _refuse_decisive(tool: str, key: str, value: Any) -> None:
+    """Refuse an unknown key that is nearly one that is read, or that may be a degree, a batch or a precision."""
+    names = [one for row in _rows(tool) if row.meaning != "ignored" for one in row.key.split("|")]
+    read = [f"{key.partition('.')[0]}{one[1:]}" if one.startswith("*.") else one for one in names]
+    if near := get_close_matches(key, read, n=1, cutoff=SIMILAR):
+        raise SpecError(key, f"is no key of {tool} that is known here.", f"Did you mean '{near[0]}'?")
     if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DECISIVE):
         problem = f"is {shown(value)}, a key that is not known here and may decide a degree, a batch or the memory."
         raise SpecError(key, problem, "Take it out to plan without it.")

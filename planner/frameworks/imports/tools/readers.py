@@ -288,7 +288,8 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
     recomputes = [one.entries.get("strategy.recompute") for one in (own, trainer)]
     if kind == "MEGATRON_LM":
-        entries["strategy.recompute"] = recomputes[0] or "none"
+        entries |= {"strategy.recompute": recomputes[0] or "none", "strategy.tp_overlap": False}
+        entries["strategy.dp_overlap"] = False  # its plugin has no key for Megatron-LM's overlaps
         entries["given.accumulation"] = own.entries.get("given.accumulation", 1)
     else:
         entries |= {name: trainer.entries[name] for name in ("given.accumulation",) if name in trainer.entries}

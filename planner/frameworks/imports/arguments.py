@@ -859,7 +859,7 @@ def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
     return None
 
 
-def refuse_misspelled(name: str) -> None:
+def refuse_misspelled(name: str, where: str = "") -> None:
     """
     Refuse the name of an unknown option that is nearly that of one that is read.
 
@@ -872,9 +872,8 @@ def refuse_misspelled(name: str) -> None:
     near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
     near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
     if near:
-        raise SpecError(
-            f"{WHERE}.{write_unknowns(name)[:80]}", "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?"
-        )
+        place = where or f"{WHERE}.{write_unknowns(name)[:80]}"
+        raise SpecError(place, "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
 
 
 @cache

@@ -139,7 +139,7 @@ def meaning_of(
             passed.setdefault("is so without it", []).append(key)
         elif row is None:
             if section is not None:
-                refuse_misspelled(f"--{key.removeprefix(section).replace('_', '-')}")
+                refuse_misspelled(f"--{key.removeprefix(section).replace('_', '-')}", key)
             _refuse_decisive(tool, key, value)
             passed.setdefault("", []).append(key)
         elif row.meaning == "refused":

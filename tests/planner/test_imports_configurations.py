@@ -272,6 +272,7 @@ def test_a_section_of_checkpoints_alone_is_marked_as_assumed(section, recompute,
     [
         ("a.json", '{"zero_optimisation": {"stage": 3}, "bf16": {"enabled": true}}', "'zero_optimization.stage'"),
         ("a.toml", '[model]\nname = "llama3"\n[parallelism]\ntensor_paralel_degree = 2', "tensor_parallel_degree'"),
+        ("b.toml", '[model]\nname = "llama3"\n[training]\nstepz = 5', "'training.steps'"),
         ("a.yaml", "distributed_type: FSDP\nnum_processes: 8\nmixed_precison: bf16", "'mixed_precision'"),
     ],
 )
@@ -316,3 +317,12 @@ def test_megatron_by_accelerate_overlaps_nothing_and_recomputes_by_its_own_key(t
     strategy, training = job["strategy"], job["training"]
     assert (strategy["tp_overlap"], strategy["dp_overlap"], strategy["recompute"]) == (False, False, "none")
     assert (training["global_batch_size"], training["tokens"]) == (12, 100 * 12 * 4096)  # 4 replicas of 3 micro-batches
+
+
+def test_steps_of_torchtitan_are_a_number(tmp_path):
+    """Steps below one are no length, and nothing else is assumed in their place."""
+    path = tmp_path / "a.toml"
+    path.write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nsteps = -1000')
+
+    with pytest.raises(SpecError, match=r"training.steps: expected a whole number of at least 1, got -1000\."):
+        import_job(path, ["cluster.device=h100", "cluster.num_devices=8"])

@@ -642,6 +642,7 @@ def torchtitan_job(
         raise SpecError("model", f"{label} is no model that is known here.", "Add model=NAME.")
     kernels = entries.get("settings.kernels", "eager")
     local = degree(entries.setdefault("given.local", 8), "training.local_batch_size")
+    degree(entries["given.steps"], "training.steps")
     meaning.notes += ["Layers are not compiled: costed as eager kernels."] if kernels == "eager" else []
     tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
     pipeline = {

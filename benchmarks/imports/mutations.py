@@ -32,7 +32,7 @@ from planner.frameworks.imports.arguments import understand
 from planner.frameworks.imports.launch import find_launch, slurm_variables
 from planner.frameworks.megatron.options import options
 from planner.frameworks.shell.script import follow
-from planner.frameworks.shell.text import strip_unknown, unknown_names
+from planner.frameworks.shell.words import strip_unknown, unknown_names
 
 Input: TypeAlias = tuple[Path, expected.Given]
 SUFFIXES = (".sh", ".slurm", ".yaml", ".yml", ".json", ".toml", ".py", ".log", ".txt")

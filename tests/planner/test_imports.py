@@ -12,11 +12,11 @@ from planner import estimate, import_job, load
 from planner.cli import main
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
-from planner.frameworks.imports import arguments, launch, named
+from planner.frameworks.imports import arguments, documents, launch
 from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
-from planner.frameworks.shell.text import unknown
+from planner.frameworks.shell.words import unknown
 
 ROOT = Path(__file__).parents[2]
 LAUNCHES = ROOT / "tests/data/launches"
@@ -228,7 +228,7 @@ def test_the_last_of_several_counts():
         ("a.json", "[1]", "expected an object of DeepSpeed's keys"),
         ("a.json", "{", "is not JSON"),
         ("a.json", '{"architectures": []}', "describes a model"),
-        ("a.json", '{"zero_optimization": {"stage": 7}, "bf16": {"enabled": true}}', "expected 0, 1, 2 or 3, got 7"),
+        ("a.json", '{"zero_optimization": {"stage": 7}, "bf16": {"enabled": true}}', "is 7: expected 0, 1, 2 or 3"),
         ("a.json", '{"zero_optimization": {"offload_param": {"device": "cpu"}}}', "keeps weights in host memory"),
         ("a.toml", "a = [", "is not TOML"),
         ("a.toml", '[model]\nname = "flux"\nflavor = "dev"', "'flux/dev' is no model that is known here"),
@@ -243,7 +243,7 @@ def test_the_last_of_several_counts():
         (
             "a.yaml",
             "distributed_type: TPU\nnum_processes: 8",
-            "expected FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU, got 'TPU'",
+            "is 'TPU': expected FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU",
         ),
         ("a.sh", "", "starts no training that is known here"),
         ("a.sh", "echo hello", "starts no training that is known here"),
@@ -302,8 +302,8 @@ def test_programs_that_are_refused_say_why():
 
 def test_named_models_are_models():
     """Of the catalog, or descriptions that a job takes."""
-    for row in rows(named.MODELS):
-        model = named.model_named(row["name"])
+    for row in rows(documents.MODELS):
+        model = documents.model_named(row["name"])
         training = {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9}
 
         load({"model": model, "cluster": {"device": "h200", "num_devices": 8}, "training": training})
@@ -311,7 +311,7 @@ def test_named_models_are_models():
 
 def test_vocabularies_have_sources():
     """And are sizes of vocabularies."""
-    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(named.TOKENIZERS))
+    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(documents.TOKENIZERS))
 
 
 # --- what exports write ------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def test_a_configuration_is_read_as_it_says(name, tmp_path):
         ('{"zero_optimization": {"stage": 4}, "bf16": {"enabled": true}}', "expected 0, 1, 2 or 3"),
         ('{"zero_optimization": {"stage": 1}, "zero_optimization": {"stage": 2}}', "is written twice"),
         ('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, '
-         '"bf16": {"enabled": true}}', "is 64, but 2 sequences"),
+         '"bf16": {"enabled": true}}', "is 64; micro-batch 2 x 2 steps x 8 replicas are 32"),
         ('{"train_batch_size": "many", "bf16": {"enabled": true}}', "expected a whole number"),
         ('{"train_batch_size": 64, "amp": {"enabled": true}}', "amp.enabled: is true"),
         ('{"zero_optimization": [1]}', "expected an object"),
@@ -266,3 +266,64 @@ def test_a_section_of_checkpoints_alone_is_marked_as_assumed(section, recompute,
     assert job.document["strategy"]["recompute"] == recompute
     assert any(words in note for note in job.notes)
     assert "assumed to be" not in import_job(path, [*entries, "strategy.recompute=none"]).text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", '{"zero_optimisation": {"stage": 3}, "bf16": {"enabled": true}}', "'zero_optimization.stage'"),
+        ("a.toml", '[model]\nname = "llama3"\n[parallelism]\ntensor_paralel_degree = 2', "tensor_parallel_degree'"),
+        ("b.toml", '[model]\nname = "llama3"\n[training]\nstepz = 5', "'training.steps'"),
+        ("a.yaml", "distributed_type: FSDP\nnum_processes: 8\nmixed_precison: bf16", "'mixed_precision'"),
+    ],
+)
+def test_a_key_that_is_nearly_one_that_is_read_is_refused(name, text, message, tmp_path):
+    """The tool would pass over it, and run something else than its author meant."""
+    path = tmp_path / name
+    path.write_text(text)
+
+    with pytest.raises(SpecError, match=f"Did you mean .*{message}"):
+        import_job(path, ["cluster.device=h100", "cluster.num_devices=8", "model=llama3-8b"])
+
+
+def test_keys_of_two_releases_of_torchtitan(tmp_path):
+    """Where both stand, the newer one counts: local_batch_size, compile.enable, and parallelism's degrees."""
+    path = tmp_path / "a.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nbatch_size = 2\ncompile = true\n'
+        "[parallelism]\ncontext_parallel_degree = 2\n[experimental]\ncontext_parallel_degree = 4\n"
+        "[compile]\nenable = false\n"
+    )
+
+    job = import_job(path, ["cluster.device=h100", "cluster.num_devices=8"]).document
+
+    assert (job["strategy"]["mbs"], job["strategy"]["cp"], job["settings"]["kernels"]) == (4, 2, "eager")
+    assert job["training"]["global_batch_size"] == 4 * 4  # 8 devices, 2 of a context group
+
+
+def test_megatron_by_accelerate_overlaps_nothing_and_recomputes_by_its_own_key(tmp_path):
+    """Its plugin has no key for overlaps, which Megatron-LM has off; gradient_checkpointing is of transformers."""
+    (tmp_path / "c.yaml").write_text(
+        "distributed_type: MEGATRON_LM\nnum_processes: 8\nmixed_precision: bf16\n"
+        "megatron_lm_config: {megatron_lm_tp_degree: 2, megatron_lm_num_micro_batches: 3}"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "accelerate launch --config_file c.yaml train.py --model_name_or_path Qwen/Qwen3-8B --max_seq_length 4096 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 5 --gradient_checkpointing --max_steps 100"
+    )
+
+    job = import_job(script, ["cluster.device=h100"]).document
+
+    strategy, training = job["strategy"], job["training"]
+    assert (strategy["tp_overlap"], strategy["dp_overlap"], strategy["recompute"]) == (False, False, "none")
+    assert (training["global_batch_size"], training["tokens"]) == (12, 100 * 12 * 4096)  # 4 replicas of 3 micro-batches
+
+
+def test_steps_of_torchtitan_are_a_number(tmp_path):
+    """Steps below one are no length, and nothing else is assumed in their place."""
+    path = tmp_path / "a.toml"
+    path.write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nsteps = -1000')
+
+    with pytest.raises(SpecError, match=r"training.steps: expected a whole number of at least 1, got -1000\."):
+        import_job(path, ["cluster.device=h100", "cluster.num_devices=8"])

@@ -428,16 +428,16 @@ def test_torchtitan_saves_the_sizes_of_every_layer(tmp_path):
         768,
     )
     notes = "\n".join(result.notes)
-    assert "expert_parallel_comm_backend hybridep: costed as an all-to-all" in notes
+    assert "expert_parallel_comm_backend: hybridep, costed as an all-to-all" in notes
     assert "optimizer.param_groups: costed as Adam" in notes
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallelism": [1]}, "parallelism: expected a section"),
+        ({"parallelism": [1]}, r"parallelism: is \[1\]: expected a section"),
         ({"activation_checkpoint": 3}, "activation_checkpoint: expected a section"),
-        ({"compile": {"enable": True, "components": 3}}, "compile.components: expected a list"),
+        ({"compile": {"enable": True, "components": 3}}, "compile.components: is 3: expected a list"),
         ({"mine": {"offload_everything": True}}, "mine.offload_everything: is true, a key that is not known here"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.models.parameters import parameters
 from planner import import_job, load
-from planner.frameworks.imports.tools.references import flat_entries
+from planner.frameworks.imports.documents import flat_entries
 
 DEVICE = "cluster.device=h100-80gb-sxm"
 

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import estimate, import_job, load, to_torchtitan
-from planner.frameworks.imports.torchtitan import read_python
+from planner.frameworks.imports.tools.readers import read_python
 
 DEVICE = "cluster.device=h100-80gb-sxm"
 

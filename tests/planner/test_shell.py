@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.frameworks.shell.arithmetic import value_of
 from planner.frameworks.shell.script import follow
-from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
+from planner.frameworks.shell.words import strip_unknown, unknown_names, value_of, write_unknowns
 
 BASH = shutil.which("bash")
 
@@ -51,11 +50,8 @@ SCRIPTS = {
     "arguments above nine": 'f() { show $10 ${10} "$12" x$1; }; f a b c d e f g h i j\nset -- x; show $1$12',
     "signs without a name": 'B=1\nshow a $ b c$ e$B$ "d$ $" \\\n  --f $\nshow $',
     "formats": "printf -v A '%s=%d ' a 1 b 2; show $A \"$(printf '%04d|%-4s|%3s%%' 7 ab c)\" $(printf '%s\\n' x y)",
-    "texts that are read": 'read TP PP REST <<< "2  4 8 x"; show $TP $PP "$REST"\n'
-    'IFS=, read -ra P <<< "2,4,"; show ${P[@]} ${#P[@]}\n'
-    'IFS=: read -r A B <<< " a:b:c"; show "$A" "$B"; read -r -d "" C D <<EOF\n1 2\n3\nEOF\nshow $C "$D"\n'
-    "mapfile -t M <<< $'x y\\nz'; show ${#M[@]} \"${M[0]}\"\n"
-    'read A B <<< ""; show "$A" "$B" end; IFS= read E <<< " e "; show "$E"',
+    "texts that are read": 'read -r -d "" C <<EOF\n1 2\n3\nEOF\nshow $C "$C"\nread A <<< " a b "; show "$A"\n'
+    'IFS= read E <<< " e "; show "$E"; read -r F <<< ""; show "$F" end',
     "indirect": "A=B\nB=7\nshow ${!A}",
     "continued before the closing mark": 'A=" \\\n  --a ${X:-1} \\\n"\nB=" \\\n    "\nshow $A $B "$A"',
     "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",
@@ -246,6 +242,7 @@ def test_arithmetic_is_that_of_whole_numbers(text, value):
     "loop",
     [
         "while read x; do TP=16; done < f",
+        'read TP N <<< "2 4"',
         "for f in $(ls); do TP=$((TP*2)); done",
         "N=$(nproc); for ((i=0;i<N;i++)); do TP+=0; done",
         "N=`nproc`; while [ $N -gt 1 ]; do TP=4; done",

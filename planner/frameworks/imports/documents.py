@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import operator
+import os
 import re
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.jobs.document import parse
+from planner.jobs.document import Plain, parse, read_text
+
+WORDS = Path(__file__).parent / "words.yaml"
+"""Lists and pairs of words that modules of this room look for."""
 
 MOST_NODES = 20_000
 MOST_LEVELS = 32
@@ -32,6 +39,17 @@ def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
     """Read the rows of a table of this room, cells by column; they are shared and must not be changed."""
     with path.open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(lines))
+
+
+@cache
+def _words() -> Mapping[str, Mapping[str, Any]]:
+    whole: Mapping[str, Mapping[str, Any]] = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
+    return whole
+
+
+def read_words(module: str) -> Mapping[str, Any]:
+    """Return the lists and pairs of words of a module of this room; they are shared and must not be changed."""
+    return _words()[module]
 
 
 def read_yaml(text: str, source: str) -> Any:
@@ -116,3 +134,280 @@ def read_json(text: str, source: str) -> Any:
         return json.loads(plain, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise SpecError(source, f"is not JSON: {error}.") from None
+
+
+INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+
+VARIABLE = re.compile(r"(?:oc\.env:)?([A-Za-z_]\w*)(?:[:,]\s*(.*)|\s*(\?\?.*))?", re.DOTALL)
+
+PATH = re.compile(r"\.*[\w-]+(\.[\w-]+)*")
+
+UNKNOWN = object()
+
+"""Value of an unknown reference; null is a known value."""
+
+MOST_STEPS, LONGEST, MOST = 64, 4096, 1e15
+
+"""Limits of nested references: their number, their length, and the size of a result."""
+
+SUMS: Mapping[str, Callable[..., Any]] = {
+    "multiply": lambda *values: prod(values),
+    "sum": lambda *values: sum(values),
+    "add": lambda *values: sum(values),
+    "divide": operator.truediv,
+    "divide_floor": operator.floordiv,
+    "divide_ceil": lambda left, right: -(-left // right),
+}
+
+"""Arithmetic resolvers that NeMo registers (nemo/utils/config_utils and launcher_scripts/main.py)."""
+
+ROOTS = ("training.",)
+
+"""Prefixes of references to the file itself, which a launcher puts under a name."""
+
+
+def flat_entries(content: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Return entries by dotted name with their references resolved; unknown references stay as they are.
+
+    >>> flat_entries({"a": {"b": 4, "c": "${multiply:3,${.b}}", "d": "${N:8}", "e": "${open}"}}, {"N": "2"})
+    {'a.b': 4, 'a.c': 12, 'a.d': 2, 'a.e': '${open}'}
+
+    Raises
+    ------
+    SpecError
+        If references are circular.
+    """
+    return {name: resolve(value, name, content, given) for name, value in flatten(content).items()}
+
+
+def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+    """Return entries by dotted name, with unresolved references."""
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        inside = isinstance(value, Mapping) and value
+        flat |= flatten(value, f"{above}{name}.") if inside else {f"{above}{name}": value}
+    return flat
+
+
+def resolve(value: Any, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
+    """Resolve the references of a value; a value that is one reference takes its type."""
+    for _ in range(MOST_STEPS):
+        if not isinstance(value, str) or len(value) > LONGEST:
+            return value
+        for found in INNERMOST.finditer(value):
+            inner = _look_up(found[1].strip(), name, content, given)
+            if inner is not UNKNOWN and not isinstance(inner, (Mapping, list)):
+                is_whole = found.span() == (0, len(value))
+                value = inner if is_whole else f"{value[: found.start()]}{_text(inner)}{value[found.end() :]}"
+                break
+        else:
+            return value
+    raise SpecError(name, f"refers to itself: {shown(value)}.")
+
+
+def _look_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[str, str]) -> Any:
+    """Resolve the text between the braces: arithmetic, an entry, or a variable with its default."""
+    function, colon, rest = inner.partition(":")
+    if colon and function in SUMS:
+        return _sum(function, rest)
+    entry = _entry(inner, name, content) if PATH.fullmatch(inner) else UNKNOWN
+    variable = VARIABLE.fullmatch(inner)
+    if entry is not UNKNOWN or variable is None:
+        return entry
+    default = variable[2]
+    text = given.get(variable[1], default if default is None or not default.startswith("?") else None)
+    return UNKNOWN if text is None else read_plain(text)
+
+
+def _sum(function: str, rest: str) -> Any:
+    values = [read_plain(part) for part in rest.split(",")]
+    if not all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
+        return UNKNOWN
+    try:
+        return SUMS[function](*values)
+    except (TypeError, ArithmeticError):
+        return UNKNOWN
+
+
+def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
+    """Return the entry of a path; leading dots are levels above."""
+    plain = path.lstrip(".")
+    dots = len(path) - len(plain)
+    above = name.split(".")[: -dots or None] if dots else []
+    for start in ("", *ROOTS):
+        entry: Any = content
+        for part in [*above, *plain.removeprefix(start).split(".")]:
+            entry = entry.get(part, UNKNOWN) if isinstance(entry, Mapping) else UNKNOWN
+        if entry is not UNKNOWN:
+            return entry
+    return UNKNOWN
+
+
+def read_plain(text: str) -> Plain:
+    """
+    Read a text as YAML; invalid YAML stays text.
+
+    >>> read_plain("true"), read_plain("4096"), read_plain("null"), read_plain("a: [")
+    (True, 4096, None, 'a: [')
+    """
+    try:
+        return parse(text, "value")
+    except SpecError:
+        return text
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+MOST_FOLDERS = 8
+
+"""Most folders above a file in which files that it names are searched, and most files that extend each other."""
+
+
+class File(NamedTuple):
+    """
+    Configuration with the values that complete it.
+
+    Parameters
+    ----------
+    content
+        Document of the file.
+    path
+        Path of the file.
+    overrides
+        Entries of the job as ``key=value``.
+    given
+        Values of variables that it uses.
+    """
+
+    content: Mapping[str, Any]
+    path: Path
+    overrides: Sequence[str]
+    given: Mapping[str, str]
+
+    def flat(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return entries by dotted name, of this document or of another one with the same variables."""
+        return flat_entries(self.content if content is None else content, self.given)
+
+    def says(self, name: str) -> str | None:
+        """Return the value that the command has for an entry; None: none."""
+        return next((entry.partition("=")[2] for entry in self.overrides if entry.partition("=")[0] == name), None)
+
+    def named(self, name: str, under: Sequence[str] = ("",)) -> Path | None:
+        """Return a file that this one names, beside it or under a folder above it; None: there is none."""
+        plain = Path(os.path.normpath(name))
+        folders = list(self.path.resolve().parents)[:MOST_FOLDERS] if ".." not in plain.parts else []
+        places = (folder / start / plain for folder in folders for start in under)
+        return next((place for place in places if os.path.isfile(place)), None)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """
+    Read the mapping in a file.
+
+    Raises
+    ------
+    SpecError
+        If the file is not YAML, or has no mapping.
+    """
+    content = read_yaml(read_text(path), str(path))
+    if not isinstance(content, dict):
+        raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
+    return content
+
+
+MODELS = Path(__file__).parent / "models.csv"
+"""
+Table from names of Hugging Face's hub without their owner, and flavors of torchtitan as ``name/flavor``, to models.
+
+The models are those of the catalog, or descriptions for a job file (sizes of the models' own ``config.json``).
+"""
+
+ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", "-v0.3")
+"""Suffixes of names on the hub behind the size; the architecture is the same."""
+
+ARCHITECTURE = {row["option"] for row in read_rows(Path(__file__).parent / "architecture.csv")}
+"""Options of the architecture, which a model by its name sets."""
+
+RECIPES = ("_config", "_pretrain")
+"""Suffixes of recipes' names in Megatron-Bridge behind the model."""
+
+
+def model_named(name: str) -> str | dict[str, Any] | None:
+    """
+    Return the entry ``model`` of a job for a name; None: unknown.
+
+    >>> model_named("meta-llama/Llama-3.1-8B-Instruct"), model_named("llama3/70B"), model_named("my/model")
+    ('llama3-8b', 'llama3-70b', None)
+    """
+    whole = name.strip().lower()
+    plain = whole.rsplit("/", 1)[-1]
+    for ending in (*RECIPES, *ENDINGS, *ENDINGS):
+        plain = plain.removesuffix(ending)
+    for spelling in (whole, plain, plain.replace("_", "-")):
+        if spelling in catalog.models():
+            return spelling
+        if spelling in _models():
+            text = _models()[spelling]
+            return dict(yaml.safe_load(text)) if text.startswith("{") else model_named(text)
+    return None
+
+
+@cache
+def _models() -> Mapping[str, str]:
+    return {row["name"]: row["model"] for row in read_rows(MODELS)}
+
+
+# --- vocabularies ------------------------------------------------------------------------------------------
+
+
+TOKENIZERS = Path(__file__).parent / "tokenizers.csv"
+"""Table of vocabulary sizes by a part of an option's value; the longest match counts."""
+
+PATCHED = "--patch-tokenizer-type"
+"""Pai-Megatron-Patch's option; with it ``--extra-vocab-size`` adds entries (megatron_patch/tokenizer)."""
+
+TOKENIZER_OPTIONS = ("--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path", PATCHED, "--vocab-file")
+
+TIKTOKEN = 2**17
+"""Vocabulary of ``TikTokenizer`` without ``--vocab-size`` (megatron/core/tokenizers, CustomTikTokenizer)."""
+
+
+class Vocabulary(NamedTuple):
+    """Size of a vocabulary, and its source."""
+
+    entries: int
+    source: str
+
+
+def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
+    """
+    Return the vocabulary of Megatron-LM's options without ``--vocab-size``; None: unknown.
+
+    >>> vocabulary_of({"--tokenizer-model": ["meta-llama/Llama-3.1-8B"]}).entries
+    128256
+    """
+    options = {"--tokenizer-model": options.get("--tokenizer-name-or-path", ()), **options}
+    kind = " ".join(options.get("--tokenizer-type", ()))
+    if kind == "TikTokenizer":
+        return Vocabulary(TIKTOKEN, kind)
+    if not kind and "--vocab-file" in options and "--merge-file" in options:
+        kind = "GPT2BPETokenizer"
+    said = {**{name: " ".join(values) for name, values in options.items()}, "--tokenizer-type": kind}
+    fitting = [row for row in read_rows(TOKENIZERS) if row["part"].lower() in said.get(row["option"], "").lower()]
+    if not fitting:
+        return None
+    best = max(fitting, key=lambda row: (row["option"] == "--tokenizer-model", len(row["part"])))
+    more = said.get("--extra-vocab-size", "") if best["option"] == PATCHED else ""
+    return Vocabulary(int(best["entries"]) + (int(more) if more.isdecimal() else 0), best["source"])
+
+
+def default_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
+    """Return the vocabulary that is assumed for an unknown tokenizer; None: the options name no tokenizer."""
+    named = [value for name in TOKENIZER_OPTIONS for value in options.get(name, ())]
+    if not named:
+        return None
+    pieces = any("sentencepiece" in value.lower() or value.endswith("tokenizer.model") for value in named)
+    return Vocabulary(32_000, "as Llama 2's pieces of sentences") if pieces else Vocabulary(TIKTOKEN, "2^17")

@@ -12,7 +12,7 @@ from costmodel.facts.model import Model
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import Strategy
 from planner.frameworks.imports.arguments import ASSUMED_STEPS
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.jobs.completion import complete_strategy, strategy_entries
@@ -20,12 +20,9 @@ from planner.jobs.document import apply_override
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import apply_layout, read_given
 
-NEEDED = {
-    "model": "llama3-8b",
-    "training.sequence_length": 4096,
-    "training.global_batch_size": 1024,
-    "strategy.mbs": 1,
-}
+DATA = read_words("finish")
+
+NEEDED = DATA["needed"]
 """Entries of a job that a configuration may lack, with example values."""
 
 
@@ -94,15 +91,20 @@ def entries_set_by(options_given: Collection[str], overrides: Sequence[str]) -> 
     return {entry.partition("=")[0] for entry in overrides} | set_by_options
 
 
+def said_by(overrides: Sequence[str]) -> dict[str, str]:
+    """Return the entries of the command with their values."""
+    return dict(entry.partition("=")[::2] for entry in overrides)
+
+
 def release_assumed(framework: str, overrides: Sequence[str]) -> Iterator[str]:
     """Yield a note on the assumed release, where the command names none."""
-    if not any(entry.partition("=")[0] in ("cluster.framework", "cluster") for entry in overrides):
+    if not {"cluster.framework", "cluster"} & {*said_by(overrides)}:
         yield f"Nothing says the release: {framework} is assumed; cluster.framework=NAME says another one."
 
 
 def devices_contradicted(stated: object, overrides: Sequence[str]) -> Iterator[str]:
     """Say that the command has another number of devices than the configuration."""
-    said = dict(entry.partition("=")[::2] for entry in overrides).get("cluster.num_devices")
+    said = said_by(overrides).get("cluster.num_devices")
     if stated is not None and said is not None and said != str(stated):
         yield f"The configuration says {stated} devices; the command's count, cluster.num_devices={said}."
 

@@ -6,7 +6,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -14,13 +14,6 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
-from planner.frameworks.imports.accelerate import (
-    TYPES,
-    accelerate_job,
-    apply_launch_options,
-    devices_of,
-    read_trainer_fsdp,
-)
 from planner.frameworks.imports.arguments import (
     drop_empty_words,
     megatron_job,
@@ -30,35 +23,20 @@ from planner.frameworks.imports.arguments import (
     understand,
 )
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
-from planner.frameworks.imports.bridge.nested import MARKS, import_nested_job
-from planner.frameworks.imports.bridge.overrides import bridge_job, fields_of, override_list
-from planner.frameworks.imports.deepspeed import deepspeed_job, read_deepspeed, require_deepspeed
-from planner.frameworks.imports.documents import read_json, read_tagged, read_yaml
-from planner.frameworks.imports.finish import devices_contradicted
+from planner.frameworks.imports.bridge.overrides import MARKS, bridge_job, fields_of, import_nested_job, override_list
+from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml
+from planner.frameworks.imports.finish import devices_contradicted, said_by
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
-from planner.frameworks.imports.printed.checkpoint import arguments_inside, is_checkpoint, text_beside
-from planner.frameworks.imports.printed.container import container_job, is_container
-from planner.frameworks.imports.printed.jobs import arguments_job, import_printed, titan_job
-from planner.frameworks.imports.printed.names import is_arguments
-from planner.frameworks.imports.published.modelzoo import choose_launch, zoo_job
-from planner.frameworks.imports.published.performance import find_published, recipe_job
+from planner.frameworks.imports.printed import log
+from planner.frameworks.imports.printed.names import container_job, is_arguments, is_container
+from planner.frameworks.imports.published.performance import choose_launch, find_published, recipe_job, zoo_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
-from planner.frameworks.imports.tools.recognition import READERS, refuse_other_program, refuse_other_tool, tool_of
-from planner.frameworks.imports.tools.references import File
-from planner.frameworks.imports.torchtitan import (
-    apply_options,
-    is_torchtitan,
-    preset_devices,
-    read_installed,
-    read_python,
-    read_torchtitan,
-    torchtitan_job,
-)
-from planner.frameworks.imports.trainer import Trainer, trainer_of
+from planner.frameworks.imports.tools import readers
+from planner.frameworks.imports.tools.keys import Meaning
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.text import strip_unknown, unknown, write_unknowns
+from planner.frameworks.shell.words import strip_unknown, unknown, write_unknowns
 from planner.jobs.document import read_text
 
 MODES = {
@@ -89,7 +67,7 @@ def import_job(
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = Path(path), dict(given or {})
-    if is_checkpoint(place):
+    if log.is_checkpoint(place):
         return _import_checkpoint(place, overrides, given)
     is_log = LOGS.search(place.name.lower()) is not None
     text = _text_of_log(place) if is_log else read_text(place)
@@ -100,12 +78,12 @@ def import_job(
             return _import_json(read_json(text, str(place)), place, overrides)
         case ".yaml" | ".yml":
             return _import_yaml(_read(text, place), place, overrides, variables)
-        case ".py" if is_torchtitan(text):
-            return torchtitan_job(read_python(text, str(place)), overrides)
+        case ".py" if readers.is_torchtitan(text):
+            return readers.torchtitan_job(readers.read_python(text, str(place)), overrides)
         case ".py":
-            refuse_other_program(text, str(place))
+            readers.refuse_other_program(text, str(place))
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
-    printed = import_printed(text, str(place), overrides, variables.get("run", ""))
+    printed = log.import_printed(text, str(place), overrides, variables.get("run", ""))
     if printed is not None:
         return printed
     if is_log:
@@ -121,17 +99,15 @@ def import_job(
 
 def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
     """Import text beside a checkpoint's pickles, else what is in its zip; a note names the file."""
-    beside = text_beside(path)
+    beside = log.text_beside(path)
     if beside is not None:
         imported, note = import_job(beside, overrides, given), f"Read from {beside}, beside the pickles."
     else:
-        file, content = arguments_inside(path)
+        file, content = log.arguments_inside(path)
         note = f"Read from {file}, which is not loaded."
-        is_whole = is_container(content)
-        imported = (
-            container_job(content, overrides, str(file)) if is_whole else arguments_job(content, str(file), overrides)
-        )
-    return Imported(document=imported.document, notes=(note, *imported.notes))
+        whole = container_job(content, overrides, str(file)) if is_container(content) else None
+        imported = whole or log.arguments_job(content, str(file), overrides)
+    return imported.add_notes(note)
 
 
 LOGS = re.compile(r"\.(log|out|err)(\.gz)?$")
@@ -173,7 +149,7 @@ def is_foreign(path: Path) -> bool:
     content = _read(read_text(path), path)
     if not isinstance(content, Mapping) or _is_job(content):
         return False
-    return any(name in content for name in FOREIGN) or tool_of(content) is not None
+    return any(name in content for name in FOREIGN) or readers.tool_of(content) is not None
 
 
 def _is_job(content: Mapping[str, Any]) -> bool:
@@ -185,7 +161,7 @@ def _read(text: str, path: Path) -> Any:
     if TAG.search(text):
         content = read_tagged(text, str(path))
         if isinstance(content, Mapping):
-            refuse_other_tool(content, str(path))
+            readers.refuse_other_tool(content, str(path))
     return read_yaml(text, str(path))
 
 
@@ -217,25 +193,25 @@ def read_variables(assignments: Sequence[str]) -> dict[str, str]:
 def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     if not isinstance(content, Mapping):
         raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
-    tool = None if _is_job(content) else tool_of(content)
+    tool = None if _is_job(content) else readers.tool_of(content)
     if tool is None or tool["reader"] != "primus":
         refuse_entries(content, str(path))
     if tool is not None and not tool["reader"]:
-        refuse_other_tool(content, str(path))
+        readers.refuse_other_tool(content, str(path))
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
         imported = _import_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
     if is_arguments(content):
-        return arguments_job(content, str(path), overrides)
+        return log.arguments_job(content, str(path), overrides)
     if is_container(content):
         return container_job(content, overrides, str(path))
     if "distributed_type" in content:
         with_devices = _add_devices(_devices_of_configuration(content), overrides)[0]
-        return _import_accelerate(content, Trainer(), path.parent, with_devices)
+        return _import_accelerate(content, Meaning(), path.parent, with_devices)
     if tool is not None:
-        return READERS[tool["reader"]](File(content, path, overrides, given))
+        return readers.READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
         return import_nested_job(content, str(path), "", overrides)
     if _is_job(content):
@@ -249,22 +225,20 @@ def _import_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported
     """Import JSON: the configuration that torchtitan saves, arguments of Megatron-LM, or DeepSpeed's."""
     if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
         refuse_entries(content, str(path))
-        return titan_job(content, overrides)
+        return log.titan_job(content, overrides)
     if is_arguments(content):
-        return arguments_job(content, str(path), overrides)
-    config = require_deepspeed(content, str(path))
+        return log.arguments_job(content, str(path), overrides)
+    config = readers.require_deepspeed(content, str(path))
     refuse_entries(config, str(path))
-    return deepspeed_job(config, Trainer(), overrides)
+    return readers.deepspeed_job(config, Meaning(), overrides)
 
 
 def _import_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
     """Import torchtitan's TOML; the number of devices may come from a comment in it."""
-    config = read_torchtitan(text, source)
+    config, presets = readers.read_torchtitan(text, source), _presets(text, overrides)
     refuse_entries(config, source)
-    presets = _presets(text, overrides)
-    more = len(presets) > len(overrides)
-    note = f"A comment says for how many devices it is: {presets[0]}." if more else ""
-    return torchtitan_job(config, presets, [note] if note else [])
+    note = [f"A comment says for how many devices it is: {presets[0]}."] if len(presets) > len(overrides) else []
+    return readers.torchtitan_job(config, presets).add_notes(*note)
 
 
 # --- Megatron-LM's own lists of arguments ------------------------------------------------------------------
@@ -300,23 +274,23 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
     refuse_open(launch.words, launch.kind, script.variables)
-    if launch.kind in ("torchtitan", "deepspeed", "accelerate"):
-        return _import_configuration(launch, folder, overrides, notes)
-    if launch.kind == "bridge":
-        return _import_bridge(launch, folder, overrides, notes)
-    if "--yaml-cfg" in launch.words:
-        return _import_yaml_file(launch, folder, overrides, notes, option_value(launch.words, ("--yaml-cfg",)))
+    if launch.kind == "megatron" and "--yaml-cfg" not in launch.words:
+        return _import_options(launch, overrides, script).add_notes(*notes)
+    return LAUNCHES[launch.kind](launch, folder, overrides).add_notes(*notes)
+
+
+def _import_options(launch: Launch, overrides: Sequence[str], script: Script) -> Imported:
+    """Import Megatron-LM's command line; errors of a degree say how many devices it takes."""
     needed = require_known(launch.words, script.variables).least_devices()
     alone = launch.devices.source == LONE and needed > 1
     with_devices, more = _add_devices(Devices() if alone else launch.devices, overrides)
     try:
-        imported = megatron_job(launch.words, with_devices, launch.environment)
+        return megatron_job(launch.words, with_devices, launch.environment).add_notes(*more)
     except SpecError as error:
         if error.where not in ("cluster.num_devices", "strategy.ep") or not more or error.hint:
             raise
         hint = f"{more[0]} Its degrees take at least cluster.num_devices={needed}."
         raise SpecError(error.where, error.problem, hint) from None
-    return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
 
 
 ZERO_STAGE = re.compile(r'"stage"\s*:\s*(\d)')
@@ -345,16 +319,21 @@ def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str
 
 
 def _import_yaml_file(
-    launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str], name: str, recipe: str = ""
+    launch: Launch, folder: Path, overrides: Sequence[str], name: str = "", recipe: str = ""
 ) -> Imported:
     """Import a nested configuration; with a recipe of Megatron-Bridge, overrides of the command apply, too."""
-    content = read_yaml(_read_beside(name, folder), name)
-    if not isinstance(content, Mapping):
-        raise SpecError(name, f"expected a mapping, got {shown(content)}.")
+    name = name or option_value(launch.words, ("--yaml-cfg",))
+    content = _require_mapping(read_yaml(_read_beside(name, folder), name), name)
     refuse_entries(content, name)
-    devices, more = _add_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
-    imported = import_nested_job(content, name, recipe, devices, fields_of(launch.words) if recipe else None)
-    return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
+    devices, more = _add_devices(launch.devices, overrides, may_lack=True)
+    fields = fields_of(launch.words) if recipe else None
+    return import_nested_job(content, name, recipe, devices, fields).add_notes(*more)
+
+
+def _require_mapping(content: Any, source: str) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise SpecError(source, f"expected a mapping, got {shown(content)}.")
+    return content
 
 
 def _other_script(name: str, folder: Path) -> str | None:
@@ -374,78 +353,87 @@ def _note_unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
             yield f"--set {name}: the script neither reads nor sets such a variable. {hint}".strip()
 
 
-def _import_bridge(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
+def _import_bridge(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
     """Import a recipe of Megatron-Bridge: one of its performance scripts, or any other with overrides."""
     fields = fields_of(launch.words)
-    names = {name: values for name, values in split_options(launch.words) if values}
-    said = [names[name][0] for name in ("--recipe", "--recipe_name", "--factory") if name in names]
+    names = {name: values[0] for name, values in split_options(launch.words) if values}
+    said = [names[name] for name in ("--recipe", "--recipe_name", "--factory") if name in names]
     recipe = said[0] if said else Path(launch.program).stem
-    file = next((names[name][0] for name in ("--config-file", "--config_file") if name in names), None)
+    file = names.get("--config-file", names.get("--config_file"))
     if file is not None:
-        return _import_yaml_file(launch, folder, overrides, notes, file, recipe.removeprefix("pretrain_"))
+        return _import_yaml_file(launch, folder, overrides, file, recipe.removeprefix("pretrain_"))
     if not fields and (find_published(recipe) or (not said and recipe_named(recipe) is None)):
-        return recipe_job(launch.words, overrides, launch.environment, notes, recipe)
-    devices, more = _add_devices(launch.devices, overrides) if launch.devices.number else (list(overrides), [])
-    imported = bridge_job(fields, recipe.removeprefix("pretrain_"), devices, launch.environment)
-    return Imported(document=imported.document, notes=(*notes, *more, *imported.notes))
+        return recipe_job(launch.words, overrides, launch.environment, recipe)
+    devices, more = _add_devices(launch.devices, overrides, may_lack=True)
+    return bridge_job(fields, recipe.removeprefix("pretrain_"), devices, launch.environment).add_notes(*more)
 
 
-def _import_configuration(launch: Launch, folder: Path, overrides: Sequence[str], notes: Sequence[str]) -> Imported:
-    """Import a launch whose configuration is in a file, which is searched beside the script."""
-    if launch.kind == "torchtitan" and (given := dict(split_options(launch.words))).keys() >= {"--module", "--config"}:
-        config = read_installed(*(" ".join(given[name]).strip() for name in ("--module", "--config")))
-        with_devices, more = _add_devices(launch.devices, overrides)
-        return torchtitan_job(apply_options(config, launch.words), with_devices, [*notes, *more])
-    if launch.kind == "torchtitan":
+def _import_torchtitan(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
+    """Import a launch of torchtitan: its TOML is searched beside the script, its Python in the installed package."""
+    given = {name: " ".join(values).strip() for name, values in split_options(launch.words)}
+    if given.keys() >= {"--module", "--config"}:
+        config, presets = readers.read_installed(given["--module"], given["--config"]), list(overrides)
+    else:
         name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
-        text = _read_beside(name, folder, may_lack="model" in {entry.partition("=")[0] for entry in overrides})
-        config = apply_options(read_torchtitan(text, name), launch.words)
+        text = _read_beside(name, folder, may_lack="model" in said_by(overrides))
+        config, presets = readers.read_torchtitan(text, name), _presets(text, overrides)
         if not text:
-            _refuse_open_recomputation(config, overrides)
-        with_presets = list(overrides) if launch.devices.number is not None else _presets(text, overrides)
-        with_devices, more = _add_devices(launch.devices, with_presets)
-        return torchtitan_job(config, with_devices, [*notes, *more])
-    trainer = trainer_of(launch.words)
-    if launch.kind == "deepspeed":
-        name = option_value(launch.words, ("--deepspeed_config", "--deepspeed"))
-        with_devices, more = _add_devices(launch.devices, overrides)
-        return deepspeed_job(read_deepspeed(_read_beside(name, folder), name), trainer, with_devices, [*notes, *more])
+            _refuse_open_recomputation(readers.apply_options(config, launch.words), overrides)
+    devices, more = _add_devices(launch.devices, presets if launch.devices.number is None else overrides)
+    return readers.torchtitan_job(readers.apply_options(config, launch.words), devices).add_notes(*more)
+
+
+def _import_deepspeed(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
+    config = _read_deepspeed(option_value(launch.words, ("--deepspeed_config", "--deepspeed")), folder)
+    devices, more = _add_devices(launch.devices, overrides)
+    return readers.deepspeed_job(config, readers.trainer_of(launch.words), devices).add_notes(*more)
+
+
+def _import_accelerate_launch(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
+    """Import a launch by Accelerate: its file beside the script, options of its line, or the Trainer's ``--fsdp``."""
     settings: Any = {}
-    fsdp = dict(split_options(launch.words)).get("--fsdp")
-    if fsdp is not None and not any(map(FILE.match, launch.before)):
-        settings = read_trainer_fsdp(" ".join(fsdp))
-    elif not any(word.removeprefix("--") in TYPES for word in launch.before) or any(map(FILE.match, launch.before)):
+    fsdp, has_file = dict(split_options(launch.words)).get("--fsdp"), any(map(FILE.match, launch.before))
+    if fsdp is not None and not has_file:
+        settings = readers.read_trainer_fsdp(" ".join(fsdp))
+    elif has_file or not any(word.removeprefix("--") in readers.TYPES for word in launch.before):
         name = option_value(launch.before, ("--config_file", "--config-file"))
-        settings = read_yaml(_read_beside(name, folder), name)
-        if not isinstance(settings, dict):
-            raise SpecError(name, f"expected a mapping, got {shown(settings)}.")
-    settings = apply_launch_options(settings, launch.before)
+        settings = _require_mapping(read_yaml(_read_beside(name, folder), name), name)
+    settings = readers.apply_launch_options(settings, launch.before)
     devices = launch.devices if launch.devices.number is not None else _devices_of_configuration(settings)
     with_devices, more = _add_devices(devices, overrides)
-    return _import_accelerate(settings, trainer, folder, with_devices, [*notes, *more])
+    return _import_accelerate(settings, readers.trainer_of(launch.words), folder, with_devices).add_notes(*more)
 
 
 FILE = re.compile(r"--config[_-]file\b")
 
+LAUNCHES: Mapping[str, Callable[[Launch, Path, Sequence[str]], Imported]] = {
+    **{"torchtitan": _import_torchtitan, "deepspeed": _import_deepspeed, "accelerate": _import_accelerate_launch},
+    **{"bridge": _import_bridge, "megatron": _import_yaml_file},
+}
+"""Import functions by the kind of a launch."""
 
-def _import_accelerate(
-    config: Mapping[str, Any], trainer: Trainer, folder: Path, overrides: Sequence[str], notes: Sequence[str] = ()
-) -> Imported:
+
+def _import_accelerate(config: Mapping[str, Any], trainer: Meaning, folder: Path, overrides: Sequence[str]) -> Imported:
     """Import Accelerate's configuration; a DeepSpeed configuration that it names is searched beside it."""
     section = config.get("deepspeed_config")
     name = section.get("deepspeed_config_file") if isinstance(section, Mapping) else None
     if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
-        half = config.get("mixed_precision")
-        filled = trainer if half not in ("bf16", "fp16") or trainer.half else replace(trainer, half=half)
-        return deepspeed_job(read_deepspeed(_read_beside(name, folder), name), filled, overrides, notes)
-    return accelerate_job(config, trainer, overrides, notes)
+        if config.get("mixed_precision") in ("bf16", "fp16"):
+            trainer.entries.setdefault("given.half", config["mixed_precision"])
+        return readers.deepspeed_job(_read_deepspeed(name, folder), trainer, overrides)
+    return readers.accelerate_job(config, trainer, overrides)
+
+
+def _read_deepspeed(name: str, folder: Path) -> dict[str, Any]:
+    """Read DeepSpeed's configuration that a script or another configuration names."""
+    return readers.require_deepspeed(read_json(_read_beside(name, folder), name), name)
 
 
 def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Refuse a launch of torchtitan without its file that does not set recomputation."""
     given = config.get("activation_checkpoint", {})
     said = given.get("mode") in ("none", "full") or "selective_ac_option" in given
-    if not said and not any(entry.startswith("strategy.recompute=") for entry in overrides):
+    if not said and "strategy.recompute" not in said_by(overrides):
         problem = "is what the missing configuration says."
         raise SpecError("strategy.recompute", problem, "Add strategy.recompute=none, every_other_matmul or full.")
 
@@ -516,30 +504,32 @@ def _variables_with_options(script: Script) -> list[str]:
 
 
 def _devices_of_configuration(config: Mapping[str, Any]) -> Devices:
-    number = devices_of(config)
+    number = readers.devices_of(config)
     return Devices(number, "num_processes") if number else Devices()
 
 
 def _presets(text: str, overrides: Sequence[str]) -> list[str]:
     """Add the number of devices from a comment of torchtitan, where the command does not set it."""
-    devices, name = preset_devices(text), "cluster.num_devices"
-    said = any(entry.partition("=")[0] == name for entry in overrides)
-    return list(overrides) if devices is None or said else [f"{name}={devices}", *overrides]
+    devices = None if COUNT in said_by(overrides) else readers.preset_devices(text)
+    return [*([] if devices is None else [f"{COUNT}={devices}"]), *overrides]
 
 
-def _add_devices(devices: Devices, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+COUNT = "cluster.num_devices"
+
+
+def _add_devices(devices: Devices, overrides: Sequence[str], *, may_lack: bool = False) -> tuple[list[str], list[str]]:
     """Add the number of devices of the launcher, unless the command sets another one."""
-    name = "cluster.num_devices"
-    if any(entry.partition("=")[0] in (name, "cluster") for entry in overrides):
-        return list(overrides), [*devices_contradicted(devices.number, overrides)]
     number, source = devices
-    if number is None:
-        what = f"depends on {source}" if source else "is not said"
-        hint = f"Add {name}=64" + (f", or --set {source.strip('$')}=VALUE." if source.startswith("$") else ".")
-        raise SpecError(name, f"{what}.", hint)
-    return [f"{name}={number}", *overrides], [
-        f"The script starts {number} processes ({source}); {name}=N says otherwise."
-    ]
+    if {COUNT, "cluster"} & {*said_by(overrides)}:
+        return list(overrides), [*devices_contradicted(number, overrides)]
+    if number is not None:
+        note = f"The script starts {number} processes ({source}); {COUNT}=N says otherwise."
+        return [f"{COUNT}={number}", *overrides], [note]
+    if may_lack:
+        return list(overrides), []
+    what = f"depends on {source}" if source else "is not said"
+    hint = f"Add {COUNT}=64" + (f", or --set {source.strip('$')}=VALUE." if source.startswith("$") else ".")
+    raise SpecError(COUNT, f"{what}.", hint)
 
 
 MOST_READINGS = 60

@@ -12,10 +12,12 @@ from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks.imports.bridge.library import recipe_named
 from planner.frameworks.imports.bridge.overrides import is_override
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.imports.refused import refuse_options, refuse_program
 from planner.frameworks.shell.script import WHERE, Command, Script
-from planner.frameworks.shell.text import strip_unknown, unknown_names, write_unknowns
+from planner.frameworks.shell.words import strip_unknown, unknown_names, write_unknowns
+
+DATA = read_words("launch")
 
 PROGRAMS = Path(__file__).parent / "programs.csv"
 """
@@ -35,11 +37,7 @@ STARTER = re.compile(
 )
 """Names of programs that start a Python program; all but the first may belong to a batch system or cluster."""
 
-SETTING_UP = {
-    *("awk", "cat", "chmod", "chown", "cp", "diff", "echo", "egrep", "find", "git", "grep", "head", "install", "kill"),
-    *("killall", "ln", "ls", "mkdir", "mv", "nano", "patch", "pgrep", "pip", "pip3", "pkill", "printf", "ps", "rm"),
-    *("rsync", "scp", "sed", "tail", "tar", "tee", "test", "touch", "vi", "vim", "wget", "which", "export"),
-}
+SETTING_UP = DATA["setting_up"]
 """Commands that may name a program and a launcher, but start neither."""
 
 MOST_SUBCOMMANDS = 4

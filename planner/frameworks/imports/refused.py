@@ -10,8 +10,10 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.megatron.options import WHERE, split_options
+
+DATA = read_words("refused")
 
 WORDS = Path(__file__).parent / "refused.csv"
 """
@@ -49,18 +51,13 @@ IDLE = re.compile(r"-*(rl|grpo|langrl|dino)[-_]")
 GENERIC = ("main", "train", "trainer", "run", "launch")
 """Generic names of programs; their folder may tell the training."""
 
-CHOOSING = [
-    *("stage", "mode", "type", "algorithm", "algo", "estimator", "method"),
-    *("task", "trainer", "objective", "adapter", "target", "component"),
-]
+CHOOSING = DATA["choosing"]
 """Last words of names whose value is the kind of training."""
 
 NAMING = ("name", "recipe", "factory", "arch", "architecture", "architectures")
 """Last words of names whose value names a model."""
 
-OF_OTHERS = (
-    *("data", "dataset", "tokenizer", "project", "wandb", "entity", "checkpoint", "user", "job", "image", "container"),
-)
+OF_OTHERS = DATA["of_others"]
 """Words of names whose value does not name the model."""
 
 OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
@@ -101,13 +98,7 @@ def refuse_options(words: Sequence[str]) -> None:
     overrides = [word.lstrip("+~").partition("=") for word in words if re.match(r"[+~]*[a-z_][\w.]*=", word)]
     given = [*split_options(words), *((one, [value]) for one, _, value in overrides)]
     entries = [(name, " ".join(values) if values else True) for name, values in given]
-    for name, value in _drop_idle_rl(entries):
-        _refuse_entry(name, value, f"{WHERE}.{name}")
-    for name, value in entries:
-        _refuse_named_model(name, value, f"{WHERE}.{name}")
-        kind = kind_of(name, MODELS, in_entry=True)
-        if kind is not None and name.startswith("--") and not _is_off(value):
-            raise _refusal(f"{WHERE}.{name}", "is of", kind)
+    _refuse(entries, [(name, value) for name, value in entries if name.startswith("--")], f"{WHERE}.")
 
 
 def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
@@ -119,18 +110,23 @@ def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
     SpecError
         Names the entry, the kind of training, and inputs that are accepted.
     """
-    entries = list(_entries(content, MOST_LEVELS))
-    for name, value in _drop_idle_rl(entries):
-        _refuse_entry(name, value, f"{where}: {name}")
-    for name, value in entries:
-        _refuse_named_model(name, value, f"{where}: {name}")
     model = content.get("model")
-    for name, value in model.items() if isinstance(model, Mapping) else ():
-        kind = kind_of(str(name), MODELS, in_entry=True)
-        if kind is not None and not _is_off(value):
-            raise _refusal(f"{where}: model.{name}", "is of", kind)
+    inner = [(str(name), value) for name, value in model.items()] if isinstance(model, Mapping) else []
+    _refuse(list(_entries(content, MOST_LEVELS)), inner, f"{where}: ")
     if isinstance(model, Mapping) and all(isinstance(model.get(part), Mapping) for part in ("encoder", "decoder")):
         raise _refusal(f"{where}: model.encoder", "is of", "seq2seq")
+
+
+def _refuse(entries: Sequence[tuple[str, Any]], of_model: Sequence[tuple[str, Any]], place: str) -> None:
+    """Refuse entries that mean another training, that name another model, or that describe one."""
+    for name, value in _drop_idle_rl(entries):
+        _refuse_entry(name, value, f"{place}{name}")
+    for name, value in entries:
+        _refuse_named_model(name, value, f"{place}{name}")
+    for name, value in of_model:
+        kind = kind_of(name, MODELS, in_entry=True)
+        if kind is not None and not _is_off(value):
+            raise _refusal(f"{place}{name}", "is of", kind)
 
 
 def _drop_idle_rl(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.record import record
 from costmodel.validation import shown
-from planner.frameworks.shell.text import argument_words
+from planner.frameworks.shell.words import argument_words
 
 TABLE = Path(__file__).parent / "options.csv"
 """Table of the options of Megatron-LM main d98e8a64 (2026-08-22), as its own parser lists them."""

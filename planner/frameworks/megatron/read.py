@@ -92,6 +92,10 @@ class Imported:
         )
         return "".join(f"# {note}\n" for note in self.notes) + body
 
+    def add_notes(self, *notes: str) -> Imported:
+        """Return the same job with further notes in front of its own."""
+        return Imported(document=self.document, notes=(*notes, *self.notes))
+
 
 def from_megatron_lm(
     arguments: str | Sequence[str], overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None

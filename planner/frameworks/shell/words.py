@@ -1,21 +1,502 @@
-"""Expansion of words as a shell does it; commands in them are never run."""
+"""Text with unknown parts: a variable without a value is marked in it by its name."""
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from itertools import dropwhile, takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from costmodel.errors import SpecError
+from costmodel.record import record
 from costmodel.validation import shown
-from planner.frameworks.shell.arithmetic import TARGETS, value_of
-from planner.frameworks.shell.text import Piece, join_pieces, split, strip_unknown, unknown, unknown_names
-from planner.frameworks.shell.variables import Value, Variables
 
 if TYPE_CHECKING:
     from tree_sitter import Node
+
+OPEN, CLOSE = "\ue000", "\ue001"
+"""Marks around a name without a value; of Unicode's private use area, so that no script has them."""
+
+NAMES = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
+
+LETTERS = {code: 0xE100 + code for code in range(128) if not chr(code).isalnum() and chr(code) != "_"}
+"""Replacements of letters that are special to a shell, which may read the word again (``bash -c``)."""
+
+SHELLS = {other: code for code, other in LETTERS.items()}
+
+
+def unknown(name: str) -> str:
+    """Return the mark of a variable or command whose value is unknown."""
+    return f"{OPEN}{strip_marks(write_unknowns(name)).translate(LETTERS)}{CLOSE}"
+
+
+def unknown_names(text: str) -> list[str]:
+    """Return the names of the unknown parts of a text, each once."""
+    return list(dict.fromkeys(name.translate(SHELLS) for name in NAMES.findall(text)))
+
+
+def strip_unknown(text: str) -> str:
+    """Remove the unknown parts of a text: an unset variable of a shell is empty."""
+    return NAMES.sub("", text)
+
+
+def write_unknowns(text: str) -> str:
+    """
+    Return a text as the script writes it.
+
+    >>> write_unknowns("a" + unknown("TP") + unknown("$(nproc)"))
+    'a$TP$(nproc)'
+    """
+    return NAMES.sub(
+        lambda found: f"${found[1]}" if re.fullmatch(r"[A-Za-z_0-9]+", found[1]) else found[1].translate(SHELLS), text
+    )
+
+
+def strip_marks(text: str) -> str:
+    """Remove the two characters that mark unknown names here from a given text."""
+    return text.replace(OPEN, "").replace(CLOSE, "")
+
+
+LONGEST_LIST = 100_000
+"""Letters of a list of arguments; the time to split one word grows with the square of its length."""
+
+
+def argument_words(text: str) -> list[str]:
+    """
+    Split a list of arguments without variables into words, and drop comments.
+
+    Raises
+    ------
+    ValueError
+        If a quotation mark is left open, or if it is longer than any list of arguments.
+    """
+    if len(text) > LONGEST_LIST:
+        raise ValueError(f"it has {len(text):,} letters, expected {LONGEST_LIST:,} at most")
+    return shlex.split(text, comments=True)
+
+
+@record(frozen=True, slots=True)
+class Piece:
+    """
+    Part of a word.
+
+    Parameters
+    ----------
+    text
+        Its text.
+    splits
+        True where blanks in it end a word, as in an expansion outside quotation marks.
+    ends
+        True where the word ends behind it, as for an element of an array.
+    is_quoted
+        True where it makes a word even if it is empty.
+    """
+
+    text: str
+    splits: bool = False
+    ends: bool = False
+    is_quoted: bool = False
+
+
+def join_pieces(pieces: Iterable[Piece]) -> str:
+    """Join pieces to one text, as in an assignment, with a blank between the elements of an array."""
+    return "".join(piece.text + (" " if piece.ends else "") for piece in pieces)
+
+
+def split(pieces: Iterable[Piece]) -> Iterator[str]:
+    """
+    Split pieces into words.
+
+    >>> list(split([Piece("--a="), Piece("1 --b", splits=True), Piece("2", is_quoted=True)]))
+    ['--a=1', '--b2']
+    """
+    word, is_open = "", False
+    for piece in pieces:
+        parts = re.split(r"[ \t\n]+", piece.text) if piece.splits else [piece.text]
+        for number, part in enumerate(parts):
+            if number and is_open:
+                yield word
+                word, is_open = "", False
+            word += part
+            is_open = is_open or bool(part) or piece.is_quoted
+        if piece.ends and is_open:
+            yield word
+            word, is_open = "", False
+    if is_open:
+        yield word
+
+
+Value: TypeAlias = str | list[str]
+
+SHELLS_OWN = {"#": "", "?": "0", "-": "", "BASH_VERSION": "5.2.0", "OSTYPE": "linux-gnu", "IFS": " "}
+"""Parameters that every shell sets itself; ``#`` is the number of arguments."""
+
+
+LISTS = ("PYTHONPATH",)
+"""Variables of folders, of which some are known."""
+
+
+@dataclass(slots=True)
+class Variables:
+    """
+    Variables by name.
+
+    Parameters
+    ----------
+    given
+        Values that the user gives for the script; arguments of the script by their number.
+    outer_line
+        Line that starts the script inside this one whose lines are followed; 0: none does.
+    values
+        Values that the script sets.
+    arguments
+        Arguments of the script, or of the function that runs.
+    uses
+        Lines that use a name without a value, by name.
+    asked
+        Lines of conditions that use such a name, which is empty to a shell there.
+    required
+        Names that the script itself requires (``${NAME:?}``).
+    seen
+        Names that the script reads or sets.
+    own
+        Names that the script sets somewhere, also where it does not come along.
+    integers
+        Names that the script declares to be numbers.
+    tables
+        Names that the script declares to be arrays with keys.
+    calls
+        Functions that run, inside each other: an argument that one does not get is empty.
+    states
+        Lines of commands and of tests whose outcome the machine decides: a file, an exit status, an output.
+    decisions
+        Lines of conditions that are such, with their text and what to give for it.
+    opposite
+        Lines of such conditions that are taken as the opposite.
+    compared
+        Texts that conditions compare a missing argument of the script with, by its number.
+    """
+
+    given: Mapping[str, str]
+    outer_line: int = 0
+    values: dict[str, Value] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    uses: dict[str, list[int]] = field(default_factory=dict)
+    asked: dict[str, list[int]] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    integers: set[str] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
+    calls: int = 0
+    compared: dict[str, set[str]] = field(default_factory=dict)
+    states: set[int] = field(default_factory=set)
+    decisions: dict[int, tuple[str, str]] = field(default_factory=dict)
+    opposite: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        numbers = [int(name) for name in self.given if name.isdecimal() and 0 < int(name) < 1000]
+        self.arguments = [
+            strip_marks(self.given[str(number)]) if str(number) in self.given else unknown(str(number))
+            for number in range(1, max(numbers, default=0) + 1)
+        ]
+
+    def get(self, name: str) -> Value | None:
+        """Return the value of a name; None: it has none."""
+        self.seen.add(name)
+        if name.isdecimal() and int(name):
+            index = int(name) - 1
+            return self.arguments[index] if index < len(self.arguments) else None
+        if name == "#":
+            return str(len(self.arguments))
+        if name in "@*":
+            return list(self.arguments)
+        if name in self.values:
+            return self.values[name]
+        return strip_marks(self.given[name]) if name in self.given else SHELLS_OWN.get(name)
+
+    def missing(self, name: str, line: int) -> str:
+        """Text in place of a name without value, whose use is remembered."""
+        if self.calls and name.isdecimal():
+            return ""
+        text = unknown(name)
+        lines = self.uses.setdefault(unknown_names(text)[0], [])
+        if (self.outer_line or line) not in lines:
+            lines.append(self.outer_line or line)
+        return text
+
+    def ask(self, names: list[str], line: int, *, compares: Iterable[str] = ()) -> None:
+        """Record that a condition uses unknown names, with the texts that it compares arguments of the script with."""
+        if not all(map(str.isidentifier, names)):
+            self.states.add(line)
+        for name in names:
+            if name.isdecimal():
+                self.compared.setdefault(name, set()).update(compares)
+        for name in names:
+            lines = self.asked.setdefault(name, [])
+            if line not in lines:
+                lines.append(line)
+
+    def assign(self, name: str, value: Value, *, source: str) -> None:
+        """
+        Set a variable. A given value has precedence, unless the script refers to the variable itself.
+
+        Parameters
+        ----------
+        name
+            Name of the variable.
+        value
+            Its value in the script.
+        source
+            The value as the script writes it.
+        """
+        self.seen.add(name)
+        refers = re.search(rf"\$\{{?[!#]?{re.escape(name)}\b", source)
+        given = self.given.get(name)
+        if refers or given is None:
+            self.values[name] = value
+        else:
+            self.values[name] = _elements(strip_marks(given)) if isinstance(value, list) else strip_marks(given)
+
+    def append(self, name: str, value: Value) -> None:
+        """Append to a variable, as ``+=`` does."""
+        old = self.get(name)
+        if isinstance(value, list):
+            self.values[name] = [*(old if isinstance(old, list) else [old] if old else []), *value]
+        elif isinstance(old, list):
+            self.values[name] = [f"{old[0] if old else ''}{value}", *old[1:]]
+        else:
+            self.values[name] = f"{old or ''}{value}"
+
+    def set_keys(self, name: str, elements: Mapping[str, str]) -> None:
+        """Set elements of an array by their keys, and the array itself to all of them in their order."""
+        self.seen.add(name)
+        self.values |= {f"{name}[{key}]": value for key, value in elements.items()}
+        start = f"{name}["
+        self.values[name] = [str(value) for one, value in self.values.items() if one.startswith(start)]
+
+    def parts(self, name: str) -> dict[str, Value]:
+        """A variable and the elements of an array with keys, as they are."""
+        return {one: value for one, value in self.values.items() if one.partition("[")[0] == name}
+
+    def restore(self, name: str, parts: Mapping[str, Value]) -> None:
+        """Have a variable as it was."""
+        for one in self.parts(name):
+            del self.values[one]
+        self.values |= parts
+
+    def set_element(self, name: str, number: str, text: str) -> bool:
+        """Set an element of a list by its number; False: it has no such place."""
+        old = self.get(name)
+        elements = list(old) if isinstance(old, list) else [old] if old else []
+        if not number.isdecimal() or int(number) > len(elements):
+            return False
+        elements[int(number) : int(number) + 1] = [text]
+        self.values[name] = elements
+        return True
+
+    def keys(self, name: str) -> list[str]:
+        """Return the keys of an array, or its indices."""
+        start = f"{name}["
+        keys = [one.removeprefix(start).removesuffix("]") for one in self.values if one.startswith(start)]
+        value = self.get(name)
+        return keys or [str(number) for number in range(len(value) if isinstance(value, list) else value is not None)]
+
+    def holder(self, name: str) -> str | None:
+        """Return the variable to give for an unknown name: itself, or the shortest that holds it; None: none does."""
+        if name.isalnum() or name.isidentifier():
+            return name
+        texts = {one: " ".join([value] if isinstance(value, str) else value) for one, value in self.values.items()}
+        holding = [one for one, text in texts.items() if one.isidentifier() and name in unknown_names(text)]
+        return min(holding, key=lambda one: len(texts[one]), default=None)
+
+    def texts(self) -> dict[str, str]:
+        """Return every known variable that is one text, as the environment of a process."""
+        known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
+        return {
+            name: strip_unknown(text) for name, text in known.items() if strip_unknown(text) == text or name in LISTS
+        }
+
+
+def _elements(text: str) -> list[str]:
+    """Split the given value of an array into words; at blanks where a quotation mark is not closed."""
+    try:
+        return argument_words(text)
+    except ValueError:
+        return text.split()
+
+
+Later: TypeAlias = Callable[[], int]
+"""A part of an expression, computed where its value counts: the other side of a choice changes nothing."""
+
+NAME = r"[A-Za-z_]\w*(?:\[[^\]]*\])?"
+SIGNS = r"<<=|>>=|\*\*|\+\+|--|[-+*/%&|^]=|<<|>>|[<>=!]=|&&|\|\||[-+*/%<>=!~&^|?:(),]"
+TOKEN = re.compile(rf"\s*(\d+#\w+|0[xX][\da-fA-F]+|\d+|{NAME}|{SIGNS})")
+
+TARGETS = re.compile(rf"({NAME})\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))|(?:\+\+|--)\s*({NAME})")
+"""Names that an expression sets."""
+
+LONGEST_SUM, LARGEST = 500, 2**63
+"""A shell's numbers have 64 bits; longer expressions are not a script's."""
+
+
+def _quotient(first: int, second: int) -> int:
+    quotient = abs(first) // abs(second)
+    return quotient if (first < 0) == (second < 0) else -quotient
+
+
+def _bound(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """A shift or a power by no more than the number has bits."""
+    return lambda first, second: function(first, second) if 0 <= second < 64 else _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise ValueError
+
+
+BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
+    {"|": operator.or_},
+    {"^": operator.xor},
+    {"&": operator.and_},
+    {"==": operator.eq, "!=": operator.ne},
+    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
+    {"<<": _bound(operator.lshift), ">>": _bound(operator.rshift)},
+    {"+": operator.add, "-": operator.sub},
+    {"*": operator.mul, "/": _quotient, "%": lambda first, second: first - second * _quotient(first, second)},
+    {"**": _bound(operator.pow)},
+)
+"""Operators from those that bind least."""
+
+LAZY = (",", "?", "||", "&&")
+RANKS = {sign: rank for rank, signs in enumerate((*([one] for one in LAZY), *BINARY)) for sign in signs}
+FUNCTIONS = {sign: function for signs in BINARY for sign, function in signs.items()}
+UNARY: dict[str, Callable[[int], int]] = {
+    "-": operator.neg,
+    "+": operator.pos,
+    "~": operator.invert,
+    "!": operator.not_,
+}
+
+
+def _nothing(_: str) -> str:
+    raise ValueError
+
+
+def value_of(
+    expression: str, read: Callable[[str], str] = _nothing, put: Callable[[str, str], None] = lambda *_: None
+) -> int | None:
+    """
+    The value of an expression; None: it is none, one that is not read here, or of what is not known.
+
+    Parameters
+    ----------
+    expression
+        Its text, with parameters in place.
+    read
+        The text of a variable, which is an expression, too.
+    put
+        Sets a variable.
+
+    >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99"), value_of("010")
+    (4, 1, None, None, 8)
+    """
+    try:
+        return _Expression(expression, read, put).value()
+    except (ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+class _Expression:
+    """Words of an expression from the left, each with what stands behind it."""
+
+    def __init__(self, text: str, read: Callable[[str], str], put: Callable[[str, str], None]) -> None:
+        self.read, self.put = read, put
+        self.tokens, place, text = list[str](), 0, text.strip()
+        while place < len(text):
+            found = TOKEN.match(text, place)
+            if found is None or len(text) > LONGEST_SUM:
+                raise ValueError
+            self.tokens.append(found[1])
+            place = found.end()
+        self.tokens.reverse()
+
+    def value(self) -> int:
+        """The value of the whole."""
+        whole = self._parse_operators(0) if self.tokens else lambda: 0
+        return whole() if not self.tokens else _refuse()
+
+    def _next(self) -> str:
+        return self.tokens[-1] if self.tokens else ""
+
+    def _take(self, expected: str = "") -> str:
+        return self.tokens.pop() if self.tokens and expected in ("", self._next()) else _refuse()
+
+    def _parse_operators(self, least: int) -> Later:
+        """An operand with the operators behind it that bind no less than that."""
+        left = self._operand()
+        while RANKS.get(self._next(), -1) >= least:
+            left = self._join(left, self._take())
+        return left
+
+    def _join(self, left: Later, sign: str) -> Later:
+        if sign == "?":
+            then = self._parse_operators(0)
+            self._take(":")
+            other = self._parse_operators(RANKS["?"])
+            return lambda: then() if left() else other()
+        right = self._parse_operators(RANKS[sign] + (sign != "**"))
+        match sign:
+            case ",":
+                return lambda: (left(), right())[1]
+            case "&&":
+                return lambda: int(bool(left() and right()))
+            case "||":
+                return lambda: int(bool(left() or right()))
+        return lambda: _check_range(FUNCTIONS[sign](left(), right()))
+
+    def _operand(self) -> Later:
+        token = self._take()
+        if token == "(":
+            inner = self._parse_operators(0)
+            self._take(")")
+            return inner
+        if token in ("++", "--"):
+            return self._set(self._take(), token[0], lambda: 1)
+        if token in UNARY:
+            operand = self._operand()
+            return lambda: int(UNARY[token](operand()))
+        if token[0].isdecimal():
+            base, _, digits = token.rpartition("#")
+            number = int(digits, int(base or (8 if re.fullmatch(r"0\d+", digits) else 0)))
+            return lambda: _check_range(number)
+        if not re.fullmatch(NAME, token):
+            raise ValueError
+        if (sign := self._next()) in ("++", "--"):
+            change = self._set(token, self._take()[0], lambda: 1)
+            return lambda: change() - (1 if sign == "++" else -1)
+        if sign == "=" or (sign[-1:] == "=" and sign[:-1] in FUNCTIONS and sign not in FUNCTIONS):
+            return self._set(token, self._take()[:-1], self._parse_operators(RANKS["?"]))
+        return lambda: self._read_variable(token)
+
+    def _read_variable(self, name: str) -> int:
+        return _Expression(self.read(name), self.read, self.put).value()
+
+    def _set(self, name: str, sign: str, right: Later) -> Later:
+        def value() -> int:
+            number = right() if not sign else _check_range(FUNCTIONS[sign](self._read_variable(name), right()))
+            self.put(name, str(number))
+            return number
+
+        return value
+
+
+def _check_range(number: int) -> int:
+    return int(number) if -LARGEST <= number < LARGEST else _refuse()
+
 
 PARAMETER = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?")
 """Parameter of ``${...}``: a sign in front, a name, an index."""

@@ -144,18 +144,8 @@ COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda one, many: one not in many,
 }
 BUILT_IN: Mapping[str, Callable[..., Any]] = {
-    "bool": bool,
-    "dict": dict,
-    "float": float,
-    "int": int,
-    "len": len,
-    "list": list,
-    "max": max,
-    "min": min,
+    **{one.__name__: one for one in (bool, dict, float, int, len, list, max, min, str, sum, tuple)},
     "range": lambda *ends: range(*ends)[:MOST_ITEMS],
-    "str": str,
-    "sum": sum,
-    "tuple": tuple,
 }
 
 

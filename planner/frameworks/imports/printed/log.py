@@ -1,26 +1,209 @@
 """
-Configurations that frameworks print: found in a log among other lines, of several ranks and runs.
+Configurations that runs print and save: in a log among other lines, of several ranks and runs, and in checkpoints.
 
 Megatron-LM prints its arguments by name (megatron/training/arguments.py, ``_print_args``), Megatron-Bridge YAML,
 torchtitan and DeepSpeed JSON. Labels of launchers (``[rank0]:``, ``0: ``, ``worker-1: ``), times and colours are
-skipped.
+skipped. Of a checkpoint text beside its pickles or in its zip is read, else arguments in a pickle, which is not loaded.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import os
+import pickle
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import read_yaml
-from planner.frameworks.imports.printed.names import NEEDED, is_read, whole_arguments
+from planner.frameworks.imports.arguments import megatron_job
+from planner.frameworks.imports.documents import flatten, model_named, read_words, read_yaml
+from planner.frameworks.imports.finish import newest
+from planner.frameworks.imports.printed.names import (
+    MEMBERS,
+    NEEDED,
+    container_job,
+    entries_of,
+    is_read,
+    whole_arguments,
+    words_of,
+)
+from planner.frameworks.imports.tools.keys import Meaning, meaning_of
+from planner.frameworks.imports.tools.readers import MODES, deepspeed_job, require_deepspeed, torchtitan_job
+from planner.frameworks.megatron.read import Imported
+from planner.jobs.model import read
+
+SAVED = (".pt", ".pth", ".ckpt", ".distcp", ".bin", ".metadata", ".safetensors", ".nemo")
+"""Suffixes of files of a checkpoint."""
+
+PICKLES = (".pkl", ".pickle")
+HEADS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+"""First bytes of zips and pickles."""
+
+TEXTS = ("run_config.yaml", "args.json", "args.yaml")
+"""Names of files that hold a run's configuration: Megatron-Bridge's, and arguments by name."""
+
+WITH_ARGUMENTS = ("common.pt", "mp_rank_*/model_optim_rng.pt", "mp_rank_*/*.pt")
+"""Files of Megatron-LM's checkpoints with its arguments."""
+
+LEVELS = 2
+"""Folders above a file of a checkpoint in which its configuration may stand."""
+
+MOST_OF_A_PICKLE = 8 << 20
+MOST_BITS = 256
+
+BROKEN = (
+    *(pickle.PickleError, ValueError, TypeError, LookupError, AttributeError, EOFError),
+    *(RecursionError, NotImplementedError, OverflowError),
+)
+"""Errors of a pickle or a zip that is cut or no checkpoint."""
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether a path is a folder, or a file of pickles by its name or its first bytes."""
+    if path.is_dir() or path.suffix.lower() in (*SAVED, *PICKLES) or path.name in SAVED:
+        return True
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4).startswith(HEADS)
+    except OSError:
+        return False
+
+
+def text_beside(path: Path) -> Path | None:
+    """Return the file with the configuration of a checkpoint; None: there is none, or the path is of no checkpoint."""
+    is_saved = path.suffix.lower() in SAVED or path.name in SAVED
+    folders = _folders(path) if path.is_dir() else path.absolute().parents[:LEVELS] if is_saved else ()
+    places = (folder / name for folder in folders for name in TEXTS)
+    return next((place for place in places if os.path.isfile(place)), None)
+
+
+def arguments_inside(path: Path) -> tuple[Path, Mapping[str, Any]]:
+    """
+    Return a checkpoint's file, and the configuration in its zip: text, or Megatron-LM's arguments by their names.
+
+    Raises
+    ------
+    SpecError
+        If there is none, with what to give instead.
+    """
+    files = [path]
+    if path.is_dir():
+        files = [file for folder in _folders(path) for name in WITH_ARGUMENTS for file in sorted(folder.glob(name))]
+    for file in files:
+        with suppress(OSError, BadZipFile, *BROKEN):
+            content = _content_of_zip(file)
+            if content:
+                return file, content
+    what = (
+        "is a folder without" if path.is_dir() else f"is {path.suffix or shown(path.name)}, a pickle, beside it is no"
+    )
+    problem = (
+        f"{what} {TEXTS[0]} or {TEXTS[1]}, and no arguments of Megatron-LM are in it; a pickle is code, not executed."
+    )
+    written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
+    hint = f"Give the log of the run's first minute, or write its arguments: {written}."
+    raise SpecError(str(path), problem, hint)
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """Yield a checkpoint's folder, and those of its steps, newest first."""
+    yield path
+    yield from sorted(path.glob("iter_*"), reverse=True)
+
+
+def _content_of_zip(path: Path) -> Mapping[str, Any] | None:
+    with ZipFile(path) as archive:
+        for member in sorted(archive.namelist(), key=lambda name: not name.endswith(TEXTS)):
+            if not member.endswith((*TEXTS, "data.pkl")):
+                continue
+            with archive.open(member) as stream:
+                content = stream.read(MOST_OF_A_PICKLE + 1)
+            if len(content) > MOST_OF_A_PICKLE:
+                continue
+            if not member.endswith("data.pkl"):
+                text = content.decode()
+                read = json.loads(text) if member.endswith(".json") else read_yaml(text, f"{path}: {member}")
+                return read if isinstance(read, Mapping) else None
+            whole = _Reader(BytesIO(content)).load()
+            found = whole.get("args") if isinstance(whole, dict) else None
+            given = found.state if isinstance(found, Named) and found.name == "argparse.Namespace" else found
+            if isinstance(given, dict):
+                return {str(name): _write(value) for name, value in given.items()}
+    return None
+
+
+# --- pickles -----------------------------------------------------------------------------------------------
+
+
+class Named:
+    """
+    Object of a class or of a function's call, or as a type the class itself; none of them is imported or called.
+
+    Its values go to ``arguments`` and ``state``, whatever the class would do with them.
+    """
+
+    name = ""
+    state: Any = None
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __new__(cls, *_: Any) -> Named:
+        """Return an object without values."""
+        return super().__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep the values that its attributes would get."""
+        self.state = state
+
+    def __setitem__(self, *_: Any) -> None:
+        """Drop a value that it would hold."""
+
+    append = extend = add = __setitem__
+
+
+class _Reader(pickle._Unpickler):
+    """Reader of a pickle to which each class and function is a name alone: nothing is imported, nothing is called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a type of that name."""
+        return type("Named", (Named,), {"name": f"{module}.{name}"})
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Return a tensor of the archive by its kind."""
+        return Named(pid)
+
+
+def _write(value: Any) -> str:
+    """Write a value as Megatron-LM prints it; of a class and a member of an enumeration its name."""
+    if isinstance(value, list | tuple):
+        return str(
+            [one if isinstance(one, bool | int | float | str) or one is None else _write_one(one) for one in value]
+        )
+    return _write_one(value)
+
+
+def _write_one(value: Any) -> str:
+    if isinstance(value, type):
+        return str(getattr(value, "name", "..."))
+    if isinstance(value, Named):
+        kind, chosen = value.name.rpartition(".")[2], [*getattr(value, "arguments", ())]
+        members = dict(enumerate(MEMBERS.get(kind, ()), 1))
+        return f"{kind}.{members.get(chosen[0], chosen[0]) if len(chosen) == 1 else None}"
+    is_plain = value is None or isinstance(value, bool | float | str)
+    return str(value) if is_plain or (isinstance(value, int) and value.bit_length() < MOST_BITS) else "..."
+
+
+DATA = read_words("printed.log")
 
 DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d{8} |[A-Z][a-z]{2} [ \d]\d )"
 TIME = rf"(?:{DATE}?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|1\d{{9}}(?:\.\d+)?)"
@@ -275,12 +458,7 @@ def _number(text: str) -> float:
 # --- devices and software -----------------------------------------------------------------------------------
 
 DEVICE = re.compile(r"NVIDIA ((?:GB|GH|[ABHLV])\d{2,3}[\w-]*(?: [A-Z0-9][\w.-]*){0,4})")
-VERSIONS = (
-    ("megatron-bridge", r"megatron[-_ ]bridge\D{1,12}v?(\d+\.\d+[\w.]*)"),
-    ("megatron-core", r"megatron[-_ ]core\D{1,12}v?(\d+\.\d+[\w.]*)"),
-    ("torchtitan", r"torchtitan version: (\d+\.\d+[\w.]*)"),
-    ("deepspeed", r"DeepSpeed info: version=(\d+\.\d+\.\d+)"),
-)
+VERSIONS = DATA["versions"]
 
 
 def cluster_of(text: str, kind: str) -> dict[str, str]:
@@ -301,3 +479,172 @@ def _find_device(name: str) -> Any:
     return next(
         (one for end in range(len(words), 0, -1) if (one := catalog.find_unique_device(" ".join(words[:end])))), None
     )
+
+
+WHERE = "model_spec.model"
+
+HINT = "Add model=NAME, one of planner catalog models, or the path of its config.json."
+
+
+def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
+    """
+    Return the model that a specification describes, and the dispatcher of its tokens.
+
+    A model of the catalog with the same layers has its name.
+
+    Raises
+    ------
+    SpecError
+        If it has a part that no size of a job file describes.
+    """
+    model, named = spec.get("model"), model_named(f"{spec.get('name')}/{spec.get('flavor')}")
+    if not isinstance(model, Mapping):
+        return named, "standard"
+    try:
+        entry, sent_by = _entries(model)
+        described = read(entry, Path()).model
+    except (KeyError, TypeError, AttributeError, IndexError):
+        raise SpecError(WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", HINT) from None
+    known = read(named, Path()).model if named is not None else None
+    is_known = known is not None and all(
+        getattr(known, part) == getattr(described, part)
+        for part in ("hidden_size", "vocab_size", "layers", "tied_embeddings")
+    )
+    return named if is_known and not model.get("mtp_layers") else entry, sent_by
+
+
+def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the entries of a job for a model, and the dispatcher of its tokens."""
+    texts = [json.dumps(layer, default=str) for layer in model["layers"]]
+    try:
+        meaning_of("titan_model", flatten(model))
+        meant = {text: meaning_of("titan_layer", flatten(json.loads(text))).entries for text in {*texts}}
+    except SpecError as error:
+        raise SpecError(f"{WHERE}: {error.where}", error.problem, HINT) from None
+    layers = [meant[text] for text in texts]
+    have_experts = ["num_experts" in layer for layer in layers]
+    first = have_experts.index(True) if True in have_experts else len(layers)
+    if not all(have_experts[first:]):
+        raise SpecError(WHERE, "has dense layers behind those with experts, which are not read.", HINT)
+    whole = {**layers[0], **layers[-1]}
+    if any(layer != (layers[0] if place < first else layers[-1]) for place, layer in enumerate(layers)) or any(
+        whole[name] != value for name, value in layers[0].items()
+    ):
+        raise SpecError(WHERE, "has layers of several sizes, which are not read.", HINT)
+    sent_by = str(whole.pop("given.sent_by", "standard"))
+    whole.setdefault("ffn_hidden_size", whole.get("expert_ffn_hidden_size"))
+    more = {"first_dense_layers": first} if 0 < first < len(layers) else {}
+    mtp = {"mtp_layers": len(model["mtp_layers"])} if model.get("mtp_layers") else {}
+    sizes = {"hidden_size": model["dim"], "num_layers": len(layers), "num_heads": whole["num_heads"]}
+    ends = {"vocab_size": model["vocab_size"], "tied_embeddings": bool(model["enable_weight_tying"])}
+    return {**sizes, **ends, **whole, **more, **mtp}, sent_by
+
+
+def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[str], text: str = "") -> Imported:
+    """
+    Import arguments of Megatron-LM by name.
+
+    Raises
+    ------
+    SpecError
+        If some are missing, or as ``megatron_job``.
+    """
+    texts = whole_arguments(content, source)
+    entries = entries_of(texts, text)
+    imported = megatron_job(words_of(texts), [*_entry_words(entries), *overrides], {})
+    return imported.add_notes(*_replacement_notes(entries, overrides))
+
+
+OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
+
+"""Classes of activation checkpointing by a field that only they have, as their name is not saved."""
+
+
+def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
+    """
+    Import the configuration that torchtitan saves: by sections, from 0.3 on with the specification of the model.
+
+    Raises
+    ------
+    SpecError
+        If its layers are converted to a precision that is not saved, or as ``torchtitan_job``.
+    """
+    said, spec = _drop_empty_entries(content), content.get("model_spec")
+    if not isinstance(spec, Mapping):
+        return torchtitan_job(said, overrides)
+    if spec.get("converters"):
+        raise SpecError(
+            "model_spec.converters", "is not empty: the precision of layers is not saved.", "Give its Python."
+        )
+    given = said.get("activation_checkpoint") or {}
+    if not isinstance(given, Mapping):
+        raise SpecError("activation_checkpoint", f"expected a section, got {shown(given)}.")
+    kind = next((kind for field, kind in OF_MODES.items() if field in given), "FullAC")
+    recomputed = {**given, **MODES[kind]} if given else {"mode": "none"}
+    model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
+    more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
+    whole = {name: value for name, value in said.items() if name != "model_spec"} | more
+    is_said = any(entry.startswith("model=") for entry in overrides)
+    described, sent_by = (None, "standard") if is_said else model_from_layers(spec)
+    if sent_by != "standard" and isinstance(whole.get("parallelism"), Mapping):
+        whole["parallelism"] = {**whole["parallelism"], "expert_parallel_comm_backend": sent_by}
+    return torchtitan_job(whole, overrides, described=described)
+
+
+def import_printed(text: str, source: str, overrides: Sequence[str], run: str) -> Imported | None:
+    """
+    Import the configuration in a log, with the devices and the software that it names; None: it prints none.
+
+    Raises
+    ------
+    SpecError
+        As ``find_printed``, and as the import of the framework's configuration.
+    """
+    found = find_printed(text, source, run)
+    if found is None:
+        return None
+    content, entries = found.content, dict(cluster_of(text, found.kind))
+    if found.kind == "deepspeed":
+        entries |= _replicas(content, text)
+    given = [*_entry_words(entries), *overrides]
+    match found.kind:
+        case "megatron":
+            imported = arguments_job(content, source, given, text)
+        case "bridge":
+            imported = container_job(content, given, f"{source}, line {found.line}")
+        case "torchtitan":
+            imported = titan_job(content, given)
+        case _:
+            imported = deepspeed_job(require_deepspeed(content, source), Meaning(), given)
+    note = f"Read from {Path(source).name}, line {found.line}, as it was printed."
+    return imported.add_notes(note, *_replacement_notes(entries, overrides))
+
+
+def _entry_words(entries: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in entries.items()]
+
+
+def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
+    """Remarks on what the run printed and the command says otherwise."""
+    said = {name: value for name, _, value in (entry.partition("=") for entry in overrides)}
+    differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
+    return [
+        f"{name}: the run had {printed[name]}; the command's {said[name]} counts instead." for name in sorted(differing)
+    ]
+
+
+def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
+    """Return the devices of a DeepSpeed engine, which prints its replicas as world_size."""
+    said = set(re.findall(r"  world_size \.+ (\d+)", text))
+    tensors = config.get("tensor_parallel")
+    width = tensors.get("autotp_size", 1) if isinstance(tensors, Mapping) else 1
+    return {"cluster.num_devices": str(int(said.pop()) * int(width))} if len(said) == 1 else {}
+
+
+def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop entries without a value from a saved configuration."""
+    return {
+        name: _drop_empty_entries(value) if isinstance(value, Mapping) else value
+        for name, value in content.items()
+        if value is not None
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.arguments import refuse_misspelled
+from planner.frameworks.imports.arguments import SIMILAR, refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
-from planner.frameworks.imports.documents import read_rows
-from planner.frameworks.imports.tools.references import read_plain
+from planner.frameworks.imports.documents import read_plain, read_rows
 from planner.frameworks.megatron.options import TABLE, options
+from planner.frameworks.shell.words import unknown_names, write_unknowns
 
 KEYS = Path(__file__).parent / "keys.csv"
 """
@@ -26,7 +27,7 @@ A row has options and entries (``means``, with the value at ``{}`` and a remark 
 (``default``).
 
 ``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match all
-values that switch something on or off. ``beside`` is a key that must be on, or have a value, for the row to match.
+values that switch something on or off. ``beside`` has keys that must be on, or have a value, for the row to match.
 """
 
 OFF = ("", "none", "null", "false", "0", "0.0", "[]", "{}")
@@ -51,8 +52,8 @@ class Row(NamedTuple):
 
     def fits(self, key: str, value: Any, flat: Mapping[str, Any]) -> bool:
         """Tell whether the row matches a key, its value and the other keys."""
-        other, _, wanted = self.beside.partition("=")
-        is_beside = not other or _fits(flat.get(other), wanted or "on")
+        others = [other.partition("=") for other in self.beside.split()]
+        is_beside = all(_fits(flat.get(other), wanted or "on") for other, _, wanted in others)
         return is_beside and _is_one(key, self.key) and _fits(value, self.value)
 
 
@@ -138,8 +139,8 @@ def meaning_of(
             passed.setdefault("is so without it", []).append(key)
         elif row is None:
             if section is not None:
-                refuse_misspelled(f"--{key.removeprefix(section).replace('_', '-')}")
-            _refuse_decisive(key, value)
+                refuse_misspelled(f"--{key.removeprefix(section).replace('_', '-')}", key)
+            _refuse_decisive(tool, key, value)
             passed.setdefault("", []).append(key)
         elif row.meaning == "refused":
             raise SpecError(key, f"is {shown(value)}: {row.what}.")
@@ -154,7 +155,8 @@ def meaning_of(
 
 def is_read(tool: str, key: str) -> bool:
     """Tell whether code reads a key."""
-    return any(row.meaning == "read" and _is_one(key, row.key) for row in _rows(tool))
+    kinds = ("read", "means")
+    return any(row.meaning in kinds and row.what[:1] != "#" and _is_one(key, row.key) for row in _rows(tool))
 
 
 def _is_read(row: Row | None, option: str | None) -> bool:
@@ -168,10 +170,8 @@ def _place(lines: list[Row], key: str, value: Any, flat: Mapping[str, Any]) -> i
 
 
 def _fits(value: Any, pattern: str) -> bool:
-    text = text_of(value).lower()
-    if pattern in ("on", "off"):
-        return is_on(value) == (pattern == "on")
-    return not pattern or _is_one(text, pattern)
+    states = {"on", "off"} & {*pattern.split("|")}
+    return not pattern or ("on" if is_on(value) else "off") in states or _is_one(text_of(value).lower(), pattern)
 
 
 def _is_one(text: str, patterns: str) -> bool:
@@ -181,12 +181,17 @@ def _is_one(text: str, patterns: str) -> bool:
 def _add(found: Meaning, key: str, value: Any, what: str) -> None:
     """Add the options and entries of a row, or refuse an unknown value."""
     words, _, remark = f" {what}".partition(" # ")
-    if _is_needed(words) and any(part in text_of(value) for part in ("${", "???")):
+    text = text_of(value)
+    if _is_needed(words) and (names := unknown_names(text)):
+        raise SpecError(
+            key, f"is {write_unknowns(text)}, which the script leaves open.", f"Add --set {names[0]}=VALUE."
+        )
+    if _is_needed(words) and any(part in text for part in ("${", "???")):
         raise SpecError(key, f"is left open: {shown(value)}.", _how_to_say(value))
     for word in words.split():
         name, equals, given = word.partition("=")
         if not word.startswith("--") and equals:
-            if isinstance(value, (Mapping, list)):
+            if given == "{}" and isinstance(value, (Mapping, list)):
                 raise SpecError(key, f"expected a value, got {shown(value)}.")
             found.entries[name] = value if given == "{}" else read_plain(given)
             found.keys[name] = key
@@ -236,8 +241,12 @@ def _options_by_variable() -> Mapping[str, str]:
     return {row["dest"]: row["flags"].split()[0] for row in reversed(read_rows(TABLE))}
 
 
-def _refuse_decisive(key: str, value: Any) -> None:
-    """Refuse an unknown key that may be a degree, a batch or a precision."""
+def _refuse_decisive(tool: str, key: str, value: Any) -> None:
+    """Refuse an unknown key that is nearly one that is read, or that may be a degree, a batch or a precision."""
+    names = [one for row in _rows(tool) if row.meaning != "ignored" for one in row.key.split("|")]
+    read = [f"{key.partition('.')[0]}{one[1:]}" if one.startswith("*.") else one for one in names]
+    if near := get_close_matches(key, read, n=1, cutoff=SIMILAR):
+        raise SpecError(key, f"is no key of {tool} that is known here.", f"Did you mean '{near[0]}'?")
     if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DECISIVE):
         problem = f"is {shown(value)}, a key that is not known here and may decide a degree, a batch or the memory."
         raise SpecError(key, problem, "Take it out to plan without it.")

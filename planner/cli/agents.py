@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, install_hint
 from planner.cli.arguments import count, describe, seconds
 from planner.cli.output import write
 from planner.cli.terminal.messages import note
@@ -53,8 +53,7 @@ def run_mcp(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("mcp", "mcp_types", "anyio", "jsonschema"):
             raise
-        fix = "Install it: pip install 'pretraining-planner[agents]'."
-        raise SpecError("mcp", f"the Python package '{error.name}' is missing.", fix) from None
+        raise SpecError("mcp", f"the Python package '{error.name}' is missing.", install_hint("agents")) from None
     limits = Limits(seconds=arguments.call_limit, at_once=os.cpu_count() or 1)
     server = PlannerServer(root, limits)
     if arguments.port is None:

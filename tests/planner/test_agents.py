@@ -143,46 +143,28 @@ def test_clients_of_this_machine_over_http(folder):
             server.terminate()
 
 
-PATHS = (
-    "/etc/passwd",
-    "/proc/self/environ",
-    "../secret.yaml",
-    "../config.json",
-    "link.yaml",
-    "out/secret.yaml",
-    "out/config.json",
-    "~/.ssh/id_rsa",
-    "./../secret.yaml",
-    "job.yaml/../../secret.yaml",
-    "//etc//passwd",
-    "/dev/zero",
-    "/dev/stdin",
-    "out",
-    "file:///etc/passwd",
-    "http://127.0.0.1:1/x.yaml",
-    "secret.yaml\0.yaml",
-    "..\\secret.yaml",
-    "steals.yaml",
-    "steals_device.yaml",
-)
-INJECTIONS = (
-    "; cat ../secret.yaml",
-    "$(cat ../secret.yaml)",
-    "`id`",
-    "--output=x",
-    "-o",
-    "model=../config.json",
-    "model=/etc/passwd",
-    "cluster.device=../secret.yaml",
-    "cluster.device=out/secret.yaml",
-    "search.candidates=../secret.yaml",
-    "training.tokens=1e400",
-    "model=!!python/object:os.system",
-    "training.tokens=.nan",
-    "a\nb=c",
-    "__class__=1",
-    "training.tokens.__class__=1",
-)
+PATH_LINES = r"""
+/etc/passwd /proc/self/environ ../secret.yaml ../config.json link.yaml out/secret.yaml out/config.json ~/.ssh/id_rsa
+./../secret.yaml job.yaml/../../secret.yaml //etc//passwd /dev/zero /dev/stdin out file:///etc/passwd ..\secret.yaml
+http://127.0.0.1:1/x.yaml
+"""
+PATHS = (*PATH_LINES.split(), "secret.yaml\0.yaml", "steals.yaml", "steals_device.yaml")
+INJECTION_LINES = """; cat ../secret.yaml
+$(cat ../secret.yaml)
+`id`
+--output=x
+-o
+model=../config.json
+model=/etc/passwd
+cluster.device=../secret.yaml
+cluster.device=out/secret.yaml
+search.candidates=../secret.yaml
+training.tokens=1e400
+training.tokens=.nan
+training.tokens.__class__=1
+model=!!python/object:os.system
+__class__=1"""
+INJECTIONS = (*INJECTION_LINES.splitlines(), "a\nb=c")
 SIZES = (
     {"job": {**JOB, "top": 10_000}},
     {"job": JOB, "top": 10_000},

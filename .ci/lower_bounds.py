@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-EXTRAS = ("test", "fit", "parquet", "dask")
+EXTRAS = ("test", "fit", "parquet", "dask", "agents")
 """Extras of that environment; the others need torch, a cluster, Chromium or Sphinx."""
 
 

@@ -131,7 +131,12 @@ def optional_library(name: str, where: str, problem: str, *, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise SpecError(where, problem, f"pip install 'pretraining-planner[{extra}]'") from None
+        raise SpecError(where, problem, install_hint(extra)) from None
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra; no public registry has the project, so others may take its name."""
+    return f"In the project's checkout: pip install '.[{extra}]'."
 
 
 MOST_LISTED = 100

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
 from operator import attrgetter
+from reprlib import Repr
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema
 
-__all__ = ["adapter_of", "record", "strict_record"]
+__all__ = ["adapter_of", "cut_line", "record", "strict_record", "write_out"]
 
 Class = TypeVar("Class", bound=type)
 
@@ -127,8 +128,31 @@ def _find_schema(cls: type[Any], source: Any, handler: GetCoreSchemaHandler) -> 
 
 
 def _show(self: Any) -> str:
-    texts = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
-    return f"{type(self).__qualname__}({', '.join(texts)})"
+    """Return the fields in one line; a console or notebook prints it after every expression."""
+    text = f"{type(self).__qualname__}("
+    for one in (one for one in fields(self) if one.repr):
+        if len(text) > LONGEST_LINE:
+            break
+        text += f"{one.name}={BRIEF.repr(getattr(self, one.name))}, "
+    return cut_line(f"{text.removesuffix(', ')})")
+
+
+def write_out(value: Any) -> str:
+    """Return all fields of a record, and of records inside it, as text: equal ones have the same."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name!r}: {write_out(one)}' for name, one in value.items())}}}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(write_out, value))})"
+    if not hasattr(type(value), "compared"):
+        return repr(value)
+    shown = (f"{one.name}={write_out(getattr(value, one.name))}" for one in fields(value) if one.repr)
+    return f"{type(value).__qualname__}({', '.join(shown)})"
+
+
+def cut_line(text: str) -> str:
+    """Return a text as one line of at most ``LONGEST_LINE`` characters, which ends with its last one."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 4]}...{line[-1]}"
 
 
 def _is_equal(self: Any, other: Any) -> bool:
@@ -153,6 +177,13 @@ def _restore(self: object, kept: dict[str, Any]) -> None:
     for name, value in kept.items():
         object.__setattr__(self, name, value)
 
+
+LONGEST_LINE = 200
+"""Characters of a record as text."""
+
+BRIEF = Repr()
+BRIEF.maxlevel, BRIEF.maxother, BRIEF.maxstring = 3, LONGEST_LINE, 80
+"""Text of values: of long ones beginning and end, of containers the first entries."""
 
 METHODS: dict[str, Any] = {
     "__repr__": _show,

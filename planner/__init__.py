@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from planner.api import study as study
     from planner.api import to_accelerate as to_accelerate
     from planner.api import to_deepspeed as to_deepspeed
+    from planner.api import to_frame as to_frame
     from planner.api import to_megatron_bridge as to_megatron_bridge
     from planner.api import to_megatron_lm as to_megatron_lm
     from planner.api import to_torchtitan as to_torchtitan

@@ -81,10 +81,12 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem as Problem
     from planner.jobs.problem import load as load
     from planner.jobs.strategy_file import StrategyFile as StrategyFile
+    from planner.notebooks import to_frame as to_frame
     from planner.report import render as render
     from planner.report import render_study as render_study
     from planner.report.section import Asked as Asked
     from planner.report.section import Screen as Screen
+    from planner.results import Displayed as Displayed
     from planner.results import EstimateReport as EstimateReport
     from planner.results import Plan as Plan
     from planner.results import PlanReport as PlanReport
@@ -162,6 +164,7 @@ _NAMES = {
     "planner.verbs.study": "study",
     "planner.verbs.study_points": "StudyReport",
     "planner.search.recipes": "recipe_candidates recipes_for",
+    "planner.notebooks": "to_frame",
     "planner.report": "render render_study",
     "planner.report.section": "Asked Screen",
     "planner.results": "EstimateReport Plan PlanReport",
@@ -185,6 +188,7 @@ _HELD = {
     "planner.batch.jobs": "BatchJob",
     "planner.search.certificate": "Certificate",
     "planner.jobs.checkpoints": "CheckpointSchedule Conventions ModelSummary",
+    "planner.results": "Displayed",
     "planner.verbs.compare": "Gain Side Unlike",
     "planner.verbs.explain": "Binding Difference",
     "planner.verbs.recipes": "JudgedLayout",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from costmodel.costs import TrainingCosts
@@ -12,7 +13,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster, Sites
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
-from costmodel.record import record
+from costmodel.record import cut_line, record
 from costmodel.reliability import storage_bandwidth
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, rank_breakdowns
@@ -25,6 +26,7 @@ from planner.jobs.checkpoints import (
     schedule_costs,
     schedule_every,
 )
+from planner.jobs.line.writing import write_line
 from planner.jobs.problem import Problem
 from planner.search.complete import CompletedBy
 from planner.search.domains import num_held, num_spares
@@ -37,11 +39,15 @@ from planner.uncertainty.peaks import Chance, chance_to_fit
 from planner.uncertainty.records import BestRun, interval_and_record
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from planner.search.alternatives import AlternativeOutcome
     from planner.search.branch_and_bound import Outcome
     from planner.search.certificate import Certificate
     from planner.search.idle_devices import FewerDevices
     from planner.search.recommendation import Recommendation
+
+GIB = 2**30
 
 SAME_FRACTION = 1e-9
 """Largest difference of two equal steps, as a fraction."""
@@ -51,6 +57,34 @@ ONE_CONNECTION = ("volta", "ampere", "ada", "hopper")
 
 EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
 """Exit code of a command, by the status of the search."""
+
+
+class Displayed:
+    """A record that notebooks show as a page, and pandas as rows; both are imported when asked for."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Return the page of the record, which notebooks show."""
+        shown: str = import_module("planner.notebooks").html_of(self)
+        return shown
+
+    def to_frame(self) -> DataFrame:
+        """Return a row for each plan as a DataFrame of pandas, with the columns of the CSV output."""
+        return import_module("planner.notebooks").to_frame(self)
+
+
+def _line(kind: str, problem: Problem, status: str, best: Plan | None) -> str:
+    """Return a report as one line."""
+    cluster = problem.facts.cluster
+    of = f"{problem.facts.model.name} on {cluster.num_devices:,} x {cluster.device.name}, {status}"
+    return cut_line(f"{kind}({of}{f': {_figures(best)}' if best else ''})")
+
+
+def _figures(plan: Plan) -> str:
+    """Return a plan's figures and its line."""
+    line = write_line(plan.facts, plan.strategy, plan.problem.settings)
+    return f"{plan.step_seconds:,.3f} s, {plan.estimate.device_bytes / GIB:.1f} GiB, MFU {plan.mfu:.1%}, {line}"
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -95,6 +129,10 @@ class Plan:
     facts: Facts
     reliability: Reliability
     projected: Interval | None = None
+
+    def __repr__(self) -> str:
+        """Return its figures in one line."""
+        return cut_line(f"Plan({_figures(self)})")
 
     @property
     def operators(self) -> tuple[TimedOperator, ...]:
@@ -287,7 +325,7 @@ class Plan:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class PlanReport:
+class PlanReport(Displayed):
     """
     The plans for a job, with proof.
 
@@ -345,6 +383,11 @@ class PlanReport:
     small_runs: tuple[str, ...] = ()
     nearby: tuple[Plan, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the answer in one line."""
+        status = f"{self.outcome.status}, {len(self.plans)} plans"
+        return _line("PlanReport", self.problem, status, self.plans[0] if self.plans else None)
+
     @property
     def num_idle_devices(self) -> int:
         """Number of devices that the best plan leaves idle, in whole nodes."""
@@ -357,7 +400,7 @@ class PlanReport:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class EstimateReport:
+class EstimateReport(Displayed):
     """
     The estimate of one given strategy.
 
@@ -390,6 +433,10 @@ class EstimateReport:
     broken_preferences: tuple[str, ...] = ()
     completed_by: CompletedBy = CompletedBy.GIVEN
     completed: str = ""
+
+    def __repr__(self) -> str:
+        """Return the answer in one line."""
+        return _line("EstimateReport", self.problem, "forbidden" if self.broken_rules else "allowed", self.plan)
 
     @property
     def chosen(self) -> Problem:

@@ -34,6 +34,8 @@ NOT_RUN: Mapping[str, str] = {
     r"planner fit ": "needs the samples of that measurement",
     r".*rank\S*\.json\.gz|.*cluster\.device=\./my-cluster\.yaml": "needs a profiled or sampled machine",
     r".*small-run\.yaml": "needs runs on a cluster",
+    r"sbatch |planner calibrate .* --logs ": "needs a cluster",
+    r"planner mcp|planner skill": "serves until it is stopped; prints a path of the machine",
     r".*--backend (dask|ray)": "needs a cluster",
     r"planner serve": "serves until it is interrupted; tests/browser opens its page",
     r"planner calibrate --runs benchmarks/": "fits 1,200 runs for minutes",

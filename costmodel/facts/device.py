@@ -175,7 +175,7 @@ class Device:
         Bytes per second of copies from the host and to the host.
     host_link
         Link of copies from and to the host: ``pcie``, whose port is also that of the network adapter; ``nvlink_c2c``, a
-        link of their own.
+        link of their own. ``none``: the device is the host's processors (a CPU), without CUDA graphs and offload.
     disk_write_bandwidth, disk_read_bandwidth
         Bytes per second per device to checkpoint storage.
     runtime_bytes
@@ -211,7 +211,7 @@ class Device:
     host_memory_bytes: Bytes
     host_to_device_bandwidth: BytesPerSecond
     device_to_host_bandwidth: BytesPerSecond
-    host_link: Literal["pcie", "nvlink_c2c"] = "pcie"
+    host_link: Literal["pcie", "nvlink_c2c", "none"] = "pcie"
     disk_write_bandwidth: BytesPerSecond
     disk_read_bandwidth: BytesPerSecond
     runtime_bytes: BytesOrZero

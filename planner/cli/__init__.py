@@ -49,6 +49,8 @@ COMMANDS = {
     "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
     "top": ("planner.cli.batch", "rank the jobs of a batch"),
     "serve": ("planner.cli.serve", "a local web page: a form, its plan, plans side by side"),
+    "mcp": ("planner.cli.agents", "serve these tools to agents by the Model Context Protocol"),
+    "skill": ("planner.cli.agents", "the folder of the skill that tells agents when to use what"),
     "completion": ("planner.cli.terminal.completion", "a script by which a shell completes what is typed"),
 }
 """The file of each command, with its ``add_<command>_options`` and ``run_<command>``, and its help."""

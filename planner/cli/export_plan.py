@@ -32,7 +32,16 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         help="release that the files are for: of Megatron Core 0.14, 0.16, 0.17, 0.18, 0.19 or main (default: the one "
         "that the plan is costed with, else the newest that takes it), of other frameworks the one that is written for",
     )
-    parser.add_argument("--number", metavar="N", default="1", help="which plan of the report, from 1 (default: 1)")
+    parser.add_argument(
+        "--number",
+        metavar="N",
+        default="1",
+        help="which plan of the report, from 1 (default: 1); of --array several: 1,2,3",
+    )
+    parser.add_argument(
+        "--array", action="store_true", help="one job that measures the plans, and the table of its runs"
+    )
+    parser.add_argument("--steps", metavar="N", default="20", help="steps of each run of --array (default: 20)")
     parser.add_argument("--launch", metavar="HOW", help=f"also what starts it: {', '.join(LAUNCHERS)}")
     add_force(parser, "files in the folder")
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="write all files to a folder")
@@ -40,23 +49,33 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Read the plan and write the files."""
-    number = arguments.number
-    if not number.isascii() or not number.isdigit() or len(number) > 9:
-        raise SpecError("--number", f"expected a whole number from 1, got {shown(number)}.")
-    if arguments.launch is not None and arguments.target in DASHBOARDS:
-        raise SpecError("--launch", f"{arguments.target} starts no training.", "Take it out.")
+    numbers = [_number("--number", one) for one in arguments.number.split(",")]
+    if len(numbers) > 1 and not arguments.array:
+        raise SpecError("--number", "several plans are exported as one job.", "Add --array, --launch and -o.")
+    if arguments.array and arguments.output is None:
+        raise SpecError("--array", "writes several files.", "Name a folder: -o DIR.")
+    if (arguments.launch is not None or arguments.array) and arguments.target in DASHBOARDS:
+        option = "--array" if arguments.array else "--launch"
+        raise SpecError(option, f"{arguments.target} starts no training.", "Take it out.")
     with progress(f"exporting {arguments.plan}"):
         from planner.frameworks import export
         from planner.frameworks.launch import launched, write_files
         from planner.verbs.plan import read_plan
 
-        saved = read_plan(arguments.plan, int(number))
-        exported = export(saved.plan, arguments.target, arguments.framework_version)
-        if arguments.launch is not None:
-            exported = launched(saved.plan, exported, arguments.launch)
-    if abs(saved.drift_fraction) > MAX_DRIFT_FRACTION:
-        change = f"{saved.drift_fraction:+.1%}"
-        note(f"this version predicts another step than the report has: {change}.")
+        plans = {number: read_plan(arguments.plan, number) for number in numbers}
+        if arguments.array:
+            from planner.measure.plans.job_array import export_array
+
+            steps = _number("--steps", arguments.steps)
+            exported = export_array(plans, arguments.target, arguments.framework_version, arguments.launch or "", steps)
+        else:
+            (saved,) = plans.values()
+            exported = export(saved.plan, arguments.target, arguments.framework_version)
+            if arguments.launch is not None:
+                exported = launched(saved.plan, exported, arguments.launch)
+    for saved in plans.values():
+        if abs(saved.drift_fraction) > MAX_DRIFT_FRACTION:
+            note(f"this version predicts another step than the report has: {saved.drift_fraction:+.1%}.")
     environment = [f"environment: {name}={value}" for name, value in exported.environment.items()]
     if arguments.output is None:
         write(list(exported.files.values())[0 if arguments.launch is None else -1], None)
@@ -67,3 +86,10 @@ def run_export(arguments: argparse.Namespace) -> int:
     for line in (*environment, *exported.notes):
         note(line)
     return 0
+
+
+def _number(option: str, text: str) -> int:
+    """Read a count of plans or steps."""
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
+        raise SpecError(option, f"expected a whole number from 1, got {shown(text)}.")
+    return int(text)

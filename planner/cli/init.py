@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import (
@@ -17,6 +18,10 @@ from planner.cli.arguments import (
     read_job,
 )
 from planner.cli.output import check_output, progress, require_new, write
+
+if TYPE_CHECKING:
+    from planner.jobs.document import Plain
+    from planner.jobs.problem import Problem
 
 
 def add_init_options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +56,20 @@ def run_init(arguments: argparse.Namespace) -> int:
         require_new(output, force=arguments.force)
         entries = document.entries if output is None else rebase_paths(document.entries, output.parent)
         cluster = next(word for word in arguments.assignments if "=" not in word)
-        text = write_commented(entries, f"{problem.facts.model.name} on {shlex.quote(cluster)}, for planner plan.")
+        title = f"{problem.facts.model.name} on {shlex.quote(cluster)}, for planner plan."
+        text = write_commented(entries, title, _defaults(problem))
         text = text if output is None else f"{editor_comment()}\n{text}"
     write(text, output)
     return 0
+
+
+def _defaults(problem: Problem) -> dict[str, dict[str, Plain]]:
+    """Return the values that hold for entries whose default depends on the device or the framework."""
+    cluster, workload = problem.facts.cluster, problem.facts.workload
+    of_cluster: dict[str, Plain] = {
+        "devices_per_node": cluster.device.devices_per_node,
+        "scale_up_size": cluster.scale_up_size,
+    }
+    if cluster.framework is not None:
+        of_cluster["framework"] = cluster.framework.name
+    return {"cluster": of_cluster, "training": {"precision": workload.precision.name}}

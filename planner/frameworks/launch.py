@@ -347,6 +347,8 @@ def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder, prefix=".export-") as drafts:
         for name, text in files.items():
+            for parent in (folder, Path(drafts)):
+                (parent / name).parent.mkdir(parents=True, exist_ok=True)
             Path(drafts, name).write_text(text, encoding="utf-8")
         for name, path in zip(files, paths, strict=True):
             Path(drafts, name).replace(path)

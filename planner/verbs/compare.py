@@ -13,7 +13,7 @@ from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile
-from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
+from planner.results import EXIT_CODES, Displayed, EstimateReport, Plan, PlanReport
 from planner.uncertainty.changes import Change, Costed, changes_between, ratio_interval
 from planner.uncertainty.evidence.features import unproven_of
 from planner.uncertainty.evidence.gaps import Gap
@@ -251,7 +251,7 @@ class Unlike:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(Displayed):
     """
     A given strategy compared with the recommended plan, or the strategies of two jobs compared with each other.
 

@@ -17,7 +17,7 @@ from costmodel.errors import SpecError
 from costmodel.record import record
 from costmodel.validation import shown
 from planner.jobs.problem import Problem, load
-from planner.results import Plan, PlanReport
+from planner.results import Displayed, Plan, PlanReport
 from planner.verbs.plan import plan
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class SizedPlan:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class PlansBySize:
+class PlansBySize(Displayed):
     """
     The best plan for each size.
 

@@ -23,7 +23,7 @@ from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile
-from planner.results import EXIT_CODES, EstimateReport, Plan, PlanReport
+from planner.results import EXIT_CODES, Displayed, EstimateReport, Plan, PlanReport
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.search.candidates import OWN, CostTable, Ints
 from planner.search.clock import Clock
@@ -144,7 +144,7 @@ def differences(best: Plan, given: Plan) -> tuple[Difference, ...]:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class Explanation(Displayed):
     """
     Answer to "why this plan", or to "why not this strategy".
 

@@ -209,4 +209,4 @@ def test_a_cluster_that_cannot_be_asked_says_what_to_install(backend, package, m
     with pytest.raises(SpecError) as refused:
         plan_many([JOB], backend=backend, scheduler="127.0.0.1:1")
 
-    assert f"pip install 'pretraining-planner[{backend}]'" in str(refused.value)
+    assert f"pip install '.[{backend}]'" in str(refused.value)

@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -256,6 +258,30 @@ def test_what_is_commented_out_holds_without_it(tmp_path):
 
     assert {"settings", "reliability", "search", "strategy"} <= whole.entries.keys()
     assert (load(whole).facts, load(whole).search) == (problem_of().facts, problem_of().search)
+
+
+def test_init_shows_the_defaults_that_hold(tmp_path):
+    """The framework, the precision, the node: ``null`` says nothing; written out they are the same job."""
+    path = tmp_path / "job.yaml"
+    words = ["8xh100-80gb-sxm", "--batch", "64", "--sequence", "8k", "--tokens", "1T", "-o", str(path)]
+    assert cli.main(["init", "llama3-8b", *words]) == 0
+    text = path.read_text()
+
+    assert "  # framework: megatron-bridge-26.06\n" in text  # planner catalog frameworks: the newest for Hopper
+    assert "  # precision: bf16\n" in text
+    assert "  # devices_per_node: 8\n" in text
+    before = facts_of(path)
+    for name in ("framework", "precision", "devices_per_node", "scale_up_size"):
+        text = re.sub(rf"  # ({name}: )", r"  \1", text)
+    path.write_text(text)
+    assert "\n  framework: megatron-bridge-26.06\n" in text
+    assert facts_of(path) == before
+
+
+def facts_of(path):
+    """The facts of a job, without the sources of what its file says."""
+    facts = load(path).facts
+    return facts.model, facts.workload, replace(facts.cluster, device=replace(facts.cluster.device, sources={}))
 
 
 def is_entry(line):

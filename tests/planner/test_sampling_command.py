@@ -86,7 +86,7 @@ class TestRefusals:
         monkeypatch.setitem(sys.modules, "torch", None)
 
         assert main(["sample", "-o", str(table)]) == 2
-        assert "pip install 'pretraining-planner[sample]'" in capsys.readouterr().err
+        assert "pip install '.[sample]'" in capsys.readouterr().err
 
     def test_without_a_gpu_none_is_measured(self, table, capsys, monkeypatch):
         """Somebody who asks for one does not get the times of a CPU."""

@@ -159,7 +159,7 @@ def test_without_torch_the_extra_is_named(monkeypatch):
     """Not a traceback, but what to install."""
     monkeypatch.setitem(sys.modules, "torch", None)
 
-    with pytest.raises(SpecError, match=r"pip install 'pretraining-planner\[sample\]'"):
+    with pytest.raises(SpecError, match=r"pip install '\.\[sample\]'"):
         Sampler()
 
 

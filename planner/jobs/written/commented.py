@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from costmodel.facts.reliability import Costs
@@ -61,7 +62,9 @@ def descriptions(record_type: type) -> dict[str, str]:
     return found
 
 
-def write_commented(document: Mapping[str, Plain], title: str) -> str:
+def write_commented(
+    document: Mapping[str, Plain], title: str, known: Mapping[str, Mapping[str, Plain]] = MappingProxyType({})
+) -> str:
     """
     Write a job file with a comment on each entry; missing entries are commented out with their defaults.
 
@@ -71,6 +74,8 @@ def write_commented(document: Mapping[str, Plain], title: str) -> str:
         A valid job as plain data.
     title
         First line of the file.
+    known
+        By section, values that entries without a default of their own have for this job.
     """
     texts = descriptions(Job)
     lines = [*_comment(title, ""), *(f"# {line}" for line in HEAD.splitlines())]
@@ -82,7 +87,8 @@ def write_commented(document: Mapping[str, Plain], title: str) -> str:
             lines.append(_entry(entry, document, ""))
         else:
             mark = "# " if given is None else ""
-            lines += [f"{mark}{entry.name}:", *_section(section, given if isinstance(given, dict) else {}, mark)]
+            entries = given if isinstance(given, dict) else {}
+            lines += [f"{mark}{entry.name}:", *_section(section, entries, mark, known.get(entry.name, {}))]
     return "\n".join(lines) + "\n"
 
 
@@ -99,12 +105,15 @@ def rebase_paths(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return moved
 
 
-def _section(record: type, given: Mapping[str, Plain], mark: str) -> Iterator[str]:
+def _section(record: type, given: Mapping[str, Plain], mark: str, known: Mapping[str, Plain]) -> Iterator[str]:
     texts = descriptions(record)
     for entry in fields(record):
         first_sentence = re.split(r"(?<=[a-z)`])\. ", texts[entry.name])[0].rstrip(".")
         yield from _comment(f"{first_sentence}.", "  ", mark)
-        yield f"{mark}{_entry(entry, given, '  ', is_commented=bool(mark))}"
+        if entry.name in known and entry.name not in given:
+            yield f"{mark}  {'' if mark else '# '}{entry.name}: {_text(known[entry.name])}"
+        else:
+            yield f"{mark}{_entry(entry, given, '  ', is_commented=bool(mark))}"
 
 
 def _entry(entry: Field[Any], given: Mapping[str, Plain], indent: str, *, is_commented: bool = False) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError
 from costmodel.events import log_event
-from costmodel.record import record
+from costmodel.record import record, write_out
 from costmodel.strategy import Strategy
 from planner.jobs.cluster import device_of
 from planner.jobs.document import nest_entries
@@ -330,7 +330,7 @@ def _name_silent_facts(*cases: Case) -> str:
 
 def _configuration(case: Case) -> tuple[Any, ...]:
     """Return all of a row that the model uses; facts as text, since they hold mappings."""
-    return (case.strategy, repr(case.facts))
+    return (case.strategy, write_out(case.facts))
 
 
 # --- the fit -----------------------------------------------------------------------------------------------

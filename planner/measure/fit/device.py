@@ -19,6 +19,7 @@ from planner.measure.fit.communication import learn_fabric, report_unlearned_col
 from planner.measure.fit.operators import FEWEST, Unlearned, learn_operators, round_digits
 from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.samples import TRACED, Machine, Sample, Sizes
+from planner.measure.sample.table import is_gpu
 
 Passes = Mapping[tuple[str, str, str], SampledOperator]
 
@@ -328,6 +329,8 @@ def _entries_from_samples(samples: Sequence[Sample], machine: Machine) -> dict[s
     update = _fastest(samples, ("host_adam",), moved_bytes, LARGE_BYTES)
     if update:
         found["host_processors"] = {"memory_bandwidth": round_digits(update)}
+    if not is_gpu(machine) and not machine.software.startswith(TRACED):
+        found["host_link"] = "none"
     return found
 
 

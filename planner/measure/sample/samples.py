@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, install_hint
 from costmodel.record import record
 from costmodel.validation import shown
 
@@ -259,7 +259,6 @@ COLLECTIVES = tuple(name for name, kind in OPERATORS.items() if kind is _COLLECT
 
 """Operators in which several devices take part."""
 
-INSTALL = "pip install 'pretraining-planner[sample]'"
 
 DEVICES = ("cuda", "cpu")
 
@@ -288,7 +287,9 @@ def require_torch() -> Any:
     try:
         import torch
     except (ImportError, OSError):  # the latter of libraries that it does not find
-        raise SpecError("", "Measuring operators needs torch, which cannot be imported.", INSTALL) from None
+        raise SpecError(
+            "", "Measuring operators needs torch, which cannot be imported.", install_hint("sample")
+        ) from None
     return torch
 
 

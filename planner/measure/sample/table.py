@@ -362,7 +362,7 @@ def _require_plausible_rates(path: Path, samples: Sequence[Sample]) -> None:
         if not found:
             continue
         best, number = max(found)
-        device = "GPU" if _is_gpu(samples[0].machine) else "CPU"
+        device = "GPU" if is_gpu(samples[0].machine) else "CPU"
         low, high = rates[device]
         if not low <= best <= high:
             problem = (
@@ -379,7 +379,8 @@ def _is_large_matmul(point: Point) -> bool:
     return point.operator == "matmul" and point.dtype in ("bf16", "fp16") and least_flops(point) >= SATURATING_FLOPS
 
 
-def _is_gpu(machine: Machine) -> bool:
+def is_gpu(machine: Machine) -> bool:
+    """Tell whether samples are of a GPU: it has a driver, and torch was built for it."""
     return bool(machine.driver) or ", cuda " in machine.software or ", hip " in machine.software
 
 

@@ -113,6 +113,8 @@ class ComparedStep:
         In the order of a step; each side is the mean over the traced ranks.
     doubts
         Sentences on missing information in the traces, and on parts that could not be compared.
+    is_other_job
+        True if next to nothing of the traced computation can belong to the job: the difference says nothing.
     """
 
     job: str
@@ -127,6 +129,14 @@ class ComparedStep:
     operator_times: tuple[str, ...]
     parts: tuple[ComparedPart, ...]
     doubts: tuple[str, ...]
+    is_other_job: bool = False
+
+
+OTHER_JOB = (
+    "The trace is of another job: next to none of its computation has sizes of this one, or it is that of an image "
+    "model. The difference of the steps says nothing. Pass the job that was recorded."
+)
+"""The sentence on a trace that the job cannot explain."""
 
 
 def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedStep:
@@ -172,7 +182,10 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         )
         for trace, of_rank, stage in zip(traces, traced, stages, strict=True)
     ]
+    is_other_job = any(one.is_of_another_job for one in traced)
     differs = device_doubt(traces, facts.cluster.device)
+    if differs and not is_other_job:
+        differs = f"{differs} Most of the difference comes from that."
     parts = _parts([planned[stage] for stage in stages], traced)
     predicted, measured = sum(one.predicted_seconds for one in parts), sum(one.traced_seconds for one in parts)
     return ComparedStep(
@@ -187,7 +200,12 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         traced_device=name_device(traces),
         operator_times=tuple(dict.fromkeys(report.conventions.operator_times.values())),
         parts=parts,
-        doubts=(*((differs,) if differs else ()), *_merge_doubts(traces, said)),
+        doubts=(
+            *((OTHER_JOB,) if is_other_job else ()),
+            *((differs,) if differs else ()),
+            *_merge_doubts(traces, said),
+        ),
+        is_other_job=is_other_job,
     )
 
 
@@ -316,10 +334,11 @@ def write_comparison_text(found: ComparedStep, screen: Screen = PLAIN) -> str:
 
 def _sections(found: ComparedStep) -> Iterator[Section]:
     planned, traced = (f"{1e3 * one:,.2f} ms" for one in (found.predicted_seconds, found.traced_seconds))
+    verdict = "not comparable, the trace is of another job" if found.is_other_job else f"{found.error:+.1%}"
     yield Section(
         title=f"{printable(found.job)}: the planner's step and the traced one",
         rows=(
-            ("answer", f"{planned} planned, {traced} traced: {found.error:+.1%}"),
+            ("answer", f"{planned} planned, {traced} traced: {verdict}"),
             ("ranks", _ranks(found)),
             ("iteration", _iterations(found.ranks)),
             ("device", f"{found.device} in the job, {printable(found.traced_device)} in the trace"),

@@ -89,6 +89,15 @@ KIND_OF_GROUP: Mapping[str, str] = {
 """Groups by operation, where no description names them."""
 
 
+OF_IMAGES = re.compile(
+    r"(?i)conv(?:olution)?_?2d|resnet|max_?pool(?:ing)?_?2d|batch_?norm|(?:cudnn|miopen)_convolution"
+)
+"""Names of operators and kernels of image models; language models have convolutions in one dimension alone."""
+
+LEAST_EXPLAINED = 0.05
+"""Least share of a trace's computation with sizes of the job; another strategy of the same job still has some."""
+
+
 def kind_of(name: str) -> str:
     """
     Return the part of a step to which an operator of the cost model belongs.
@@ -195,6 +204,14 @@ class TracedParts:
         self._kinds = self._kind_of_operators()
         self._adds = self._adds_gradients()
         self._add(shares(trace, iteration))
+
+    @property
+    def is_of_another_job(self) -> bool:
+        """True where next to none of the computation has sizes of the job; without sizes, for an image model."""
+        if not self._operators.operators:
+            return bool(self._trace.named(OF_IMAGES).any())
+        explained = sum(self.exposed.get(part, 0.0) for part in KINDS)
+        return explained < LEAST_EXPLAINED * (explained + self.exposed.get(OTHER, 0.0))
 
     def doubts(self) -> Iterator[str]:
         """Yield sentences on assumptions, and on operators that the job's sizes do not explain."""
@@ -377,10 +394,7 @@ def device_doubt(traces: Sequence[Trace], device: Device) -> str:
         differs = HOST in job or _is_another(traces[0], job, device)
     if not differs:
         return ""
-    return (
-        f"The device differs: the traces are of {name}, the job is of {device.name}. Most of the difference comes "
-        "from that."
-    )
+    return f"The device differs: the traces are of {name}, the job is of {device.name}."
 
 
 def _is_another(trace: Trace, job: str, device: Device) -> bool:

@@ -1,0 +1,377 @@
+"""
+MCP server of the planner's tools, over stdin and stdout or over HTTP on this machine alone.
+
+Each call runs in a process of its own, which is confined, and ended when its time is over. So no call reads outside of
+the folder, and none stops the server. Wholes of answers stay in memory, and answers refer to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import anyio
+import mcp_types as types
+from jsonschema import Draft202012Validator
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from costmodel.errors import SpecError
+from costmodel.record import record
+from costmodel.validation import shown
+from costmodel.version import version
+from planner.agents.confinement import find_outside
+from planner.agents.schemas import FOLDER, SKILL
+from planner.agents.tools import tools
+from planner.schema import SCHEMAS, schema_text
+
+SCHEME = "planner://"
+
+MOST_ARGUMENT_BYTES = 2**20
+"""Longest arguments of a call, as JSON; the longest job file."""
+
+MOST_ANSWER_BYTES = 32 * 2**20
+MOST_PART_BYTES = 100_000
+"""Longest part of a whole that ``read`` returns at once."""
+
+MOST_KEPT_BYTES = 128 * 2**20
+MOST_WAITING = 64
+"""Calls that may run and wait at once."""
+
+SEARCH_SHARE = 0.4
+"""Part of a call's time for its search, whose time limit counts processor time; the rest starts and writes reports."""
+
+INSTRUCTIONS = (
+    "Plans how to split LLM pretraining over a cluster, with proofs and intervals. Read planner://skill first. Answers "
+    "are short; 'whole' refers to the whole report (a resource, or the tool 'read'). Paths are relative to the "
+    "server's folder; nothing outside of it is read, and nothing is written."
+)
+
+START = """
+import os, sys
+sys.path.insert(next((n for n, one in enumerate(sys.path) if "site-packages" in one), len(sys.path)), {parent!r})
+from planner.agents.work import main
+main(os.fdopen(os.dup(1), "w"))
+"""
+"""Program of a call's process; the folder of the planner's packages comes behind Python's own, so that none of those
+is replaced by a file beside them."""
+
+
+class CallError(Exception):
+    """A call that is refused, or failed, with the message for the agent."""
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """
+    Limits of calls.
+
+    Parameters
+    ----------
+    seconds
+        Most seconds from a call to its answer, waiting included.
+    at_once
+        Calls that run at once.
+    """
+
+    seconds: float = 15.0
+    at_once: int = 2
+
+
+class PlannerServer:
+    """
+    The server: its tools, its limits, and the answers that it keeps.
+
+    Parameters
+    ----------
+    root
+        Folder whose files calls may read.
+    limits
+        Limits of calls.
+    """
+
+    def __init__(self, root: Path, limits: Limits) -> None:
+        self.root, self.limits = Path(os.path.realpath(root)), limits
+        self.tools = tools()
+        self._answers: OrderedDict[str, str] = OrderedDict()
+        self._running = anyio.Semaphore(limits.at_once)
+        self._num_calls = 0
+
+    def server(self) -> Server[Any]:
+        """Return the server of the protocol."""
+        return Server(
+            "planner",
+            version=version(),
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
+        )
+
+    # --- calls ---------------------------------------------------------------------------------------------
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Answer a call.
+
+        Raises
+        ------
+        CallError
+            If it is refused or fails.
+        """
+        self._check(name, arguments)
+        if name == "read":
+            return self._read(arguments["reference"], arguments.get("pointer", ""))
+        report = self.whole(arguments["report"]) if "report" in arguments else ""
+        if self._num_calls >= MOST_WAITING:
+            raise CallError(f"{MOST_WAITING} calls run or wait already. Ask again when one was answered.")
+        self._num_calls += 1
+        begin = anyio.current_time()
+        try:
+            with anyio.fail_after(self.limits.seconds):
+                async with self._running:
+                    seconds = self.limits.seconds - (anyio.current_time() - begin)
+                    found = await self._run(name, arguments, report, seconds)
+        except TimeoutError:
+            problem = f"The call took longer than the server's {self.limits.seconds:g} s, waiting included."
+            raise CallError(f"{problem} Ask for fewer plans, fewer open settings, or with less running.") from None
+        finally:
+            self._num_calls -= 1
+        if "error" in found:
+            raise CallError(found["error"])
+        return {**found["answer"], "whole": self._keep(name, arguments, found["whole"])}
+
+    def _check(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Refuse a call that its schema does not allow."""
+        if name not in self.tools:
+            raise CallError(f"There is no tool {shown(name)}. Known: {', '.join(self.tools)}.")
+        try:
+            size = len(json.dumps(arguments))
+        except (ValueError, RecursionError) as error:
+            raise CallError(f"The arguments are no JSON: {error}.") from None
+        if size > MOST_ARGUMENT_BYTES:
+            raise CallError(f"The arguments have {size:,} bytes, at most {MOST_ARGUMENT_BYTES:,} are read.")
+        try:
+            wrong = next(Draft202012Validator(self.tools[name].arguments).iter_errors(arguments), None)
+        except RecursionError:
+            raise CallError("The arguments are nested too deeply.") from None
+        if wrong is not None:
+            place = ".".join(map(str, wrong.absolute_path)) or "arguments"
+            raise CallError(f"{place[:200]}: {wrong.message[:400]}")
+        if name != "read" and (outside := find_outside(arguments, self.root)):  # whose pointers begin like paths
+            place, path = outside
+            raise CallError(f"{place}: {shown(path)} lies outside of the server's folder. Give a path inside it.")
+
+    async def _run(self, name: str, arguments: Mapping[str, Any], report: str, seconds: float) -> dict[str, Any]:
+        """Run a call in a process of its own, which is ended when the call is given up."""
+        with TemporaryDirectory(prefix="planner-call-") as scratch:
+            if report:
+                Path(scratch, "report.json").write_text(report, encoding="utf-8")
+            call = {
+                "tool": name,
+                "arguments": arguments,
+                "root": str(self.root),
+                "scratch": scratch,
+                "seconds": seconds,
+                "search_seconds": seconds * SEARCH_SHARE,
+            }
+            program = START.format(parent=str(FOLDER.parent))
+            process = await anyio.open_process(
+                [sys.executable, "-P", "-c", program],
+                stderr=None,  # the server's own
+                cwd=scratch,
+                env=_environment(scratch),
+                start_new_session=True,
+            )
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(_send, process, json.dumps(call).encode())
+                    output = await _receive(process)
+                code = await process.wait()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    if process.returncode is None:
+                        os.killpg(process.pid, signal.SIGKILL)
+                    await process.wait()
+                    await process.aclose()
+        if code or not output:
+            raise CallError(
+                f"The call's process ended without an answer (code {code}): too much memory or a fault of ours."
+            )
+        found: dict[str, Any] = json.loads(output)
+        return found
+
+    # --- wholes --------------------------------------------------------------------------------------------
+
+    def _keep(self, name: str, arguments: Mapping[str, Any], whole: str) -> str:
+        """Keep the whole of an answer, forget the oldest ones, and return its reference."""
+        key = hashlib.sha256(json.dumps([name, arguments], sort_keys=True).encode()).hexdigest()[:12]
+        self._answers[key] = whole
+        self._answers.move_to_end(key)
+        while sum(map(len, self._answers.values())) > MOST_KEPT_BYTES and len(self._answers) > 1:
+            self._answers.popitem(last=False)
+        return f"{SCHEME}answers/{key}"
+
+    def whole(self, reference: str) -> str:
+        """Return the whole of an answer, a schema or the skill; CallError if there is none."""
+        kind, _, name = reference.removeprefix(SCHEME).partition("/")
+        if not reference.startswith(SCHEME):
+            raise CallError(f"{shown(reference)} is no reference, expected one such as {SCHEME}answers/0123456789ab.")
+        if kind == "answers" and name in self._answers:
+            return self._answers[name]
+        if kind == "schemas" and name in SCHEMAS:
+            return schema_text(name)
+        if reference == f"{SCHEME}skill":
+            return SKILL.read_text(encoding="utf-8")
+        raise CallError(f"There is no {shown(reference)}; old answers are forgotten. Call the tool again.")
+
+    def _read(self, reference: str, pointer: str) -> dict[str, Any]:
+        """Return a part of a whole."""
+        text = self.whole(reference)
+        value: Any = text if reference == f"{SCHEME}skill" else json.loads(text)
+        for name in pointer.split("/")[1:] if pointer else ():
+            name = name.replace("~1", "/").replace("~0", "~")
+            try:
+                value = value[int(name)] if isinstance(value, list) else value[name]
+            except (KeyError, IndexError, ValueError, TypeError):
+                raise CallError(f"{shown(pointer)}: there is no {shown(name)}. Known: {_names(value)}.") from None
+        size = len(json.dumps(value))
+        if size > MOST_PART_BYTES:
+            problem = f"The part has {size:,} bytes, at most {MOST_PART_BYTES:,} are read at once."
+            raise CallError(f"{problem} Read a part of it: {_names(value)}.")
+        return {"text": f"{reference}{pointer}", "whole": reference, "value": value}
+
+    # --- protocol ------------------------------------------------------------------------------------------
+
+    async def _list_tools(self, context: Any, asked: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=one.name,
+                    description=one.description,
+                    input_schema=one.arguments,
+                    output_schema=one.answer,
+                    annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+                )
+                for one in self.tools.values()
+            ]
+        )
+
+    async def _call_tool(self, context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            found = await self.call(asked.name, asked.arguments or {})
+        except CallError as error:
+            return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
+        text = f"{found['text']}\nwhole: {found['whole']}"
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=found)
+
+    async def _list_resources(self, context: Any, asked: Any) -> types.ListResourcesResult:
+        schemas = [
+            types.Resource(uri=f"{SCHEME}schemas/{name}", name=name, description=what, mime_type="application/json")
+            for name, (_, what) in SCHEMAS.items()
+        ]
+        skill = types.Resource(uri=f"{SCHEME}skill", name="skill", mime_type="text/markdown")
+        return types.ListResourcesResult(resources=[skill, *schemas])
+
+    async def _list_templates(self, context: Any, asked: Any) -> types.ListResourceTemplatesResult:
+        whole = types.ResourceTemplate(
+            uri_template=f"{SCHEME}answers/{{id}}", name="answer", mime_type="application/json"
+        )
+        return types.ListResourceTemplatesResult(resource_templates=[whole])
+
+    async def _read_resource(self, context: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        from mcp import MCPError
+
+        try:
+            text = self.whole(str(asked.uri))
+        except CallError as error:
+            raise MCPError(types.INVALID_PARAMS, str(error)) from None
+        return types.ReadResourceResult(contents=[types.TextResourceContents(uri=str(asked.uri), text=text)])
+
+
+def _names(value: object) -> str:
+    """Return the parts of a value, as pointers name them."""
+    if isinstance(value, list):
+        return f"0 to {len(value) - 1}"
+    return ", ".join(value)[:1000] if isinstance(value, dict) else "none"
+
+
+def _environment(scratch: str) -> dict[str, str]:
+    """Return the environment of a call: nothing of the server's own, and a home without a cache of models."""
+    return {
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYDANTIC_DISABLE_PLUGINS": "__all__",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+    }
+
+
+async def _send(process: anyio.abc.Process, data: bytes) -> None:
+    assert process.stdin
+    try:
+        await process.stdin.send(data)
+        await process.stdin.aclose()
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return  # it ended before it read; its exit code says so
+
+
+async def _receive(process: anyio.abc.Process) -> bytes:
+    assert process.stdout
+    parts, size = list[bytes](), 0
+    async for part in process.stdout:
+        parts.append(part)
+        size += len(part)
+        if size > MOST_ANSWER_BYTES:
+            raise CallError(f"The answer has more than {MOST_ANSWER_BYTES:,} bytes.")
+    return b"".join(parts)
+
+
+# --- transports --------------------------------------------------------------------------------------------
+
+
+def serve_stdio(server: PlannerServer) -> None:
+    """Serve one client over stdin and stdout until it leaves."""
+
+    async def run() -> None:
+        async with stdio_server() as (incoming, outgoing):
+            own = server.server()
+            await own.run(incoming, outgoing, own.create_initialization_options())
+
+    anyio.run(run)
+
+
+def serve_http(server: PlannerServer, port: int) -> None:
+    """
+    Serve clients of this machine over HTTP at ``/mcp`` until the process is interrupted.
+
+    Raises
+    ------
+    SpecError
+        If the port is in use.
+    """
+    import uvicorn
+
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise SpecError("--port", f"127.0.0.1:{port} cannot be used: {error.strerror}.", "Name another one.") from None
+    app = server.server().streamable_http_app(host="127.0.0.1", max_request_body_size=2 * MOST_ARGUMENT_BYTES)
+    config = uvicorn.Config(app, log_level="warning")
+    anyio.run(partial(uvicorn.Server(config).serve, sockets=[listener]))

@@ -1,0 +1,1 @@
+"""Plans that predictions cannot tell apart: exported to be measured, and read back from the logs of their runs."""

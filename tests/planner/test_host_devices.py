@@ -1,0 +1,71 @@
+"""A device's kind decides which decisions exist: the host's own processors have no CUDA graphs and no offload."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.strategy import CudaGraphs
+from planner import estimate, load, plan
+from planner.measure.fit.device import fit_device
+from tests.builders_samples import A_MACHINE, matmul_points, row_points, samples_of
+from tests.sources import FILES, label, text
+
+CPU = {
+    "model": "llama3-8b",
+    "cluster": {
+        "device": {"base": "h100-80gb-sxm", "name": "my-cpu", "architecture": None, "host_link": "none"},
+        "num_devices": 8,
+    },
+    "training": {"global_batch_size": 64, "sequence_length": "4k", "tokens": "1T"},
+    "search": {"evidence": "any"},
+}
+
+
+def test_plans_on_processors_have_neither():
+    """With a link to a host the fastest plan of the same rates has a CUDA graph."""
+    with_host = {**CPU, "cluster": {**CPU["cluster"], "device": {**CPU["cluster"]["device"], "host_link": "pcie"}}}
+
+    assert plan(load(with_host)).fastest.strategy.cuda_graphs != CudaGraphs.NONE
+    strategies = [one.strategy for one in plan(load(CPU, ["top=10"])).plans]
+    assert {one.cuda_graphs for one in strategies} == {CudaGraphs.NONE}
+    assert not any(one.activation_offload or one.optimizer_offload for one in strategies)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("graphs=full_iteration", "cuda_graphs"),
+        ("offload=activations", "activation_offload"),
+        ("offload=optimizer", "optimizer_offload"),
+    ],
+)
+def test_asked_for_they_are_refused(word, name):
+    """The message names the device and its entry, not a release that has the feature."""
+    with pytest.raises(SpecError, match=rf"{name}: there is no {name} '\w+' on my-cpu, .* host_link is 'none'"):
+        estimate(load(CPU), word)
+
+
+@pytest.mark.parametrize(
+    ("software", "driver", "link"),
+    [("torch 2.13", "", "none"), ("torch 2.13, cuda 13.0", "", None), ("torch 2.13", "1.2", None)],
+)
+def test_a_device_fitted_on_processors_is_one(software, driver, link):
+    """Samples say what they were measured on."""
+    machine = replace(A_MACHINE, software=software, driver=driver)
+    samples = samples_of([*matmul_points(), *row_points("rms_norm")], machine=machine)
+    networks = [{"name": "links", "num_peers": 4, "bandwidth": 1e11, "latency": 1e-6}]
+    entry = fit_device(samples, name="mine", facts={"networks": networks, "memory_bandwidth": 1e12}).entry
+
+    assert entry.get("host_link") == link
+
+
+def test_no_document_installs_a_package_that_no_registry_has():
+    """The project is installed from its checkout; under its name a registry may have something else tomorrow."""
+    asked = re.compile(r"pip install [^\n`(]*pretraining.planner")
+    found = [label(path) for path in FILES if asked.search(text(path))]
+
+    assert found == []

@@ -1,0 +1,175 @@
+"""Reports in notebooks: one line as text, pages that load nothing, DataFrames, and the notebooks of the documents."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+
+import pytest
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.record import LONGEST_LINE, cut_line, record, write_out
+from planner import compare, estimate, explain, load, plan, plan_for_sizes, plan_many, to_frame
+from planner.report.table_csv import COLUMNS
+from tests.sources import ROOT
+
+MOST_SECONDS = 120
+"""All notebooks together."""
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """One of each report."""
+    job = load(ROOT / "benchmarks/jobs/llama3-8b-8xh100.yaml")
+    report = plan(job)
+    return {
+        "plan": report,
+        "estimate": estimate(job, "TP8"),
+        "explain": explain(job),
+        "compare": compare(job, "TP8"),
+        "sizes": plan_for_sizes(job.document, num_nodes=range(1, 3)),
+        "none": plan(load(job.document, ["model=llama3-405b"])),
+    }
+
+
+def inside(thing, depth=3):
+    """Yield a record and those in its fields and properties."""
+    yield thing
+    if depth and hasattr(type(thing), "__dataclass_fields__"):
+        names = [
+            *type(thing).__dataclass_fields__,
+            *(n for n, v in vars(type(thing)).items() if isinstance(v, property)),
+        ]
+        for name in names:
+            value = getattr(thing, name) if not name.startswith("_") else None
+            for one in value if isinstance(value, tuple) else (value,):
+                yield from inside(one, depth - 1)
+
+
+def test_every_public_object_is_one_line(answers):
+    """Two hundred characters: jobs had 48,115 and reports 1,386,296."""
+    things = [one for answer in answers.values() for one in inside(answer) if hasattr(one, "__dataclass_fields__")]
+    things += [catalog.device("h100"), catalog.model("llama3-70b"), catalog.framework("megatron-bridge-26.06")]
+    texts = {type(one).__name__: repr(one) for one in things}
+
+    assert len(texts) > 30
+    assert [name for name, text in texts.items() if len(text) > 200 or "\n" in text] == []
+    assert LONGEST_LINE == 200
+
+
+def test_a_line_says_what_matters(answers):
+    """The model, the cluster, the end of the search, and the best plan's figures."""
+    assert re.match(
+        r"PlanReport\(llama3-8b on 8 x h100-80gb-sxm, optimal, 3 plans: 13\.\d+ s, 7\d\.\d GiB, MFU 5\d",
+        repr(answers["plan"]),
+    )
+    assert "infeasible, 0 plans)" in repr(answers["none"])
+    assert repr(answers["estimate"]).startswith("EstimateReport(llama3-8b on 8 x h100-80gb-sxm, allowed: ")
+
+
+def test_a_long_text_keeps_its_last_character():
+    """It is closed as it was opened, and has no line breaks."""
+    assert cut_line(f"A({'x' * 500})") == f"A({'x' * 194}...)"
+    assert cut_line("a\n  b") == "a b"
+
+
+def test_records_that_differ_behind_the_cut_are_told_apart_as_whole_text():
+    """Calibration groups runs of one configuration by their facts."""
+
+    @record(frozen=True, kw_only=True)
+    class Long:
+        text: str
+
+    one, other = (Long(text="x" * 200 + end + "x" * 200) for end in "ab")
+
+    assert repr(one) == repr(other)
+    assert write_out(one) != write_out(other)
+    assert write_out((one, {"a": one})) == write_out((Long(text=one.text), {"a": Long(text=one.text)}))
+
+
+@pytest.mark.parametrize("name", ["plan", "estimate", "compare", "none"])
+def test_a_page_in_a_cell_loads_nothing(answers, name):
+    """The whole page is in the frame, which may run its scripts and nothing else; its policy allows no source."""
+    html = answers[name]._repr_html_()
+    frame = re.fullmatch(
+        r'<iframe title="planner" sandbox="allow-scripts" style="[^"]*" srcdoc="([^"]*)"></iframe>', html
+    )
+    page = unescape(frame[1])
+
+    assert page.startswith("<!doctype html>")
+    assert "default-src 'none'" in page
+    assert not re.search(r'(?:src|href)="https?:', page)
+
+
+def test_other_reports_are_tables_or_text(answers):
+    """Markup in names cannot become elements."""
+    assert answers["explain"]._repr_html_().startswith("<pre>")
+    assert answers["sizes"]._repr_html_().count("<tr>") == 3  # a header and two sizes
+
+
+def test_frames_have_a_row_for_each_plan(answers):
+    """Columns are those of the CSV output; numbers are numbers."""
+    frame = answers["plan"].to_frame()
+
+    assert [*frame.columns] == [*COLUMNS]
+    assert frame.step_time_seconds.tolist() == pytest.approx([one.step_seconds for one in answers["plan"].plans])
+    assert answers["estimate"].to_frame().tp.tolist() == [8]
+    assert len(answers["compare"].to_frame()) == 2
+    assert answers["sizes"].to_frame().num_devices.tolist() == [8, 16]
+    assert answers["explain"].to_frame().constraint[0] == "device memory"
+    assert len(answers["none"].to_frame()) == 0
+    assert to_frame([answers["plan"], answers["estimate"]]).tp.tolist()[-1] == 8
+
+
+@pytest.mark.slow
+def test_results_of_a_batch_are_a_frame(answers):
+    """A row for each plan; a job without one has a row, too."""
+    job = answers["plan"].problem.document
+    frame = to_frame(plan_many([job, {**job, "model": "no-such-model"}], processes=1))
+
+    assert frame.status.value_counts().to_dict() == {"optimal": 3, "wrong_input": 1}
+
+
+@pytest.mark.parametrize("wrong", [None, "report", 3, [1]])
+def test_a_frame_of_something_else_is_refused(wrong):
+    """The message names what was seen."""
+    with pytest.raises(SpecError, match="expected a report or several"):
+        to_frame(wrong)
+
+
+def test_pandas_is_imported_when_a_frame_is_asked_for():
+    """Its import takes half a second."""
+    program = "import sys, planner, planner.notebooks, planner.verbs.plan; print('pandas' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT).stdout == "False\n"
+
+
+@pytest.mark.slow
+def test_the_notebooks_of_the_documents_run(tmp_path):
+    """Top to bottom, in a new kernel and an empty folder, all of them in two minutes."""
+    import time
+
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    command = tmp_path / "bin" / "planner"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m planner "$@"\n')
+    command.chmod(0o755)
+    path = {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
+    files = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+    begin = time.monotonic()
+    for file in files:
+        book = nbformat.read(file, as_version=4)
+        assert all(not cell.get("outputs") for cell in book.cells), f"{file.name} has outputs: they grow old"
+        nbclient.NotebookClient(book, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute(
+            env={**os.environ, **path}
+        )
+        shown = [one for cell in book.cells for one in cell.get("outputs", ()) if "text/html" in one.get("data", {})]
+        assert shown, f"{file.name} shows no page and no table"
+
+    assert len(files) == 3
+    assert time.monotonic() - begin < MOST_SECONDS

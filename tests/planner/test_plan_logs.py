@@ -1,0 +1,334 @@
+"""Plans exported to be measured, and the logs of their runs: steps, seconds, memory, and what cannot be read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import subprocess
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import load, plan, read_plan, render
+from planner.cli import main
+from planner.jobs.run_jobs import references
+from planner.jobs.run_table import Run, read
+from planner.measure.plans.collect import collect
+from planner.measure.plans.job_array import export_array
+from planner.measure.plans.logs import read_logs
+from planner.measure.runs.predictions import Prediction, predictions
+from tests.sources import ROOT
+
+STEPS = range(1, 21)
+GIB, MIB, GB = 2**30, 2**20, 10**9
+
+
+def seconds(step):
+    """The first steps are slower; the others alternate around 2.5 s."""
+    return 30.0 if step == 1 else 4.0 if step <= 5 else 2.5 + (0.1 if step % 2 else -0.1)
+
+
+def megatron(step, batch=128, stamp=" [2026-08-22 10:00:00.123456]", more=""):
+    """``training_log`` of megatron/training/training.py, main of 2026-08-22."""
+    text = stamp
+    text += f" iteration {step:8d}/{20:8d} |"
+    text += f" consumed samples: {step * batch:12d} |"
+    text += more
+    text += f" elapsed time per iteration (ms): {seconds(step) * 1000:.1f} |"
+    text += f" throughput per GPU (TFLOP/s/GPU): {412.3:.1f} |"
+    text += f" learning rate: {3e-4:.6E} |"
+    text += f" global batch size: {batch:5d} |"
+    text += " {}: {:.6E} |".format("lm loss", 10.1)
+    text += f" loss scale: {1.0:.1f} |"
+    text += f" grad norm: {1.234:.3f} |"
+    text += f" number of skipped iterations: {0:3d} |"
+    return text + f" number of nan iterations: {0:3d} |"
+
+
+def megabytes(rank, allocated, reserved):
+    """``report_memory`` of megatron/training/utils."""
+    text = "(after 2 iterations) memory (MB)"
+    text += f" | allocated: {12000.0:.2f}"
+    text += f" | max allocated: {allocated / MIB:.2f}"
+    text += f" | reserved: {15000.0:.2f}"
+    text += f" | max reserved: {reserved / MIB:.2f}"
+    return f"[Rank {rank}] {text}"
+
+
+def gigabytes(rank, allocated, reserved):
+    """``report_memory`` of megatron/bridge/training/utils/train_utils.py: five significant digits of 10^9 bytes."""
+    values = {
+        "mem-allocated-gigabytes": 12.345,
+        "mem-max-allocated-gigabytes": round(allocated / GB, 3),
+        "mem-max-reserved-gigabytes": round(reserved / GB, 3),
+        "mem-alloc-retires": 0,
+    }
+    return f"[Rank {rank}] (after 2 iterations) memory (GB)" + "".join(f" | {n}: {v}" for n, v in values.items())
+
+
+def bridge(step):
+    """Two lines: of rank 0, and of the last rank."""
+    return f"Step Time : {seconds(step):.2f}s GPU utilization: {412.3:.1f}MODEL_TFLOP/s/GPU\n" + megatron(
+        step, stamp=" [2026-08-22 10:00:00]", more=f" skipped samples: {0:12d} |"
+    )
+
+
+TOKENS = 128 * 8192
+"""Of a step."""
+
+
+def titan(step, gib=41.66, *, color=False, before="[titan] 2026-08-22 10:00:00,123 - root - INFO - ", devices=8):
+    """``MetricsProcessor.log`` of torchtitan 0.3.0."""
+    names = ("red", "green", "orange", "turquoise", "blue", "cyan", "magenta", "reset")
+    codes = {name: f"\x1b[3{n}m" if color else "" for n, name in enumerate(names)}
+    tps = TOKENS / seconds(step) / devices
+    return before + (
+        f"{codes['red']}step: {step:2}  {codes['green']}loss: {7.1234:8.5f}  {codes['orange']}grad_norm: {1.5:7.4f}  "
+        f"{codes['turquoise']}memory: {gib:5.2f}GiB({52.6:.2f}%)  {codes['blue']}tps: {round(tps):,}  "
+        f"{codes['cyan']}tflops: {412.3:,.2f}  {codes['magenta']}mfu: {41.7:.2f}%{codes['reset']}"
+    )
+
+
+def lines(*parts):
+    """Return the text of lines."""
+    return "\n".join(parts) + "\n"
+
+
+CUT = len(" elapsed time per iteration (ms): 24")
+LOGS = {
+    "Megatron-LM, main": lines("using world size: 8", *map(megatron, STEPS), megabytes(0, 60 * GIB, 65 * GIB)),
+    "Megatron-LM, without times": lines(*(megatron(n, stamp="") for n in STEPS), megabytes(0, 60 * GIB, 65 * GIB)),
+    "Megatron-LM, a launcher's labels": lines(
+        *(f"0: [default7]:{megatron(n)}" for n in STEPS), megabytes(0, 60 * GIB, 65 * GIB)
+    ),
+    "Megatron-LM, memory of several ranks": lines(
+        *map(megatron, STEPS), megabytes(0, 50 * GIB, 55 * GIB), megabytes(4, 60 * GIB, 65 * GIB)
+    ),
+    "Megatron-LM, ranks in one line": lines(
+        *(megatron(n) + megabytes(n, n * GIB, (n + 5) * GIB) + megatron(n + 1) for n in range(1, 20, 2)),
+        megabytes(0, 60 * GIB, 65 * GIB),
+    ),
+    "Megatron-LM, begun again": lines(
+        *map(megatron, range(1, 9)),
+        "Signal 15 (SIGTERM) received",
+        *map(megatron, STEPS),
+        megabytes(0, 60 * GIB, 65 * GIB),
+    ),
+    "Megatron-Bridge": lines(*map(bridge, STEPS), gigabytes(0, 60 * GIB, 65 * GIB)),
+    "torchtitan": lines(*(titan(n, 65.0) for n in STEPS)),
+    "torchtitan, colours and labels": lines(*(titan(n, 65.0, color=True, before="[rank0]:") for n in STEPS)),
+    "torchtitan, ranks among each other": lines(
+        *(titan(n, 65.0 - rank, before=f"[rank{rank}]:") for n in STEPS for rank in range(8)),
+        "[rank0]:validate step: 20  loss:  7.1  memory: 79.00GiB(99.00%)  tps: 1",
+    ),
+    "Windows' ends of lines": lines(*map(megatron, STEPS), megabytes(0, 60 * GIB, 65 * GIB)).replace("\n", "\r\n"),
+    "bytes that are no text": lines(*map(megatron, STEPS), "\udcff\udc80", megabytes(0, 60 * GIB, 65 * GIB)),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_logs_are_read(name, tmp_path):
+    """Steps behind the fifth, whose median is 2.4 or 2.5 or 2.6 s; the highest peak of all ranks."""
+    path = tmp_path / "run.log"
+    path.write_bytes(LOGS[name].encode("utf-8", "surrogateescape"))
+    found = read_logs([path])
+    step = found.step_seconds or TOKENS / found.tokens_per_second_per_device / 8
+
+    # Steps 6 to 20 alternate between 2.4 and 2.6 s; eight of fifteen are even.
+    assert step == pytest.approx(2.4, rel=2e-3)
+    assert found.num_steps == 15
+    assert found.reserved_bytes == pytest.approx(65 * GIB, rel=1e-4)
+    assert found.allocated_bytes in (None, pytest.approx(60 * GIB, rel=1e-4))
+    assert found.is_warm
+    assert not found.is_out_of_memory
+
+
+def test_a_line_that_was_cut_says_nothing(tmp_path):
+    """Cut anywhere, its number is never read as a smaller one."""
+    whole, last = lines(*map(megatron, range(1, 12))), megatron(12) + megabytes(0, 60 * GIB, 65 * GIB)
+    path = tmp_path / "run.log"
+    for end in range(0, len(last), 7):
+        path.write_text(whole + last[:end])
+        found = read_logs([path])
+        assert found.step_seconds in (2.4, 2.6, 2.5)
+        assert found.reserved_bytes in (None, pytest.approx(65 * GIB, rel=1e-4))
+    path.write_text(lines(*map(titan, range(1, 12))) + titan(12)[:-60])
+    assert read_logs([path]).num_steps == 6  # 6 to 11
+
+
+def test_a_packed_log_that_grows_is_read_as_far_as_it_goes(tmp_path):
+    """Some launchers pack what they write."""
+    path = tmp_path / "run.log.gz"
+    path.write_bytes(gzip.compress(LOGS["Megatron-LM, main"].encode())[:-12])
+
+    assert read_logs([path]).step_seconds == pytest.approx(2.4)
+
+
+def test_lines_every_ten_steps_leave_out_the_first_one(tmp_path):
+    """A line has the mean of ten steps: that of 10 has the first one in it."""
+    path = tmp_path / "run.log"
+    path.write_text(lines(megatron(10).replace(": 2400.0", ": 9000.0"), megatron(20)))
+
+    assert read_logs([path]).step_seconds == 2.4
+
+
+def test_first_steps_alone_are_doubted(tmp_path):
+    """The last one is taken."""
+    path = tmp_path / "run.log"
+    path.write_text(lines(megatron(1), megatron(2)))
+    found = read_logs([path])
+
+    assert (found.step_seconds, found.is_warm) == (4.0, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no whole line of a step"),
+        (" iteration        1/      20 | consumed samples", "has no whole line of a step"),
+        ("Training epoch 0, iteration 5/99 | train_step_timing in s: 7.2", "has steps of NeMo 2"),
+        ("[2026-01-01 10:00:00,000] [INFO] epoch=0/micro_step=10/global_step=10, SamplesPerSec=12.3", "DeepSpeed"),
+        ("{'loss': 10.1, 'grad_norm': 1.2, 'learning_rate': 1e-4, 'epoch': 0.1}", "transformers' Trainer"),
+        (':::MLLOG {"key": "tracked_stats"}', "MLPerf"),
+    ],
+)
+def test_logs_of_other_frameworks_are_refused_by_name(text, message, tmp_path):
+    """With what is known."""
+    (tmp_path / "run.log").write_text(text)
+
+    with pytest.raises(SpecError, match=message) as refused:
+        read_logs([tmp_path / "run.log"])
+    assert "Megatron-LM, Megatron-Bridge and torchtitan" in str(refused.value)
+
+
+# --- plans that are measured -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A JSON report of three plans."""
+    path = tmp_path_factory.mktemp("report") / "plan.json"
+    path.write_text(render(plan(load(ROOT / "benchmarks/jobs/llama3-8b-8xh100.yaml")), "json"))
+    return path
+
+
+@pytest.fixture
+def array(report, tmp_path, capsys):
+    """The folder of an exported array."""
+    folder = tmp_path / "launch"
+    words = ["--number", "1,2,3", "--steps", "20", "--array", "--launch", "slurm", "-o", str(folder)]
+    assert main(["export", str(report), "--target", "megatron-lm", *words]) == 0
+    capsys.readouterr()
+    return folder
+
+
+def test_an_array_runs_each_plan_in_its_folder(array):
+    """Bash runs the tasks as Slurm would; each trains 20 steps, logs every one and saves nothing."""
+    script = (array / "array.sbatch").read_text()
+
+    assert "#SBATCH --array=1,2,3\n#SBATCH --output=plan-%a.log\n" in script
+    for number in (1, 2, 3):
+        arguments = (array / f"plan-{number}" / "megatron-args.txt").read_text()
+        assert "--train-iters 20\n" in arguments
+        assert "--save-interval 21\n" in arguments
+        assert "--log-interval 1\n" in arguments
+        (array / f"plan-{number}" / "job.sbatch").write_text(f"echo task of {number} in $(basename $PWD)")
+        done = subprocess.run(
+            ["bash", "array.sbatch"], cwd=array, env={"SLURM_ARRAY_TASK_ID": str(number), "PATH": "/usr/bin:/bin"},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout == f"task of {number} in plan-{number}\n"
+
+
+def test_rows_of_an_array_are_the_plans(array, report):
+    """A row that is read back costs as its plan does."""
+    rows = [*predictions(read(array / "runs.csv"), references(None, array))]
+
+    assert all(isinstance(row, Prediction) for row in rows)
+    for number, row in enumerate(rows, start=1):
+        saved = read_plan(report, number)
+        assert row.run.id == f"plan-{number}"
+        assert row.step_seconds == pytest.approx(saved.plan.step_seconds, rel=1e-9)
+        assert row.device_bytes == pytest.approx(saved.plan.estimate.device_bytes, rel=1e-9)
+
+
+def test_jobs_of_kubernetes_have_names_of_their_own(report, tmp_path):
+    """One file, a TrainJob for each plan, the second plan in the second."""
+    import yaml
+
+    plans = {number: read_plan(report, number) for number in (1, 2)}
+    files = export_array(plans, "megatron-lm", None, "kubernetes", 20).files
+    jobs = [*yaml.safe_load_all(files["plans.yaml"])]
+
+    assert [job["metadata"]["name"] for job in jobs] == ["llama3-8b-plan-1", "llama3-8b-plan-2"]
+    assert "--log-interval 1" in jobs[1]["spec"]["trainer"]["args"][0]
+
+
+def test_calibrate_says_which_plan_won(array, tmp_path, capsys):
+    """Logs of the array fill the table; plan 2 is the fastest: 2.4 s, the next one 2.6 s, 8.3 % longer."""
+    for number, factor in ((1, 2.6), (2, 2.4), (3, 3.0)):
+        text = lines(*map(megatron, STEPS)).replace(": 2400.0 |", f": {factor * 5540:.1f} |")
+        text = text.replace(": 2600.0 |", f": {factor * 5540:.1f} |")
+        (array / f"plan-{number}.log").write_text(text + megabytes(0, 60 * GIB, 65 * GIB))
+    output = tmp_path / "mine.yaml"
+
+    assert main(["calibrate", "--runs", str(array / "runs.csv"), "--logs", str(array), "-o", str(output)]) == 0
+    said = capsys.readouterr().out
+    assert "plan-2 won: plan-1, the next one, takes 8.3% longer per sequence." in said
+    assert "3 runs of h100-80gb-sxm fitted" in said
+    rows = [row for row in read(tmp_path / "mine-runs.csv") if isinstance(row, Run)]
+    assert [row.step_seconds for row in rows] == pytest.approx([14.404, 13.296, 16.62])
+    assert {(row.peak_memory_gib, row.memory_kind) for row in rows} == {(60.0, "allocated")}
+    assert output.exists()
+
+
+def test_a_run_out_of_memory_is_a_row_of_its_kind(array, capsys):
+    """It is a measurement, too."""
+    (array / "plan-1.log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    found = collect(array / "runs.csv", array)
+    rows = {row["id"]: row for row in csv.DictReader(io.StringIO(found.text))}
+
+    assert rows["plan-1"]["kind"] == "oom"
+    assert rows["plan-2"]["kind"] == "planned"
+    assert found.notes[0] == "plan-1: ran out of memory before its first step."
+
+
+def test_logs_of_plan_1_are_not_those_of_plan_10(array):
+    """A name ends where a letter or digit does not go on."""
+    (array / "plan-10.log").write_text(LOGS["Megatron-LM, main"])
+
+    with pytest.raises(SpecError, match="begins with the id of a planned run"):
+        collect(array / "runs.csv", array)
+
+
+def test_a_log_of_another_batch_is_refused(array):
+    """It belongs to another run."""
+    (array / "plan-1.log").write_text(lines(*(megatron(n, batch=256) for n in STEPS)))
+
+    with pytest.raises(SpecError, match="steps of 256 sequences, its row of 128"):
+        collect(array / "runs.csv", array)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--number", "1,2", "-o", "x"], "several plans are exported as one job"),
+        (["--number", "1,x", "--array", "--launch", "slurm", "-o", "x"], "expected a whole number from 1, got 'x'"),
+        (["--number", "1,2", "--array", "--launch", "slurm"], "writes several files"),
+        (["--number", "1,2", "--array", "-o", "x"], "needs a launcher that queues jobs"),
+        (["--number", "1,2", "--array", "--launch", "torchrun", "-o", "x"], "needs a launcher that queues jobs"),
+        (["--number", "1", "--array", "--launch", "slurm", "--steps", "2", "-o", "x"], "must be at least 8"),
+        (["--number", "1,99", "--array", "--launch", "slurm", "-o", "x"], "99"),
+    ],
+)
+def test_wrong_arrays_are_refused(words, message, report, capsys):
+    """Before anything is written."""
+    assert main(["export", str(report), "--target", "megatron-lm", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_programs_that_log_themselves_are_refused(report):
+    """DeepSpeed and Accelerate leave the loop to the user."""
+    with pytest.raises(SpecError, match="logged by the user's own program"):
+        export_array({1: read_plan(report, 1)}, "deepspeed", None, "slurm", 20)

@@ -8,13 +8,16 @@ from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from planner.advice.advise import Advice
+from planner.advice.render import render_advice
 from planner.batch.job_result import JobResult, line_of
 from planner.batch.results import row_of
-from planner.report import render
+from planner.report import render, render_study
 from planner.results import Displayed, EstimateReport, PlanReport
 from planner.verbs.compare import Comparison
 from planner.verbs.device_counts import PlansBySize
 from planner.verbs.explain import Explanation
+from planner.verbs.study_points import StudyReport
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,12 +32,8 @@ def html_of(shown: Displayed) -> str:
 
     The page leaves out what more searches would find, so that a cell is shown at once.
     """
-    if isinstance(shown, Comparison | EstimateReport | PlanReport):
-        from planner.report.html.page import comparison_page, page_html
-        from planner.report.html.study import Study
-        from planner.report.records.reports import report_record
-
-        page = comparison_page(shown) if isinstance(shown, Comparison) else page_html(Study(whole=report_record(shown)))
+    if isinstance(shown, Comparison | EstimateReport | PlanReport | StudyReport | Advice):
+        page = _page(shown)
         style = f"width:100%;height:{HEIGHT}px;border:0"
         return f'<iframe title="planner" sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
     if isinstance(shown, Explanation):
@@ -44,6 +43,24 @@ def html_of(shown: Displayed) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(row.get(name)))}</td>' for name in names)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _page(shown: Comparison | EstimateReport | PlanReport | StudyReport | Advice) -> str:
+    """Return the page of a report."""
+    from planner.report.html.page import page_html
+    from planner.report.html.shown import ShownReport
+    from planner.report.records.reports import report_record
+
+    if isinstance(shown, EstimateReport | PlanReport):
+        return page_html(ShownReport(whole=report_record(shown)))
+    return _text(shown, "html")
+
+
+def _text(shown: Comparison | EstimateReport | PlanReport | StudyReport | Advice, format: str) -> str:
+    """Format a report."""
+    if isinstance(shown, StudyReport):
+        return render_study(shown, format)
+    return render_advice(shown, format) if isinstance(shown, Advice) else render(shown, format)
 
 
 def _cell(value: object) -> str:
@@ -79,8 +96,8 @@ def to_frame(shown: Displayed | JobResult | Iterable[Displayed | JobResult]) -> 
             raise SpecError("to_frame", f"expected a report or several, got {text(one)}.")
     tables = []
     for one in several:
-        if isinstance(one, Comparison | EstimateReport | PlanReport):
-            tables.append(pd.read_csv(StringIO(render(one, "csv"))))
+        if isinstance(one, Comparison | EstimateReport | PlanReport | StudyReport | Advice):
+            tables.append(pd.read_csv(StringIO(_text(one, "csv"))))
         else:
             tables.append(pd.DataFrame(list(_rows(one))))
     return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

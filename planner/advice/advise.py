@@ -43,6 +43,7 @@ from planner.batch.work import plan_job
 from planner.jobs.cluster import device_path
 from planner.jobs.document import read_mapping
 from planner.jobs.problem import Problem, load
+from planner.results import Displayed
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Numbers of devices that are compared by default."""
@@ -137,7 +138,7 @@ class FailedCell:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Advice:
+class Advice(Displayed):
     """
     Answer to a wish, and the front that it is chosen from.
 

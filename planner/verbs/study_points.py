@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.record import record
 from planner.jobs.problem import Problem
-from planner.results import EXIT_CODES, Plan
+from planner.results import EXIT_CODES, Displayed, Plan
 
 if TYPE_CHECKING:
     from planner.search.branch_and_bound import Status
@@ -67,7 +67,7 @@ class Series:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class StudyReport:
+class StudyReport(Displayed):
     """
     A study of a job.
 

@@ -29,7 +29,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
         "Serves a page with a form and its plan in a browser of this machine: sliders, plans side by side, links that "
-        "hold the job, files to start it. Needs pip install 'pretraining-planner[serve]'. Ctrl-C ends it."
+        "hold the job, files to start it. Needs pip install '.[serve]'. Ctrl-C ends it."
     )
     describe(parser, description)
     parser.add_argument("--port", metavar="N", type=count("--port"), default=PORT, help=f"default: {PORT}")
@@ -53,7 +53,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        fix = "pip install 'pretraining-planner[serve]' brings it."
+        fix = "pip install '.[serve]' brings it."
         raise SpecError("planner serve", f"{' and '.join(missing)} is not installed.", fix)
     token: str | None = arguments.token
     if token is not None and len(token) < LEAST_TOKEN:

@@ -96,7 +96,7 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> StrategyF
     Read a strategy as a job file, a report or a command line writes it.
 
     >>> read_given({"tp": 8, "recompute": "full", "layout": {"layers": [1, 2, 1]}})
-    StrategyFile(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)}, settings={})
+    StrategyFile(decisions={'recompute': <Recompute.FULL: 2>, 'tp': 8}, layout={'layers': (1, 2, 1)}, settings={})
     >>> read_given({"layout": "5+6x3+5+4"}).layout
     {'layers': (5, 6, 6, 6, 5, 4)}
 

@@ -120,7 +120,7 @@ def test_networks_replace_the_devices_own():
 
 def test_device_may_start_from_another():
     """Only what differs is written; nested mappings merge, the rest stays as the catalog has it."""
-    known = catalog.equip_device("h100-80gb-sxm")
+    known = load(a_job(cluster__device="h100-80gb-sxm")).facts.cluster.device
     inline = {"base": "h100-80gb-sxm", "memory_bytes": 9.4e10, "calibration": {"memory_efficiency": 0.5}}
 
     device = load(a_job(cluster__device=inline)).facts.cluster.device

@@ -228,7 +228,10 @@ def test_the_planned_strategy_breaks_no_rule():
 @pytest.mark.parametrize(
     ("decisions", "sentence"),
     [
-        ({"tp": 3}, "Each tensor-parallel rank owns equally many whole attention heads."),
+        (
+            {"tp": 3},
+            "Each tensor-parallel rank owns equally many whole attention heads, and whole groups of a grouped output.",
+        ),
         ({"tp": 2, "dp": 2}, "The parallel degrees (tp, cp, pp, dp) multiply to the number of GPUs."),
         ({"tp": 2, "dp": 8}, "The parallel degrees (tp, cp, pp, dp) multiply to the number of GPUs."),
         ({"mbs": 3}, "The global batch divides evenly into micro-batches of mbs sequences on dp ranks."),

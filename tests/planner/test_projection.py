@@ -312,7 +312,8 @@ class TestInterval:
         A run of kernels, 0.05 s per step and an update, all priors known: draws that explain it scatter as is said.
 
         By the lines of two layers and of the job: kernels K / c and k / c, c with a spread of 0.5 in logarithms,
-        seconds per step with one of 1. The middle 80 % of 200,000 draws, weighed by how near they are to 0.37 s.
+        seconds per step with one of 1, of which the job waits for the longest of four hosts, 1 + ln 4. The middle 80 %
+        of 200,000 draws, weighed by how near they are to 0.37 s.
         """
         lines = lines_of(tmp_path, num_layers=2)
         found = project(a_job(), {}, small_runs([a_file(tmp_path, a_run(2, step_seconds=0.37))], a_job()))
@@ -320,9 +321,9 @@ class TestInterval:
         random = np.random.default_rng(0)
         slower, steps = np.exp(random.normal(0.0, 0.5, 200_000)), 0.05 * np.exp(random.normal(0.0, 1.0, 200_000))
         run = lines["compute"] * slower + steps + lines["optimizer"]
-        weights = np.exp(-0.5 * (np.log(run / 0.37) / 0.02) ** 2)
+        weights, last = np.exp(-0.5 * (np.log(run / 0.37) / 0.02) ** 2), 1 + math.log(4)
 
-        ends = (weighted_quantile(np.log(kernels * slower + steps), weights, level) for level in (0.1, 0.9))
+        ends = (weighted_quantile(np.log(kernels * slower + last * steps), weights, level) for level in (0.1, 0.9))
         low, high = ends
 
         assert found.open_deviation == pytest.approx((high - low) / 2 / 1.2816, rel=0.1)
@@ -335,7 +336,7 @@ class TestInterval:
             project(a_job(), {}, small_runs([a_file(tmp_path, *runs)], a_job())) for runs in ([few], [few, many])
         )
 
-        assert one.open_deviation > 4 * both.open_deviation
+        assert one.open_deviation > 3 * both.open_deviation
         assert "all small runs have 2 layers" in projection_text(one)
         assert "all small runs have" not in projection_text(both)
 

@@ -231,8 +231,8 @@ def test_an_export_says_what_was_chosen_and_comes_back(settings, search, options
 
 def test_an_estimate_takes_the_values_that_are_fastest():
     """A given strategy is costed with either; the report is of a job with one value."""
-    answer = estimate(load(a_job(GRADIENTS)), {"tp": 2, "pp": 2})
-    both = [estimate(load(a_job({"gradient_dtype": one})), {"tp": 2, "pp": 2}) for one in ("fp32", "bf16")]
+    answer = estimate(load(a_job(GRADIENTS)), {"tp": 2, "pp": 2, "mbs": 4})
+    both = [estimate(load(a_job({"gradient_dtype": one})), {"tp": 2, "pp": 2, "mbs": 4}) for one in ("fp32", "bf16")]
 
     assert answer.plan.step_seconds == min(one.plan.step_seconds for one in both)
     assert answer.problem.settings == {"gradient_dtype": "bf16"}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.models.parameters import parameters
 from costmodel.strategy import Recompute, Sharding

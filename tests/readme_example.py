@@ -37,6 +37,7 @@ NOT_RUN: Mapping[str, str] = {
     r"sbatch |planner calibrate .* --logs ": "needs a cluster",
     r"planner mcp|planner skill": "serves until it is stopped; prints a path of the machine",
     r".*--backend (dask|ray)": "needs a cluster",
+    r"python \.github/": "needs a repository with a change; tests/test_action.py has one",
     r"planner serve": "serves until it is interrupted; tests/browser opens its page",
     r"planner calibrate --runs benchmarks/": "fits 1,200 runs for minutes",
 }

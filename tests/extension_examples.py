@@ -29,7 +29,7 @@ def a_layer_kind(copy: Extended) -> None:
     copy.add(
         "costmodel/lowering/layer.py",
         (
-            "Mamba, Mlp, Model\n",
+            "    Model,\n)\n",
             "from costmodel.facts.model import Mixing\n"
             "from costmodel.lowering.mixing import mixing_communications, mixing_operators\n",
         ),
@@ -43,7 +43,7 @@ def its_width(copy: Extended) -> None:
     """Tensor-parallel ranks share it evenly."""
     copy.edit(
         "constraints/rules/divisibility.py",
-        ("Mamba, Mlp, Model\n", "Mamba, Mixing, Mlp, Model\n"),
+        ("    Mamba,\n", "    Mamba,\n    Mixing,\n"),
         (
             "def state_groups_split_over_tp(",
             "def mixing_widths_split_over_tp(model: Model, *, tp: Ints) -> Holds:\n"

@@ -110,7 +110,7 @@ def test_precision(extend):
     )
     copy.edit("costmodel/facts/fields.py", ('"nvfp4"]', '"nvfp4", "mxfp6"]'))
     copy.edit("costmodel/catalog/devices/b200.yaml", ("nvfp4: 9.0e+15", "nvfp4: 9.0e+15, mxfp6: 6.0e+15"))
-    copy.edit("costmodel/catalog/calibrations/blackwell.yaml", ("nvfp4: 0.7076", "nvfp4: 0.7076, mxfp6: 0.7"))
+    copy.edit("costmodel/catalog/calibrations/blackwell.yaml", ("nvfp4: 0.7386", "nvfp4: 0.7386, mxfp6: 0.7"))
 
     _, eight, six = copy.say(
         SCHEMAS, f"{ESTIMATE} training.precision=fp8_own", f"{ESTIMATE} training.precision=mxfp6 cluster.device=b200"
@@ -460,8 +460,8 @@ def test_figure_in_the_report(extend):
     copy.edit(
         "planner/report/records/plan.py",
         (
-            "TrainingRunRecord.read(plan.schedule, num",
-            "TrainingRunRecord.read(plan.schedule, weeks=plan.schedule.days / 7, num",
+            "TrainingRunRecord.read(plan.schedule, plan, num",
+            "TrainingRunRecord.read(plan.schedule, plan, weeks=plan.schedule.days / 7, num",
         ),
     )
     copy.edit("planner/report/table_csv.py", ('"days", "gpu_hours")', '"days", "weeks", "gpu_hours")'))
@@ -488,12 +488,15 @@ def test_report_format(extend):
     )
     copy.edit(
         "planner/report/__init__.py",
-        ('"markdown", "html")', '"markdown", "html", "line")'),
         (
-            '    raise SpecError("format", f"there is no',
+            '("short", "table", "json", "csv", "markdown", "html")',
+            '("short", "table", "json", "csv", "markdown", "html", "line")',
+        ),
+        (
+            '    raise SpecError("format", f"there is no format \'{format}\'.", did_you_mean(format, FORMATS))',
             '    if format == "line":\n'
             "        from planner.report.line import line_text\n\n        return line_text(report)\n"
-            '    raise SpecError("format", f"there is no',
+            '    raise SpecError("format", f"there is no format \'{format}\'.", did_you_mean(format, FORMATS))',
         ),
     )
 
@@ -659,6 +662,8 @@ OTHERWISE = {
     "fitted constant": "a fit to all measured runs takes minutes",
     "plot on the page": "a script draws it, in a browser: tests/planner/test_page.py",
     "benchmark": "it is outside of the packages and runs for minutes",
+    "tool for agents": "a server answers it: tests/planner/test_agents.py",
+    "framework whose logs are read": "its logs are read in tests/planner/test_plan_logs.py",
 }
 """Rows that cannot be shown so, and why."""
 

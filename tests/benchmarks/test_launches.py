@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.accuracy.launches import TOLERANCE, alternating_runs
+from benchmarks.accuracy.launches import MOST_BEYOND, TOLERANCE, alternating_runs
 from costmodel import catalog
 
 pytestmark = pytest.mark.slow  # all measured runs are predicted
@@ -28,6 +28,7 @@ def test_the_catalog_has_the_largest_effect_that_was_measured(runs):
     assert known == pytest.approx(largest, abs=TOLERANCE)
 
 
-def test_the_bound_acts_in_none_of_the_runs_that_it_comes_from(runs):
-    """What was measured is no extrapolation: their predictions are those of the factor alone."""
-    assert [one.beyond for one in runs] == [1.0] * 8
+def test_the_bound_hardly_acts_in_the_runs_that_it_comes_from(runs):
+    """By a tenth in Qwen3-30B on 16 H100, which gives Hopper's bound: one factor for all runs is too slow for it."""
+    assert all(one.beyond <= MOST_BEYOND for one in runs)
+    assert [one.id for one in runs if one.beyond > 1] == ["mb-26.02.01-0190"]

@@ -8,15 +8,15 @@ import pytest
 import yaml
 
 from benchmarks.accuracy.checks import plain_estimates, plain_job, plain_lines
-from benchmarks.accuracy.metrics import read_table
+from benchmarks.accuracy.metrics import read_fitted, read_table
 from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
 from planner import load
 from planner.jobs.run_table import Run
 from planner.measure.calibrate.cases import setting_of
-from planner.measure.runs.predictions import RejectedRow
+from planner.measure.runs.predictions import Prediction, RejectedRow, predictions
 from tests.builders_estimate import estimate_by_recipes as estimate
-from tests.builders_runs import predicted, project_predictions, project_results
+from tests.builders_runs import predicted, project_results
 
 # --- plain jobs --------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ def test_every_framework_of_the_table_is_in_the_catalog():
 def test_a_framework_was_measured_where_rows_of_its_kernels_ran(name):
     """``measured_on`` is neither more nor less than the architectures of the usable rows that share its factors."""
     ran = defaultdict(set)
-    for one in project_predictions():
+    for one in (one for one in predictions(*read_fitted()) if isinstance(one, Prediction)):
         setting = setting_of(one.case)
         ran[setting["kernels"]].add(setting["architecture"])
     framework = catalog.framework(name)

@@ -269,9 +269,9 @@ def test_an_endless_job_ends_in_time(folder):
     wide["search"] = {"time_limit_seconds": 100_000, "evidence": "any"}
 
     async def run():
-        server = PlannerServer(folder, Limits(seconds=3, at_once=1))
+        server = PlannerServer(folder, Limits(seconds=1, at_once=1))
         begin = time.monotonic()
-        with pytest.raises(CallError, match="took longer than the server's 3 s"):
+        with pytest.raises(CallError, match="took longer than the server's 1 s"):
             await server.call("explain", {"job": wide})
         assert time.monotonic() - begin < 5
         with pytest.raises(CallError, match="There is no tool"):

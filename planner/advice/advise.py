@@ -43,6 +43,8 @@ from planner.batch.work import plan_job
 from planner.jobs.cluster import device_path
 from planner.jobs.document import read_mapping
 from planner.jobs.problem import Problem, load
+from planner.report.setting import sites_text
+from planner.report.wording import share
 from planner.results import Displayed
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -53,7 +55,7 @@ NUM_NEAREST = 3
 
 MAX_CELLS = 100_000
 
-KEPT_OF_CLUSTER = ("framework", "spare_nodes")
+KEPT_OF_CLUSTER = ("framework", "spare_nodes", "sites")
 """Entries of a job's cluster that hold for other devices, too."""
 
 Runner: TypeAlias = Callable[[Iterable[BatchJob]], Iterable[JobResult]]
@@ -228,6 +230,7 @@ def _notes(advice: Advice) -> Iterator[str]:
         yield f"Quality by batch: {given or 'no effect is given'}; none is assumed."
     if advice.num_cells == 1:
         yield "One device and one size: nothing was chosen among."
+    yield from _sites(advice)
     if defaults := " ".join(assignments(advice.problem.document)):
         yield f"Assumed of the whole training: {defaults} (median start in MLPerf, default of Megatron-LM)."
     yield (
@@ -244,6 +247,18 @@ def _notes(advice: Advice) -> Iterator[str]:
         reasons.setdefault((one.cell.device, one.message), []).append(f"{one.cell.num_devices:,}")
     for (device, reason), sizes in reasons.items():
         yield f"Without a plan: {device} in {', '.join(dict.fromkeys(sizes))} devices. {reason}"
+
+
+def _sites(advice: Advice) -> Iterator[str]:
+    """Yield the sites of the job, the share of the answer's step that waits for their links, and the caveat."""
+    sites, best = advice.problem.facts.cluster.sites, advice.answer
+    if sites is None:
+        return
+    idle = ""
+    if best is not None and (waiting := best.figures.get("site_links_seconds")):
+        lost = share(waiting, best.figures["step_time_seconds"])
+        idle = f"devices of the answer idle {lost} of the step for these links: "
+    yield f"Every cluster has these sites: {idle}{sites_text(sites).rstrip('.')}."
 
 
 def _doubts(advice: Advice) -> Iterator[str]:
@@ -279,7 +294,8 @@ def advise(
     Parameters
     ----------
     job
-        The job; its own device and number of devices are not used, its price is that of its device.
+        The job; its framework, spare nodes and sites hold for every device, other entries of its cluster and its price
+        for its own device only. Its number of devices is not used.
     choices
         Devices, sizes, batches and prices.
     wish

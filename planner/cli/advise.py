@@ -47,7 +47,8 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
     description = (
         "Which devices, how many, until when and for how much: the front of time, money and energy over devices and "
         "sizes, and the best of it for a wish. Each point is a proven plan; devices and sizes that lower bounds "
-        "exclude are cut. The job's own cluster is not used, but for its framework."
+        "exclude are cut. Of the job's own cluster the framework, spare nodes and sites hold for every device, "
+        "other entries for its own device only; its number of devices is not used."
     )
     describe(parser, description, EXIT_CODES)
     add_job(parser)

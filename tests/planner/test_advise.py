@@ -220,6 +220,19 @@ def test_batches_state_their_quality():
     assert any("batch 512 takes 1.1 times the tokens" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("format", ["table", "markdown", "json", "html"])
+def test_several_sites_are_named_with_their_caveat(format):
+    """Sites hold for every device; every answer names them, the wait for their links, and that quality is unknown."""
+    job = a_job()
+    job["cluster"] |= {"num_devices": 16, "sites": {"count": 2, "bandwidth": "10Gbit/s", "local_steps": 10}}
+    found = ask(job, choices(devices=("h100", "h200"), sizes=(16,), prices=PriceList()), cuts=False)
+    text = " ".join(render_advice(found, format).split())
+
+    assert [one.cell.document["cluster"]["sites"]["count"] for one in found.points] == [2, 2]
+    for said in ("2 data centres", "every 10 steps", "of the step for these links", "Quality is not modelled"):
+        assert said in text
+
+
 def test_a_device_that_cannot_run_the_job_is_named():
     """V100 has no bf16; the others answer."""
     found = ask(

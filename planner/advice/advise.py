@@ -95,6 +95,8 @@ class ClusterChoices:
         if not self.sizes:
             raise SpecError("sizes", "there are none.", "Give some, such as 64..8192.")
         for batch, factor in self.batches:
+            if len({other for one, other in self.batches if one == batch}) > 1:
+                raise SpecError("batches", f"{batch:,} is given twice, with other factors on tokens.", "Give one.")
             if not 0 < factor < math.inf:
                 raise SpecError("batches", f"the factor on tokens of batch {batch:,} must be above 0, got {factor:g}.")
 

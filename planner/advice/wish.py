@@ -57,6 +57,9 @@ class Wish:
         if self.by is not None and self.by <= max(self.first_day, date.today()):
             past = "is past" if self.by < date.today() else f"is no day after the start, {self.first_day}"
             raise SpecError("by", f"{self.by} {past}.", "Name a later day.")
+        if self.start is not None and self.start < date.today():
+            hint = f"Leave it out to start today, {date.today()}, or give the days that remain."
+            raise SpecError("start", f"{self.start} is past: no training can start then.", hint)
         for name, value in (("days", self.days), ("budget", self.budget), ("power", self.power_watts)):
             if value is not None and not (0 < value < math.inf):
                 raise SpecError(name, f"must be above 0, got {value:g}.")

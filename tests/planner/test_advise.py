@@ -401,6 +401,7 @@ TODAY = date.today()
         ({"by": date(2020, 1, 1)}, "is past"),
         ({"by": date(2020, 3, 1), "start": date(2020, 1, 1)}, "is past"),
         ({"by": TODAY + timedelta(days=5), "start": TODAY + timedelta(days=9)}, "no day after the start"),
+        ({"by": TODAY + timedelta(days=5), "start": TODAY - timedelta(days=1)}, "start: .* is past"),
         ({"by": TODAY + timedelta(days=5), "days": 3}, "contradict"),
         ({"start": TODAY}, "needs a date"),
         ({"budget": 0.0}, "above 0"),
@@ -459,6 +460,7 @@ def test_a_limit_of_devices_is_refused():
         ({"sizes": (True,)}, "from 1"),
         ({"batches": ((256, 0.0),)}, "above 0"),
         ({"batches": ((0, 1.0),)}, "from 1"),
+        ({"batches": ((256, 1.0), (256, 1.1))}, "256 is given twice"),
     ],
 )
 def test_choices_among_nothing(entries, said):

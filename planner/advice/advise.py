@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from costmodel import catalog
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, mistakes_of, together
 from costmodel.events import log_progress
 from costmodel.record import record
 from costmodel.validation import shown
@@ -40,7 +40,7 @@ from planner.advice.wish import AIMS, Wish
 from planner.batch.job_result import JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob
 from planner.batch.work import plan_job
-from planner.jobs.cluster import device_path
+from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import read_mapping
 from planner.jobs.problem import Problem, load
 from planner.report.setting import sites_text
@@ -428,10 +428,22 @@ def _devices(problem: Problem, choices: ClusterChoices, offers: Sequence[Offer])
             entries[own] = problem.document["cluster"]["device"]
         elif path is not None:
             entry = read_mapping(path)
-            entries[str(entry.get("name", path.stem))] = entry
+            name = str(entry.get("name", path.stem))
+            if entries.get(name, entry) != entry:
+                raise SpecError(f"{path}, name", f"{shown(name)} is the name of another device.", "Rename one.")
+            _require_device(entry, path)
+            entries[name] = entry
         else:
             entries.setdefault(catalog.find_device(name, "devices").device, None)
     return {name: name if entry is None else entry for name, entry in entries.items()}
+
+
+def _require_device(entry: Mapping[str, Any], path: Path) -> None:
+    """Refuse a device file with mistakes, each with the file."""
+    try:
+        device_of(dict(entry))
+    except SpecError as error:
+        raise together([SpecError(one.where, one.problem, one.hint, str(path)) for one in mistakes_of(error)]) from None
 
 
 def _cells(problem: Problem, choices: ClusterChoices, offers: Sequence[Offer]) -> Iterator[ClusterCell]:

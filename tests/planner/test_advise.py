@@ -544,6 +544,37 @@ def test_devices_of_files(tmp_path):
     assert days["mine"] <= days["h100-80gb-sxm"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: mine\n", "peak_flops: is required"),
+        ("base: h100-80gb-sxm\nname: mine\nmemory_bytes: many\n", "memory_bytes"),
+        ("base: h999\nname: mine\n", "h999"),
+    ],
+)
+def test_a_wrong_device_file_is_wrong_input(tmp_path, capsys, text, said):
+    """Its mistakes are told with the file and exit code 2, not as a cell without a plan."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    job = ["llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "1T"]
+
+    assert cli.main(["advise", *job, "--devices", f"h100,{path}", "--sizes", "8", "--processes", "1"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "mine.yaml" in error
+
+
+def test_two_device_files_of_one_name_are_refused(tmp_path):
+    """The second one replaced the first silently."""
+    for name, bandwidth in (("a", "6e12"), ("b", "7e12")):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"base: h100-80gb-sxm\nname: mine\nmemory_bandwidth: {bandwidth}\n", encoding="utf-8"
+        )
+
+    with pytest.raises(SpecError, match="name of another device"):
+        ask(a_job(), choices(devices=(str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"))))
+
+
 def test_lost_cells_are_planned_again(tmp_path, capsys):
     """A line of a cell that ran out of time is taken away; the others stay."""
     file = tmp_path / "results.jsonl"

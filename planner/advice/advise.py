@@ -157,7 +157,7 @@ class Advice(Displayed):
     points
         All planned cells, fastest first.
     pareto_front
-        Points that no other one dominates in time, money and energy.
+        Points that no other one dominates in time, money and energy, among those within the wish's power.
     cut
         Cells that bounds exclude.
     failed
@@ -190,6 +190,11 @@ class Advice(Displayed):
         """True where every plan is proven, and every cell without one is proven to have none."""
         excluded = (JobStatus.INFEASIBLE, JobStatus.WRONG_INPUT)
         return all(point.is_proven for point in self.points) and all(one.status in excluded for one in self.failed)
+
+    @property
+    def table_points(self) -> tuple[ClusterPoint, ...]:
+        """Points within the wish's limit of power; all where there is none or nothing meets it."""
+        return self.wish.limit_power(self.points)
 
     @property
     def currency(self) -> str:
@@ -357,7 +362,7 @@ def _answer(problem: Problem, choices: ClusterChoices, wish: Wish, aim: str, fie
         wish=wish,
         aim=aim,
         points=tuple(points),
-        pareto_front=find_front(points),
+        pareto_front=find_front(wish.limit_power(points)),
         cut=tuple(field.list_cuts()),
         failed=tuple(field.list_failures()),
         answer=answer,

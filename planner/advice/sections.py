@@ -22,6 +22,9 @@ AIM_WORDS: Mapping[str, str] = {
     "fewest-devices": "the fewest devices",
 }
 
+OF_FRONT = "No other cell is at most as much in all of days, money and energy and less in one."
+"""Note on the front."""
+
 UNKNOWN = "-"
 """Text for a quantity that is not known."""
 
@@ -107,8 +110,15 @@ def front_section(advice: Advice) -> Section:
         title="Front of time, money and energy",
         header=tuple(column[0] for column in known),
         rows=tuple(zip(*(column[1:] for column in known), strict=True)),
-        notes=("No other cell is at most as much in all of days, money and energy and less in one.",),
+        notes=tuple(filter(None, (power_note(advice), OF_FRONT if advice.pareto_front else ""))),
     )
+
+
+def power_note(advice: Advice) -> str:
+    """Word that a table leaves out cells beyond the limit of power; empty where it leaves out none."""
+    left_out = len(advice.points) - len(advice.table_points)
+    most = advice.wish.limits.get(MEGAWATTS, math.inf)
+    return f"Cells within {power(most)} only: {count(left_out, 'cell')} left out." if left_out else ""
 
 
 def front_row(advice: Advice, point: ClusterPoint) -> tuple[str, ...]:

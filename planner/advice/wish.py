@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.record import record
 from costmodel.validation import shown
-from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, Metrics
+from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, ClusterPoint, Metrics
 
 AIMS: Mapping[str, str] = {"fastest": DAYS, "cheapest": MONEY, "least-energy": ENERGY, "fewest-devices": DEVICES}
 """Quantity that each aim makes least."""
@@ -90,6 +90,11 @@ class Wish:
         if not has_prices and (self.budget is not None or self.aim == "cheapest"):
             wish = "a budget" if self.budget is not None else "the cheapest training"
             raise SpecError("prices", f"{wish} needs prices, and none is given.", "Add --prices FILE.")
+
+    def limit_power(self, points: Sequence[ClusterPoint]) -> tuple[ClusterPoint, ...]:
+        """Return the points within the limit of power; all where none is."""
+        most = self.limits.get(MEGAWATTS, math.inf)
+        return tuple(point for point in points if point.metrics[MEGAWATTS] <= most) or tuple(points)
 
     def overrun_fraction(self, metrics: Metrics) -> float:
         """Return the largest excess over a limit, as a fraction of it; at most 0 where all are met."""

@@ -15,6 +15,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner import ClusterChoices, Wish, advice_rows, advise, cli, load, plan, read_prices, render_advice
 from planner.advice.advise import plan_here
+from planner.advice.page import date_blocks
 from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound, dominates
 from planner.advice.prices import Offer, PriceList
 from planner.advice.records import command_of
@@ -182,6 +183,19 @@ def test_the_nearest_three_of_every_cell(everything, limits):
     assert found.answer is None
     assert found.exit_code == 1
     assert [wish.overrun_fraction(one.metrics) for one in found.nearest] == expected
+
+
+def test_the_front_is_of_cells_within_the_power():
+    """One B200 node beats one H100 node in all but power: within 9 kW H100 is on the front and cheapest for a date."""
+    costs = {"pue": 1.5, "electricity_price_per_kwh": 1}
+    named = choices(devices=("h100", "b200"), sizes=(8,))
+    free, limited = (ask(a_job(**costs), named, wish, cuts=False) for wish in (Wish(), Wish(power_watts=9e3)))
+
+    assert ("b200", 8) in names(free.pareto_front)
+    assert names(limited.pareto_front) == names([limited.answer]) == [("h100-80gb-sxm", 8)]
+    assert "Cells within 9 kW only: 1 cell left out." in render_advice(limited, "table")
+    dates = "".join(date_blocks(limited))
+    assert ("h100" in dates, "b200" in dates) == (True, False)
 
 
 def test_a_wish_that_nothing_meets_says_what_would():

@@ -73,15 +73,32 @@ def wish_text(advice: Advice) -> str:
 def answer_text(advice: Advice) -> str:
     """Word the answer, or that nothing meets the wish."""
     if advice.answer is None:
-        return "nothing meets the wish; the nearest are listed below" if advice.points else "no cell has a plan"
+        return _no_answer_text(advice)
     text, most = point_text(advice, advice.answer), advice.wish.limits.get(DAYS)
     if most is not None and advice.answer.intervals[DAYS][1] > most:
         text += f"; the interval ends beyond the {most:,.6g} days"
     return text
 
 
+def _no_answer_text(advice: Advice) -> str:
+    if advice.nearest:
+        return "nothing meets the wish; the nearest are listed below"
+    if not advice.num_cells:
+        return "there is no cell: no provider rents out so many devices"
+    if not advice.points:
+        return "no cell has a plan"
+    words = {MONEY: "money", MEGAWATTS: "power"}
+    lacking = [
+        words[name] for name in advice.wish.limits if all(one.metrics[name] == math.inf for one in advice.points)
+    ]
+    unknown = " and ".join(lacking) or " and ".join(words[name] for name in advice.wish.limits if name in words)
+    return f"nothing is known to meet the wish: no planned cell has a known {unknown}"
+
+
 def proof_text(advice: Advice) -> str:
     """Word how many cells were planned, cut and left without a plan."""
+    if not advice.num_cells:
+        return "nothing was planned"
     proven = "each proven the fastest of its cell" if advice.is_proven else "not all proven: time ran out"
     text = f"{count(advice.num_cells, 'cell')}: {len(advice.points):,} planned, {proven}"
     if advice.cut:
@@ -98,12 +115,25 @@ def point_text(advice: Advice, point: ClusterPoint) -> str:
         parts.append(money(metrics[MONEY], advice.currency))
     if metrics[ENERGY] < math.inf:
         parts.append(f"{energy(metrics[ENERGY])}, {power(metrics[MEGAWATTS])}")
+    if point.num_idle_devices:
+        parts.append(f"{point.num_idle_devices:,} of its {count(point.cell.num_devices, 'device')} idle")
     return f"{point.cell.name}: {', '.join(parts)}"
 
 
 def front_section(advice: Advice) -> Section:
     """Return the table of the front, without columns that no point has."""
-    header = ("devices", "batch", "days", f"{COVERAGE:.0%} of days", advice.currency, "MWh", "MW", "MFU", "wish")
+    header = (
+        "devices",
+        "idle",
+        "batch",
+        "days",
+        f"{COVERAGE:.0%} of days",
+        advice.currency,
+        "MWh",
+        "MW",
+        "MFU",
+        "wish",
+    )
     columns = zip(header, *(front_row(advice, point) for point in advice.pareto_front), strict=True)
     known = [column for column in columns if set(column[1:]) != {UNKNOWN}]
     return Section(
@@ -128,6 +158,7 @@ def front_row(advice: Advice, point: ClusterPoint) -> tuple[str, ...]:
     at = f" at {cell.offer.provider}" if cell.offer and cell.offer.provider else ""
     return (
         f"{cell.num_devices:,} x {cell.device}{at}",
+        f"{point.num_idle_devices:,}" if point.num_idle_devices else UNKNOWN,
         f"{cell.global_batch_size:,}",
         f"{metrics[DAYS]:,.2f}",
         f"{low:,.2f} to {high:,.2f}",

@@ -12,6 +12,7 @@ from itertools import product
 
 import pytest
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from planner import ClusterChoices, Wish, advice_rows, advise, cli, load, plan, read_prices, render_advice
 from planner.advice.advise import plan_here
@@ -19,6 +20,7 @@ from planner.advice.page import date_blocks
 from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound, dominates
 from planner.advice.prices import Offer, PriceList
 from planner.advice.records import command_of
+from planner.advice.sections import front_section
 from tests.schemas import row, valid
 
 DEVICES_OF = ("a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200")
@@ -245,6 +247,27 @@ def test_several_sites_are_named_with_their_caveat(format):
     assert [one.cell.document["cluster"]["sites"]["count"] for one in found.points] == [2, 2]
     for said in ("2 data centres", "every 10 steps", "of the step for these links", "Quality is not modelled"):
         assert said in text
+
+
+def test_idle_devices_are_named():
+    """16 sequences divide over 16 of 24 devices at most: whole nodes idle, in words, table and JSON."""
+    job = a_job()
+    job["training"] |= {"global_batch_size": 16, "tokens": 1e10}
+    found = ask(job, choices(devices=("h100",), sizes=(24,), prices=PriceList()), cuts=False)
+    (point,) = json.loads(render_advice(found, "json"))["points"]
+
+    assert point["num_idle_devices"] == 24 - 16
+    assert "8 of its 24 devices idle" in " ".join(render_advice(found, "table").split())
+    assert "idle" in front_section(found).header
+
+
+def test_an_unknown_power_is_no_near_one():
+    """No published power: nothing is listed as near, and the answer says why."""
+    name = next(one for one in catalog.devices() if catalog.device(one).power_watts is None and "vr200" in one)
+    found = ask(a_job(), choices(devices=(name,), sizes=(8,), prices=PriceList()), Wish(power_watts=50e3))
+
+    assert (found.nearest, found.exit_code) == ((), 1)
+    assert "no planned cell has a known power" in render_advice(found, "table")
 
 
 def test_a_device_that_cannot_run_the_job_is_named():

@@ -163,7 +163,7 @@ def front_row(advice: Advice, point: ClusterPoint) -> tuple[str, ...]:
         f"{metrics[DAYS]:,.2f}",
         f"{low:,.2f} to {high:,.2f}",
         _figure(metrics, MONEY, ",.0f"),
-        _figure(metrics, ENERGY, ",.0f"),
+        _figure(metrics, ENERGY, ",.0f" if metrics[ENERGY] >= 1e4 else ",.4g"),
         _figure(metrics, MEGAWATTS, ",.3g"),
         f"{point.figures['mfu']:.1%}",
         "meets" if advice.wish.overrun_fraction(metrics) <= 0 else "misses",

@@ -143,6 +143,8 @@ def read_choices(arguments: argparse.Namespace) -> ClusterChoices:
         raise SpecError("--devices", "names none.", "Write names of 'planner catalog devices', such as h100,b200.")
     sizes = SIZES if arguments.sizes is None else numbers("sizes", arguments.sizes)
     batches = [_batch(text) for text in (arguments.batches.split(",") if arguments.batches is not None else ())]
+    if arguments.prices is not None and arguments.price is not None:
+        raise SpecError("--price", "is given with --prices.", "Give one of them, or a row of the file for the device.")
     prices = PriceList() if arguments.prices is None else read_prices(arguments.prices)
     return ClusterChoices(devices=devices, sizes=sizes, batches=tuple(batches), prices=prices)
 

@@ -395,6 +395,9 @@ def test_prices_by_column(tmp_path):
         ("device,a_usd_h,b_eur_h\nh100,2,3\n", "EUR and USD"),
         ("device,price_per_hour,least_devices,most_devices\nh100,2,64,8\n", "below least_devices"),
         ("device,price_per_hour,interconnect\nh100,2,0\n", "bandwidth above 0"),
+        ("device,provider,price_per_hour\nh100,A,2\nh100,A,3\n", "line 3: a second price of 'A'"),
+        ("device,price_per_hour\nh100,2\nh100-80gb-sxm,2\n", "line 3: a second price for"),
+        ("device,price_per_hour,most_devices\nh100,2,64\nh100,3,\n", "a second price"),
     ],
 )
 def test_wrong_prices(tmp_path, text, said):
@@ -403,6 +406,33 @@ def test_wrong_prices(tmp_path, text, said):
         read_prices(written(tmp_path, text))
 
     assert "prices.csv" in str(caught.value)
+
+
+def test_a_price_that_may_be_of_a_month_is_noted(tmp_path):
+    """1,800 USD an hour for an H100 is near a month of 730 hours at 2.50; sizes that do not overlap may differ."""
+    text = "device,provider,price_per_hour,least_devices,most_devices\nh100,A,1800,,63\nh100,A,2,64,\n"
+    (note,) = read_prices(written(tmp_path, text)).notes
+
+    assert "line 2: 1800 an hour" in note
+    assert "may be the price of a month" in note
+
+
+def test_two_ways_to_give_a_price_are_refused(tmp_path, capsys):
+    """One of them was ignored."""
+    job = ["llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "1T", "--price", "2.2"]
+
+    assert cli.main(["advise", *job, "--prices", str(written(tmp_path, "device,price_per_hour\nh100,2\n"))]) == 2
+    assert "--price: is given with --prices" in capsys.readouterr().err
+
+
+def test_energy_below_a_megawatt_hour_is_told_apart():
+    """10 billion tokens on 8 H100 take less than one MWh: 5.6 kW and a day at most; no zero in the table."""
+    job = a_job()
+    job["training"]["tokens"] = 1e10
+    section = front_section(ask(job, choices(devices=("h100",), sizes=(8,), prices=PriceList()), cuts=False))
+    energy = float(section.rows[0][section.header.index("MWh")])
+
+    assert 0 < energy < 1
 
 
 def test_offers_hold_for_their_sizes(everything):

@@ -238,6 +238,7 @@ def _notes(advice: Advice) -> Iterator[str]:
     if advice.num_cells == 1:
         yield "One device and one size: nothing was chosen among."
     yield from _sites(advice)
+    yield from _rental_notes(advice)
     if defaults := " ".join(assignments(advice.problem.document)):
         yield f"Assumed of the whole training: {defaults} (median start in MLPerf, default of Megatron-LM)."
     yield (
@@ -254,6 +255,18 @@ def _notes(advice: Advice) -> Iterator[str]:
         reasons.setdefault((one.cell.device, one.message), []).append(f"{one.cell.num_devices:,}")
     for (device, reason), sizes in reasons.items():
         yield f"Without a plan: {device} in {', '.join(dict.fromkeys(sizes))} devices. {reason}"
+
+
+def _rental_notes(advice: Advice) -> Iterator[str]:
+    """Yield the sizes in which nobody rents out a device, and those in which somebody does."""
+    problem, choices = advice.problem, advice.choices
+    offers = _offers(problem, choices)
+    for device in _devices(problem, choices, offers):
+        of_device = [offer for offer in offers if offer.device == device]
+        sizes = [size for size in sorted(set(choices.sizes)) if not any(offer.holds(size) for offer in of_device)]
+        if of_device and sizes:
+            rented = "; ".join(f"{offer.provider or 'the price'} holds for {offer.sizes_text}" for offer in of_device)
+            yield f"Nobody rents out {', '.join(f'{size:,}' for size in sizes)} x {device}: {rented}."
 
 
 def _sites(advice: Advice) -> Iterator[str]:
@@ -339,9 +352,11 @@ def advise(
     if problem.search.max_devices is not None:
         raise SpecError("search.max_devices", "limits one cluster, and its size is asked for.", "Give sizes instead.")
     offers = _offers(problem, choices)
-    wish.require_prices(has_prices=bool(offers))
-    aim = wish.choose_aim(has_prices=bool(offers))
-    field = Field(list(_cells(problem, choices, offers)), run, known or {})
+    cells = list(_cells(problem, choices, offers))
+    has_prices = any(cell.offer for cell in cells) or bool(offers and not cells)
+    wish.require_prices(has_prices=has_prices)
+    aim = wish.choose_aim(has_prices=has_prices)
+    field = Field(cells, run, known or {})
     field.settle(field.promising(_quantities(wish, aim), cuts=cuts))
     meeting = [point for point in field.list_points() if wish.overrun_fraction(point.metrics) <= 0]
     if not meeting:

@@ -79,6 +79,11 @@ class Offer:
         """Mean price of one device for an hour."""
         return (self.low + self.high) / 2
 
+    @property
+    def sizes_text(self) -> str:
+        """Sizes of clusters in words."""
+        return f"{self.least:,} devices or more" if self.most is None else f"{self.least:,} to {self.most:,} devices"
+
     def repeats(self, other: Offer) -> bool:
         """Tell whether another offer is of the same provider, device and interconnect, for some of the same sizes."""
         same = (self.device, self.provider, self.interconnect) == (other.device, other.provider, other.interconnect)

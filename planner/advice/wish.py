@@ -89,7 +89,7 @@ class Wish:
         """Refuse wishes for money without prices."""
         if not has_prices and (self.budget is not None or self.aim == "cheapest"):
             wish = "a budget" if self.budget is not None else "the cheapest training"
-            raise SpecError("prices", f"{wish} needs prices, and none is given.", "Add --prices FILE.")
+            raise SpecError("prices", f"{wish} needs prices, and no device has one.", "Add them with --prices FILE.")
 
     def limit_power(self, points: Sequence[ClusterPoint]) -> tuple[ClusterPoint, ...]:
         """Return the points within the limit of power; all where none is."""

@@ -408,6 +408,24 @@ def test_wrong_prices(tmp_path, text, said):
     assert "prices.csv" in str(caught.value)
 
 
+def test_sizes_that_nobody_rents_out_are_named():
+    """A offers 64 devices or more: 8 has no cell, and the answer says what is rented."""
+    offers = (Offer(device="h100-80gb-sxm", provider="A", low=2.0, high=2.0, least=64),)
+    found = ask(a_job(), choices(devices=("h100",), sizes=(8,), prices=PriceList(offers=offers)))
+    text = " ".join(render_advice(found, "table").split())
+
+    assert (found.num_cells, found.exit_code) == (0, 1)
+    assert "Nobody rents out 8 x h100-80gb-sxm: A holds for 64 devices or more." in text
+    assert "proven" not in text
+
+
+def test_prices_of_other_devices_choose_no_aim():
+    """H200 has no price: without an aim the fastest is asked for, not the cheapest."""
+    found = ask(a_job(), choices(devices=("h200",), sizes=(8,)))
+
+    assert (found.aim, names([found.answer])) == ("fastest", [("h200", 8)])
+
+
 def test_a_price_that_may_be_of_a_month_is_noted(tmp_path):
     """1,800 USD an hour for an H100 is near a month of 730 hours at 2.50; sizes that do not overlap may differ."""
     text = "device,provider,price_per_hour,least_devices,most_devices\nh100,A,1800,,63\nh100,A,2,64,\n"

@@ -19,13 +19,14 @@ from costmodel import catalog
 from costmodel.errors import SpecError, mistakes_of, together
 from costmodel.events import log_progress
 from costmodel.record import record
-from costmodel.validation import shown
+from costmodel.validation import require_type, shown
 from planner.advice.points import (
     DAYS,
     DEVICES,
     ENERGY,
     FRONT,
     MEGAWATTS,
+    MONEY,
     ClusterCell,
     ClusterPoint,
     Metrics,
@@ -54,6 +55,9 @@ NUM_NEAREST = 3
 """Points that are named where none meets the wish."""
 
 MAX_CELLS = 100_000
+
+WORDS = {DAYS: "days", MONEY: "money", ENERGY: "energy", DEVICES: "devices"}
+"""Quantities in words."""
 
 KEPT_OF_CLUSTER = ("framework", "spare_nodes", "sites")
 """Entries of a job's cluster that hold for other devices, too."""
@@ -87,7 +91,16 @@ class ClusterChoices:
     prices: PriceList = PriceList()
 
     def __post_init__(self) -> None:
-        """Refuse choices among nothing."""
+        """Refuse choices among nothing, and values of other types."""
+        require_type(self.devices, (tuple, list), "devices", "a list of names")
+        require_type(self.prices, PriceList, "prices", "prices, as read_prices(file) returns them")
+        for name, each in (("sizes", self.sizes), ("batches", self.batches)):
+            require_type(each, (tuple, list), name, "a list")
+        for one in self.devices:
+            require_type(one, str, "devices", "names of devices or files")
+        for pair in self.batches:
+            if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], int | float):
+                raise SpecError("batches", f"expected pairs of a batch and a factor, got {shown(pair)}.")
         for name, numbers in (("sizes", self.sizes), ("batches", [batch for batch, _ in self.batches])):
             for number in numbers:
                 if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -192,6 +205,15 @@ class Advice(Displayed):
         return all(point.is_proven for point in self.points) and all(one.status in excluded for one in self.failed)
 
     @property
+    def rivals(self) -> tuple[ClusterPoint, ...]:
+        """Points without measured runs that are predicted no worse than the answer and cannot be told from it."""
+        quantity = AIMS[self.aim]
+        if self.answer is None:
+            return ()
+        most = self.answer.metrics[quantity]
+        return tuple(tie for tie in self.ties if tie.gap_sentence and tie.metrics[quantity] <= most)
+
+    @property
     def table_points(self) -> tuple[ClusterPoint, ...]:
         """Points within the wish's limit of power; all where there is none or nothing meets it."""
         return self.wish.limit_power(self.points)
@@ -288,9 +310,10 @@ def _doubts(advice: Advice) -> Iterator[str]:
         return
     if answer.gap_sentence:
         yield f"Of the answer: {answer.gap_sentence}. Its interval is that of all devices."
-    for tie in advice.ties:
-        if tie.gap_sentence and tie.metrics[quantity] <= answer.metrics[quantity]:
-            yield f"{tie.cell.name} is predicted no worse, but {tie.gap_sentence}: a measured device goes first."
+    for rival in advice.rivals:
+        less = [name for name in (quantity, *FRONT) if rival.metrics[name] < answer.metrics[name]]
+        better = f"to take less in {', '.join(dict.fromkeys(WORDS[name] for name in less))}" if less else "no worse"
+        yield f"{rival.cell.name} is predicted {better}, but {rival.gap_sentence}: a measured device goes first."
 
 
 def plan_here(jobs: Iterable[BatchJob]) -> Iterator[JobResult]:
@@ -345,7 +368,9 @@ def advise(
     8
     """
     problem = job if isinstance(job, Problem) else load(job)
-    choices, wish = choices or ClusterChoices(), wish or Wish()
+    choices, wish = ClusterChoices() if choices is None else choices, Wish() if wish is None else wish
+    require_type(choices, ClusterChoices, "choices", "ClusterChoices")
+    require_type(wish, Wish, "wish", "a Wish")
     if problem.search.candidates:
         hint = "Leave the list out."
         raise SpecError("search.candidates", "lists strategies of one cluster, and the cluster is asked for.", hint)

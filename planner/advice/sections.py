@@ -77,6 +77,9 @@ def answer_text(advice: Advice) -> str:
     text, most = point_text(advice, advice.answer), advice.wish.limits.get(DAYS)
     if most is not None and advice.answer.intervals[DAYS][1] > most:
         text += f"; the interval ends beyond the {most:,.6g} days"
+    if advice.rivals:
+        others = ", ".join(rival.cell.name for rival in advice.rivals)
+        text += f"; measured runs decide for it: {others} is predicted no worse, but not measured"
     return text
 
 

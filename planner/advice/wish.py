@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.record import record
-from costmodel.validation import shown
+from costmodel.validation import require_type, shown
 from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, ClusterPoint, Metrics
 
 AIMS: Mapping[str, str] = {"fastest": DAYS, "cheapest": MONEY, "least-energy": ENERGY, "fewest-devices": DEVICES}
@@ -47,7 +47,14 @@ class Wish:
     power_watts: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse wishes that cannot be met by anything."""
+        """Refuse wishes that cannot be met by anything, and values of other types."""
+        require_type(self.aim, str, "aim", "a name")
+        for name, given in (("by", self.by), ("start", self.start)):
+            if given is not None and (isinstance(given, datetime) or not isinstance(given, date)):
+                raise SpecError(name, f"expected a datetime.date, got {shown(given)}.")
+        for name, value in (("days", self.days), ("budget", self.budget), ("power_watts", self.power_watts)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise SpecError(name, f"expected a number, got {shown(value)}.")
         if self.aim and self.aim not in AIMS:
             raise SpecError("aim", f"there is no aim {shown(self.aim)}.", did_you_mean(self.aim, AIMS))
         if self.by is not None and self.days is not None:

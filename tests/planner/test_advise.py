@@ -7,7 +7,7 @@ import io
 import json
 import math
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from itertools import product
 
 import pytest
@@ -20,7 +20,7 @@ from planner.advice.page import date_blocks
 from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound, dominates
 from planner.advice.prices import Offer, PriceList
 from planner.advice.records import command_of
-from planner.advice.sections import front_section
+from planner.advice.sections import answer_text, front_section
 from tests.schemas import row, valid
 
 DEVICES_OF = ("a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200")
@@ -296,7 +296,10 @@ def test_a_device_without_runs_wins_no_tie_silently():
     better = asked(0.1)
 
     assert (found.answer.cell.device, [one.cell.device for one in found.ties]) == ("h100-80gb-sxm", ["gaudi3"])
-    assert any("gaudi3" in note and "measured device goes first" in note for note in found.notes)
+    assert any(
+        "gaudi3" in note and "less in money" in note and "measured device goes first" in note for note in found.notes
+    )
+    assert "measured runs decide for it: 8 x gaudi3" in answer_text(found)
     assert better.answer.cell.device == "gaudi3"
     assert any("Of the answer: no measured run" in note for note in better.notes)
 
@@ -494,6 +497,12 @@ TODAY = date.today()
         ({"days": -1}, "above 0"),
         ({"power_watts": 0}, "above 0"),
         ({"aim": "cheap"}, "cheapest"),
+        ({"aim": 3}, "a name"),
+        ({"days": "20"}, "expected a number, got '20'"),
+        ({"budget": True}, "expected a number"),
+        ({"power_watts": "5MW"}, "expected a number"),
+        ({"by": "2099-01-31"}, "datetime.date"),
+        ({"by": datetime(2099, 1, 31)}, "datetime.date"),
     ],
 )
 def test_wishes_that_nothing_can_meet(entries, said):
@@ -546,6 +555,11 @@ def test_a_limit_of_devices_is_refused():
         ({"batches": ((256, 0.0),)}, "above 0"),
         ({"batches": ((0, 1.0),)}, "from 1"),
         ({"batches": ((256, 1.0), (256, 1.1))}, "256 is given twice"),
+        ({"batches": (256,)}, "pairs"),
+        ({"prices": "p.csv"}, "read_prices"),
+        ({"devices": "h100"}, "a list of names"),
+        ({"devices": (8,)}, "names of devices"),
+        ({"sizes": 8}, "a list"),
     ],
 )
 def test_choices_among_nothing(entries, said):

@@ -16,16 +16,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from costmodel import catalog
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, mistakes_of, together
 from costmodel.events import log_progress
 from costmodel.record import record
-from costmodel.validation import shown
+from costmodel.validation import require_type, shown
 from planner.advice.points import (
     DAYS,
     DEVICES,
     ENERGY,
     FRONT,
     MEGAWATTS,
+    MONEY,
     ClusterCell,
     ClusterPoint,
     Metrics,
@@ -40,9 +41,11 @@ from planner.advice.wish import AIMS, Wish
 from planner.batch.job_result import JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob
 from planner.batch.work import plan_job
-from planner.jobs.cluster import device_path
+from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import read_mapping
 from planner.jobs.problem import Problem, load
+from planner.report.setting import sites_text
+from planner.report.wording import share
 from planner.results import Displayed
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -53,7 +56,10 @@ NUM_NEAREST = 3
 
 MAX_CELLS = 100_000
 
-KEPT_OF_CLUSTER = ("framework", "spare_nodes")
+WORDS = {DAYS: "days", MONEY: "money", ENERGY: "energy", DEVICES: "devices"}
+"""Quantities in words."""
+
+KEPT_OF_CLUSTER = ("framework", "spare_nodes", "sites")
 """Entries of a job's cluster that hold for other devices, too."""
 
 Runner: TypeAlias = Callable[[Iterable[BatchJob]], Iterable[JobResult]]
@@ -85,7 +91,16 @@ class ClusterChoices:
     prices: PriceList = PriceList()
 
     def __post_init__(self) -> None:
-        """Refuse choices among nothing."""
+        """Refuse choices among nothing, and values of other types."""
+        require_type(self.devices, (tuple, list), "devices", "a list of names")
+        require_type(self.prices, PriceList, "prices", "prices, as read_prices(file) returns them")
+        for name, each in (("sizes", self.sizes), ("batches", self.batches)):
+            require_type(each, (tuple, list), name, "a list")
+        for one in self.devices:
+            require_type(one, str, "devices", "names of devices or files")
+        for pair in self.batches:
+            if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], int | float):
+                raise SpecError("batches", f"expected pairs of a batch and a factor, got {shown(pair)}.")
         for name, numbers in (("sizes", self.sizes), ("batches", [batch for batch, _ in self.batches])):
             for number in numbers:
                 if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -93,6 +108,8 @@ class ClusterChoices:
         if not self.sizes:
             raise SpecError("sizes", "there are none.", "Give some, such as 64..8192.")
         for batch, factor in self.batches:
+            if len({other for one, other in self.batches if one == batch}) > 1:
+                raise SpecError("batches", f"{batch:,} is given twice, with other factors on tokens.", "Give one.")
             if not 0 < factor < math.inf:
                 raise SpecError("batches", f"the factor on tokens of batch {batch:,} must be above 0, got {factor:g}.")
 
@@ -153,7 +170,7 @@ class Advice(Displayed):
     points
         All planned cells, fastest first.
     pareto_front
-        Points that no other one dominates in time, money and energy.
+        Points that no other one dominates in time, money and energy, among those within the wish's power.
     cut
         Cells that bounds exclude.
     failed
@@ -186,6 +203,20 @@ class Advice(Displayed):
         """True where every plan is proven, and every cell without one is proven to have none."""
         excluded = (JobStatus.INFEASIBLE, JobStatus.WRONG_INPUT)
         return all(point.is_proven for point in self.points) and all(one.status in excluded for one in self.failed)
+
+    @property
+    def rivals(self) -> tuple[ClusterPoint, ...]:
+        """Points without measured runs that are predicted no worse than the answer and cannot be told from it."""
+        quantity = AIMS[self.aim]
+        if self.answer is None:
+            return ()
+        most = self.answer.metrics[quantity]
+        return tuple(tie for tie in self.ties if tie.gap_sentence and tie.metrics[quantity] <= most)
+
+    @property
+    def table_points(self) -> tuple[ClusterPoint, ...]:
+        """Points within the wish's limit of power; all where there is none or nothing meets it."""
+        return self.wish.limit_power(self.points)
 
     @property
     def currency(self) -> str:
@@ -228,6 +259,8 @@ def _notes(advice: Advice) -> Iterator[str]:
         yield f"Quality by batch: {given or 'no effect is given'}; none is assumed."
     if advice.num_cells == 1:
         yield "One device and one size: nothing was chosen among."
+    yield from _sites(advice)
+    yield from _rental_notes(advice)
     if defaults := " ".join(assignments(advice.problem.document)):
         yield f"Assumed of the whole training: {defaults} (median start in MLPerf, default of Megatron-LM)."
     yield (
@@ -246,6 +279,30 @@ def _notes(advice: Advice) -> Iterator[str]:
         yield f"Without a plan: {device} in {', '.join(dict.fromkeys(sizes))} devices. {reason}"
 
 
+def _rental_notes(advice: Advice) -> Iterator[str]:
+    """Yield the sizes in which nobody rents out a device, and those in which somebody does."""
+    problem, choices = advice.problem, advice.choices
+    offers = _offers(problem, choices)
+    for device in _devices(problem, choices, offers):
+        of_device = [offer for offer in offers if offer.device == device]
+        sizes = [size for size in sorted(set(choices.sizes)) if not any(offer.holds(size) for offer in of_device)]
+        if of_device and sizes:
+            rented = "; ".join(f"{offer.provider or 'the price'} holds for {offer.sizes_text}" for offer in of_device)
+            yield f"Nobody rents out {', '.join(f'{size:,}' for size in sizes)} x {device}: {rented}."
+
+
+def _sites(advice: Advice) -> Iterator[str]:
+    """Yield the sites of the job, the share of the answer's step that waits for their links, and the caveat."""
+    sites, best = advice.problem.facts.cluster.sites, advice.answer
+    if sites is None:
+        return
+    idle = ""
+    if best is not None and (waiting := best.figures.get("site_links_seconds")):
+        lost = share(waiting, best.figures["step_time_seconds"])
+        idle = f"devices of the answer idle {lost} of the step for these links: "
+    yield f"Every cluster has these sites: {idle}{sites_text(sites).rstrip('.')}."
+
+
 def _doubts(advice: Advice) -> Iterator[str]:
     """Yield sentences on devices without measured runs among the answer and what cannot be told from it."""
     answer, quantity = advice.answer, AIMS[advice.aim]
@@ -253,9 +310,10 @@ def _doubts(advice: Advice) -> Iterator[str]:
         return
     if answer.gap_sentence:
         yield f"Of the answer: {answer.gap_sentence}. Its interval is that of all devices."
-    for tie in advice.ties:
-        if tie.gap_sentence and tie.metrics[quantity] <= answer.metrics[quantity]:
-            yield f"{tie.cell.name} is predicted no worse, but {tie.gap_sentence}: a measured device goes first."
+    for rival in advice.rivals:
+        less = [name for name in (quantity, *FRONT) if rival.metrics[name] < answer.metrics[name]]
+        better = f"to take less in {', '.join(dict.fromkeys(WORDS[name] for name in less))}" if less else "no worse"
+        yield f"{rival.cell.name} is predicted {better}, but {rival.gap_sentence}: a measured device goes first."
 
 
 def plan_here(jobs: Iterable[BatchJob]) -> Iterator[JobResult]:
@@ -279,7 +337,8 @@ def advise(
     Parameters
     ----------
     job
-        The job; its own device and number of devices are not used, its price is that of its device.
+        The job; its framework, spare nodes and sites hold for every device, other entries of its cluster and its price
+        for its own device only. Its number of devices is not used.
     choices
         Devices, sizes, batches and prices.
     wish
@@ -309,16 +368,20 @@ def advise(
     8
     """
     problem = job if isinstance(job, Problem) else load(job)
-    choices, wish = choices or ClusterChoices(), wish or Wish()
+    choices, wish = ClusterChoices() if choices is None else choices, Wish() if wish is None else wish
+    require_type(choices, ClusterChoices, "choices", "ClusterChoices")
+    require_type(wish, Wish, "wish", "a Wish")
     if problem.search.candidates:
         hint = "Leave the list out."
         raise SpecError("search.candidates", "lists strategies of one cluster, and the cluster is asked for.", hint)
     if problem.search.max_devices is not None:
         raise SpecError("search.max_devices", "limits one cluster, and its size is asked for.", "Give sizes instead.")
     offers = _offers(problem, choices)
-    wish.require_prices(has_prices=bool(offers))
-    aim = wish.choose_aim(has_prices=bool(offers))
-    field = Field(list(_cells(problem, choices, offers)), run, known or {})
+    cells = list(_cells(problem, choices, offers))
+    has_prices = any(cell.offer for cell in cells) or bool(offers and not cells)
+    wish.require_prices(has_prices=has_prices)
+    aim = wish.choose_aim(has_prices=has_prices)
+    field = Field(cells, run, known or {})
     field.settle(field.promising(_quantities(wish, aim), cuts=cuts))
     meeting = [point for point in field.list_points() if wish.overrun_fraction(point.metrics) <= 0]
     if not meeting:
@@ -339,7 +402,7 @@ def _answer(problem: Problem, choices: ClusterChoices, wish: Wish, aim: str, fie
         wish=wish,
         aim=aim,
         points=tuple(points),
-        pareto_front=find_front(points),
+        pareto_front=find_front(wish.limit_power(points)),
         cut=tuple(field.list_cuts()),
         failed=tuple(field.list_failures()),
         answer=answer,
@@ -410,10 +473,22 @@ def _devices(problem: Problem, choices: ClusterChoices, offers: Sequence[Offer])
             entries[own] = problem.document["cluster"]["device"]
         elif path is not None:
             entry = read_mapping(path)
-            entries[str(entry.get("name", path.stem))] = entry
+            name = str(entry.get("name", path.stem))
+            if entries.get(name, entry) != entry:
+                raise SpecError(f"{path}, name", f"{shown(name)} is the name of another device.", "Rename one.")
+            _require_device(entry, path)
+            entries[name] = entry
         else:
             entries.setdefault(catalog.find_device(name, "devices").device, None)
     return {name: name if entry is None else entry for name, entry in entries.items()}
+
+
+def _require_device(entry: Mapping[str, Any], path: Path) -> None:
+    """Refuse a device file with mistakes, each with the file."""
+    try:
+        device_of(dict(entry))
+    except SpecError as error:
+        raise together([SpecError(one.where, one.problem, one.hint, str(path)) for one in mistakes_of(error)]) from None
 
 
 def _cells(problem: Problem, choices: ClusterChoices, offers: Sequence[Offer]) -> Iterator[ClusterCell]:

@@ -14,6 +14,7 @@ from planner.advice.sections import (
     front_section,
     nearest_section,
     point_text,
+    power_note,
     proof_text,
     title_of,
     wish_text,
@@ -140,7 +141,7 @@ def _tiles(advice: Advice) -> Iterator[Tile]:
 
 def _chapters(advice: Advice, shown: Sequence[ClusterPoint], job: str) -> Iterator[Chapter]:
     yield Chapter("front", "Front", "Front of time, money and energy", _front_blocks(advice))
-    yield Chapter("dates", "Dates", f"The {_cheapest_word(advice)} for each date", _date_blocks(advice))
+    yield Chapter("dates", "Dates", f"The {_cheapest_word(advice)} for each date", date_blocks(advice))
     if advice.nearest:
         yield Chapter("nearest", "Nearest", "Nearest to the wish", [section_html(nearest_section(advice))])
     blocks = [choice_html(number, _point_blocks(advice, one, job)) for number, one in enumerate(shown, start=1)]
@@ -163,10 +164,10 @@ def _cheapest_word(advice: Advice) -> str:
     return "cheapest" if any(point.metrics[MONEY] < math.inf for point in advice.points) else "least energy"
 
 
-def _date_blocks(advice: Advice) -> Iterator[str]:
+def date_blocks(advice: Advice) -> Iterator[str]:
     """Build the table of the least money, or energy, by the days that there are."""
     name = MONEY if _cheapest_word(advice) == "cheapest" else ENERGY
-    known = [point for point in advice.points if point.metrics[name] < math.inf]
+    known = [point for point in advice.table_points if point.metrics[name] < math.inf]
     rows = tuple(
         (
             f"{point.metrics[DAYS]:,.1f} days or more",
@@ -178,7 +179,8 @@ def _date_blocks(advice: Advice) -> Iterator[str]:
     )
     header = ("if there are", "take", name.partition("_")[0], f"{COVERAGE:.0%} end by day")
     if rows:
-        yield section_html(Section(title="By the days that there are", header=header, rows=rows))
+        notes = (power_note(advice),) if power_note(advice) else ()
+        yield section_html(Section(title="By the days that there are", header=header, rows=rows, notes=notes))
 
 
 def _point_blocks(advice: Advice, point: ClusterPoint, job: str) -> str:

@@ -99,6 +99,11 @@ class ClusterPoint:
         gaps = (gap for gap in self.figures["gaps"] if _entry(gap, "dimension") in OF_DEVICE)
         return next((str(_entry(gap, "sentence")) for gap in gaps if not _entry(gap, "runs")), "")
 
+    @property
+    def num_idle_devices(self) -> int:
+        """Number of devices of the cell that the plan leaves idle; they are paid."""
+        return self.cell.num_devices - int(self.figures["num_devices"])
+
     def ties_with(self, other: ClusterPoint, quantity: str) -> bool:
         """Tell whether each one's value lies within the spread of the other; numbers of devices must be equal."""
         pairs = ((self, other), (other, self))

@@ -9,6 +9,7 @@ hold a range of prices, such as ``2.00-2.50``. A device without a price has no c
 from __future__ import annotations
 
 import csv
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,9 @@ OTHER_TIMES = re.compile(r"(per_|_|/)(month|mo|year|yr|week|day|d)(_|$)")
 
 HOURS_PER_MONTH = 730
 """Hours of a month, 8,760 of a year over 12."""
+
+MOST_PER_HOUR = 100.0
+"""Price of a device for an hour above which it is probably one of a longer time; rents are below 20 USD."""
 
 RANGE = re.compile(r"(?P<low>[^-]+)-(?P<high>[^-]+)")
 
@@ -75,6 +79,17 @@ class Offer:
         """Mean price of one device for an hour."""
         return (self.low + self.high) / 2
 
+    @property
+    def sizes_text(self) -> str:
+        """Sizes of clusters in words."""
+        return f"{self.least:,} devices or more" if self.most is None else f"{self.least:,} to {self.most:,} devices"
+
+    def repeats(self, other: Offer) -> bool:
+        """Tell whether another offer is of the same provider, device and interconnect, for some of the same sizes."""
+        same = (self.device, self.provider, self.interconnect) == (other.device, other.provider, other.interconnect)
+        ends = [one.most or math.inf for one in (self, other)]
+        return same and max(self.least, other.least) <= min(ends)
+
     def holds(self, num_devices: int) -> bool:
         """Tell whether the provider rents out a cluster of this size."""
         return self.least <= num_devices and (self.most is None or num_devices <= self.most)
@@ -90,7 +105,7 @@ class PriceList:
     offers
         Offers in the order of the table.
     notes
-        Rows whose device the catalog does not know, with their places.
+        Rows whose device the catalog does not know, and prices that may be of a month, with their places.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -114,13 +129,21 @@ def read_prices(path: str | os.PathLike[str]) -> PriceList:
     Raises
     ------
     SpecError
-        If it cannot be read, holds no price, has an unknown column, a price that is not of an hour, or two currencies.
+        If it cannot be read, holds no price, has an unknown column, a price that is not of an hour, two prices for one
+        thing, or two currencies.
     """
     path, offers, notes = Path(path), list[Offer](), list[str]()
     for where, row in _rows(path):
         devices, unknown = _devices(row, where)
         notes += unknown
-        offers += [offer for device in devices for offer in _offers(device, row, where)]
+        for offer in (offer for device in devices for offer in _offers(device, row, where)):
+            if any(offer.repeats(other) for other in offers):
+                hint = "Leave one out, or give both sizes that do not overlap."
+                by = f" of {shown(offer.provider)}" if offer.provider else ""
+                raise SpecError(where, f"a second price{by} for {offer.device}.", hint)
+            if offer.high > MOST_PER_HOUR:
+                notes.append(f"{where}: {offer.high:g} an hour for one {offer.device} may be the price of a month.")
+            offers.append(offer)
     if not offers:
         raise SpecError(str(path), f"holds no price of a known device. {' '.join(notes)}".strip())
     currencies = sorted({offer.currency for offer in offers})

@@ -68,6 +68,8 @@ class PointRecord(CellRecord):
         True if it is within all limits.
     is_proven
         True if the plan is proven to be the fastest of its cell.
+    num_idle_devices
+        Devices that the plan leaves idle, as that is faster; they are paid.
     days
         Days of the whole training.
     days_interval
@@ -100,6 +102,7 @@ class PointRecord(CellRecord):
     is_on_front: bool
     meets_wish: bool
     is_proven: bool
+    num_idle_devices: int
     days: Figure
     days_interval: list[Figure]
     money: Figure | None

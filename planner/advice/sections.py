@@ -22,6 +22,9 @@ AIM_WORDS: Mapping[str, str] = {
     "fewest-devices": "the fewest devices",
 }
 
+OF_FRONT = "No other cell is at most as much in all of days, money and energy and less in one."
+"""Note on the front."""
+
 UNKNOWN = "-"
 """Text for a quantity that is not known."""
 
@@ -70,15 +73,35 @@ def wish_text(advice: Advice) -> str:
 def answer_text(advice: Advice) -> str:
     """Word the answer, or that nothing meets the wish."""
     if advice.answer is None:
-        return "nothing meets the wish; the nearest are listed below" if advice.points else "no cell has a plan"
+        return _no_answer_text(advice)
     text, most = point_text(advice, advice.answer), advice.wish.limits.get(DAYS)
     if most is not None and advice.answer.intervals[DAYS][1] > most:
         text += f"; the interval ends beyond the {most:,.6g} days"
+    if advice.rivals:
+        others = ", ".join(rival.cell.name for rival in advice.rivals)
+        text += f"; measured runs decide for it: {others} is predicted no worse, but not measured"
     return text
+
+
+def _no_answer_text(advice: Advice) -> str:
+    if advice.nearest:
+        return "nothing meets the wish; the nearest are listed below"
+    if not advice.num_cells:
+        return "there is no cell: no provider rents out so many devices"
+    if not advice.points:
+        return "no cell has a plan"
+    words = {MONEY: "money", MEGAWATTS: "power"}
+    lacking = [
+        words[name] for name in advice.wish.limits if all(one.metrics[name] == math.inf for one in advice.points)
+    ]
+    unknown = " and ".join(lacking) or " and ".join(words[name] for name in advice.wish.limits if name in words)
+    return f"nothing is known to meet the wish: no planned cell has a known {unknown}"
 
 
 def proof_text(advice: Advice) -> str:
     """Word how many cells were planned, cut and left without a plan."""
+    if not advice.num_cells:
+        return "nothing was planned"
     proven = "each proven the fastest of its cell" if advice.is_proven else "not all proven: time ran out"
     text = f"{count(advice.num_cells, 'cell')}: {len(advice.points):,} planned, {proven}"
     if advice.cut:
@@ -95,20 +118,40 @@ def point_text(advice: Advice, point: ClusterPoint) -> str:
         parts.append(money(metrics[MONEY], advice.currency))
     if metrics[ENERGY] < math.inf:
         parts.append(f"{energy(metrics[ENERGY])}, {power(metrics[MEGAWATTS])}")
+    if point.num_idle_devices:
+        parts.append(f"{point.num_idle_devices:,} of its {count(point.cell.num_devices, 'device')} idle")
     return f"{point.cell.name}: {', '.join(parts)}"
 
 
 def front_section(advice: Advice) -> Section:
     """Return the table of the front, without columns that no point has."""
-    header = ("devices", "batch", "days", f"{COVERAGE:.0%} of days", advice.currency, "MWh", "MW", "MFU", "wish")
+    header = (
+        "devices",
+        "idle",
+        "batch",
+        "days",
+        f"{COVERAGE:.0%} of days",
+        advice.currency,
+        "MWh",
+        "MW",
+        "MFU",
+        "wish",
+    )
     columns = zip(header, *(front_row(advice, point) for point in advice.pareto_front), strict=True)
     known = [column for column in columns if set(column[1:]) != {UNKNOWN}]
     return Section(
         title="Front of time, money and energy",
         header=tuple(column[0] for column in known),
         rows=tuple(zip(*(column[1:] for column in known), strict=True)),
-        notes=("No other cell is at most as much in all of days, money and energy and less in one.",),
+        notes=tuple(filter(None, (power_note(advice), OF_FRONT if advice.pareto_front else ""))),
     )
+
+
+def power_note(advice: Advice) -> str:
+    """Word that a table leaves out cells beyond the limit of power; empty where it leaves out none."""
+    left_out = len(advice.points) - len(advice.table_points)
+    most = advice.wish.limits.get(MEGAWATTS, math.inf)
+    return f"Cells within {power(most)} only: {count(left_out, 'cell')} left out." if left_out else ""
 
 
 def front_row(advice: Advice, point: ClusterPoint) -> tuple[str, ...]:
@@ -118,11 +161,12 @@ def front_row(advice: Advice, point: ClusterPoint) -> tuple[str, ...]:
     at = f" at {cell.offer.provider}" if cell.offer and cell.offer.provider else ""
     return (
         f"{cell.num_devices:,} x {cell.device}{at}",
+        f"{point.num_idle_devices:,}" if point.num_idle_devices else UNKNOWN,
         f"{cell.global_batch_size:,}",
         f"{metrics[DAYS]:,.2f}",
         f"{low:,.2f} to {high:,.2f}",
         _figure(metrics, MONEY, ",.0f"),
-        _figure(metrics, ENERGY, ",.0f"),
+        _figure(metrics, ENERGY, ",.0f" if metrics[ENERGY] >= 1e4 else ",.4g"),
         _figure(metrics, MEGAWATTS, ",.3g"),
         f"{point.figures['mfu']:.1%}",
         "meets" if advice.wish.overrun_fraction(metrics) <= 0 else "misses",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from datetime import date, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.record import record
-from costmodel.validation import shown
-from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, Metrics
+from costmodel.validation import require_type, shown
+from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, ClusterPoint, Metrics
 
 AIMS: Mapping[str, str] = {"fastest": DAYS, "cheapest": MONEY, "least-energy": ENERGY, "fewest-devices": DEVICES}
 """Quantity that each aim makes least."""
@@ -47,7 +47,14 @@ class Wish:
     power_watts: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse wishes that cannot be met by anything."""
+        """Refuse wishes that cannot be met by anything, and values of other types."""
+        require_type(self.aim, str, "aim", "a name")
+        for name, given in (("by", self.by), ("start", self.start)):
+            if given is not None and (isinstance(given, datetime) or not isinstance(given, date)):
+                raise SpecError(name, f"expected a datetime.date, got {shown(given)}.")
+        for name, value in (("days", self.days), ("budget", self.budget), ("power_watts", self.power_watts)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise SpecError(name, f"expected a number, got {shown(value)}.")
         if self.aim and self.aim not in AIMS:
             raise SpecError("aim", f"there is no aim {shown(self.aim)}.", did_you_mean(self.aim, AIMS))
         if self.by is not None and self.days is not None:
@@ -57,6 +64,9 @@ class Wish:
         if self.by is not None and self.by <= max(self.first_day, date.today()):
             past = "is past" if self.by < date.today() else f"is no day after the start, {self.first_day}"
             raise SpecError("by", f"{self.by} {past}.", "Name a later day.")
+        if self.start is not None and self.start < date.today():
+            hint = f"Leave it out to start today, {date.today()}, or give the days that remain."
+            raise SpecError("start", f"{self.start} is past: no training can start then.", hint)
         for name, value in (("days", self.days), ("budget", self.budget), ("power", self.power_watts)):
             if value is not None and not (0 < value < math.inf):
                 raise SpecError(name, f"must be above 0, got {value:g}.")
@@ -86,7 +96,12 @@ class Wish:
         """Refuse wishes for money without prices."""
         if not has_prices and (self.budget is not None or self.aim == "cheapest"):
             wish = "a budget" if self.budget is not None else "the cheapest training"
-            raise SpecError("prices", f"{wish} needs prices, and none is given.", "Add --prices FILE.")
+            raise SpecError("prices", f"{wish} needs prices, and no device has one.", "Add them with --prices FILE.")
+
+    def limit_power(self, points: Sequence[ClusterPoint]) -> tuple[ClusterPoint, ...]:
+        """Return the points within the limit of power; all where none is."""
+        most = self.limits.get(MEGAWATTS, math.inf)
+        return tuple(point for point in points if point.metrics[MEGAWATTS] <= most) or tuple(points)
 
     def overrun_fraction(self, metrics: Metrics) -> float:
         """Return the largest excess over a limit, as a fraction of it; at most 0 where all are met."""

@@ -47,7 +47,8 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
     description = (
         "Which devices, how many, until when and for how much: the front of time, money and energy over devices and "
         "sizes, and the best of it for a wish. Each point is a proven plan; devices and sizes that lower bounds "
-        "exclude are cut. The job's own cluster is not used, but for its framework."
+        "exclude are cut. Of the job's own cluster the framework, spare nodes and sites hold for every device, "
+        "other entries for its own device only; its number of devices is not used."
     )
     describe(parser, description, EXIT_CODES)
     add_job(parser)
@@ -142,6 +143,8 @@ def read_choices(arguments: argparse.Namespace) -> ClusterChoices:
         raise SpecError("--devices", "names none.", "Write names of 'planner catalog devices', such as h100,b200.")
     sizes = SIZES if arguments.sizes is None else numbers("sizes", arguments.sizes)
     batches = [_batch(text) for text in (arguments.batches.split(",") if arguments.batches is not None else ())]
+    if arguments.prices is not None and arguments.price is not None:
+        raise SpecError("--price", "is given with --prices.", "Give one of them, or a row of the file for the device.")
     prices = PriceList() if arguments.prices is None else read_prices(arguments.prices)
     return ClusterChoices(devices=devices, sizes=sizes, batches=tuple(batches), prices=prices)
 

@@ -7,17 +7,20 @@ import io
 import json
 import math
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from itertools import product
 
 import pytest
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from planner import ClusterChoices, Wish, advice_rows, advise, cli, load, plan, read_prices, render_advice
 from planner.advice.advise import plan_here
+from planner.advice.page import date_blocks
 from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound, dominates
 from planner.advice.prices import Offer, PriceList
 from planner.advice.records import command_of
+from planner.advice.sections import answer_text, front_section
 from tests.schemas import row, valid
 
 DEVICES_OF = ("a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200")
@@ -184,6 +187,19 @@ def test_the_nearest_three_of_every_cell(everything, limits):
     assert [wish.overrun_fraction(one.metrics) for one in found.nearest] == expected
 
 
+def test_the_front_is_of_cells_within_the_power():
+    """One B200 node beats one H100 node in all but power: within 9 kW H100 is on the front and cheapest for a date."""
+    costs = {"pue": 1.5, "electricity_price_per_kwh": 1}
+    named = choices(devices=("h100", "b200"), sizes=(8,))
+    free, limited = (ask(a_job(**costs), named, wish, cuts=False) for wish in (Wish(), Wish(power_watts=9e3)))
+
+    assert ("b200", 8) in names(free.pareto_front)
+    assert names(limited.pareto_front) == names([limited.answer]) == [("h100-80gb-sxm", 8)]
+    assert "Cells within 9 kW only: 1 cell left out." in render_advice(limited, "table")
+    dates = "".join(date_blocks(limited))
+    assert ("h100" in dates, "b200" in dates) == (True, False)
+
+
 def test_a_wish_that_nothing_meets_says_what_would():
     """The limit that each of the nearest needs, and the tokens with which it would meet the wish."""
     text = render_advice(ask(a_job(), choices(sizes=(8, 32)), Wish(days=1)))
@@ -220,6 +236,40 @@ def test_batches_state_their_quality():
     assert any("batch 512 takes 1.1 times the tokens" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("format", ["table", "markdown", "json", "html"])
+def test_several_sites_are_named_with_their_caveat(format):
+    """Sites hold for every device; every answer names them, the wait for their links, and that quality is unknown."""
+    job = a_job()
+    job["cluster"] |= {"num_devices": 16, "sites": {"count": 2, "bandwidth": "10Gbit/s", "local_steps": 10}}
+    found = ask(job, choices(devices=("h100", "h200"), sizes=(16,), prices=PriceList()), cuts=False)
+    text = " ".join(render_advice(found, format).split())
+
+    assert [one.cell.document["cluster"]["sites"]["count"] for one in found.points] == [2, 2]
+    for said in ("2 data centres", "every 10 steps", "of the step for these links", "Quality is not modelled"):
+        assert said in text
+
+
+def test_idle_devices_are_named():
+    """16 sequences divide over 16 of 24 devices at most: whole nodes idle, in words, table and JSON."""
+    job = a_job()
+    job["training"] |= {"global_batch_size": 16, "tokens": 1e10}
+    found = ask(job, choices(devices=("h100",), sizes=(24,), prices=PriceList()), cuts=False)
+    (point,) = json.loads(render_advice(found, "json"))["points"]
+
+    assert point["num_idle_devices"] == 24 - 16
+    assert "8 of its 24 devices idle" in " ".join(render_advice(found, "table").split())
+    assert "idle" in front_section(found).header
+
+
+def test_an_unknown_power_is_no_near_one():
+    """No published power: nothing is listed as near, and the answer says why."""
+    name = next(one for one in catalog.devices() if catalog.device(one).power_watts is None and "vr200" in one)
+    found = ask(a_job(), choices(devices=(name,), sizes=(8,), prices=PriceList()), Wish(power_watts=50e3))
+
+    assert (found.nearest, found.exit_code) == ((), 1)
+    assert "no planned cell has a known power" in render_advice(found, "table")
+
+
 def test_a_device_that_cannot_run_the_job_is_named():
     """V100 has no bf16; the others answer."""
     found = ask(
@@ -246,7 +296,10 @@ def test_a_device_without_runs_wins_no_tie_silently():
     better = asked(0.1)
 
     assert (found.answer.cell.device, [one.cell.device for one in found.ties]) == ("h100-80gb-sxm", ["gaudi3"])
-    assert any("gaudi3" in note and "measured device goes first" in note for note in found.notes)
+    assert any(
+        "gaudi3" in note and "less in money" in note and "measured device goes first" in note for note in found.notes
+    )
+    assert "measured runs decide for it: 8 x gaudi3" in answer_text(found)
     assert better.answer.cell.device == "gaudi3"
     assert any("Of the answer: no measured run" in note for note in better.notes)
 
@@ -345,6 +398,9 @@ def test_prices_by_column(tmp_path):
         ("device,a_usd_h,b_eur_h\nh100,2,3\n", "EUR and USD"),
         ("device,price_per_hour,least_devices,most_devices\nh100,2,64,8\n", "below least_devices"),
         ("device,price_per_hour,interconnect\nh100,2,0\n", "bandwidth above 0"),
+        ("device,provider,price_per_hour\nh100,A,2\nh100,A,3\n", "line 3: a second price of 'A'"),
+        ("device,price_per_hour\nh100,2\nh100-80gb-sxm,2\n", "line 3: a second price for"),
+        ("device,price_per_hour,most_devices\nh100,2,64\nh100,3,\n", "a second price"),
     ],
 )
 def test_wrong_prices(tmp_path, text, said):
@@ -353,6 +409,51 @@ def test_wrong_prices(tmp_path, text, said):
         read_prices(written(tmp_path, text))
 
     assert "prices.csv" in str(caught.value)
+
+
+def test_sizes_that_nobody_rents_out_are_named():
+    """A offers 64 devices or more: 8 has no cell, and the answer says what is rented."""
+    offers = (Offer(device="h100-80gb-sxm", provider="A", low=2.0, high=2.0, least=64),)
+    found = ask(a_job(), choices(devices=("h100",), sizes=(8,), prices=PriceList(offers=offers)))
+    text = " ".join(render_advice(found, "table").split())
+
+    assert (found.num_cells, found.exit_code) == (0, 1)
+    assert "Nobody rents out 8 x h100-80gb-sxm: A holds for 64 devices or more." in text
+    assert "proven" not in text
+
+
+def test_prices_of_other_devices_choose_no_aim():
+    """H200 has no price: without an aim the fastest is asked for, not the cheapest."""
+    found = ask(a_job(), choices(devices=("h200",), sizes=(8,)))
+
+    assert (found.aim, names([found.answer])) == ("fastest", [("h200", 8)])
+
+
+def test_a_price_that_may_be_of_a_month_is_noted(tmp_path):
+    """1,800 USD an hour for an H100 is near a month of 730 hours at 2.50; sizes that do not overlap may differ."""
+    text = "device,provider,price_per_hour,least_devices,most_devices\nh100,A,1800,,63\nh100,A,2,64,\n"
+    (note,) = read_prices(written(tmp_path, text)).notes
+
+    assert "line 2: 1800 an hour" in note
+    assert "may be the price of a month" in note
+
+
+def test_two_ways_to_give_a_price_are_refused(tmp_path, capsys):
+    """One of them was ignored."""
+    job = ["llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "1T", "--price", "2.2"]
+
+    assert cli.main(["advise", *job, "--prices", str(written(tmp_path, "device,price_per_hour\nh100,2\n"))]) == 2
+    assert "--price: is given with --prices" in capsys.readouterr().err
+
+
+def test_energy_below_a_megawatt_hour_is_told_apart():
+    """10 billion tokens on 8 H100 take less than one MWh: 5.6 kW and a day at most; no zero in the table."""
+    job = a_job()
+    job["training"]["tokens"] = 1e10
+    section = front_section(ask(job, choices(devices=("h100",), sizes=(8,), prices=PriceList()), cuts=False))
+    energy = float(section.rows[0][section.header.index("MWh")])
+
+    assert 0 < energy < 1
 
 
 def test_offers_hold_for_their_sizes(everything):
@@ -388,6 +489,7 @@ TODAY = date.today()
         ({"by": date(2020, 1, 1)}, "is past"),
         ({"by": date(2020, 3, 1), "start": date(2020, 1, 1)}, "is past"),
         ({"by": TODAY + timedelta(days=5), "start": TODAY + timedelta(days=9)}, "no day after the start"),
+        ({"by": TODAY + timedelta(days=5), "start": TODAY - timedelta(days=1)}, "start: .* is past"),
         ({"by": TODAY + timedelta(days=5), "days": 3}, "contradict"),
         ({"start": TODAY}, "needs a date"),
         ({"budget": 0.0}, "above 0"),
@@ -395,6 +497,12 @@ TODAY = date.today()
         ({"days": -1}, "above 0"),
         ({"power_watts": 0}, "above 0"),
         ({"aim": "cheap"}, "cheapest"),
+        ({"aim": 3}, "a name"),
+        ({"days": "20"}, "expected a number, got '20'"),
+        ({"budget": True}, "expected a number"),
+        ({"power_watts": "5MW"}, "expected a number"),
+        ({"by": "2099-01-31"}, "datetime.date"),
+        ({"by": datetime(2099, 1, 31)}, "datetime.date"),
     ],
 )
 def test_wishes_that_nothing_can_meet(entries, said):
@@ -446,6 +554,12 @@ def test_a_limit_of_devices_is_refused():
         ({"sizes": (True,)}, "from 1"),
         ({"batches": ((256, 0.0),)}, "above 0"),
         ({"batches": ((0, 1.0),)}, "from 1"),
+        ({"batches": ((256, 1.0), (256, 1.1))}, "256 is given twice"),
+        ({"batches": (256,)}, "pairs"),
+        ({"prices": "p.csv"}, "read_prices"),
+        ({"devices": "h100"}, "a list of names"),
+        ({"devices": (8,)}, "names of devices"),
+        ({"sizes": 8}, "a list"),
     ],
 )
 def test_choices_among_nothing(entries, said):
@@ -527,6 +641,37 @@ def test_devices_of_files(tmp_path):
     days = {point.cell.device: point.metrics[DAYS] for point in found.points}
 
     assert days["mine"] <= days["h100-80gb-sxm"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: mine\n", "peak_flops: is required"),
+        ("base: h100-80gb-sxm\nname: mine\nmemory_bytes: many\n", "memory_bytes"),
+        ("base: h999\nname: mine\n", "h999"),
+    ],
+)
+def test_a_wrong_device_file_is_wrong_input(tmp_path, capsys, text, said):
+    """Its mistakes are told with the file and exit code 2, not as a cell without a plan."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    job = ["llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "1T"]
+
+    assert cli.main(["advise", *job, "--devices", f"h100,{path}", "--sizes", "8", "--processes", "1"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "mine.yaml" in error
+
+
+def test_two_device_files_of_one_name_are_refused(tmp_path):
+    """The second one replaced the first silently."""
+    for name, bandwidth in (("a", "6e12"), ("b", "7e12")):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"base: h100-80gb-sxm\nname: mine\nmemory_bandwidth: {bandwidth}\n", encoding="utf-8"
+        )
+
+    with pytest.raises(SpecError, match="name of another device"):
+        ask(a_job(), choices(devices=(str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"))))
 
 
 def test_lost_cells_are_planned_again(tmp_path, capsys):

@@ -259,7 +259,7 @@ def test_a_measured_step_is_for_reliability_alone():
     """Other studies predict steps."""
     with pytest.raises(SpecError, match="step: the study 'batch' predicts steps"):
         study(a_job(), "batch", step_seconds=20)
-    with pytest.raises(SpecError, match="step: must be positive, got 0"):
+    with pytest.raises(SpecError, match="step: must be positive and finite, got 0"):
         study(a_job(), "reliability", step_seconds=0)
 
 
@@ -269,6 +269,46 @@ def test_a_job_without_a_plan_has_nothing_to_study():
 
     assert (report.base, report.exit_code) == (None, 1)
     assert "planner explain" in render_study(report)
+
+
+@pytest.mark.parametrize("name", ["features", "schedule", "reliability"])
+def test_a_search_that_ran_out_of_time_is_not_called_infeasible(name):
+    """Llama 3 8B has a plan on 16 GPUs, but none is found in a thousandth of a second."""
+    report = study(a_job(search={"time_limit_seconds": 1e-3}), name)
+
+    assert (report.base, report.exit_code) == (None, 3)
+    assert report.notes == ("time ran out before a strategy was found: raise --time-limit.",)
+    assert "no strategy fits" not in render_study(report)
+
+
+def test_a_job_is_a_mapping_or_a_path_too(tmp_path):
+    """``study`` reads its job as ``load`` does."""
+    entries = dict(a_job().document)
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(entries), encoding="utf-8")
+
+    expected = [point.text for point in study(a_job(), "batch", {"batch": [64, 128]}).series[0].points]
+    for job in (entries, path, str(path)):
+        assert [point.text for point in study(job, "batch", {"batch": [64, 128]}).series[0].points] == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "values", "step", "message"),
+    [
+        (42, None, None, r"job: expected a job file's path or a mapping, got 42"),
+        ("", ["vpp"], None, r"values: expected lists of values by the names of entries, got \['vpp'\]"),
+        ("", {"batch": "64"}, None, r"values\.batch: expected a list of values, got '64'"),
+        ("", {"batch": 64}, None, r"values\.batch: expected a list of values, got 64"),
+        ("", {"batch": [64, None]}, None, r"values\.batch: expected a count"),
+        ("", {}, "28s", r"step: expected a number of seconds, got '28s'"),
+        ("", {}, math.nan, r"step: must be positive and finite, got nan"),
+    ],
+)
+def test_arguments_of_another_type_are_named(job, values, step, message):
+    """A script gets the place, the value seen and what is allowed."""
+    name = "batch" if step is None else "reliability"
+    with pytest.raises(SpecError, match=message):
+        study(job or a_job(), name, values, step_seconds=step)
 
 
 # --- output ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from costmodel.errors import SpecError
 from planner import cli, load, plan, render_study, study
 from planner.report.html.study_page import study_charts
 from planner.report.records.study import StudyRecord
+from planner.report.study import cost_fraction, features_sections
 from planner.verbs.study_features import study_features
 from planner.verbs.study_names import STUDIES
 from tests.schemas import row, valid
@@ -154,6 +155,22 @@ def test_features_of_a_plan_are_taken_away_and_others_are_added():
         assert one.replanned_gain is None or one.replanned_gain.fraction >= -1e-9
         text = one.other.plan.step_seconds
         assert one.last.fraction == pytest.approx(1 - report.base.step_seconds / text, abs=1e-9)
+
+
+def test_costs_are_shares_of_the_plans_step_and_gains_of_the_step_without():
+    """Recomputation that makes a step of 2 s one of 2.5 s costs 25 % of the plan's step, and not 20 %."""
+    whole = StudyRecord.build(study(a_job(), "features"))
+    base = whole.base.step_time_seconds
+    cells = {row[0]: row for section in features_sections(whole) for row in section.rows}
+
+    assert {one.is_in_plan for one in whole.features} == {True, False}
+    for one in whole.features:
+        other, row = one.other_step_seconds, cells[f"{one.name}={one.text}"]
+        ends = sorted(float(end.strip("%")) for end in row[3].split(" to "))
+        assert row[2] == (f"{1 - base / other:+.1%}" if one.is_in_plan else f"{other / base - 1:+.1%}")
+        assert ends[0] < float(row[2].strip("%")) < ends[1]
+        assert row[-1] == f"{one.replanned.step_time_seconds / base - 1:+.1%} over the plan"
+    assert cost_fraction(1 - 2 / 2.5) == pytest.approx(0.25)
 
 
 @pytest.mark.slow

@@ -42,6 +42,8 @@ def heading_rows(whole: StudyRecord) -> Iterator[tuple[str, str]]:
         yield "plan", "no strategy fits" if whole.status == "infeasible" else "none within the time limit"
     else:
         yield "plan", whole.base.line
+        if used := _used_of(whole.base):
+            yield "uses", used.removeprefix("uses ")
         low, high = whole.base.step_time_interval_seconds
         yield "step", f"{seconds(whole.base.step_time_seconds)} s ({COVERAGE:.0%}: {seconds(low)} to {seconds(high)} s)"
     yield "proof", proof_of_study(whole)
@@ -106,15 +108,27 @@ def series_section(whole: StudyRecord, series: SeriesRecord) -> Section:
         )
         for point in series.points
     ]
-    return Section(title=series.label, header=(series.name, *kept, "remark"), rows=tuple(rows))
+    is_idle = any(point.plan and _used_of(point.plan) for point in series.points)
+    notes = (_IDLE_NOTE,) if is_idle and columns is OF_SPEED else ()
+    return Section(title=series.label, header=(series.name, *kept, "remark"), rows=tuple(rows), notes=notes)
+
+
+_IDLE_NOTE = "Tokens/s/GPU and MFU count the GPUs that a plan uses, not those left idle."
+
+
+def _used_of(plan: StudiedPlanRecord) -> str:
+    """Return the words on the GPUs that a plan uses where it leaves others idle; empty where it uses all."""
+    if not plan.num_idle_devices:
+        return ""
+    return f"uses {plan.num_devices:,} of {plan.num_devices + plan.num_idle_devices:,} GPUs"
 
 
 def _mark(series: SeriesRecord, point: PointRecord) -> str:
-    """Return the remark on a point: the job's own value, or no plan."""
+    """Return the remark on a point: the job's own value, idle GPUs, a missing proof, or no plan."""
     if point.plan is None:
         return point.reason or "nothing fits" if point.status == "infeasible" else "time ran out"
     late = "" if point.status in PROVEN else "not proven"
-    return ", ".join(filter(None, ("the job" if point.value == series.own else "", late)))
+    return ", ".join(filter(None, ("the job" if point.value == series.own else "", _used_of(point.plan), late)))
 
 
 # --- features ----------------------------------------------------------------------------------------------
@@ -137,9 +151,9 @@ def features_sections(whole: StudyRecord) -> Iterator[Section]:
 
 
 _GAIN_NOTE = (
-    "Gains are shares of the step without the feature, as in MoFa's Table 6. Alone: the feature is added to a bare plan "
-    "with the same degrees. Last: it is taken from the whole plan. The fastest plan without it is searched anew, and "
-    "proven; over the plan: its additional time over the plan's step."
+    "Gains are shares of the step without the feature, as in MoFa's Table 6. Alone: the feature is added to a bare "
+    "plan with the same degrees. Last: it is taken from the whole plan. The fastest plan without it is searched for "
+    "anew, and proven; over the plan: its additional time over the plan's step."
 )
 
 _COST_NOTE = (
@@ -174,8 +188,9 @@ def _feature_cells(feature: FeatureRecord) -> Iterator[str]:
 def feature_remark(feature: FeatureRecord) -> str:
     """Return the remark on a feature: the additional time of the fastest other plan, or why there is none."""
     if feature.replanned_gain:
-        late = "" if feature.status in PROVEN else ", not proven"
-        return f"{cost_fraction(feature.replanned_gain.fraction):+.1%} over the plan{late}"
+        cost = f"{cost_fraction(feature.replanned_gain.fraction):+.1%} over the plan"
+        used = _used_of(feature.replanned) if feature.replanned else ""
+        return ", ".join(filter(None, (cost, used, "" if feature.status in PROVEN else "not proven")))
     if feature.status != "infeasible":
         return "time ran out"
     lacks = f"lacks {gib(feature.shortage_bytes)} GiB" if feature.shortage_bytes else ""

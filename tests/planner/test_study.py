@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from planner import cli, load, plan, render_study, study
 from planner.report.html.study_page import study_charts
 from planner.report.records.study import StudyRecord
-from planner.report.study import cost_fraction, features_sections
+from planner.report.study import cost_fraction, features_sections, heading_rows
 from planner.verbs.study_features import study_features
 from planner.verbs.study_names import STUDIES
 from tests.schemas import row, valid
@@ -213,6 +213,32 @@ def test_spare_nodes_stay_spare():
     assert [one.cluster.num_devices + one.num_idle_devices for one in plans] == [16, 40]
     assert series.own == 24
     assert study(job, "scale").series[0].points[0].value == 24
+
+
+def test_devices_that_a_plan_leaves_idle_are_named():
+    """A batch of 16 sequences has no work for 256 GPUs without losing time: table, page, JSON and CSV say so."""
+    job = a_job(training={"global_batch_size": 16, "sequence_length": 4096, "tokens": 1e10})
+    report = study(job, "scale", {"strong": [16, 256]})
+    none, some = (point.plan for point in StudyRecord.build(report).series[0].points)
+
+    assert (none.num_devices, none.num_idle_devices) == (16, 0)
+    assert some.num_idle_devices == 256 - some.num_devices > 0
+    for form in ("table", "markdown"):
+        assert render_study(report, form).count(f"uses {some.num_devices} of 256 GPUs") == 1
+    assert f"uses {some.num_devices} of 256 GPUs" in render_study(report, "html")
+    heading = dict(heading_rows(StudyRecord.build(study(load(job.document, ["cluster.num_devices=256"]), "batch"))))
+    assert heading["uses"] == f"{some.num_devices} of 256 GPUs"
+    assert [one["num_idle_devices"] for one in csv.DictReader(io.StringIO(render_study(report, "csv")))] == [
+        "0",
+        str(some.num_idle_devices),
+    ]
+
+
+def test_nodes_of_another_number_do_not_idle():
+    """The study of nodes keeps the plan's step on each of them."""
+    points = StudyRecord.build(study(a_job(), "reliability", {"nodes": [1, 2, 8]})).series[0].points
+
+    assert [(one.plan.num_devices, one.plan.num_idle_devices) for one in points] == [(8, 0), (16, 0), (64, 0)]
 
 
 def test_more_bandwidth_is_never_slower():

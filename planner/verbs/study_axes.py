@@ -364,7 +364,14 @@ LOCAL_STEPS = (1, 10, 50, 100, 500)
 
 
 def _one_site(problem: Problem, plan: Plan | None) -> str:
-    return "" if problem.facts.cluster.sites else "its devices are in one site (cluster.sites)."
+    return "" if problem.facts.cluster.sites else ONE_SITE
+
+
+ONE_SITE = (
+    "its devices are in one site. Write cluster.sites, such as cluster.sites.count=2 cluster.sites.bandwidth=10Gbit/s "
+    "cluster.sites.local_steps=100."
+)
+"""Refusal of a job without sites, with an example to write."""
 
 
 def _site_links(problem: Problem, plan: Plan | None) -> str:
@@ -378,12 +385,17 @@ def _sites_value(name: str) -> Callable[[Problem, Plan | None], float | None]:
 
 
 def _site_counts(problem: Problem, plan: Plan | None) -> Sequence[float]:
-    return [one for one in range(2, 9) if problem.facts.cluster.num_devices % one == 0]
+    return [one for one in range(1, 9) if problem.facts.cluster.num_devices % one == 0]
 
 
 def _one_stream(problem: Problem, value: float) -> Sequence[str]:
     """Send everything at once where each step is synchronized."""
     return ("cluster.sites.streams=1",) if value == 1 else ()
+
+
+def _no_sites(problem: Problem, value: float) -> Sequence[str]:
+    """Drop the section where all devices are in one site, the baseline of the others."""
+    return ("cluster.sites=null",) if value == 1 else ()
 
 
 SITES = (
@@ -410,6 +422,7 @@ SITES = (
         entry="cluster.sites.count",
         defaults=_site_counts,
         own=_sites_value("count"),
+        also=_no_sites,
         refusal=_one_site,
     ),
 )

@@ -73,6 +73,36 @@ def test_every_figure_is_drawn(opened, name):
     assert drawn < MOST_MILLISECONDS
 
 
+COLLIDE = """[...document.querySelectorAll('figure svg')].flatMap((drawing) => {
+  const edge = drawing.getBoundingClientRect();
+  const titles = [...drawing.querySelectorAll('text.axis-label')].map((one) => one.getBoundingClientRect());
+  return [...drawing.querySelectorAll('text.tick')].filter((one) => {
+    const own = one.getBoundingClientRect();
+    const clear = (title) =>
+      own.right <= title.left || title.right <= own.left || own.bottom <= title.top || title.bottom <= own.top;
+    return own.left < edge.left || !titles.every(clear);
+  }).map((one) => one.textContent);
+})"""
+REPEATED = """[...document.querySelectorAll('figure svg')].flatMap((drawing) =>
+  ['end', 'middle'].flatMap((anchor) => {
+    const texts = [...drawing.querySelectorAll(`text.tick[text-anchor=${anchor}]`)].map((one) => one.textContent);
+    return texts.filter((text, index) => texts.indexOf(text) !== index);
+  })
+)"""
+CLIPPED = """[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => one.getAttribute('aria-label'))"""
+
+
+@pytest.mark.parametrize("name", ["a_study_of_features", "a_study_of_reliability", "a_study_of_scale"])
+def test_studies_are_read_as_they_are(opened, name):
+    """Ticks differ and keep clear of titles and edges; on a desk no column of a table is hidden behind an edge."""
+    page = opened(name)
+
+    assert page.evaluate(COLLIDE) == []
+    assert page.evaluate(REPEATED) == []
+    assert page.evaluate(CLIPPED) == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_figures_have_words(opened, name):
     """Each has a caption, each drawing a name; each mark of an interval has its ends in words beside the bar."""

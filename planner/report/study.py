@@ -42,7 +42,7 @@ def heading_rows(whole: StudyRecord) -> Iterator[tuple[str, str]]:
         yield "plan", "no strategy fits" if whole.status == "infeasible" else "none within the time limit"
     else:
         yield "plan", whole.base.line
-        if used := _used_of(whole.base):
+        if used := _usage(whole.base):
             yield "uses", used.removeprefix("uses ")
         low, high = whole.base.step_time_interval_seconds
         yield "step", f"{seconds(whole.base.step_time_seconds)} s ({COVERAGE:.0%}: {seconds(low)} to {seconds(high)} s)"
@@ -108,7 +108,7 @@ def series_section(whole: StudyRecord, series: SeriesRecord) -> Section:
         )
         for point in series.points
     ]
-    is_idle = any(point.plan and _used_of(point.plan) for point in series.points)
+    is_idle = any(point.plan and _usage(point.plan) for point in series.points)
     notes = (_IDLE_NOTE,) if is_idle and columns is OF_SPEED else ()
     return Section(title=series.label, header=(series.name, *kept, "remark"), rows=tuple(rows), notes=notes)
 
@@ -116,7 +116,7 @@ def series_section(whole: StudyRecord, series: SeriesRecord) -> Section:
 _IDLE_NOTE = "Tokens/s/GPU and MFU count the GPUs that a plan uses, not those left idle."
 
 
-def _used_of(plan: StudiedPlanRecord) -> str:
+def _usage(plan: StudiedPlanRecord) -> str:
     """Return the words on the GPUs that a plan uses where it leaves others idle; empty where it uses all."""
     if not plan.num_idle_devices:
         return ""
@@ -128,7 +128,7 @@ def _mark(series: SeriesRecord, point: PointRecord) -> str:
     if point.plan is None:
         return point.reason or "nothing fits" if point.status == "infeasible" else "time ran out"
     late = "" if point.status in PROVEN else "not proven"
-    return ", ".join(filter(None, ("the job" if point.value == series.own else "", _used_of(point.plan), late)))
+    return ", ".join(filter(None, ("the job" if point.value == series.own else "", _usage(point.plan), late)))
 
 
 # --- features ----------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def feature_remark(feature: FeatureRecord) -> str:
     """Return the remark on a feature: the additional time of the fastest other plan, or why there is none."""
     if feature.replanned_gain:
         cost = f"{cost_fraction(feature.replanned_gain.fraction):+.1%} over the plan"
-        used = _used_of(feature.replanned) if feature.replanned else ""
+        used = _usage(feature.replanned) if feature.replanned else ""
         return ", ".join(filter(None, (cost, used, "" if feature.status in PROVEN else "not proven")))
     if feature.status != "infeasible":
         return "time ran out"

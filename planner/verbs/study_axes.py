@@ -130,8 +130,8 @@ def _change_nodes(plan: Plan, problem: Problem, value: float) -> Plan:
     """Schedule the checkpoints on another number of nodes, whose failures the same step must survive."""
     num_devices = int(value) * plan.cluster.device.devices_per_node
     facts = replace(plan.facts, cluster=replace(plan.cluster, num_devices=num_devices))
-    held = problem.change_cluster(num_devices=num_devices).change_limits(max_devices=None)  # none of them idles
-    return reschedule(replace(plan, facts=facts), held)
+    job = problem.change_cluster(num_devices=num_devices).change_limits(max_devices=None)  # none of them idles
+    return reschedule(replace(plan, facts=facts), job)
 
 
 def _interval_values(problem: Problem, plan: Plan | None) -> Sequence[float]:

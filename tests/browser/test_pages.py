@@ -73,24 +73,14 @@ def test_every_figure_is_drawn(opened, name):
     assert drawn < MOST_MILLISECONDS
 
 
-COLLIDE = """[...document.querySelectorAll('figure svg')].flatMap((drawing) => {
-  const edge = drawing.getBoundingClientRect();
-  const titles = [...drawing.querySelectorAll('text.axis-label')].map((one) => one.getBoundingClientRect());
-  return [...drawing.querySelectorAll('text.tick')].filter((one) => {
-    const own = one.getBoundingClientRect();
-    const clear = (title) =>
-      own.right <= title.left || title.right <= own.left || own.bottom <= title.top || title.bottom <= own.top;
-    return own.left < edge.left || !titles.every(clear);
-  }).map((one) => one.textContent);
+BAD_TICKS = """[...document.querySelectorAll('figure svg')].flatMap((drawing) => {
+  const [ticks, titles] = ['tick', 'axis-label'].map((kind) => [...drawing.querySelectorAll(`text.${kind}`)]);
+  const box = (one) => one.getBoundingClientRect(), key = (one) => one.getAttribute('text-anchor') + one.textContent;
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  return ticks.filter((tick, index) => box(tick).left < box(drawing).left || ticks.map(key).indexOf(key(tick)) < index
+    || titles.some((title) => meet(box(tick), box(title)))).map(key);
 })"""
-REPEATED = """[...document.querySelectorAll('figure svg')].flatMap((drawing) =>
-  ['end', 'middle'].flatMap((anchor) => {
-    const texts = [...drawing.querySelectorAll(`text.tick[text-anchor=${anchor}]`)].map((one) => one.textContent);
-    return texts.filter((text, index) => texts.indexOf(text) !== index);
-  })
-)"""
-CLIPPED = """[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)
-  .map((one) => one.getAttribute('aria-label'))"""
+CLIPPED = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
 
 
 @pytest.mark.parametrize("name", ["a_study_of_features", "a_study_of_reliability", "a_study_of_scale"])
@@ -98,9 +88,8 @@ def test_studies_are_read_as_they_are(opened, name):
     """Ticks differ and keep clear of titles and edges; on a desk no column of a table is hidden behind an edge."""
     page = opened(name)
 
-    assert page.evaluate(COLLIDE) == []
-    assert page.evaluate(REPEATED) == []
-    assert page.evaluate(CLIPPED) == []
+    assert page.evaluate(BAD_TICKS) == []
+    assert page.evaluate(CLIPPED) == 0
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -42,6 +42,8 @@ def heading_rows(whole: StudyRecord) -> Iterator[tuple[str, str]]:
         yield "plan", "no strategy fits" if whole.status == "infeasible" else "none within the time limit"
     else:
         yield "plan", whole.base.line
+        if used := _usage(whole.base):
+            yield "uses", used.removeprefix("uses ")
         low, high = whole.base.step_time_interval_seconds
         yield "step", f"{seconds(whole.base.step_time_seconds)} s ({COVERAGE:.0%}: {seconds(low)} to {seconds(high)} s)"
     yield "proof", proof_of_study(whole)
@@ -106,15 +108,27 @@ def series_section(whole: StudyRecord, series: SeriesRecord) -> Section:
         )
         for point in series.points
     ]
-    return Section(title=series.label, header=(series.name, *kept, "remark"), rows=tuple(rows))
+    is_idle = any(point.plan and _usage(point.plan) for point in series.points)
+    notes = (_IDLE_NOTE,) if is_idle and columns is OF_SPEED else ()
+    return Section(title=series.label, header=(series.name, *kept, "remark"), rows=tuple(rows), notes=notes)
+
+
+_IDLE_NOTE = "Tokens/s/GPU and MFU count the GPUs that a plan uses, not those left idle."
+
+
+def _usage(plan: StudiedPlanRecord) -> str:
+    """Return the words on the GPUs that a plan uses where it leaves others idle; empty where it uses all."""
+    if not plan.num_idle_devices:
+        return ""
+    return f"uses {plan.num_devices:,} of {plan.num_devices + plan.num_idle_devices:,} GPUs"
 
 
 def _mark(series: SeriesRecord, point: PointRecord) -> str:
-    """Return the remark on a point: the job's own value, or no plan."""
+    """Return the remark on a point: the job's own value, idle GPUs, a missing proof, or no plan."""
     if point.plan is None:
         return point.reason or "nothing fits" if point.status == "infeasible" else "time ran out"
     late = "" if point.status in PROVEN else "not proven"
-    return ", ".join(filter(None, ("the job" if point.value == series.own else "", late)))
+    return ", ".join(filter(None, ("the job" if point.value == series.own else "", _usage(point.plan), late)))
 
 
 # --- features ----------------------------------------------------------------------------------------------
@@ -132,21 +146,39 @@ def features_sections(whole: StudyRecord) -> Iterator[Section]:
                 title=title,
                 header=header,
                 rows=tuple(tuple(_feature_cells(one)) for one in features),
-                notes=(_FEATURE_NOTE, *_rule_notes(features)) if is_in_plan else tuple(_rule_notes(features)),
+                notes=(_GAIN_NOTE if is_in_plan else _COST_NOTE, *_rule_notes(features)),
             )
 
 
-_FEATURE_NOTE = (
-    "Alone: added to a bare plan with the same degrees. Last: the share of the step that the whole plan saves over the "
-    "same plan without the feature. The fastest plan without it is searched for anew, and proven."
+_GAIN_NOTE = (
+    "Gains are shares of the step without the feature, as in MoFa's Table 6. Alone: the feature is added to a bare "
+    "plan with the same degrees. Last: it is taken from the whole plan. The fastest plan without it is searched for "
+    "anew, and proven; over the plan: its additional time over the plan's step."
 )
+
+_COST_NOTE = (
+    "Gain alone: the feature is added to a bare plan, the share of that plan's step. Would cost, over the plan: "
+    "additional time over the plan's step."
+)
+
+
+def cost_fraction(gain_fraction: float) -> float:
+    """
+    Return the additional time over the shorter step, from the share of the longer step that is saved.
+
+    >>> cost_fraction(0.2)  # 4 s instead of 5 s: 1 s more is a quarter of 4 s
+    0.25
+    """
+    return gain_fraction / (1 - gain_fraction)
 
 
 def _feature_cells(feature: FeatureRecord) -> Iterator[str]:
     yield f"{feature.name}={feature.text}"
     yield f"{feature.alone.fraction:+.1%}" if feature.alone else NOTHING
-    yield f"{feature.last.fraction:+.1%}"
-    yield f"{feature.last.low_fraction:+.1%} to {feature.last.high_fraction:+.1%}"
+    last = (feature.last.fraction, feature.last.low_fraction, feature.last.high_fraction)
+    own, low, high = last if feature.is_in_plan else map(cost_fraction, last)
+    yield f"{own:+.1%}"
+    yield f"{low:+.1%} to {high:+.1%}"
     yield seconds(feature.other_step_seconds)
     yield gib(feature.other_peak_memory_bytes)
     yield seconds(feature.replanned.step_time_seconds) if feature.replanned else NOTHING
@@ -154,10 +186,11 @@ def _feature_cells(feature: FeatureRecord) -> Iterator[str]:
 
 
 def feature_remark(feature: FeatureRecord) -> str:
-    """Return the remark on a feature: the gain over the fastest other plan, or why there is none."""
+    """Return the remark on a feature: the additional time of the fastest other plan, or why there is none."""
     if feature.replanned_gain:
-        late = "" if feature.status in PROVEN else ", not proven"
-        return f"{feature.replanned_gain.fraction:+.1%} over it{late}"
+        cost = f"{cost_fraction(feature.replanned_gain.fraction):+.1%} over the plan"
+        used = _usage(feature.replanned) if feature.replanned else ""
+        return ", ".join(filter(None, (cost, used, "" if feature.status in PROVEN else "not proven")))
     if feature.status != "infeasible":
         return "time ran out"
     lacks = f"lacks {gib(feature.shortage_bytes)} GiB" if feature.shortage_bytes else ""

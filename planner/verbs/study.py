@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -27,17 +29,19 @@ OF_A_PLAN = (FEATURES, "schedule", "reliability")
 
 Values: TypeAlias = Mapping[str, Sequence[Any]]
 
+Job: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
+
 
 def study(
-    problem: Problem, name: str, values: Values | None = None, *, step_seconds: float | None = None
+    job: Problem | Job, name: str, values: Values | None = None, *, step_seconds: float | None = None
 ) -> StudyReport:
     """
     Change a job in one thing at a time, and plan it each time.
 
     Parameters
     ----------
-    problem
-        The job.
+    job
+        The job; one that is not yet read as :func:`planner.load` takes it, such as a path or a mapping.
     name
         Name of the study, one of :data:`planner.verbs.study_names.STUDIES`.
     values
@@ -64,6 +68,7 @@ def study(
     >>> [point.plan.strategy.mbs for point in series.points]
     [1, 2]
     """
+    problem = job if isinstance(job, Problem) else load(job)
     _require_study(problem, name, values or {})
     base = plan(problem.change_limits(simplest=False), certified=False, explained=False)
     best = base.plans[0] if base.plans else None
@@ -71,7 +76,7 @@ def study(
         best = _replace_step(problem, best, name, step_seconds)
     found = StudyReport(name=name, problem=problem, base=best, status=base.outcome.status)
     if best is None and name in OF_A_PLAN:
-        return replace(found, notes=("no strategy fits: 'planner explain' with the same job says why.",))
+        return replace(found, notes=(NO_PLAN if found.status is Status.INFEASIBLE else NO_TIME,))
     if name == FEATURES:
         from planner.verbs.study_features import study_features
 
@@ -83,6 +88,12 @@ def study(
     series = tuple(_study_axis(axis, problem, base, best, values or {}) for axis in axes)
     return replace(found, series=series, notes=notes)
 
+
+NO_PLAN = "no strategy fits: 'planner explain' with the same job says why."
+"""Note on a job for which it is proven that nothing fits."""
+
+NO_TIME = "time ran out before a strategy was found: raise --time-limit."
+"""Note on a job whose search ended without a plan and without a proof."""
 
 CAVEAT = (
     "Quality is not modelled: local steps (DiLoCo) train another optimizer, whose loss per token differs from that of "
@@ -97,6 +108,7 @@ def _require_study(problem: Problem, name: str, values: Values) -> None:
     if name not in STUDIES:
         raise SpecError("study", f"there is no study {shown(name)}.", did_you_mean(name, STUDIES))
     known = [axis.name for axis in AXES.get(name, ())]
+    require_type(values, Mapping, "values", "lists of values by the names of entries")
     for entry in values:
         if not known:
             raise SpecError(
@@ -105,6 +117,8 @@ def _require_study(problem: Problem, name: str, values: Values) -> None:
         if entry not in known:
             hint = did_you_mean(entry, known)
             raise SpecError(f"values.{entry}", f"is no entry of the study '{name}'.", hint)
+        if isinstance(values[entry], str) or not isinstance(values[entry], Iterable):
+            raise SpecError(f"values.{entry}", f"expected a list of values, got {shown(values[entry])}.")
     listed = problem.search.candidates
     if listed is not None and (name not in (FEATURES, "reliability") or listed.source != PIN):
         raise SpecError(
@@ -116,8 +130,9 @@ def _replace_step(problem: Problem, best: Plan | None, name: str, step_seconds: 
     """Return the plan with a measured step, and the checkpoints that follow from it."""
     if name != "reliability":
         raise SpecError("step", f"the study '{name}' predicts steps; 'reliability' takes a measured one.")
-    if not step_seconds > 0:
-        raise SpecError("step", f"must be positive, got {step_seconds:g}.")
+    require_type(step_seconds, (int, float), "step", "a number of seconds")
+    if not 0 < step_seconds < math.inf:
+        raise SpecError("step", f"must be positive and finite, got {step_seconds:g}.")
     if best is None:
         return None
     measured = replace(best, estimate=replace(best.estimate, step_seconds=step_seconds))

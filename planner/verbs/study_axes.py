@@ -130,7 +130,8 @@ def _change_nodes(plan: Plan, problem: Problem, value: float) -> Plan:
     """Schedule the checkpoints on another number of nodes, whose failures the same step must survive."""
     num_devices = int(value) * plan.cluster.device.devices_per_node
     facts = replace(plan.facts, cluster=replace(plan.cluster, num_devices=num_devices))
-    return reschedule(replace(plan, facts=facts), problem)
+    job = problem.change_cluster(num_devices=num_devices).change_limits(max_devices=None)  # none of them idles
+    return reschedule(replace(plan, facts=facts), job)
 
 
 def _interval_values(problem: Problem, plan: Plan | None) -> Sequence[float]:
@@ -363,7 +364,14 @@ LOCAL_STEPS = (1, 10, 50, 100, 500)
 
 
 def _one_site(problem: Problem, plan: Plan | None) -> str:
-    return "" if problem.facts.cluster.sites else "its devices are in one site (cluster.sites)."
+    return "" if problem.facts.cluster.sites else ONE_SITE
+
+
+ONE_SITE = (
+    "its devices are in one site. Write cluster.sites, such as cluster.sites.count=2 cluster.sites.bandwidth=10Gbit/s "
+    "cluster.sites.local_steps=100."
+)
+"""Refusal of a job without sites, with an example to write."""
 
 
 def _site_links(problem: Problem, plan: Plan | None) -> str:
@@ -377,12 +385,17 @@ def _sites_value(name: str) -> Callable[[Problem, Plan | None], float | None]:
 
 
 def _site_counts(problem: Problem, plan: Plan | None) -> Sequence[float]:
-    return [one for one in range(2, 9) if problem.facts.cluster.num_devices % one == 0]
+    return [one for one in range(1, 9) if problem.facts.cluster.num_devices % one == 0]
 
 
 def _one_stream(problem: Problem, value: float) -> Sequence[str]:
     """Send everything at once where each step is synchronized."""
     return ("cluster.sites.streams=1",) if value == 1 else ()
+
+
+def _no_sites(problem: Problem, value: float) -> Sequence[str]:
+    """Drop the section where all devices are in one site, the baseline of the others."""
+    return ("cluster.sites=null",) if value == 1 else ()
 
 
 SITES = (
@@ -409,6 +422,7 @@ SITES = (
         entry="cluster.sites.count",
         defaults=_site_counts,
         own=_sites_value("count"),
+        also=_no_sites,
         refusal=_one_site,
     ),
 )

@@ -96,6 +96,11 @@ def a_study_of_reliability():
     return render_study(study(quick("mixtral-8x7b-64xa100"), "reliability"), "html")
 
 
+def a_study_of_scale():
+    """Plans of long lines beside their remarks."""
+    return render_study(study(quick("llama3-8b-8xh100"), "scale", {"strong": [8, 16, 64]}), "html")
+
+
 PAGES = {
     made.__name__: made
     for made in (
@@ -108,6 +113,7 @@ PAGES = {
         a_replay,
         a_study_of_features,
         a_study_of_reliability,
+        a_study_of_scale,
     )
 }
 

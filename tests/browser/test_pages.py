@@ -73,6 +73,25 @@ def test_every_figure_is_drawn(opened, name):
     assert drawn < MOST_MILLISECONDS
 
 
+BAD_TICKS = """[...document.querySelectorAll('figure svg')].flatMap((drawing) => {
+  const [ticks, titles] = ['tick', 'axis-label'].map((kind) => [...drawing.querySelectorAll(`text.${kind}`)]);
+  const box = (one) => one.getBoundingClientRect(), key = (one) => one.getAttribute('text-anchor') + one.textContent;
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  return ticks.filter((tick, index) => box(tick).left < box(drawing).left || ticks.map(key).indexOf(key(tick)) < index
+    || titles.some((title) => meet(box(tick), box(title)))).map(key);
+})"""
+CLIPPED = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
+
+
+@pytest.mark.parametrize("name", ["a_study_of_features", "a_study_of_reliability", "a_study_of_scale"])
+def test_studies_are_read_as_they_are(opened, name):
+    """Ticks differ and keep clear of titles and edges; on a desk no column of a table is hidden behind an edge."""
+    page = opened(name)
+
+    assert page.evaluate(BAD_TICKS) == []
+    assert page.evaluate(CLIPPED) == 0
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_figures_have_words(opened, name):
     """Each has a caption, each drawing a name; each mark of an interval has its ends in words beside the bar."""

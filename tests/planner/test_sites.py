@@ -148,7 +148,22 @@ def test_the_study_of_sites_states_its_caveat():
     assert "idle for links" in text
 
 
+def test_one_site_is_the_baseline_of_others():
+    """A site alone is the job without the section, whatever its links and local steps."""
+    sites = {"count": 2, "bandwidth": "1GB/s", "local_steps": 10, "streams": 2}
+    one, two = study(a_job(sites), "sites", {"sites": [1, 2]}).series[0].points
+
+    assert one.plan.cluster.sites is None
+    alone = plan(a_job().change_limits(simplest=False)).plans[0]
+    assert one.plan.step_seconds == alone.step_seconds < two.plan.step_seconds
+    (series,) = (one for one in study(a_job(sites), "sites").series if one.name == "sites")
+    assert series.points[0].value == 1
+
+
 def test_one_site_has_no_study_of_sites():
-    """There are no links to change."""
-    with pytest.raises(SpecError, match=r"'sites' does not apply to this job: its devices are in one site"):
+    """There are no links to change; the message gives entries that a job takes."""
+    with pytest.raises(SpecError, match=r"'sites' does not apply to this job: its devices are in one site") as caught:
         study(a_job(), "sites")
+
+    entries = [word.strip(".,") for word in str(caught.value).split() if "=" in word]
+    assert load(a_job().document, entries).facts.cluster.sites.count == 2

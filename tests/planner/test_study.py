@@ -14,6 +14,7 @@ from costmodel.errors import SpecError
 from planner import cli, load, plan, render_study, study
 from planner.report.html.study_page import study_charts
 from planner.report.records.study import StudyRecord
+from planner.report.study import cost_fraction, features_sections, heading_rows
 from planner.verbs.study_features import study_features
 from planner.verbs.study_names import STUDIES
 from tests.schemas import row, valid
@@ -156,6 +157,22 @@ def test_features_of_a_plan_are_taken_away_and_others_are_added():
         assert one.last.fraction == pytest.approx(1 - report.base.step_seconds / text, abs=1e-9)
 
 
+def test_costs_are_shares_of_the_plans_step_and_gains_of_the_step_without():
+    """Recomputation that makes a step of 2 s one of 2.5 s costs 25 % of the plan's step, and not 20 %."""
+    whole = StudyRecord.build(study(a_job(), "features"))
+    base = whole.base.step_time_seconds
+    cells = {row[0]: row for section in features_sections(whole) for row in section.rows}
+
+    assert {one.is_in_plan for one in whole.features} == {True, False}
+    for one in whole.features:
+        other, row = one.other_step_seconds, cells[f"{one.name}={one.text}"]
+        ends = sorted(float(end.strip("%")) for end in row[3].split(" to "))
+        assert row[2] == (f"{1 - base / other:+.1%}" if one.is_in_plan else f"{other / base - 1:+.1%}")
+        assert ends[0] < float(row[2].strip("%")) < ends[1]
+        assert row[-1] == f"{one.replanned.step_time_seconds / base - 1:+.1%} over the plan"
+    assert cost_fraction(1 - 2 / 2.5) == pytest.approx(0.25)
+
+
 @pytest.mark.slow
 def test_every_gain_of_the_papers_tables_has_its_sign_and_order():
     """18 gains of Table 6, Table 7, and Figures 4 to 6."""
@@ -196,6 +213,32 @@ def test_spare_nodes_stay_spare():
     assert [one.cluster.num_devices + one.num_idle_devices for one in plans] == [16, 40]
     assert series.own == 24
     assert study(job, "scale").series[0].points[0].value == 24
+
+
+def test_devices_that_a_plan_leaves_idle_are_named():
+    """A batch of 16 sequences has no work for 256 GPUs without losing time: table, page, JSON and CSV say so."""
+    job = a_job(training={"global_batch_size": 16, "sequence_length": 4096, "tokens": 1e10})
+    report = study(job, "scale", {"strong": [16, 256]})
+    none, some = (point.plan for point in StudyRecord.build(report).series[0].points)
+
+    assert (none.num_devices, none.num_idle_devices) == (16, 0)
+    assert some.num_idle_devices == 256 - some.num_devices > 0
+    for form in ("table", "markdown"):
+        assert render_study(report, form).count(f"uses {some.num_devices} of 256 GPUs") == 1
+    assert f"uses {some.num_devices} of 256 GPUs" in render_study(report, "html")
+    heading = dict(heading_rows(StudyRecord.build(study(load(job.document, ["cluster.num_devices=256"]), "batch"))))
+    assert heading["uses"] == f"{some.num_devices} of 256 GPUs"
+    assert [one["num_idle_devices"] for one in csv.DictReader(io.StringIO(render_study(report, "csv")))] == [
+        "0",
+        str(some.num_idle_devices),
+    ]
+
+
+def test_nodes_of_another_number_do_not_idle():
+    """The study of nodes keeps the plan's step on each of them."""
+    points = StudyRecord.build(study(a_job(), "reliability", {"nodes": [1, 2, 8]})).series[0].points
+
+    assert [(one.plan.num_devices, one.plan.num_idle_devices) for one in points] == [(8, 0), (16, 0), (64, 0)]
 
 
 def test_more_bandwidth_is_never_slower():
@@ -259,7 +302,7 @@ def test_a_measured_step_is_for_reliability_alone():
     """Other studies predict steps."""
     with pytest.raises(SpecError, match="step: the study 'batch' predicts steps"):
         study(a_job(), "batch", step_seconds=20)
-    with pytest.raises(SpecError, match="step: must be positive, got 0"):
+    with pytest.raises(SpecError, match="step: must be positive and finite, got 0"):
         study(a_job(), "reliability", step_seconds=0)
 
 
@@ -269,6 +312,46 @@ def test_a_job_without_a_plan_has_nothing_to_study():
 
     assert (report.base, report.exit_code) == (None, 1)
     assert "planner explain" in render_study(report)
+
+
+@pytest.mark.parametrize("name", ["features", "schedule", "reliability"])
+def test_a_search_that_ran_out_of_time_is_not_called_infeasible(name):
+    """Llama 3 8B has a plan on 16 GPUs, but none is found in a thousandth of a second."""
+    report = study(a_job(search={"time_limit_seconds": 1e-3}), name)
+
+    assert (report.base, report.exit_code) == (None, 3)
+    assert report.notes == ("time ran out before a strategy was found: raise --time-limit.",)
+    assert "no strategy fits" not in render_study(report)
+
+
+def test_a_job_is_a_mapping_or_a_path_too(tmp_path):
+    """``study`` reads its job as ``load`` does."""
+    entries = dict(a_job().document)
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(entries), encoding="utf-8")
+
+    expected = [point.text for point in study(a_job(), "batch", {"batch": [64, 128]}).series[0].points]
+    for job in (entries, path, str(path)):
+        assert [point.text for point in study(job, "batch", {"batch": [64, 128]}).series[0].points] == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "values", "step", "message"),
+    [
+        (42, None, None, r"job: expected a job file's path or a mapping, got 42"),
+        ("", ["vpp"], None, r"values: expected lists of values by the names of entries, got \['vpp'\]"),
+        ("", {"batch": "64"}, None, r"values\.batch: expected a list of values, got '64'"),
+        ("", {"batch": 64}, None, r"values\.batch: expected a list of values, got 64"),
+        ("", {"batch": [64, None]}, None, r"values\.batch: expected a count"),
+        ("", {}, "28s", r"step: expected a number of seconds, got '28s'"),
+        ("", {}, math.nan, r"step: must be positive and finite, got nan"),
+    ],
+)
+def test_arguments_of_another_type_are_named(job, values, step, message):
+    """A script gets the place, the value seen and what is allowed."""
+    name = "batch" if step is None else "reliability"
+    with pytest.raises(SpecError, match=message):
+        study(job or a_job(), name, values, step_seconds=step)
 
 
 # --- output ------------------------------------------------------------------------------------------------

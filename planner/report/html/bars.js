@@ -78,8 +78,8 @@ function barRange(track, row, most, least = 0) {
 function barAxis(box, most, label, least = 0) {
   const axis = element(box, "div", "bar-axis");
   const scale = linear(least, most, 0, 100);
-  for (const tick of scale.ticks(5)) {
-    const mark = element(axis, "span", scale(tick) > 96 ? "end" : "", number(tick));
+  for (const [tick, text] of ticksOf(scale, 5)) {
+    const mark = element(axis, "span", scale(tick) > 96 ? "end" : "", text);
     mark.style.left = `${scale(tick)}%`;
   }
   element(box, "div", "axis-label", label);

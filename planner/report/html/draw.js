@@ -18,9 +18,17 @@ function shape(parent, tag, attributes, text) {
   return made;
 }
 
-function number(value) {
+function number(value, digits = 4) {
   const notation = Math.abs(value) >= 1e4 ? "compact" : "standard";
-  return value.toLocaleString("en-US", { maximumSignificantDigits: 4, notation });
+  return value.toLocaleString("en-US", { maximumSignificantDigits: digits, notation });
+}
+
+// Ticks of an axis with their texts: as many digits as tell each from its neighbours.
+function ticksOf(scale, most) {
+  const ticks = scale.ticks(most);
+  let digits = 4;
+  while (digits < 12 && ticks.some((tick) => Number(tick.toPrecision(digits)) !== Number(tick.toPrecision(12)))) digits++;
+  return ticks.map((tick) => [tick, number(tick, digits)]);
 }
 
 function linear(from, to, start, end) {

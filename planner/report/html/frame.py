@@ -289,15 +289,23 @@ def _rows(section: Section, numeric: Sequence[bool], *, compare: bool, across: b
         name, *cells = row
         others = cells[:1] * len(cells) if across else first[1:]
         own = "".join(
-            f"<td{_class(is_number, compare and cell != other)}>{_cell(cell)}</td>"
+            f"<td{_class(is_number, compare and cell != other, len(cell) > LONGEST_LINE)}>{_cell(cell)}</td>"
             for cell, other, is_number in zip(cells, others, numeric[1:], strict=True)
         )
-        head = f"<th scope=row>{escape(name)}</th>" if name else "<td></td>"  # a row that goes on with the one above
+        is_long = len(name) > LONGEST_LINE
+        head = f"<th scope=row{_class(False, False, is_long)}>{_cell(name)}</th>" if name else EMPTY
         yield f"<tr>{head}{own}</tr>"
 
 
-def _class(is_number: bool, differs: bool) -> str:
-    names = " ".join(["num"] * is_number + ["differs"] * differs)
+EMPTY = "<td></td>"
+"""First cell of a row that goes on with the one above."""
+
+LONGEST_LINE = 40
+"""Characters up to which a cell stays on one line; longer ones, such as plans, wrap."""
+
+
+def _class(is_number: bool, differs: bool, is_long: bool = False) -> str:
+    names = " ".join(["num"] * is_number + ["differs"] * differs + ["long"] * is_long)
     return f' class="{names}"' if names else ""
 
 

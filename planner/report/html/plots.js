@@ -1,6 +1,6 @@
 // Plots on axes: stacked columns, and lines with marks.
 
-const MARGIN = { top: 16, right: 14, bottom: 42, left: 52 };
+const MARGIN = { top: 24, right: 14, bottom: 42, left: 60 };
 
 function frame(box, width, height, label) {
   box.replaceChildren();
@@ -20,8 +20,8 @@ function axes(svg, { x, y, width, height, xTicks, yTicks, xLabel, yLabel }) {
   }
   const middle = (MARGIN.left + width - MARGIN.right) / 2;
   shape(svg, "text", { class: "axis-label", x: middle, y: height - 6, "text-anchor": "middle" }, xLabel);
-  const turned = `translate(14 ${(MARGIN.top + bottom) / 2}) rotate(-90)`;
-  shape(svg, "text", { class: "axis-label", transform: turned, "text-anchor": "middle" }, yLabel);
+  // above the plot, where no tick is, however many digits it has
+  shape(svg, "text", { class: "axis-label", x: MARGIN.left, y: 12, "text-anchor": "start" }, yLabel);
 }
 
 // --- stacked columns ---
@@ -48,7 +48,7 @@ function columns(box, width, chart, label) {
   const svg = frame(box, width, height, label);
   const stride = Math.ceil((count * 22) / (width - MARGIN.left - MARGIN.right));
   const xTicks = chart.columns.map((column, index) => [index, column.label]).filter(([index]) => index % stride === 0);
-  const yTicks = y.ticks(6).map((tick) => [tick, number(tick)]);
+  const yTicks = ticksOf(y, 6);
   axes(svg, { x, y, width, height, xTicks, yTicks, xLabel: chart.label, yLabel: chart.axis });
   chart.columns.forEach((column, index) => columnOf(svg, column, x(index) - own / 2, own, y));
   limitLines(svg, chart.lines, width, y);
@@ -98,8 +98,7 @@ function lines(box, width, chart, label) {
   const scales = scalesOf(chart, width, height);
   const svg = frame(box, width, height, label);
   const most = Math.max(3, Math.floor(width / 70));
-  const texts = (scale, count) => scale.ticks(count).map((tick) => [tick, number(tick)]);
-  const ticks = { xTicks: texts(scales.x, most), yTicks: texts(scales.y, 6) };
+  const ticks = { xTicks: ticksOf(scales.x, most), yTicks: ticksOf(scales.y, 6) };
   for (const band of chart.bands || []) bandOf(svg, band, scales, height);
   axes(svg, { ...scales, width, height, ...ticks, xLabel: chart.x.label, yLabel: chart.y.label });
   for (const line of chart.verticals || []) verticalOf(svg, line, scales, width, height);

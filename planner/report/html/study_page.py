@@ -45,7 +45,7 @@ def _chapters(whole: StudyRecord) -> Iterator[Chapter]:
             blocks.append(plot(one.name, f"{_quantity(whole)[0]} by {one.label}; {_band(whole)}"))
         yield Chapter(one.name, one.name, one.label, [*blocks, section_html(section_of(whole, one))])
     if whole.features:
-        caption = f"Share of the step that the plan saves over the same plan changed in one feature; {_LINES}"
+        caption = f"Share of the step of the plan changed in one feature that the plan itself saves; {_LINES}"
         blocks = [plot("features", caption), *map(section_html, features_sections(whole))]
         yield Chapter("features", "Features", "Gain of each feature", blocks)
 
@@ -63,7 +63,7 @@ def study_charts(whole: StudyRecord) -> dict[str, Any]:
     if whole.features:
         charts["features"] = {
             "type": "changes",
-            "axis": "% of the step saved by the plan (right) or lost (left)",
+            "axis": "% of the changed plan's step, saved by the plan (right) or lost (left)",
             "gains": True,
             "rows": [
                 {

@@ -25,6 +25,8 @@ class StudiedPlanRecord(Record):
         The plan in one line, as every verb takes it.
     num_devices
         Number of devices that it uses.
+    num_idle_devices
+        Number of devices that the job holds and the plan leaves idle.
     step_time_seconds
         Time of one optimizer step.
     step_time_interval_seconds
@@ -61,6 +63,7 @@ class StudiedPlanRecord(Record):
 
     line: str
     num_devices: int
+    num_idle_devices: int
     step_time_seconds: Figure
     step_time_interval_seconds: list[Figure]
     step_time_interval_probability: Figure

@@ -326,6 +326,7 @@ def test_a_device_without_runs_wins_no_tie_silently():
         "gaudi3" in note and "less in money" in note and "measured device goes first" in note for note in found.notes
     )
     assert "measured runs decide for it: 8 x gaudi3" in answer_text(found)
+    assert not any("nor on gaudi3" in note for note in found.notes)
     assert better.answer.cell.device == "gaudi3"
     assert any("Of the answer: no measured run" in note for note in better.notes)
 

@@ -276,7 +276,8 @@ def _notes(advice: Advice) -> Iterator[str]:
     for one in advice.failed:
         reasons.setdefault((one.cell.device, one.message), []).append(f"{one.cell.num_devices:,}")
     for (device, reason), sizes in reasons.items():
-        yield f"Without a plan: {device} in {', '.join(dict.fromkeys(sizes))} devices. {reason}"
+        each = list(dict.fromkeys(sizes))
+        yield f"Without a plan: {device} in {', '.join(each)} device{'' if each == ['1'] else 's'}. {reason}"
 
 
 def _rental_notes(advice: Advice) -> Iterator[str]:

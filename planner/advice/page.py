@@ -13,6 +13,7 @@ from planner.advice.sections import (
     change_texts,
     front_section,
     nearest_section,
+    other_rows,
     point_text,
     power_note,
     proof_text,
@@ -119,7 +120,7 @@ def _body(advice: Advice, shown: Sequence[ClusterPoint], job: str) -> Iterator[s
         answer=answer_text(advice),
         verdict="good" if advice.answer and advice.is_proven else "bad" if not advice.answer else "plain",
         tiles=_tiles(advice),
-        facts={"wish": wish_text(advice), "proof": proof_text(advice)},
+        facts={"wish": wish_text(advice), **dict(other_rows(advice)), "proof": proof_text(advice)},
     )
     names = [point.cell.name for point in shown]
     yield from body_html(header, _chapters(advice, shown, job), switch_html("Point", names))
@@ -157,6 +158,11 @@ def _front_blocks(advice: Advice) -> Iterator[str]:
         yield plot(
             name, f"Days against {against}, each area {COVERAGE:.0%} of measured trainings; a click chooses a point"
         )
+    drawn = [name for name in (MONEY, ENERGY) if any(one.metrics[name] < math.inf for one in advice.points)]
+    lacking = [one for one in advice.pareto_front if drawn and all(one.metrics[name] == math.inf for name in drawn)]
+    if lacking:
+        names = "; ".join(one.cell.name for one in lacking)
+        yield section_html(Section(title="In no plot", notes=(f"No money and no power is known: {names}.",)))
     yield section_html(front_section(advice))
 
 
@@ -170,8 +176,8 @@ def date_blocks(advice: Advice) -> Iterator[str]:
     known = [point for point in advice.table_points if point.metrics[name] < math.inf]
     rows = tuple(
         (
-            f"{point.metrics[DAYS]:,.1f} days or more",
-            f"{point.cell.num_devices:,} x {point.cell.device}",
+            f"{math.ceil(100 * point.metrics[DAYS]) / 100:,.2f} days or more",
+            point.cell.cluster_text,
             money(point.metrics[MONEY], advice.currency) if name == MONEY else energy(point.metrics[ENERGY]),
             f"{point.intervals[DAYS][1]:,.1f}",
         )

@@ -58,6 +58,12 @@ class ClusterCell:
     document: Mapping[str, Any]
 
     @property
+    def cluster_text(self) -> str:
+        """Size, device and provider in words."""
+        at = f" at {self.offer.provider}" if self.offer and self.offer.provider else ""
+        return f"{self.num_devices:,} x {self.device}{at}"
+
+    @property
     def name(self) -> str:
         """Device, size and batch in words."""
         provider = f" at {self.offer.provider}" if self.offer and self.offer.provider else ""

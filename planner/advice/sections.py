@@ -48,12 +48,26 @@ def _head(advice: Advice) -> Section:
     rows = [("wish", wish_text(advice)), ("answer", answer_text(advice))]
     if advice.answer is not None:
         rows.append(("strategy", str(advice.answer.figures["line"])))
-    if advice.fewest is not None and advice.fewest is not advice.answer:
-        rows.append(("fewest", point_text(advice, advice.fewest)))
-    if advice.ties:
-        rows.append(("same", f"cannot be told from it: {'; '.join(point.cell.name for point in advice.ties)}"))
-    rows.append(("proof", proof_text(advice)))
+    rows += [*other_rows(advice), ("proof", proof_text(advice))]
     return Section(title=title_of(advice), rows=tuple(rows), notes=advice.notes)
+
+
+def days_text(days: float) -> str:
+    """
+    Word a number of days.
+
+    >>> days_text(1), days_text(30.5)
+    ('1 day', '30.5 days')
+    """
+    return f"{days:,.6g} day{'' if days == 1 else 's'}"
+
+
+def other_rows(advice: Advice) -> Iterator[tuple[str, str]]:
+    """Yield the rows on the fewest devices, and on points that cannot be told from the answer."""
+    if advice.fewest is not None and advice.fewest is not advice.answer:
+        yield "fewest", point_text(advice, advice.fewest)
+    if advice.ties:
+        yield "same", f"cannot be told from it: {'; '.join(point.cell.name for point in advice.ties)}"
 
 
 def wish_text(advice: Advice) -> str:
@@ -62,7 +76,7 @@ def wish_text(advice: Advice) -> str:
     parts = [AIM_WORDS[advice.aim]]
     if DAYS in limits:
         until = f" (from {wish.first_day} until {wish.by})" if wish.by else ""
-        parts.append(f"in at most {limits[DAYS]:,.6g} days{until}")
+        parts.append(f"in at most {days_text(limits[DAYS])}{until}")
     if MONEY in limits:
         parts.append(f"for at most {money(limits[MONEY], advice.currency)}")
     if MEGAWATTS in limits:
@@ -76,7 +90,7 @@ def answer_text(advice: Advice) -> str:
         return _no_answer_text(advice)
     text, most = point_text(advice, advice.answer), advice.wish.limits.get(DAYS)
     if most is not None and advice.answer.intervals[DAYS][1] > most:
-        text += f"; the interval ends beyond the {most:,.6g} days"
+        text += f"; the interval ends beyond the {days_text(most)}"
     if advice.rivals:
         others = ", ".join(rival.cell.name for rival in advice.rivals)
         text += f"; measured runs decide for it: {others} is predicted no worse, but not measured"
@@ -158,9 +172,8 @@ def front_row(advice: Advice, point: ClusterPoint) -> tuple[str, ...]:
     """Return the cells of a point's row."""
     metrics, cell = point.metrics, point.cell
     low, high = point.intervals[DAYS]
-    at = f" at {cell.offer.provider}" if cell.offer and cell.offer.provider else ""
     return (
-        f"{cell.num_devices:,} x {cell.device}{at}",
+        cell.cluster_text,
         f"{point.num_idle_devices:,}" if point.num_idle_devices else UNKNOWN,
         f"{cell.global_batch_size:,}",
         f"{metrics[DAYS]:,.2f}",
@@ -188,13 +201,14 @@ def change_texts(advice: Advice, point: ClusterPoint) -> Iterator[str]:
     limits, metrics = advice.wish.limits, point.metrics
     missed = list_overruns(metrics, limits)
     words: Mapping[str, Callable[[float], str]] = {
-        DAYS: "{:,.6g} days".format,
+        DAYS: days_text,
         MONEY: lambda value: money(value, advice.currency),
         MEGAWATTS: power,
     }
     for name, overrun in missed.items():
         value = f"{metrics[DAYS]:,.2f} days" if name == DAYS else words[name](metrics[name])
-        yield f"{value} instead of {words[name](limits[name])} (+{overrun:.1%})"
+        beyond = f"+{overrun:.1%}" if overrun < 99 else f"{overrun + 1:,.0f} times"
+        yield f"{value} instead of {words[name](limits[name])} ({beyond})"
     if missed and MEGAWATTS not in missed:
         yield f"or {1 - 1 / (1 + max(missed.values())):.1%} fewer tokens"
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from itertools import product
@@ -20,7 +21,7 @@ from planner.advice.page import date_blocks
 from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound, dominates
 from planner.advice.prices import Offer, PriceList
 from planner.advice.records import command_of
-from planner.advice.sections import answer_text, front_section
+from planner.advice.sections import answer_text, front_section, wish_text
 from tests.schemas import row, valid
 
 DEVICES_OF = ("a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200")
@@ -204,7 +205,7 @@ def test_a_wish_that_nothing_meets_says_what_would():
     """The limit that each of the nearest needs, and the tokens with which it would meet the wish."""
     text = render_advice(ask(a_job(), choices(sizes=(8, 32)), Wish(days=1)))
 
-    assert text.count("instead of 1 days (+") == 3
+    assert text.count("instead of 1 day (+") == 3
     assert text.count("fewer tokens") == 3
 
 
@@ -283,6 +284,31 @@ def test_a_device_that_cannot_run_the_job_is_named():
     assert found.exit_code == 0
 
 
+def test_the_page_has_what_the_table_has():
+    """Fewest devices and ties stand on the page; days that suffice are rounded up, with the provider."""
+    offers = (Offer(device="h100-80gb-sxm", provider="cloud A", low=2.0, high=2.0),)
+    found = ask(
+        a_job(), choices(devices=("h100",), sizes=(8, 32), prices=PriceList(offers=offers)), Wish(aim="fastest")
+    )
+    page, dates = render_advice(found, "html"), "".join(date_blocks(found))
+    least = [float(days) for days in re.findall(r"([\d.]+) days or more", dates)]
+
+    assert found.fewest is not found.answer
+    assert "fewest" in page
+    assert "x h100-80gb-sxm at cloud A" in dates
+    assert min(least) >= min(point.metrics[DAYS] for point in found.points)
+
+
+def test_numbers_of_one_are_words_of_one():
+    """One day is no days, and an excess of a thousand times is told in times."""
+    found = ask(a_job(), choices(devices=("h100",), sizes=(8,), prices=PriceList()), Wish(days=1))
+    tight = ask(a_job(), choices(devices=("h100",), sizes=(8,), prices=PriceList()), Wish(power_watts=5))
+
+    assert "at most 1 day" in wish_text(found)
+    assert "1 days" not in render_advice(found, "table")
+    assert "times)" in render_advice(tight, "table")
+
+
 def test_a_device_without_runs_wins_no_tie_silently():
     """Gaudi 3 has no measured run: where it is predicted best within the error, a measured device goes first."""
 
@@ -300,6 +326,7 @@ def test_a_device_without_runs_wins_no_tie_silently():
         "gaudi3" in note and "less in money" in note and "measured device goes first" in note for note in found.notes
     )
     assert "measured runs decide for it: 8 x gaudi3" in answer_text(found)
+    assert not any("nor on gaudi3" in note for note in found.notes)
     assert better.answer.cell.device == "gaudi3"
     assert any("Of the answer: no measured run" in note for note in better.notes)
 

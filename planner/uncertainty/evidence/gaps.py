@@ -172,7 +172,7 @@ def _device(run: Traits, counts: Counts) -> Iterator[Gap]:
         return
     own, alike = counts.runs("device", run.device), counts.runs("architecture", run.architecture)
     name = "the job's own device" if run.device == INLINE else run.device
-    if run.architecture == ANY:
+    if run.architecture in (ANY, run.device):
         beside = ""
     else:
         beside = (

@@ -29,11 +29,13 @@ OF_A_PLAN = (FEATURES, "schedule", "reliability")
 
 Values: TypeAlias = Mapping[str, Sequence[Any]]
 
-Job: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
-
 
 def study(
-    job: Problem | Job, name: str, values: Values | None = None, *, step_seconds: float | None = None
+    job: Problem | str | os.PathLike[str] | Mapping[str, Any],
+    name: str,
+    values: Values | None = None,
+    *,
+    step_seconds: float | None = None,
 ) -> StudyReport:
     """
     Change a job in one thing at a time, and plan it each time.

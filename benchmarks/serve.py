@@ -63,14 +63,14 @@ def _judge(port: int, server: int) -> Iterator[str]:
         os.kill(killed, signal.SIGKILL)
         every = [one.result() for one in asked]
     p50, p95 = (float(np.quantile([seconds for seconds, _ in every], share)) for share in (0.5, 0.95))
-    lost = sum(not text for _, text in every)
+    lost = sum(not text for _, text in (*alone, *every))
     most = max(size for _, size in _workers(server))
     print(
         f"{NUM_USERS} users, {len(every)} questions, a worker killed: p50 {p50:.2f} s, p95 {p95:.2f} s, {lost} lost; "
         f"largest worker {most / 1e6:.0f} MB."
     )
-    if lost or lost + sum(not text for _, text in alone):
-        yield f"{lost} of {len(every)} answers are lost."
+    if lost:
+        yield f"{lost} of {len(alone) + len(every)} answers are lost."
     if most > MOST_WORKER_BYTES:
         yield f"a worker takes {most / 1e6:.0f} MB (limit {MOST_WORKER_BYTES / 1e6:.0f})."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,17 +36,13 @@ def repository(tmp_path):
 
 
 def comment_on(place, base, *words):
-    """What the script prints in a repository."""
+    """Run the script in a repository, and return what it prints."""
     command = (sys.executable, str(ACTION / "comment.py"), "--base", base, *words)
-    found = subprocess.run(command, cwd=place, env=_environment(), capture_output=True, text=True)
+    found = subprocess.run(
+        command, cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
     assert found.returncode == 0, found.stderr
     return found.stdout
-
-
-def _environment():
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ class Linear(Predictor):
         return log_measured_seconds(self.cases) - self.surprise + self.slopes @ (logs - self.start.logs)
 
     def estimate_logarithms(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
-        """The same of all or some rows."""
+        """Return the logarithms of predicted seconds of all or some rows."""
         return np.asarray(self.logarithms(logs)[slice(None) if rows is None else rows])
 
     def jacobian(self, logs: Array, before: Array | None = None) -> Array:

@@ -21,7 +21,7 @@ Module of each target, with its function ``to_<target>``, its ``ANSWERS`` and it
 """
 
 DASHBOARDS = ("prometheus", "grafana", "wandb")
-"""What shows a plan's figures beside a run's (``planner/frameworks/dashboards.py`` writes it)."""
+"""Tools that show a plan's figures beside a run's (``planner/frameworks/dashboards.py`` writes their files)."""
 
 LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trainjob.yaml"}
 """The file of each launcher (``planner/frameworks/launch.py`` writes it)."""

@@ -250,4 +250,4 @@ WRITERS: Mapping[str, Callable[[Plan], Export]] = {
     "grafana": to_grafana,
     "wandb": to_wandb,
 }
-"""What writes each of :data:`planner.frameworks.DASHBOARDS`."""
+"""Writer of each of :data:`planner.frameworks.DASHBOARDS`."""

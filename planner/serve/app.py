@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.batch.executors.local import LocalWorkerPool, Workers
-from planner.batch.job_result import JobOutcome, JobStatus
+from planner.batch.job_result import LOST, JobOutcome
 from planner.serve import page
 from planner.serve.answers import answer, prepare
 from planner.serve.question import NAMES, Question, read_questions
@@ -91,7 +91,7 @@ class Answers:
         while len(self._kept) > KEPT_ANSWERS and next(iter(self._kept.values())).done():
             self._kept.popitem(last=False)
         outcome = await asyncio.shield(found)
-        if outcome.status in (JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.WORKER_DIED):
+        if outcome.status in LOST:
             self._kept.pop(question, None)  # another attempt may succeed
         return outcome
 
@@ -114,7 +114,7 @@ def build_app(answers: Answers, *, hosts: tuple[str, ...] = LOCAL_HOSTS, token: 
     Parameters
     ----------
     answers
-        What answers the questions.
+        Workers that answer the questions.
     hosts
         Host names by which it may be called.
     token

@@ -230,7 +230,7 @@ def test_grouped_matmuls_are_slower_by_their_own_factor():
 
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
 def test_a_grouped_matmul_of_one_expert_is_a_plain_one(compute):
-    """However slow many groups are, with few rows and in 8 bits: a single one waits for no other."""
+    """A single group waits for no other, however slow many are, with few rows and in 8 bits."""
     slow = {"grouped_matmul_efficiency": 0.5, "grouped_low_precision_efficiency": 0.5, "epilogue_store_fraction": 0.5}
     source = a_source(compute=compute, grouped_half_saturation_rows=256, **slow)
     shape = {"dtype": compute, "written_bytes": 2e9, "backward_written_bytes": 6e9, "rows": 64}

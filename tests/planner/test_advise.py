@@ -495,7 +495,7 @@ def test_offers_hold_for_their_sizes(everything):
 
 
 def test_a_slower_interconnect_is_another_cluster():
-    """The same device behind a tenth of the bandwidth takes longer, and is a cell of its own."""
+    """A device behind a tenth of the bandwidth takes longer, and is a cell of its own."""
     offers = (
         Offer(device="h100-80gb-sxm", provider="A", low=2.0, high=2.0),
         Offer(device="h100-80gb-sxm", provider="B", low=2.0, high=2.0, interconnect=5e9),

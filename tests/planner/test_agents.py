@@ -112,7 +112,7 @@ def test_worked_cases_by_the_official_client(folder):
 
 @pytest.mark.slow
 def test_clients_of_this_machine_over_http(folder):
-    """The same tools; a request with another host's name (DNS rebinding) is refused."""
+    """All tools; a request with another host's name (DNS rebinding) is refused."""
     import socket
     import subprocess
 

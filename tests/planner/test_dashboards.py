@@ -9,8 +9,8 @@ import yaml
 
 from planner import load, plan
 from planner.cli import main
-from planner.frameworks import export
-from planner.frameworks.dashboards import expected_figures
+from planner.frameworks import DASHBOARDS, export
+from planner.frameworks.dashboards import WRITERS, expected_figures
 from planner.report import render
 from tests.planner.test_job import a_job
 
@@ -42,6 +42,11 @@ def test_alerts_are_due_on_the_bad_side_only(report):
     assert alerts["PlannerStepSeconds"].startswith("training_step_seconds > ")
     assert alerts["PlannerTokensPerSecondPerDevice"].startswith("training_tokens_per_second_per_device < ")
     assert alerts["PlannerDeviceMemoryBytes"].startswith("max(DCGM_FI_DEV_FB_USED) * 1048576 > ")
+
+
+def test_each_dashboard_has_a_writer():
+    """The command names what the table has."""
+    assert WRITERS.keys() == set(DASHBOARDS)
 
 
 class Run:
@@ -92,7 +97,7 @@ def test_a_watched_run_logs_the_bounds_and_alerts_beyond_the_bad_one(report, tmp
     ],
 )
 def test_the_command_writes_dashboards_as_it_writes_targets(report, tmp_path, capsys, words, code, said):
-    """What starts a training has no meaning for them."""
+    """Launchers and releases have no meaning for them."""
     file = tmp_path / "plan.json"
     file.write_text(render(report, "json"), encoding="utf-8")
 

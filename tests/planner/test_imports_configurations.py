@@ -287,7 +287,7 @@ def test_a_key_that_is_nearly_one_that_is_read_is_refused(name, text, message, t
 
 
 def test_keys_of_two_releases_of_torchtitan(tmp_path):
-    """Where both stand, the newer one counts: local_batch_size, compile.enable, and parallelism's degrees."""
+    """The newer one counts if both stand there: local_batch_size, compile.enable, and parallelism's degrees."""
     path = tmp_path / "a.toml"
     path.write_text(
         '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nbatch_size = 2\ncompile = true\n'

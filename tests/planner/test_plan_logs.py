@@ -75,7 +75,7 @@ def bridge(step):
 
 
 TOKENS = 128 * 8192
-"""Of a step."""
+"""Figures of a step."""
 
 
 def titan(step, gib=41.66, *, color=False, before="[titan] 2026-08-22 10:00:00,123 - root - INFO - ", devices=8):

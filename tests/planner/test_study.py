@@ -205,7 +205,7 @@ def test_linearity_is_throughput_per_device_over_the_first():
 
 
 def test_spare_nodes_stay_spare():
-    """Of 24 devices 16 train, of 48 at most 40; no size is the spare node alone."""
+    """16 of 24 devices train, at most 40 of 48; no size is the spare node alone."""
     job = a_job(cluster={"device": "h100-80gb-sxm", "num_devices": 24, "spare_nodes": 1})
     (series,) = study(job, "scale", {"strong": [24, 48]}).series
 

@@ -93,7 +93,7 @@ class Logged:
 
 
 class _Lines:
-    """What lines of one run's logs say, until it is summed up."""
+    """Lines of one run's logs, until they are summed up."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, list[float]] = {}

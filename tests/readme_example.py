@@ -35,7 +35,7 @@ NOT_RUN: Mapping[str, str] = {
     r".*rank\S*\.json\.gz|.*cluster\.device=\./my-cluster\.yaml": "needs a profiled or sampled machine",
     r".*small-run\.yaml": "needs runs on a cluster",
     r"sbatch |planner calibrate .* --logs ": "needs a cluster",
-    r"planner mcp|planner skill": "serves until it is stopped; prints a path of the machine",
+    r"planner catalog skill": "serves until it is stopped; prints a path of the machine",
     r".*--backend (dask|ray)": "needs a cluster",
     r"python \.github/": "needs a repository with a change; tests/test_action.py has one",
     r"planner serve": "serves until it is interrupted; tests/browser opens its page",

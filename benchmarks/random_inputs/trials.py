@@ -89,7 +89,7 @@ def config(random: Random) -> Trial:
     """A ``config.json``, alone or as a job's model."""
     text = _changed(random, random.choice(seeds().configs), json_changed)
     if random.random() < 0.7:
-        return Trial(kind="config", words=("model", "config.json"), files={"config.json": text})
+        return Trial(kind="config", words=("catalog", "models", "config.json"), files={"config.json": text})
     whole = JOB.replace(JOB.splitlines()[0], b"model: config.json")
     return Trial(kind="config", words=("estimate", "job.yaml"), files={"config.json": text, "job.yaml": whole})
 
@@ -123,9 +123,9 @@ def options(random: Random) -> Trial:
         ["estimate", *line[1:-2], "tp=2"],
         ["estimate", *line[1:-2], "tp=8", "mbs=4", "--format", "csv"],
         ["init", *line[1:-2]],
-        ["model", "llama3-8b", "--sequence-length", "8k", "--attention", "causal"],
+        ["catalog", "models", "llama3-8b", "sequence_length=8k", "attention=causal"],
         ["catalog", "h100"],
-        ["schema", "job"],
+        ["catalog", "schemas", "job"],
         ["calibrate", "--runs", "runs.csv", "-o", OUTPUT, "--device", "h100"],
         ["export", "plan.json", "--target", "megatron-lm", "--number", "1"],
         ["top", "results.jsonl", "--by", "mfu", "--top", "3"],

@@ -149,7 +149,7 @@ def test_colour_says_nothing_that_words_do_not_say(reports, form):
 @pytest.mark.slow
 def test_a_terminal_has_colour_and_its_own_width():
     """``COLUMNS`` says how wide it is."""
-    text = on_terminal("model", "llama3-8b", COLUMNS="50", NO_COLOR="")
+    text = on_terminal("catalog", "models", "llama3-8b", COLUMNS="50", NO_COLOR="")
 
     assert "\x1b[" in text
     assert max(len(ESCAPE.sub("", line)) for line in text.splitlines()) <= 50
@@ -159,7 +159,7 @@ def test_a_terminal_has_colour_and_its_own_width():
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_without_colour(setting):
     """Asked for, or too simple; it still has its width."""
-    text = on_terminal("model", "llama3-8b", COLUMNS="50", **setting)
+    text = on_terminal("catalog", "models", "llama3-8b", COLUMNS="50", **setting)
 
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 50
@@ -169,7 +169,7 @@ def test_a_terminal_without_colour(setting):
 def test_a_pipe_is_plain_unless_colour_is_forced():
     """No escapes, whatever the width of the terminal around it."""
     piped, forced = (
-        run("model", "llama3-8b", COLUMNS="50", TERM="xterm", NO_COLOR="", FORCE_COLOR=force).stdout
+        run("catalog", "models", "llama3-8b", COLUMNS="50", TERM="xterm", NO_COLOR="", FORCE_COLOR=force).stdout
         for force in ("", "1")
     )
 
@@ -181,8 +181,8 @@ def test_a_pipe_is_plain_unless_colour_is_forced():
 @pytest.mark.slow
 def test_another_encoding_is_no_crash():
     """What Latin-1 does not have is written as an escape."""
-    found = run("model", "llama3-8b", "--format", "json", PYTHONIOENCODING="latin-1")
-    wrong = run("model", "\u65e5\u672c", PYTHONIOENCODING="latin-1")
+    found = run("catalog", "models", "llama3-8b", "--format", "json", PYTHONIOENCODING="latin-1")
+    wrong = run("catalog", "models", "\u65e5\u672c", PYTHONIOENCODING="latin-1")
 
     assert (found.returncode, wrong.returncode) == (0, 2)
     assert "\\u65e5" in wrong.stderr
@@ -373,14 +373,17 @@ def test_wrong_arguments_are_json_too(capsys):
 
 def test_quiet_and_verbose_exclude_each_other(capsys):
     """One of them is meant."""
-    assert cli.main(["model", "llama3-8b", "-q", "-v"]) == 2
+    assert cli.main(["catalog", "models", "llama3-8b", "-q", "-v"]) == 2
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["plan"], ["batch"], ["catalog"], ["trace", "replay"], ["completion"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["catalog", "aliases"], ["trace", "read", "none.json"]], ids=" ".join)
 def test_every_command_takes_them(words, capsys):
-    """Commands inside a command, too."""
-    assert cli.main([*words, "--help"]) == 0
+    """At any place, in commands inside a command, too."""
+    codes = {cli.main([*words[:at], "--log-json", "-v", *words[at:]]) for at in range(len(words) + 1)}
+    assert len(codes) == 1
+    assert "unrecognized" not in capsys.readouterr().err
+    assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(option in text for option in ("--verbose", "--quiet", "--log-json"))
 
@@ -388,7 +391,7 @@ def test_every_command_takes_them(words, capsys):
 def test_libraries_say_nothing_by_themselves(capsys):
     """Who imports the planner hears of it only by listening."""
     before = logging.getLogger("planner").level
-    cli.main(["model", "llama3-8b", "-v", "-o", os.devnull])
+    cli.main(["catalog", "models", "llama3-8b", "-v", "-o", os.devnull])
     capsys.readouterr()
 
     plan(load(a_job(cluster__num_devices=8)))
@@ -475,7 +478,7 @@ def test_ctrl_c_after_the_solver_ran_ends_with_a_message():
 def script(tmp_path_factory):
     """The script for bash."""
     path = tmp_path_factory.mktemp("completion") / "planner"
-    path.write_text(run("completion", "bash").stdout)
+    path.write_text(run("--completion", "bash").stdout)
     return path
 
 
@@ -512,7 +515,7 @@ def test_bash_completes(script, typed, offered, tmp_path):
 
 def test_completion_of_another_shell(capsys):
     """zsh has functions of the same names, and every device."""
-    assert cli.main(["completion", "zsh"]) == 0
+    assert cli.main(["--completion", "zsh"]) == 0
 
     text = capsys.readouterr().out
     assert text.startswith("#compdef planner")
@@ -521,5 +524,5 @@ def test_completion_of_another_shell(capsys):
 
 def test_an_unknown_shell_is_refused(capsys):
     """With those that there are."""
-    assert cli.main(["completion", "csh"]) == 2
+    assert cli.main(["--completion", "csh"]) == 2
     assert "choose from 'bash', 'zsh'" in capsys.readouterr().err

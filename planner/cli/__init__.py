@@ -27,8 +27,7 @@ COMMANDS = {
     "advise": ("planner.cli.advise", "which devices, how many, until when and for how much"),
     "init": ("planner.cli.init", "a job file with comments from a model, a cluster and three numbers"),
     "estimate": ("planner.cli.plan", "time and memory of one given strategy"),
-    "explain": ("planner.cli.explain", "why this plan, why no strategy fits, why not another strategy"),
-    "compare": ("planner.cli.explain", "what the best plan gains over a given strategy"),
+    "explain": ("planner.cli.explain", "why this plan, why not another strategy, what it gains over a given one"),
     "study": ("planner.cli.study", "what each feature, schedule, failure rate, size or network of a job is worth"),
     "import": ("planner.cli.import_job", "a job file from the script, arguments or configuration that somebody runs"),
     "export": ("planner.cli.export_plan", "a plan of a JSON report as the flags and files that start it"),
@@ -36,17 +35,18 @@ COMMANDS = {
         "planner.cli.catalog",
         "known devices, models, frameworks and recipes with their sources, support of them, JSON Schemas",
     ),
-    "calibrate": ("planner.cli.calibrate", "fit the constants of a device to own measured runs"),
+    "calibrate": ("planner.cli.calibrate", "a device file from runs, samples of operators, traces or small runs"),
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
-    "fit": ("planner.cli.fit", "a device file from samples of a machine's operators"),
     "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and laid beside the planner's figures"),
-    "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
-    "top": ("planner.cli.batch", "rank the jobs of a batch"),
+    "batch": ("planner.cli.batch", "plan many jobs, one result line each, and rank them"),
     "serve": ("planner.cli.serve", "a local web page of plans, or tools for agents by the Model Context Protocol"),
 }
 """The file of each command, with its ``add_<command>_options`` and ``run_<command>``, and its help."""
 
 FORMER = {
+    "compare": "explain",
+    "fit": "calibrate",
+    "top": "batch",
     "model": "catalog models NAME",
     "support": "catalog support",
     "schema": "catalog schemas",

@@ -1,5 +1,6 @@
 """The command line: what it parses, where it prints, how it ends."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -107,6 +108,28 @@ def test_wrong_arguments_end_with_2(arguments, message, verbs, capsys, job, monk
 # --- commands -------------------------------------------------------------------------------------------------
 
 
+def options_of(parser):
+    """Options of a parser by their longest spelling, those of commands inside it included."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from options_of(inner)
+        elif action.option_strings and not isinstance(action, argparse._HelpAction):
+            yield max(action.option_strings, key=len)
+
+
+def test_commands_and_options_are_few():
+    """14 commands and 110 options at most: those that every command takes count once, ``-h`` does not."""
+    parser = cli._parser()
+    commands = next(one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    own = [max(one.option_strings, key=len) for one in parser._actions if one.option_strings]
+    pairs = {(name, option) for name, command in commands.items() for option in options_of(command)}
+
+    assert commands.keys() == cli.COMMANDS.keys()
+    assert len(commands) <= 14
+    assert len(pairs) + len(own) - 1 <= 110
+
+
 @pytest.mark.parametrize(("word", "now"), cli.FORMER.items())
 def test_a_former_command_says_its_new_form(word, now, capsys):
     """One message, exit code 2; the new form is a command with options that exist."""
@@ -120,7 +143,7 @@ def test_a_former_command_says_its_new_form(word, now, capsys):
 
 def test_plan_hands_the_job_to_the_verb(verbs, job, capsys):
     """Overrides may stand before and behind options; the report's own exit code is the command's."""
-    arguments = ["plan", str(job), "top=2", "--format", "json", "search.pin.tp=8", "--time-limit", "7", "--top", "5"]
+    arguments = ["plan", str(job), "top=2", "--format", "json", "search.pin.tp=8", "--time-limit", "7", "top=5"]
 
     assert cli.main(arguments) == 3
 
@@ -153,8 +176,8 @@ def test_estimate_tells_decisions_from_overrides(verbs, job):
     ("arguments", "message"),
     [
         (["plan", "nowhere.yaml"], "planner: nowhere.yaml: no such file."),
-        (["plan", "job.yaml", "--top", "0"], "planner: top: must be at least 1, got 0."),
-        (["plan", "job.yaml", "--top", "-1"], "planner: top: must be at least 1, got -1."),
+        (["plan", "job.yaml", "top=0"], "planner: top: must be at least 1, got 0."),
+        (["plan", "job.yaml", "top=-1"], "planner: top: must be at least 1, got -1."),
         (
             ["plan", "job.yaml", "--time-limit", "soon"],
             "planner: search.time_limit_seconds: expected seconds such as 5min, got 'soon'.",

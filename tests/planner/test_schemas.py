@@ -140,11 +140,11 @@ class TestRows:
         """Its table, also of a job without a plan and with an override, and the ranking."""
         monkeypatch.chdir(tmp_path)
         Path("job.yaml").write_text(yaml.safe_dump(JOB))
-        command = ["batch", "job.yaml", "--out", "out.jsonl", "--table", "all.csv", "--processes", "1"]
+        command = ["batch", "job.yaml", "-o", "out.jsonl", "--table", "all.csv", "--processes", "1"]
         assert cli.main([*command, "training.global_batch_size=64,7.5"]) == 1
 
         table = [valid("batch-row", row(one)) for one in rows(Path("all.csv").read_text())]
-        ranked = [valid("top-row", row(one)) for one in rows(printed(capsys, "top", "out.jsonl", "--format", "csv"))]
+        ranked = [valid("top-row", row(one)) for one in rows(printed(capsys, "batch", "out.jsonl", "--format", "csv"))]
 
         assert {one["status"] for one in table} == {"optimal", "wrong_input"}
         assert table[0]["training.global_batch_size"] == 64

@@ -194,7 +194,7 @@ def test_another_encoding_is_no_crash():
 
 def test_the_short_answer_of_a_plan(capsys):
     """What people ask first, on one screen; the commands that go on from it have the words that were typed."""
-    assert cli.main(["plan", *ONE_LINE, "--top", "2", "-q"]) == 0
+    assert cli.main(["plan", *ONE_LINE, "top=2", "-q"]) == 0
 
     text = capsys.readouterr().out
     names = [line.split("  ")[0] for line in text.splitlines()]
@@ -206,16 +206,16 @@ def test_the_short_answer_of_a_plan(capsys):
     assert "Plan 1: " in text
     assert "in the cost model (model error" in " ".join(text.split())
     assert len(text.splitlines()) <= MOST_LINES
-    assert f"planner plan {shlex.join(ONE_LINE)} --top 2 --full\n" in text
-    assert f"planner explain {shlex.join(ONE_LINE)}\n" in text
-    assert f"planner plan {shlex.join(ONE_LINE)} --top 2 --format json -o plan.json\n" in text
+    assert f"planner plan {shlex.join(ONE_LINE)} top=2 --format table\n" in text
+    assert f"planner explain {shlex.join([*ONE_LINE[:2], 'top=2', *ONE_LINE[2:]])}\n" in text
+    assert f"planner plan {shlex.join(ONE_LINE)} top=2 --format json -o plan.json\n" in text
     assert not {"units", "money", "energy", "checkpoint"} & {*names}  # the same for every such job
 
 
 def test_the_next_commands_exist(capsys, tmp_path, monkeypatch):
     """Each is taken by the command line, and what launches the plan writes its files."""
     monkeypatch.chdir(tmp_path)
-    cli.main(["plan", SMALL, "search.pin.tp=2", "--target", "megatron-lm", "-q"])
+    cli.main(["plan", SMALL, "search.pin.tp=2", "search.target=megatron-lm", "-q"])
     out = capsys.readouterr().out
     found = [shlex.split(line[line.index("planner ") :])[1:] for line in out.splitlines() if "  planner " in line]
 
@@ -231,20 +231,17 @@ def test_options_of_the_output_are_not_repeated(capsys):
     cli.main(["estimate", SMALL, "-q", "tp=4", "--format=short"])
 
     text = capsys.readouterr().out
-    assert f"planner estimate {SMALL} tp=4 --full\n" in text
-    assert f"planner compare {SMALL} tp=4\n" in text
+    assert f"planner estimate {SMALL} tp=4 --format table\n" in text
+    assert f"planner explain {SMALL} tp=4\n" in text
 
 
-def test_full_is_the_whole_report(capsys):
-    """As the format ``table``, in which nothing else is said."""
-    texts = []
-    for words in (["--full"], ["--format", "table"]):
-        cli.main(["estimate", SMALL, "tp=4", "-q", *words])
-        texts.append(capsys.readouterr().out)
+def test_the_table_is_the_whole_report(capsys):
+    """It names no next commands."""
+    cli.main(["estimate", SMALL, "tp=4", "-q", "--format", "table"])
 
-    assert texts[0] == texts[1]
-    assert "Conventions" in texts[0]
-    assert "Next\n----" not in texts[0]
+    text = capsys.readouterr().out
+    assert "Conventions" in text
+    assert "Next\n----" not in text
 
 
 def test_the_short_answer_of_a_forbidden_strategy(reports):
@@ -255,7 +252,7 @@ def test_the_short_answer_of_a_forbidden_strategy(reports):
     assert names[:5] == ["line", "completed", "forbidden", "left out", "step"]
     assert "search.preferences: false lets the search try them" in " ".join(text.split())
     assert "planner export" not in text
-    assert "planner compare JOB.yaml" in text
+    assert "planner explain JOB.yaml" in text
 
 
 def test_the_short_answer_where_nothing_fits(reports):
@@ -265,7 +262,7 @@ def test_the_short_answer_where_nothing_fits(reports):
     assert "infeasible: the closest strategy lacks" in text
     assert "No strategy satisfies all of these together" in text
     assert "Changes that would make the job feasible" in text
-    assert "planner plan big.yaml --full" in text
+    assert "planner plan big.yaml --format table" in text
     assert "planner explain big.yaml" in text
     assert len(text.splitlines()) <= MOST_LINES
 
@@ -487,12 +484,12 @@ def script(tmp_path_factory):
     [
         ("planner pl", {"plan"}),
         ("planner trace re", {"read", "replay"}),
-        ("planner plan --ful", {"--full"}),
+        ("planner plan --form", {"--format"}),
         ("planner plan --format ht", {"html"}),
         ("planner plan llama3-4", {"llama3-405b"}),
         ("planner plan llama3-8b 64x8xh20", {"64x8xh20", "64x8xh200"}),
         ("planner plan job.yaml cluster.device = h200", {"h200"}),
-        ("planner estimate job.yaml --target mega", {"megatron-lm", "megatron-bridge"}),
+        ("planner export plan.json --target mega", {"megatron-lm", "megatron-bridge"}),
         ("planner export plan.json --target megatron-lm --launch s", {"slurm"}),
         ("planner catalog mixt", {"mixtral-8x7b", "mixtral-8x22b"}),
         ("planner export plan.js", {"plan.json"}),

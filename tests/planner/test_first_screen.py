@@ -154,7 +154,7 @@ def test_what_continues_a_row_goes_with_it():
 
 @pytest.mark.slow
 def test_the_next_commands_ask_about_the_same_plans(capsys):
-    """Llama-3-70B on 8 H100 fits with an offloaded optimizer alone, which no measured run has: ``search.evidence=any`` goes on."""
+    """Llama-3-70B on 8 H100 fits with an offloaded optimizer alone, which no run has: the next command allows it."""
     words = ["llama3-70b", "8xh100", "--batch", "64", "--sequence", "4k", "--tokens", "1B"]
 
     assert cli.main(["plan", *words, "-q"]) == 1

@@ -10,7 +10,8 @@ long as the first one is 0, the middle one grows where something stable changes 
 
 **JSON.** Reports and the lines of a batch carry ``format_version``, which grows when an entry changes its name, unit or
 meaning. New entries do not count: read the entries that you know and ignore the rest. Every output has a JSON Schema,
-which ``planner schema NAME`` prints. An output without ``format_version`` keeps its entries as a stable name does.
+which ``planner catalog schemas NAME`` prints. An output without ``format_version`` keeps its entries as a stable name
+does.
 
 **Deprecation.** A stable name that will go warns with ``DeprecationWarning`` for at least one minor version before, and
 names its replacement. An import of a module that moved names the new place.

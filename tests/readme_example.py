@@ -31,15 +31,15 @@ from tests.documents import PAGES, ROOT, Block, blocks_of, read, words_of
 NOT_RUN: Mapping[str, str] = {
     r"python3\.11 -m venv|\S*pip install|\S*python -m pytest": "installs or tests: .ci/run runs the README's two lines",
     r"planner sample|torchrun ": "needs torch, and measures for minutes",
-    r"planner fit ": "needs the samples of that measurement",
+    r"planner calibrate (samples|small-run|rank)": "needs the samples of that measurement",
     r".*rank\S*\.json\.gz|.*cluster\.device=\./my-cluster\.yaml": "needs a profiled or sampled machine",
     r".*small-run\.yaml": "needs runs on a cluster",
     r"sbatch |planner calibrate .* --logs ": "needs a cluster",
-    r"planner mcp|planner skill": "serves until it is stopped; prints a path of the machine",
+    r"planner catalog skill": "serves until it is stopped; prints a path of the machine",
     r".*--backend (dask|ray)": "needs a cluster",
     r"python \.github/": "needs a repository with a change; tests/test_action.py has one",
     r"planner serve": "serves until it is interrupted; tests/browser opens its page",
-    r"planner calibrate --runs benchmarks/": "fits 1,200 runs for minutes",
+    r"planner calibrate benchmarks/": "fits 1,200 runs for minutes",
 }
 """Beginnings of commands that are only parsed, and why."""
 

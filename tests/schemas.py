@@ -1,4 +1,4 @@
-"""Outputs held against the schemas that ``planner schema`` prints."""
+"""Outputs held against the schemas that ``planner catalog schemas`` prints."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SAME = 1e-9
 
 def parameters(root: Path = ROOT, *options: str) -> StdioServerParameters:
     """Return the command of the server."""
-    words = ["-m", "planner", "mcp", "--root", str(root), *options]
+    words = ["-m", "planner", "serve", "--mcp", "--root", str(root), *options]
     return StdioServerParameters(command=sys.executable, args=words, env={"PYTHONPATH": str(ROOT)}, cwd=ROOT)
 
 
@@ -61,7 +61,7 @@ def main() -> int:
 
     async def ask() -> list[tuple[Any, float]]:
         answers = []
-        async with Client(stdio_client(parameters(ROOT, "--call-limit", "60"))) as client:
+        async with Client(stdio_client(parameters(ROOT, "--time-limit", "60"))) as client:
             for question in QUESTIONS:
                 begin = monotonic()
                 answers.append((await answer(client, question), monotonic() - begin))

@@ -89,7 +89,7 @@ def config(random: Random) -> Trial:
     """A ``config.json``, alone or as a job's model."""
     text = _changed(random, random.choice(seeds().configs), json_changed)
     if random.random() < 0.7:
-        return Trial(kind="config", words=("model", "config.json"), files={"config.json": text})
+        return Trial(kind="config", words=("catalog", "models", "config.json"), files={"config.json": text})
     whole = JOB.replace(JOB.splitlines()[0], b"model: config.json")
     return Trial(kind="config", words=("estimate", "job.yaml"), files={"config.json": text, "job.yaml": whole})
 
@@ -123,16 +123,16 @@ def options(random: Random) -> Trial:
         ["estimate", *line[1:-2], "tp=2"],
         ["estimate", *line[1:-2], "tp=8", "mbs=4", "--format", "csv"],
         ["init", *line[1:-2]],
-        ["model", "llama3-8b", "--sequence-length", "8k", "--attention", "causal"],
+        ["catalog", "models", "llama3-8b", "sequence_length=8k", "attention=causal"],
         ["catalog", "h100"],
-        ["schema", "job"],
-        ["calibrate", "--runs", "runs.csv", "-o", OUTPUT, "--device", "h100"],
+        ["catalog", "schemas", "job"],
+        ["calibrate", "runs.csv", "-o", OUTPUT, "--device", "h100"],
         ["export", "plan.json", "--target", "megatron-lm", "--number", "1"],
-        ["top", "results.jsonl", "--by", "mfu", "--top", "3"],
-        ["trace", "read", "trace.json", "--kernels", "3"],
+        ["batch", "results.jsonl", "--by", "mfu", "--top", "3"],
+        ["trace", "read", "trace.json"],
         ["import", "script.sh", "cluster.device=h100"],
         ["sample", "--budget", "1s", "-o", "nowhere/samples.csv"],
-        ["batch", "nowhere.yaml", "--out", "nowhere/out.jsonl", "--processes", "1"],
+        ["batch", "nowhere.yaml", "-o", "nowhere/out.jsonl", "--processes", "1"],
     )
     words = list(random.choice(commands)) if random.random() < 0.9 else line
     for _ in range(random.choice((1, 1, 2, 3))):
@@ -168,7 +168,7 @@ def candidates(random: Random) -> Trial:
 def runs(random: Random) -> Trial:
     """A table of measured runs."""
     text = _changed(random, seeds().runs, csv_changed)
-    return Trial(kind="runs", words=("calibrate", "--runs", "runs.csv", "-o", OUTPUT), files={"runs.csv": text})
+    return Trial(kind="runs", words=("calibrate", "runs.csv", "-o", OUTPUT), files={"runs.csv": text})
 
 
 def samples(random: Random) -> Trial:
@@ -180,7 +180,7 @@ def samples(random: Random) -> Trial:
 def saved(random: Random) -> Trial:
     """A report that was saved."""
     target = random.choice(("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate"))
-    words = random.choice((("export", "plan.json", "--target", target), ("compare", "plan.json", "plan.json")))
+    words = random.choice((("export", "plan.json", "--target", target), ("explain", "plan.json", "plan.json")))
     return Trial(kind="saved plan", words=words, files={"plan.json": _changed(random, seeds().plan, json_changed)})
 
 
@@ -196,8 +196,8 @@ def results(random: Random) -> Trial:
 def overrides(random: Random) -> Trial:
     """Rows of a batch; the job stays so small that each is planned at once."""
     files = {"rows.csv": _changed(random, OVERRIDES, csv_changed), "job.yaml": JOB}
-    words = ("batch", "job.yaml", "--overrides", "rows.csv", "--out", OUTPUT, "--processes", "1", "--timeout", "15")
-    return Trial(kind="overrides", words=(*words, "--max-jobs", "3"), files=files)
+    words = ("batch", "job.yaml", "--overrides", "rows.csv", "-o", OUTPUT, "--processes", "1", "--timeout", "15")
+    return Trial(kind="overrides", words=words, files=files)
 
 
 def small_runs(random: Random) -> Trial:

@@ -228,7 +228,7 @@ def _find_samples(cluster: Cluster) -> SampledFabric | None:
 def _collectives(found: SampledFabric) -> SampledCollectives:
     missing = [name for name in CONSTANTS if name not in found.constants]
     if missing:
-        raise SpecError(f"{WHERE}.constants", f"lacks {', '.join(missing)}.", "'planner fit' writes them.")
+        raise SpecError(f"{WHERE}.constants", f"lacks {', '.join(missing)}.", "'planner calibrate' writes them.")
     covariance = np.array([line.split() for line in found.covariance.splitlines()], dtype=float)
     if covariance.shape != (len(CONSTANTS), len(CONSTANTS)):
         raise SpecError(f"{WHERE}.covariance", f"expected {len(CONSTANTS)} lines with as many numbers each.")

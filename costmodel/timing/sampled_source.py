@@ -431,14 +431,14 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
         shapes = bare.shapes(dict(zip(one.columns, sizes, strict=True)))
     except KeyError as error:
         raise SpecError(
-            stored, f"lacks the size {error}, or its dtype is unknown.", "'planner fit' writes them."
+            stored, f"lacks the size {error}, or its dtype is unknown.", "'planner calibrate' writes them."
         ) from None
     numbers = {"lengths": one.lengths, "lowest": one.lowest, "highest": one.highest}
     for name, values in numbers.items():
         if len(values) != shapes.features.shape[1]:
             where = f"{stored}: {name}"
             problem = f"has {len(values)} numbers, expected {shapes.features.shape[1]}, one for each feature."
-            raise SpecError(where, problem, "'planner fit' writes them.")
+            raise SpecError(where, problem, "'planner calibrate' writes them.")
     process = fit_samples(
         shapes.features,
         np.log(seconds / rates.seconds(shapes)),

@@ -158,7 +158,7 @@ def build_sampled_source(
         raise SpecError(
             "cluster.device.calibration.samples",
             f"{device.name} has none, but its calibration says times: sampled.",
-            "'planner fit' writes a device with samples.",
+            "'planner calibrate' writes a device with samples.",
         )
     return SampledSource(
         passes=load_learned_times(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS),

@@ -18,7 +18,10 @@ EXIT_CODE = re.compile(r"^  (\d)  (.*)$", flags=re.MULTILINE)
 
 def commands() -> Iterator[str]:
     """A section for each command and sub-command: usage, what it does, options, exit codes."""
-    for name, parser in _subcommands(cli._parser()):
+    whole = cli._parser()
+    options = [action for action in whole._actions if action.option_strings and _is_shown(action)]
+    yield from ("", "## Options of every command", "", *(f"- {_option(action)}" for action in options))
+    for name, parser in _subcommands(whole):
         yield from _section(name, parser, 2)
 
 

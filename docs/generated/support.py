@@ -1,4 +1,4 @@
-"""The page of what is supported, made of the tables of ``planner support``."""
+"""The page of what is supported, made of the tables of ``planner catalog support``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from planner.report.support import support_sections
 
 
 def support() -> Iterator[str]:
-    """Yield the tables of ``planner support``."""
+    """Yield the tables of ``planner catalog support``."""
     for section in support_sections():
         yield from ("", *section_lines(section, "##"))

@@ -356,7 +356,7 @@ def command_of(cell: ClusterCell, advice: Advice) -> str:
     if cell.offer:
         entries["costs.price_per_device_hour"] = f"{cell.offer.price:g}"
     words = [*(f"{name}={value}" for name, value in entries.items()), *assignments(advice.problem.document)]
-    return f"{' '.join(words)} --fastest"
+    return f"{' '.join(words)} search.fastest=true"
 
 
 def _cut_record(cut: CutCell, number: int) -> CutRecord:

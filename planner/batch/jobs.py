@@ -301,7 +301,9 @@ class JobSet:
             factors += [f"{len(axis.values):,} of {axis.key}" for axis in self.axes if len(axis.values) > 1]
             made_of = " x ".join(factors)
             raise SpecError(
-                "jobs", f"{made_of} make {self._count():,}, more than {max_jobs:,}.", "Sweep less, or raise --max-jobs."
+                "jobs",
+                f"{made_of} make {self._count():,}, more than {max_jobs:,}.",
+                "Sweep less, or in several batches.",
             )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from costmodel.errors import PlanningError, SpecError, SpecErrors, did_you_mean, mistakes_of
 from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help
 from planner.cli.output import write
-from planner.cli.terminal.messages import add_message_options, complain, messages
+from planner.cli.terminal.messages import MESSAGE_OPTIONS, add_message_options, complain, messages
 from planner.cli.terminal.streams import open_streams, silence_stdout, stdout_errors
 
 EXIT_BROKEN_PIPE = 141
@@ -27,33 +27,36 @@ COMMANDS = {
     "advise": ("planner.cli.advise", "which devices, how many, until when and for how much"),
     "init": ("planner.cli.init", "a job file with comments from a model, a cluster and three numbers"),
     "estimate": ("planner.cli.plan", "time and memory of one given strategy"),
-    "explain": ("planner.cli.explain", "why this plan, why no strategy fits, why not another strategy"),
-    "compare": ("planner.cli.explain", "what the best plan gains over a given strategy"),
+    "explain": ("planner.cli.explain", "why this plan, why not another strategy, what it gains over a given one"),
     "study": ("planner.cli.study", "what each feature, schedule, failure rate, size or network of a job is worth"),
     "import": ("planner.cli.import_job", "a job file from the script, arguments or configuration that somebody runs"),
     "export": ("planner.cli.export_plan", "a plan of a JSON report as the flags and files that start it"),
-    "model": ("planner.cli.describe", "the architecture as it was read, with its parameters and FLOPs"),
     "catalog": (
-        "planner.cli.describe",
-        "the known devices, calibrations, architectures, frameworks, models and precisions, with their sources",
+        "planner.cli.catalog",
+        "known devices, models, frameworks and recipes with their sources, support of them, JSON Schemas",
     ),
-    "support": (
-        "planner.cli.describe",
-        "the model families, devices and export targets: planned, exported, measured, or refused and why",
-    ),
-    "schema": ("planner.cli.describe", "JSON Schemas of job files, reports and all else that programs read and write"),
-    "calibrate": ("planner.cli.calibrate", "fit the constants of a device to own measured runs"),
+    "calibrate": ("planner.cli.calibrate", "a device file from runs, samples of operators, traces or small runs"),
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
-    "fit": ("planner.cli.fit", "a device file from samples of a machine's operators"),
     "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and laid beside the planner's figures"),
-    "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
-    "top": ("planner.cli.batch", "rank the jobs of a batch"),
-    "serve": ("planner.cli.serve", "a local web page: a form, its plan, plans side by side"),
-    "mcp": ("planner.cli.agents", "serve these tools to agents by the Model Context Protocol"),
-    "skill": ("planner.cli.agents", "the folder of the skill that tells agents when to use what"),
-    "completion": ("planner.cli.terminal.completion", "a script by which a shell completes what is typed"),
+    "batch": ("planner.cli.batch", "plan many jobs, one result line each, and rank them"),
+    "serve": ("planner.cli.serve", "a local web page of plans, or tools for agents by the Model Context Protocol"),
 }
 """The file of each command, with its ``add_<command>_options`` and ``run_<command>``, and its help."""
+
+FORMER = {
+    "compare": "explain",
+    "fit": "calibrate",
+    "top": "batch",
+    "model": "catalog models NAME",
+    "support": "catalog support",
+    "schema": "catalog schemas",
+    "mcp": "serve --mcp",
+    "skill": "catalog skill",
+    "completion": "--completion bash",
+}
+"""Former commands, each with the one that answers its question now."""
+
+SHELLS = ("bash", "zsh")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -126,7 +129,9 @@ def _mistakes(error: PlanningError) -> list[dict[str, str]]:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse options and ``key=value`` in any order, which argparse alone does not allow."""
     parser = _parser(argv)
-    arguments, rest = parser.parse_known_args(argv)
+    of_messages = [word for word in argv if word in MESSAGE_OPTIONS]
+    others = [word for word in argv if word not in MESSAGE_OPTIONS]
+    arguments, rest = parser.parse_known_args([*of_messages, *others])
     if not hasattr(arguments, "run"):
         parser.print_help()
         raise SystemExit(0)
@@ -161,6 +166,14 @@ def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--completion",
+        action=_Completion,
+        choices=SHELLS,
+        help="print a script by which the shell completes commands, options, models and devices, and exit: "
+        "planner --completion bash > ~/.local/share/bash-completion/completions/planner (zsh: as _planner into $fpath)",
+    )
+    add_message_options(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     words = set(named)
     for name, (home, what) in COMMANDS.items():
@@ -168,16 +181,8 @@ def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         if name in words:
             module = import_module(home)
             getattr(module, f"add_{name}_options")(command)
-            _add_to_each(command)
             command.set_defaults(run=getattr(module, f"run_{name}"))
     return parser
-
-
-def _add_to_each(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command takes to a command, or to those inside it."""
-    inner = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
-    for command in inner[0].choices.values() if inner else [parser]:
-        add_message_options(command)
 
 
 class Parser(argparse.ArgumentParser):
@@ -193,7 +198,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Refuse arguments."""
         choices = re.match(r".*invalid choice: '(.*)' \(choose from (.*)\)$", message, flags=re.DOTALL)
-        hint = suggestion(choices[1], re.findall(r"'([^']+)'", choices[2])) if choices else ""
+        word = choices[1] if choices else ""
+        if word in FORMER and self.prog == "planner":
+            raise SpecError(f"planner {word}", "is no command any more.", f"Write: planner {FORMER[word]}.")
+        hint = suggestion(word, re.findall(r"'([^']+)'", choices[2])) if choices else ""
         raise UsageError(message, hint, self.format_usage().rstrip())
 
 
@@ -217,4 +225,15 @@ class _Version(argparse.Action):
 
         known = version()
         write("planner, not installed: running from its sources" if known == SOURCES else f"planner {known}", None)
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """The ``--completion`` option, which builds the parser of all commands only when it is given."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, *__: object) -> None:
+        """Print the script and stop."""
+        from planner.cli.terminal.completion import completion_script
+
+        write(completion_script(_parser(), shell), None)
         parser.exit()

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
 from planner.advice.render import FORMATS
-from planner.batch.choices import BACKENDS, LOCAL
 from planner.cli.arguments import (
     add_job,
     add_output,
-    add_target,
     all_overrides,
     count,
     describe,
     read_asked,
     read_job,
-    seconds,
 )
 from planner.cli.output import check_output, progress, screen_of, write
 from planner.cli.terminal.messages import note
@@ -79,7 +76,6 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
         help="global batch sizes; 2048:1.03 takes 1.03 times the tokens for the same quality (default: the job's)",
     )
     choices.add_argument("--prices", metavar="FILE", type=Path, help="prices of devices (CSV): docs/guides/advise.md")
-    add_target(parser)
     _add_batch(parser)
     add_output(parser, FORMATS)
 
@@ -93,11 +89,6 @@ def _add_batch(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--processes", metavar="N", type=count("--processes"), help="jobs at once (default: cores); 1: in this process"
     )
-    group.add_argument(
-        "--timeout", metavar="S", type=seconds("--timeout"), help="time, such as 90 or 5min, until a worker is stopped"
-    )
-    group.add_argument("--backend", choices=BACKENDS, default=LOCAL, help="who runs the workers (default: local)")
-    group.add_argument("--scheduler", metavar="ADDRESS", help="of an existing Dask or Ray cluster")
 
 
 def run_advise(arguments: argparse.Namespace) -> int:
@@ -143,8 +134,6 @@ def read_choices(arguments: argparse.Namespace) -> ClusterChoices:
         raise SpecError("--devices", "names none.", "Write names of 'planner catalog devices', such as h100,b200.")
     sizes = SIZES if arguments.sizes is None else numbers("sizes", arguments.sizes)
     batches = [_batch(text) for text in (arguments.batches.split(",") if arguments.batches is not None else ())]
-    if arguments.prices is not None and arguments.price is not None:
-        raise SpecError("--price", "is given with --prices.", "Give one of them, or a row of the file for the device.")
     prices = PriceList() if arguments.prices is None else read_prices(arguments.prices)
     return ClusterChoices(devices=devices, sizes=sizes, batches=tuple(batches), prices=prices)
 
@@ -187,18 +176,7 @@ def _advise(
     from planner.batch.results import read_results
     from planner.batch.run import plan_many
 
-    alone = arguments.processes == 1 and arguments.backend == LOCAL and arguments.timeout is None
-    run = (
-        plan_here
-        if alone
-        else partial(
-            plan_many,
-            processes=arguments.processes,
-            backend=arguments.backend,
-            scheduler=arguments.scheduler,
-            timeout_seconds=arguments.timeout,
-        )
-    )
+    run = plan_here if arguments.processes == 1 else partial(plan_many, processes=arguments.processes)
     if results is None:
         return advise(problem, choices, wish, run=run)
     known = {line["key"]: line for line in read_results(results.path)}

@@ -7,19 +7,18 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
 from planner.cli.output import check_output, progress, screen_of, write
-from planner.frameworks import TARGETS
-from planner.report import FORMATS
+from planner.cli.terminal.messages import MESSAGE_OPTIONS
 from planner.report.section import Asked
 
 if TYPE_CHECKING:
     from planner.jobs.document import Document
     from planner.jobs.problem import Problem
+    from planner.jobs.strategy_file import StrategyFile
     from planner.jobs.written.places import Place
     from planner.report.records.reports import AnyReport
 
@@ -36,8 +35,7 @@ EXIT_CODES = """exit codes:
   3  the time limit came before the proof
 """
 
-EXPLANATION_FORMATS = ("table", "json", "markdown")
-COMPARISON_FORMATS = (*EXPLANATION_FORMATS, "csv", "html")
+COMPARISON_FORMATS = ("table", "json", "markdown", "csv", "html")
 TEXT_FORMATS = ("table", "json")
 
 
@@ -84,9 +82,6 @@ def add_one_line(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch", metavar="N", help="sequences per optimizer step, such as 1024 or 1k (1,000)")
     group.add_argument("--sequence", metavar="N", help="tokens per sequence, such as 8192 or 8k (8,192)")
     group.add_argument("--tokens", metavar="N", help="tokens of the whole training, such as 15T")
-    group.add_argument(
-        "--price", metavar="N", help="price of one device for an hour, such as 2.50 (costs.currency: USD)"
-    )
     parser.set_defaults(takes_words=True)
 
 
@@ -117,12 +112,6 @@ def count(option: str, *, least: int = 1) -> Callable[[str], int]:
     return read
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the target that plans are exported to."""
-    help_text = f"plans that it can run, on its newest release: {', '.join(TARGETS)} (search.target)"
-    parser.add_argument("--target", metavar="NAME", help=help_text)
-
-
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     """Add a format, by default the first one, and an output file."""
     help_text = f"output format (default: {formats[0]})"
@@ -130,31 +119,9 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     add_output_file(parser)
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add the options on the form of a report on plans."""
-    add_full(parser)
-    add_output(parser, FORMATS)
-
-
-def add_full(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the whole report."""
-    parser.add_argument("--full", action="store_true", help="the whole report, as --format table")
-
-
 def add_output_file(parser: argparse.ArgumentParser) -> None:
     """Add the file that is written instead of stdout."""
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
-
-
-def add_variables(parser: argparse.ArgumentParser) -> None:
-    """Add variables that a script reads from its environment."""
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="a variable that a script leaves to its environment, or an argument of it (1=...); may come several times",
-    )
 
 
 def add_force(parser: argparse.ArgumentParser, what: str = "the output file") -> None:
@@ -162,14 +129,10 @@ def add_force(parser: argparse.ArgumentParser, what: str = "the output file") ->
     parser.add_argument("--force", action="store_true", help=f"overwrite {what}")
 
 
-OPTIONS = {"time_limit": "search.time_limit_seconds", "target": "search.target"}
-"""Entries of the job by the option that several commands have for them."""
-
-
 def all_overrides(overrides: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """Return all overrides of a job, including those given by an option of their own."""
-    given = {entry: getattr(arguments, option, None) for option, entry in OPTIONS.items()}
-    return [*overrides, *(f"{entry}={value}" for entry, value in given.items() if value is not None)]
+    """Return all overrides of a job, including its time limit."""
+    limit = getattr(arguments, "time_limit", None)
+    return [*overrides, *([] if limit is None else [f"search.time_limit_seconds={limit}"])]
 
 
 def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple[Document, list[str]]:
@@ -257,8 +220,7 @@ def report_text(report: AnyReport, arguments: argparse.Namespace) -> str:
     """Format a report as the command line asks, for its file or the terminal."""
     from planner.report import render
 
-    form = "table" if arguments.format == "short" and arguments.full else arguments.format
-    return render(report, form, screen=screen_of(arguments.output), asked=read_asked(arguments))
+    return render(report, arguments.format, screen=screen_of(arguments.output), asked=read_asked(arguments))
 
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
@@ -268,28 +230,23 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
     of_job = [arguments.job, *arguments.assignments]
     for option in ONE_LINE:
         of_job += [f"--{option}", text] if (text := getattr(arguments, option)) is not None else []
-    if target := getattr(arguments, "target", None):
-        of_job.append(f"{OPTIONS['target']}={target}")
-    of_job += [entry for flag, entry in FLAG_ENTRIES.items() if getattr(arguments, flag, False)]
     waiting, command = iter(arguments.words), ["planner"]
     for word in waiting:
         if word in OUTPUT_OPTIONS:
             next(waiting, None)
-        elif word not in OUTPUT_FLAGS and word.partition("=")[0] not in OUTPUT_OPTIONS:
+        elif word not in MESSAGE_OPTIONS and word.partition("=")[0] not in OUTPUT_OPTIONS:
             command.append(word)
     return Asked(command=shlex.join(command), job=shlex.join(of_job))
 
 
-FLAG_ENTRIES = {"bold": "search.evidence=any", "all_variants": "variants=all"}
-"""Job entries that options of ``planner plan`` stand for."""
-
 OUTPUT_OPTIONS = ("--format", "-o", "--output", "--write-model")
-OUTPUT_FLAGS = ("--full", "--force", "-v", "--verbose", "-q", "--quiet", "--log-json")
-"""Options on the place and the form of the output; the first group takes a value."""
+"""Options on the place and the form of the output, each with a value."""
 
 
-def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: str) -> int:
-    """Print a verb's report on the job and its decisions, and return the report's exit code."""
+def report_on_job(
+    arguments: argparse.Namespace, doing: str, report_of: Callable[[Problem, StrategyFile], AnyReport]
+) -> int:
+    """Print the report on the job and its decisions, and return the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
         from planner.jobs.line.reading import read_words
         from planner.jobs.problem import load, split_overrides
@@ -298,7 +255,7 @@ def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: st
         overrides, decisions = split_overrides(assignments)
         problem = load(document, all_overrides(overrides, arguments))
         check_output(arguments.output, problem.sources)
-        report = getattr(import_module(home), verb)(problem, read_words(decisions))
+        report = report_of(problem, read_words(decisions))
         text = report_text(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

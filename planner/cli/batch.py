@@ -1,25 +1,23 @@
-"""``planner batch``: many jobs, one result line each; ``planner top``: their ranking."""
+"""``planner batch``: many jobs, one result line each, and the ranking of results files."""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from costmodel.errors import SpecError
-from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMATS
+from planner.batch.choices import BACKENDS, LOCAL, METRICS, TOP_FORMATS
 from planner.cli.arguments import (
     EXIT_INTERRUPTED,
     EXIT_TERMINATED,
-    add_output_file,
-    add_target,
-    all_overrides,
     count,
     describe,
     seconds,
@@ -36,21 +34,34 @@ EXIT_CODES = """exit codes:
   143  ended by SIGTERM; the same command goes on with the rest
 """
 
+RESULTS = ".jsonl"
+
+PLANNING: Mapping[str, object] = {
+    **dict.fromkeys(("overrides", "processes", "timeout", "scheduler")),
+    **dict.fromkeys(("full", "retry_failed"), False),
+    "backend": LOCAL,
+    "assignments": [],
+}
+"""Options of jobs that are planned, with their defaults."""
+
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
         "Plans many jobs in worker processes and appends one line of JSON per job as it finishes. The same "
-        "command goes on where it was stopped: jobs whose line is there are not planned again."
+        "command goes on where it was stopped: jobs whose line is there are not planned again. Of results files "
+        "(.jsonl) alone it prints a ranking of their jobs, each by its best plan."
     )
     describe(parser, description, EXIT_CODES)
-    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="job files, and folders that hold job files")
+    parser.add_argument(
+        "sources", metavar="SOURCE", nargs="+", help="job files, and folders that hold job files; or results files"
+    )
     parser.add_argument(
         "--overrides", metavar="CSV", help="one variant per row: columns are dotted keys, beside an optional 'name'"
     )
-    add_target(parser)
-    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="results file (JSON lines)")
-    parser.add_argument("--table", metavar="FILE", type=Path, help="all results as .parquet or .csv in the end, too")
+    help_text = "results file (JSON lines); of a ranking: write it to a file instead of stdout"
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help=help_text)
+    parser.add_argument("--table", metavar="FILE", type=Path, help="all results as .parquet or .csv, too")
     parser.add_argument("--full", action="store_true", help="each line also holds the whole JSON report")
     parser.add_argument(
         "--processes",
@@ -64,32 +75,43 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retry-failed", action="store_true", help="plan jobs again that timed out, failed or lost their worker"
     )
-    parser.add_argument(
-        "--max-jobs",
-        metavar="N",
-        type=count("--max-jobs", least=0),
-        default=MAX_JOBS,
-        help=f"refuse more jobs (default: {MAX_JOBS})",
-    )
     parser.add_argument("--backend", choices=BACKENDS, default=LOCAL, help="who runs the workers (default: local)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of an existing Dask or Ray cluster")
+    ranking = parser.add_argument_group("a ranking")
+    ranking.add_argument("--by", choices=tuple(METRICS), help="what to rank by (default: step_time)")
+    ranking.add_argument("--top", metavar="K", type=count("--top"), help="how many jobs (default: 10)")
+    ranking.add_argument("--format", choices=TOP_FORMATS, help="output format (default: table)")
     parser.set_defaults(assignments=[])
 
 
 def run_batch(arguments: argparse.Namespace) -> int:
-    """Plan the jobs, and note the number of plans and failures."""
+    """Plan the jobs, and note the number of plans and failures; or rank results."""
+    sources = [source for source in arguments.sources if source.endswith(RESULTS)]
+    if sources and len(sources) == len(arguments.sources):
+        return _rank(arguments, [Path(source) for source in sources])
+    if sources:
+        raise SpecError(sources[0], "is a results file beside jobs.", "Rank it alone: planner batch RESULTS.jsonl.")
+    for name in ("by", "top", "format"):
+        if getattr(arguments, name) is not None:
+            raise SpecError(f"--{name}", "is of a ranking.", f"Write: planner batch FILE{RESULTS} --{name}.")
+    if arguments.output is None:
+        raise SpecError("-o", "is needed: the results file.", "Such as: -o results.jsonl.")
+    return _plan(arguments)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    """Plan the jobs."""
     from planner.batch import run
     from planner.batch.jobs import JobSet
     from planner.batch.results import ResultsFile, read_results, require_writable, write_table
     from planner.batch.run import progress_text, reasons_text, summary_text
 
     sources, assignments = _split_arguments([*arguments.sources, *arguments.assignments])
-    assignments = all_overrides(assignments, arguments)
-    jobs = JobSet(sources, rows=arguments.overrides, assignments=assignments, max_jobs=arguments.max_jobs)
+    jobs = JobSet(sources, rows=arguments.overrides, assignments=assignments)
     inputs = [*jobs.files, *([jobs.rows.path] if jobs.rows else [])]
-    _require_other(arguments.out, inputs)
+    _require_other(arguments.output, inputs)
     if arguments.table:
-        _require_other(arguments.table, [*inputs, arguments.out])
+        _require_other(arguments.table, [*inputs, arguments.output])
         require_writable(arguments.table)
     line, begin = current(), monotonic()
     tally = run.Tally(num_jobs=len(jobs))
@@ -101,7 +123,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
         timeout_seconds=arguments.timeout,
         full=arguments.full,
     )
-    with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, notify=note) as results:
+    with ResultsFile(arguments.output, retry_lost=arguments.retry_failed, notify=note) as results:
         try:
             with _terminable(), closing(run.run_batch(jobs, results, tally=tally, plan=plan)) as steps:
                 for _ in steps:
@@ -110,10 +132,10 @@ def run_batch(arguments: argparse.Namespace) -> int:
             note(f"interrupted: {summary_text(tally)}. The same command goes on with the rest.")
             return EXIT_TERMINATED if isinstance(stop, _Terminated) else EXIT_INTERRUPTED
     if arguments.table:
-        write_table(lambda: read_results(arguments.out), arguments.table)
-    note(f"{arguments.out}: {summary_text(tally)}.")
+        write_table(lambda: read_results(arguments.output), arguments.table)
+    note(f"{arguments.output}: {summary_text(tally)}.")
     if tally.num_without_plan:
-        note(reasons_text(tally, str(arguments.out)))
+        note(reasons_text(tally, str(arguments.output)))
     return 1 if tally.num_without_plan else 0
 
 
@@ -157,34 +179,28 @@ def _require_other(path: Path, inputs: list[Path]) -> None:
         raise SpecError(str(path), problem, "Name another file.")
 
 
-# --- top ---------------------------------------------------------------------------------------------------
+# --- ranking -----------------------------------------------------------------------------------------------
 
 
-def add_top_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    describe(parser, "Ranks the jobs of results files, each by its best plan.")
-    parser.add_argument("results", metavar="RESULTS.jsonl", nargs="+", type=Path, help="what planner batch wrote")
-    parser.add_argument(
-        "--by", choices=tuple(METRICS), default="step_time", help="what to rank by (default: step_time)"
-    )
-    parser.add_argument(
-        "--top", metavar="K", type=count("--top", least=0), default=10, help="how many jobs (default: 10)"
-    )
-    parser.add_argument("--format", choices=TOP_FORMATS, default="table", help="output format (default: table)")
-    add_output_file(parser)
-
-
-def run_top(arguments: argparse.Namespace) -> int:
+def _rank(arguments: argparse.Namespace, paths: list[Path]) -> int:
     """Read the results and print the ranking."""
-    from planner.batch.results import read_results
+    from planner.batch.results import read_results, write_table
     from planner.batch.top import render_top, top
 
-    check_output(arguments.output, arguments.results)
-    if arguments.top < 1:
-        raise SpecError("top", f"must be at least 1, got {arguments.top}.")
-    lines = chain.from_iterable(read_results(path, notify=note) for path in arguments.results)
-    ranked = top(lines, by=arguments.by, count=arguments.top)
+    for name, default in PLANNING.items():
+        if getattr(arguments, name) != default:
+            raise SpecError(f"--{name.replace('_', '-')}", "is of jobs to plan, not of a ranking.", "Leave it out.")
+    for path in (arguments.output, arguments.table):
+        check_output(path, paths)
+
+    def lines() -> Iterator[Mapping[str, Any]]:
+        return chain.from_iterable(read_results(path, notify=note) for path in paths)
+
+    by = arguments.by or "step_time"
+    ranked = top(lines(), by=by, count=arguments.top or 10)
     screen = screen_of(arguments.output)
     screen = ENDLESS if screen is PLAIN else screen
-    write(render_top(ranked, arguments.format, arguments.by, screen), arguments.output)
+    write(render_top(ranked, arguments.format or "table", by, screen), arguments.output)
+    if arguments.table:
+        write_table(lines, arguments.table)
     return 0

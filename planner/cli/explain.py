@@ -1,18 +1,17 @@
-"""``planner explain``: why this plan, and why not another; ``planner compare``: its gain over a given strategy."""
+"""``planner explain``: why this plan, why not another one, and what it gains over a given strategy."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import (
     COMPARISON_FORMATS,
-    EXPLANATION_FORMATS,
     add_job,
     add_output,
-    add_target,
     add_time_limit,
-    add_variables,
     all_overrides,
     describe,
     read_job,
@@ -21,79 +20,59 @@ from planner.cli.arguments import (
 )
 from planner.cli.output import check_output, progress, write
 
+if TYPE_CHECKING:
+    from planner.jobs.problem import Problem
+    from planner.jobs.strategy_file import StrategyFile
+    from planner.report.records.reports import AnyReport
+
 EXIT_CODES = """exit codes:
-  0  explained: why this plan, why no strategy fits, or why not the given strategy
-  2  wrong input
-  3  the time limit came before the proof, or before all was explained
-"""
-COMPARE_EXIT_CODES = """exit codes:
-  0  compared with the proven best plan
+  0  explained: why this plan, why no strategy fits, why not the given strategy, or the gain over it
   1  infeasible: there is no plan to compare with
   2  wrong input
-  3  the time limit came before the proof
+  3  the time limit came before the proof, or before all was explained
 """
 
 
 def add_explain_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
-        "Without decisions: which constraints hold the best plan back and by how much, or why nothing "
-        "fits and what would. With words such as TP8 PP4 (a whole strategy or a part of one): why it is not the "
-        "plan: the rules that forbid it, the memory that it lacks and on which rank, or how much slower it is and "
-        "where. The job's time limit holds for the whole explanation."
+        "Says which constraints hold the best plan back and by how much, or why nothing fits and what would. With "
+        "words such as TP8 PP4 (a whole strategy or a part of one): why it is not the plan: the rules that forbid "
+        "it, the memory that it lacks and on which rank, or how much slower it is and where. Of a job with a "
+        "strategy (its 'strategy', a launch script or log, a JSON report), with --recipe, or of two jobs: what the "
+        "best plan, or the second one, gains over it: step, memory, days and GPU-hours, where the time goes, and "
+        "the rules that it breaks. A job of several words stands in quotation marks, with entries of its own: "
+        "'run.sh TP4 --set GBS=512', 'plan.json --number 2'; key=value outside of them holds for both. The job's "
+        "time limit holds for the whole explanation."
     )
     describe(parser, description, EXIT_CODES)
     add_job(parser)
-    add_target(parser)
-    add_time_limit(parser, "what is known so far is reported")
-    add_output(parser, EXPLANATION_FORMATS)
-
-
-def run_explain(arguments: argparse.Namespace) -> int:
-    """Explain and print."""
-    return report_on_job(arguments, "planner.verbs.explain", "explain", "explaining")
-
-
-def add_compare_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    description = (
-        "The job's own strategy, or a line such as TP8 PP4, against the best plan; or two jobs against each "
-        "other: step, memory, days and GPU-hours, where the time goes, and the rules that a given strategy breaks. A "
-        "job is a job file, what 'import' takes, a JSON report of 'plan' or 'estimate', or one line; what has several "
-        "words stands in quotation marks, with entries of its own: 'run.sh TP4 --set GBS=512', 'plan.json --number "
-        "2'. Of two jobs one without a strategy stands for its recommended plan; key=value outside of the marks holds "
-        "for both."
-    )
-    describe(parser, description, COMPARE_EXIT_CODES)
-    add_job(parser)
-    parser.usage = f"{parser.usage}\n       {parser.prog} [options] JOB JOB [key=value ...]"
+    parser.usage = f"{parser.usage}\n       {parser.prog} [options] JOB [JOB] [WORD|key=value ...]"
     parser.add_argument(
         "--recipe",
         metavar="NAME",
         nargs="?",
         const="",
-        help="compare a published layout for the job: the nearest one, or that of a name (planner catalog recipes)",
+        help="compare with a published layout: the nearest one, or that of a name (planner catalog recipes)",
     )
-    add_variables(parser)
-    add_time_limit(parser, "the best plan so far is compared with")
+    add_time_limit(parser, "what is known so far is reported")
     add_output(parser, COMPARISON_FORMATS)
 
 
-def run_compare(arguments: argparse.Namespace) -> int:
-    """Compare and print."""
+def run_explain(arguments: argparse.Namespace) -> int:
+    """Explain and print."""
     if arguments.recipe is not None:
         return _run_compare_recipe(arguments)
-    words = [arguments.job, *arguments.assignments]
     from planner.jobs.line.writing import is_line
     from planner.verbs.any_job import is_job
 
+    words = [arguments.job, *arguments.assignments]
     jobs = [word for word in words if "=" not in (word.split() or [""])[0] and not is_line(word)]
     if sum(map(is_job, jobs)) > 2:
         raise SpecError(jobs[2], f"two jobs at most are compared, got {len(jobs)}.", "Compare two at a time.")
-    if len(jobs) > 2 or not is_job(jobs[-1]):
-        return report_on_job(arguments, "planner.verbs.compare", "compare", "comparing")
-    with progress(f"comparing {' and '.join(jobs)}"):
-        from planner.frameworks.imports.job import read_variables
+    if len(jobs) > 2 or not is_job(jobs[-1]) or (len(jobs) == 1 and jobs[0].endswith((".yaml", ".yml"))):
+        return report_on_job(arguments, "explaining", _explain)
+    with progress(f"explaining {' and '.join(jobs)}"):
         from planner.jobs.written.one_line import OPTIONS
         from planner.verbs.any_job import read_any
         from planner.verbs.compare import compare_two
@@ -102,13 +81,29 @@ def run_compare(arguments: argparse.Namespace) -> int:
             f"{entry}={text}" for name, entry in OPTIONS.items() if (text := getattr(arguments, name)) is not None
         ]
         entries = [*numbers, *(word for word in words if word not in jobs)]
-        limits = all_overrides([], arguments)
-        read = [read_any(job, entries, read_variables(arguments.set), limits) for job in jobs]
+        read = [read_any(job, entries, limits=all_overrides([], arguments)) for job in jobs]
         check_output(arguments.output, [path for one in read for path in one.sources])
-        report = compare_two(*(one.side() for one in read)) if len(read) == 2 else read[0].compare_with_plan()
+        report: AnyReport
+        if len(read) == 2:
+            report = compare_two(*(one.side() for one in read))
+        elif read[0].strategy is not None:
+            report = read[0].compare_with_plan()
+        else:
+            report = _explain(read[0].problem, read[0].decisions)
         text = report_text(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)
+
+
+def _explain(problem: Problem, given: StrategyFile | Mapping[str, object]) -> AnyReport:
+    """Compare the strategy of a job that has one with the best plan; explain another job."""
+    if not problem.given.is_empty:
+        from planner.verbs.compare import compare
+
+        return compare(problem, given)
+    from planner.verbs.explain import explain
+
+    return explain(problem, given)
 
 
 def _run_compare_recipe(arguments: argparse.Namespace) -> int:

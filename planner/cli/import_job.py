@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from planner.cli.arguments import add_force, add_output_file, add_variables, describe
+from planner.cli.arguments import add_force, add_output_file, describe
 from planner.cli.output import check_output, progress, require_new, write
 
 
 def add_import_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
-        "Reads a launch, and writes its job with the strategy, which 'estimate' and 'compare' take. A launch is a "
+        "Reads a launch, and writes its job with the strategy, which 'estimate' and 'explain' take. A launch is a "
         "shell script, arguments of Megatron-LM, its MODEL_ARGS (YAML), or a recipe of Megatron-Bridge or NeMo (by "
         "name, Python, overrides, YAML). It may be a configuration of torchtitan (TOML, Python), DeepSpeed (JSON) or "
         "Accelerate (YAML). It may be what a run printed or saved: a log, run_config.yaml, arguments beside a "
@@ -22,7 +22,13 @@ def add_import_options(parser: argparse.ArgumentParser) -> None:
     describe(parser, description)
     parser.add_argument("file", metavar="FILE", type=Path, help="the script, the arguments or the configuration")
     parser.add_argument("assignments", metavar="key=value", nargs="*", help="an entry of the job")
-    add_variables(parser)
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a variable that a script leaves to its environment, or an argument of it (1=...); may come several times",
+    )
     add_force(parser)
     add_output_file(parser)
 

@@ -12,7 +12,6 @@ from planner.cli.arguments import (
     add_force,
     add_one_line,
     add_output_file,
-    add_target,
     all_overrides,
     describe,
     read_job,
@@ -34,7 +33,6 @@ def add_init_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="MODEL", help="what is trained")
     parser.add_argument("assignments", metavar="CLUSTER key=value", nargs="*", help="on what; an entry of the job")
     add_one_line(parser)
-    add_target(parser)
     add_force(parser)
     add_output_file(parser)
 

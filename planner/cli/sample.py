@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.cli.arguments import EXIT_INTERRUPTED, count, describe
-from planner.cli.output import check_output, real, write
+from planner.cli.output import check_output, write
 from planner.cli.terminal.messages import complain, current, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from planner.jobs.problem import Problem
     from planner.measure.sample.run import Counts
     from planner.measure.sample.samples import Point
 
@@ -32,6 +33,11 @@ EXIT_LOST = 4
 LONGEST_SECONDS = 1e9
 """Longest budget."""
 
+FOR = (
+    "a job, whose operators come first; if its device comes from samples, those that leave most of its step time "
+    "open come before them"
+)
+
 MOST_REASONS = 8
 """Reasons of skipped points that are listed; the others are counted."""
 
@@ -45,13 +51,7 @@ def add_sample_options(parser: argparse.ArgumentParser) -> None:
         "the times wrong."
     )
     describe(parser, description, EXIT_CODES)
-    parser.add_argument("--for", metavar="JOB.yaml", type=Path, dest="job", help="a job, whose operators come first")
-    parser.add_argument(
-        "--more",
-        metavar="DEVICE.yaml",
-        type=Path,
-        help="what planner fit wrote: measures first what leaves most of the step time of --for open on this device",
-    )
+    parser.add_argument("--for", metavar="JOB.yaml", type=Path, dest="job", help=FOR)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="", help="default: the GPU if there is one")
     parser.add_argument(
         "--dtype",
@@ -82,7 +82,7 @@ def run_sample(arguments: argparse.Namespace) -> int:
 
     budget = budget_seconds(arguments.budget)
     problem = load(arguments.job) if arguments.job else None
-    first = _doubtful(arguments) if arguments.more else ()
+    first = _doubtful(problem) if problem else ()
     check_output(arguments.output, problem.sources if problem else ())
     line, end = current(), time.monotonic() + budget
     try:
@@ -110,21 +110,18 @@ def run_sample(arguments: argparse.Namespace) -> int:
     return 0 if counts.measured or counts.known else EXIT_NOTHING
 
 
-def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
+def _doubtful(problem: Problem) -> Sequence[Point]:
     """Return the points whose measurement would make the step times of the best plans most certain."""
-    if arguments.job is None:
-        raise SpecError("more", "says of which device, --for of which job: give both.")
-    from planner.jobs.problem import load
+    if problem.facts.cluster.device.calibration.samples is None:
+        return ()
     from planner.measure.sample.job_shapes import job_shapes
     from planner.measure.sample.shapes import doubtful_points
     from planner.verbs.plan import plan
 
-    problem = load(arguments.job, [f"cluster.device={real(arguments.more)}"])
-    if problem.facts.cluster.device.calibration.samples is None:
-        raise SpecError(str(arguments.more), "is no device from samples; 'planner fit' writes them.")
     found = plan(problem)
     if not found.plans:
-        raise SpecError(str(arguments.job), "no strategy fits on this device, so that there is nothing to be sure of.")
+        note(f"{problem.name}: no strategy fits on this device, so that no operator of its plans comes first.")
+        return ()
     return doubtful_points(found.plans, job_shapes(problem))
 
 
@@ -157,5 +154,5 @@ def summary_text(counts: Counts, path: str) -> str:
     if others:
         lines.append(f"{sum(number for _, number in others):>7,}  for {len(others):,} other reasons")
     if counts.measured or counts.known:
-        lines.append(f"Next: planner fit {path} -o my-cluster.yaml; the same command again measures on.")
+        lines.append(f"Next: planner calibrate {path} -o my-cluster.yaml; the same command again measures on.")
     return "\n".join(lines)

@@ -8,7 +8,6 @@ from costmodel.errors import SpecError
 from planner.cli.arguments import (
     add_job,
     add_output,
-    add_target,
     add_time_limit,
     describe,
     load_pinned,
@@ -46,7 +45,6 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", metavar="S", type=seconds("--step"), help="a measured step, such as 28s, for the study of reliability"
     )
-    add_target(parser)
     add_time_limit(parser, "a point's best plan so far is reported")
     add_output(parser, STUDY_FORMATS)
 

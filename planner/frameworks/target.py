@@ -241,7 +241,7 @@ NO_NAME = re.compile(r"[^\w .,:+()-]")
 
 """Characters that could end a comment or a text."""
 
-HINT = "Plan again for it (--target), or with search.pin, search.allow or search.forbid keeping to what it can."
+HINT = "Plan again for it (search.target), or with search.pin, search.allow or search.forbid keeping to what it can."
 
 SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 

@@ -304,7 +304,7 @@ def _require_reached(device: Device, num_devices: int) -> None:
         raise SpecError(
             "cluster.num_devices",
             f"is {num_devices:,}, but the networks of {device.name} reach {reach:,}: nobody sampled what is beyond.",
-            "Sample several nodes with torchrun, or state networks in the facts of 'planner fit'.",
+            "Sample several nodes with torchrun, or state networks in a file for 'planner calibrate --device'.",
         )
 
 

@@ -308,7 +308,7 @@ class Job:
         Number of plans to report.
     strategy
         A given strategy, as a line such as ``TP8 PP4 recompute=none`` or as ``{tp: 8, pp: 4}``. ``planner estimate``
-        costs it, ``planner compare`` starts from it, ``planner plan`` does not use it. A search completes it. Its
+        costs it, ``planner explain`` starts from it, ``planner plan`` does not use it. A search completes it. Its
         ``layout`` has the layers of the virtual stages in model order, such as ``3+4x2+3``. It may also be a mapping
         such as ``{layers: [3, 4, 4, 3], full_layers: [1, 0, 0, 0]}``.
     variants

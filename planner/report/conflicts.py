@@ -129,7 +129,7 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
         if all(LIFTED_EVIDENCE in rule for rule in rules):
-            yield "search.evidence", f"any (--bold), which drops: {' '.join(rules)}"
+            yield "search.evidence", f"any, which drops: {' '.join(rules)}"
             continue
         by_entry = rules_by_entry(setting.job.target)
         dropped = [name for name, known in by_entry.items() if known & set(rules)]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord, PlanRecord
     from planner.report.records.setting import SettingRecord
 
-NO_PRICE = "no price is given: --price 2.50, costs.price_per_device_hour"
-"""The note where no price is given: the option and the entry that give one."""
+NO_PRICE = "no price is given: costs.price_per_device_hour=2.50"
+"""The note where no price is given: the entry that gives one."""
 
 TRILLION_TOKENS = "per trillion tokens"
 

@@ -264,4 +264,6 @@ def _describe_fastest(advice: RecommendationRecord) -> str:
     number = advice.fastest_number
     named = advice.fastest_strategy.line if number is None else f"strategy {number}"
     gain = f"{advice.gain_fraction:.1%} less"
-    return f"{named}: {seconds(advice.fastest_step_time_seconds)} s per step, {gain} (--fastest puts it first)"
+    return (
+        f"{named}: {seconds(advice.fastest_step_time_seconds)} s per step, {gain} (search.fastest=true puts it first)"
+    )

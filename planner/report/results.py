@@ -202,7 +202,7 @@ def operator_sections(operators: Sequence[TimedOperator], of_best: str) -> Itera
         ),
         notes=(
             f"Samples time {sampled:.0%} of it, rooflines with sampled rates and stated networks the rest; +- is a "
-            f"standard deviation.{beyond} 'planner sample --more' measures where that hurts most.",
+            f"standard deviation.{beyond} 'planner sample --for JOB.yaml' measures where that hurts most.",
         ),
     )
 

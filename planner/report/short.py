@@ -39,7 +39,7 @@ LAUNCHED_BY = "slurm"
 """The launcher that the next commands name; ``planner export --help`` lists all."""
 
 MOST_ROWS = 6
-"""Rules, and changes that help, where nothing fits; ``--full`` lists all."""
+"""Rules, and changes that help, where nothing fits; ``--format table`` lists all."""
 
 
 def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = None) -> Iterator[Section]:
@@ -65,7 +65,7 @@ def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = No
 def _cut(section: Section) -> Section:
     """Return the section with its first rows."""
     more = len(section.rows) - MOST_ROWS
-    notes = (f"{count(more, 'more row')}: --full.",) if more > 0 else ()
+    notes = (f"{count(more, 'more row')}: --format table.",) if more > 0 else ()
     return replace(section, rows=section.rows[:MOST_ROWS], notes=notes)
 
 
@@ -212,10 +212,10 @@ def export_rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, 
 
 def _next(whole: ReportRecord, asked: Asked, target: str | None) -> Iterator[tuple[str, ...]]:
     """Build the rows of the next commands, to be copied."""
-    yield "the whole report", f"{asked.command} --full"
+    yield "the whole report", f"{asked.command} --format table"
     yield "why" if whole.plans else "why nothing fits", f"planner explain {asked.job}"
     if whole.kind == "estimate":
-        yield "against the best", f"planner compare {asked.job}"
+        yield "against the best", f"planner explain {asked.job}"
     elif whole.plans:
         yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.line}"
     if target and not whole.broken_rules:
@@ -242,7 +242,7 @@ SHORTENED = ("small runs", "forbidden", "left out", "uncertain", "unproven", "us
 DROPPED = ("small runs", "batch", "proof", "near-by batch", "uses", "money")
 """Rows that go after that, in this order."""
 
-REST = "--full has the rest"
+REST = "more: --format table"
 
 
 def fit_rows(rows: Sequence[Row], most: int = MOST_LINES) -> tuple[Row, ...]:
@@ -259,7 +259,7 @@ def fit_rows(rows: Sequence[Row], most: int = MOST_LINES) -> tuple[Row, ...]:
     Examples
     --------
     >>> fit_rows([("step", "1.0 s"), ("uncertain", "one; two"), ("", "three")], most=4)
-    (('step', '1.0 s'), ('uncertain', 'one; two; --full has the rest'))
+    (('step', '1.0 s'), ('uncertain', 'one; two; more: --format table'))
     """
     groups = _groups(rows)
     while _num_lines(groups) > most - OF_HEADING:

@@ -1,4 +1,4 @@
-"""Support of model families, devices and export targets, from the checks that jobs pass: ``planner support``."""
+"""Support of models, devices and export targets, from the checks that jobs pass: ``planner catalog support``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SCHEMAS: Mapping[str, tuple[str, str]] = {
     "advice-row": ("advices.row_schema", "a row of advise --format csv"),
     "study": ("reports.study_schema", "study --format json"),
     "study-row": ("rows.study_row_schema", "a row of study --format csv"),
-    "batch-line": ("batches.line_schema", "a line of what batch --out writes"),
+    "batch-line": ("batches.line_schema", "a line of what batch -o writes"),
     "batch-row": ("batches.row_schema", "a row of what batch --table writes"),
     "top": ("batches.top_schema", "top --format json"),
     "top-row": ("batches.top_row_schema", "a row of top --format csv"),

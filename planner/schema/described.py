@@ -1,4 +1,4 @@
-"""JSON Schemas of ``planner model`` and ``planner catalog``, from the records that they show."""
+"""JSON Schemas of ``planner catalog models`` and ``planner catalog``, from the records that they show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
 
 
 def model_schema() -> Schema:
-    """Make the schema of ``planner model``: model, distinct layers, parameters and FLOPs."""
+    """Make the schema of ``planner catalog models``: model, distinct layers, parameters and FLOPs."""
     layers = {"type": "array", "items": {"$ref": "#/$defs/LayerKind"}}
     properties = {
         **_model_facts(),

@@ -119,7 +119,7 @@ class TestTimes:
 
     def test_a_device_without_samples_is_refused(self):
         device = a_device(**achieved(times="sampled", attention_efficiency=0.5, memory_efficiency=0.5))
-        with pytest.raises(SpecError, match="'planner fit' writes"):
+        with pytest.raises(SpecError, match="'planner calibrate' writes"):
             operator_times(device, "bf16")
 
 

@@ -337,7 +337,7 @@ def test_the_command_of_a_point_plans_it_again(everything):
     *entries, flag = command_of(point.cell, everything).split()
     again = plan(load(a_job(), [*entries, "search.fastest=true"]), certified=False).plans[0]
 
-    assert flag == "--fastest"
+    assert flag == "search.fastest=true"
     assert again.schedule.days == pytest.approx(point.metrics[DAYS])
     assert again.costs.total_cost == pytest.approx(point.metrics[MONEY])
 
@@ -463,14 +463,6 @@ def test_a_price_that_may_be_of_a_month_is_noted(tmp_path):
 
     assert "line 2: 1800 an hour" in note
     assert "may be the price of a month" in note
-
-
-def test_two_ways_to_give_a_price_are_refused(tmp_path, capsys):
-    """One of them was ignored."""
-    job = ["llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "1T", "--price", "2.2"]
-
-    assert cli.main(["advise", *job, "--prices", str(written(tmp_path, "device,price_per_hour\nh100,2\n"))]) == 2
-    assert "--price: is given with --prices" in capsys.readouterr().err
 
 
 def test_energy_below_a_megawatt_hour_is_told_apart():

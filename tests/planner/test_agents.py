@@ -96,7 +96,7 @@ async def worked_cases(client):
 @pytest.mark.slow
 def test_worked_cases_by_the_official_client(folder):
     """Over stdin and stdout, in a folder with a module that must not be imported."""
-    words = ["-m", "planner", "mcp", "--root", str(folder), "--call-limit", "60"]
+    words = ["-m", "planner", "serve", "--mcp", "--root", str(folder), "--time-limit", "60"]
     command = mcp.StdioServerParameters(
         command=sys.executable, args=words, env={"PYTHONPATH": str(ROOT)}, cwd=str(ROOT)
     )
@@ -119,7 +119,7 @@ def test_clients_of_this_machine_over_http(folder):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [sys.executable, "-m", "planner", "mcp", "--root", str(folder), "--port", str(port)]
+    words = [sys.executable, "-m", "planner", "serve", "--mcp", "--root", str(folder), "--port", str(port)]
     with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE) as server:
         try:
             assert f"http://127.0.0.1:{port}/mcp".encode() in server.stderr.readline()
@@ -310,20 +310,20 @@ def test_a_port_in_use_is_refused(capsys):
         taken.listen()
         port = taken.getsockname()[1]
 
-        assert main(["mcp", "--port", str(port)]) == 2
+        assert main(["serve", "--mcp", "--port", str(port)]) == 2
 
     assert f"127.0.0.1:{port} cannot be used: Address already in use" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_none_is_refused(capsys):
     """Before anything is served."""
-    assert main(["mcp", "--root", "no/such/folder"]) == 2
+    assert main(["serve", "--mcp", "--root", "no/such/folder"]) == 2
     assert "there is no folder 'no/such/folder'" in capsys.readouterr().err
 
 
 def test_the_skill_lies_in_the_package(capsys):
     """The command prints its folder; its front matter has a name and a description, as agents expect."""
-    assert main(["skill"]) == 0
+    assert main(["catalog", "skill"]) == 0
     assert capsys.readouterr().out.strip() == str(SKILL.parent)
     assert re.match(r"---\nname: planner\ndescription: .{80,1024}\n---\n", SKILL.read_text(encoding="utf-8"))
     assert (ROOT / "skills" / "planner" / "SKILL.md").read_text() == SKILL.read_text()

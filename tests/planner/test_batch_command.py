@@ -1,4 +1,4 @@
-"""``planner batch`` and ``planner top`` as their users meet them."""
+"""``planner batch`` and ``planner batch`` as their users meet them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lines(path="results.jsonl"):
 
 def test_a_batch_from_begin_to_end(capsys):
     """One line per job with what ``planner plan`` finds; again, nothing is left to do; then a ranking and a table."""
-    command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "2", "training.global_batch_size=64,128"]
+    command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "2", "training.global_batch_size=64,128"]
 
     assert cli.main([*command, "top=2"]) == 0
     out, err = capsys.readouterr()
@@ -69,7 +69,7 @@ def test_a_batch_from_begin_to_end(capsys):
     rows = list(csv.DictReader(Path("table.csv").read_text().splitlines()))
     assert [(row["framework"], row["framework_is_assumed"]) for row in rows] == [(line["framework"], "true")] * 4
 
-    assert cli.main(["top", "results.jsonl", "--by", "tokens_per_second", "--top", "1", "--format", "json"]) == 0
+    assert cli.main(["batch", "results.jsonl", "--by", "tokens_per_second", "--top", "1", "--format", "json"]) == 0
     [best] = valid("top", json.loads(capsys.readouterr().out))
     assert best["plan"] == min(line["plans"], key=lambda each: each["step_time_seconds"])
 
@@ -83,7 +83,7 @@ def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
     Path("jobs/typo.yaml").write_text(JOB.replace("tokens", "tokns"))
     Path("jobs/torn.yaml").write_text("model: [")
 
-    assert cli.main(["batch", "jobs", "--out", "results.jsonl", "--processes", "1", "--full"]) == 1
+    assert cli.main(["batch", "jobs", "-o", "results.jsonl", "--processes", "1", "--full"]) == 1
 
     found = lines()
     assert {name: (line["status"], line["exit_code"]) for name, line in found.items()} == {
@@ -101,7 +101,7 @@ def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
     assert "4 of 4 jobs done; 3 without a plan" in err
     assert "why there is no plan is in the entry 'message' of results.jsonl; " in err
 
-    assert cli.main(["batch", "jobs", "--out", "results.jsonl"]) == 1
+    assert cli.main(["batch", "jobs", "-o", "results.jsonl"]) == 1
     err = capsys.readouterr().err
     assert "4 of 4 jobs done, 4 of them before; 3 without a plan" in err
     assert err.endswith("why there is no plan is in the entry 'message' of results.jsonl.\n")
@@ -110,7 +110,7 @@ def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
 @pytest.mark.slow
 def test_a_time_limit_and_another_attempt(capsys):
     """A job that is stopped has a line; ``--retry-failed`` plans it again, and nothing else does."""
-    command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"]
+    command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "1"]
 
     assert cli.main([*command, "--timeout", "0.001"]) == 1
     assert lines()["job"]["status"] == "timed_out"
@@ -128,7 +128,7 @@ def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
     odd = folder / "odd\udcff.yaml"
     odd.write_text(JOB.replace("llama3-8b", "nothing"))
 
-    assert cli.main(["batch", str(odd), "--out", "results.jsonl", "training.tokens=.inf,.nan", "top=1e40"]) == 1
+    assert cli.main(["batch", str(odd), "-o", "results.jsonl", "training.tokens=.inf,.nan", "top=1e40"]) == 1
 
     found = list(map(json.loads, Path("results.jsonl").read_bytes().splitlines()))
     assert {line["overrides"]["training.tokens"] for line in found} == {"inf", "nan"}
@@ -139,31 +139,30 @@ def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["batch", "--out", "x.jsonl"], "the following arguments are required: SOURCE"),
-        (["batch", "job.yaml"], "the following arguments are required: --out"),
-        (["batch", "nowhere.yaml", "--out", "x.jsonl"], "planner: nowhere.yaml: no such file or folder."),
-        (["batch", "job.yaml", "--out", "job.yaml"], "planner: job.yaml: is what this command reads or writes already"),
-        (["batch", "job.yaml", "--out", "foreign.txt"], "planner: foreign.txt, line 1: is no result: 'hello\\n'."),
-        (["batch", "job.yaml", "--out", "nowhere/x.jsonl"], "planner: nowhere/x.jsonl: no such file or folder."),
-        (["batch", "job.yaml", "--out", "x.jsonl", "--table", "x.xls"], "planner: x.xls: expected a file that ends"),
-        (["batch", "job.yaml", "--out", "x.jsonl", "--table", "no/x.csv"], "planner: no/x.csv: there is no folder"),
-        (["batch", "job.yaml", "--out", "x.csv", "--table", "x.csv"], "planner: x.csv: is what this command reads"),
-        (["batch", "job.yaml", "--out", "x.jsonl", "--processes", "0"], "planner: processes: must be from 1 to 1024"),
-        (["batch", "job.yaml", "--out", "x.jsonl", "--timeout", "-1"], "planner: timeout: must be above 0 and at most"),
-        (["batch", "job.yaml", "--out", "x.jsonl", "--max-jobs", "1", "top=1,2"], "make 2, more than 1."),
-        (["batch", "job.yaml", "--out", "x.jsonl", "top=1,,2"], "planner: top: lacks a value."),
-        (["batch", "job.yaml", "--out", "x.jsonl", f"top=1,,{'2' * 300}"], "planner: top: lacks a value."),
-        (["batch", "job.yaml", "--out", "x.jsonl", "--backend", "dask"], "planner: scheduler: is missing."),
-        (["batch", "job.yaml", "--out", "/dev/full"], "planner: /dev/full: cannot be written: No space left on device"),
-        (["top", "nowhere.jsonl"], "planner: nowhere.jsonl: no such file or folder."),
-        (["top", "foreign.txt"], "planner: foreign.txt, line 1: is no result"),
-        (["top", "foreign.txt", "--top", "0"], "planner: top: must be at least 1, got 0."),
-        (["top", "foreign.txt", "-o", "foreign.txt"], "planner: foreign.txt: is what this command reads"),
+        (["batch", "-o", "x.jsonl"], "the following arguments are required: SOURCE"),
+        (["batch", "job.yaml"], "planner: -o: is needed: the results file."),
+        (["batch", "nowhere.yaml", "-o", "x.jsonl"], "planner: nowhere.yaml: no such file or folder."),
+        (["batch", "job.yaml", "-o", "job.yaml"], "planner: job.yaml: is what this command reads or writes already"),
+        (["batch", "job.yaml", "-o", "foreign.jsonl"], "planner: foreign.jsonl, line 1: is no result: 'hello\\n'."),
+        (["batch", "job.yaml", "-o", "nowhere/x.jsonl"], "planner: nowhere/x.jsonl: no such file or folder."),
+        (["batch", "job.yaml", "-o", "x.jsonl", "--table", "x.xls"], "planner: x.xls: expected a file that ends"),
+        (["batch", "job.yaml", "-o", "x.jsonl", "--table", "no/x.csv"], "planner: no/x.csv: there is no folder"),
+        (["batch", "job.yaml", "-o", "x.csv", "--table", "x.csv"], "planner: x.csv: is what this command reads"),
+        (["batch", "job.yaml", "-o", "x.jsonl", "--processes", "0"], "planner: processes: must be from 1 to 1024"),
+        (["batch", "job.yaml", "-o", "x.jsonl", "--timeout", "-1"], "planner: timeout: must be above 0 and at most"),
+        (["batch", "job.yaml", "-o", "x.jsonl", "top=1,,2"], "planner: top: lacks a value."),
+        (["batch", "job.yaml", "-o", "x.jsonl", f"top=1,,{'2' * 300}"], "planner: top: lacks a value."),
+        (["batch", "job.yaml", "-o", "x.jsonl", "--backend", "dask"], "planner: scheduler: is missing."),
+        (["batch", "job.yaml", "-o", "/dev/full"], "planner: /dev/full: cannot be written: No space left on device"),
+        (["batch", "nowhere.jsonl"], "planner: nowhere.jsonl: no such file or folder."),
+        (["batch", "foreign.jsonl"], "planner: foreign.jsonl, line 1: is no result"),
+        (["batch", "foreign.jsonl", "--top", "0"], "planner: --top: expected a whole number from 1 on, got '0'."),
+        (["batch", "foreign.jsonl", "-o", "foreign.jsonl"], "planner: foreign.jsonl: is what this command reads"),
     ],
 )
 def test_mistakes_are_one_message_and_2(arguments, message, capsys):
     """No traceback, nothing planned, nothing overwritten."""
-    Path("foreign.txt").write_text("hello\n")
+    Path("foreign.jsonl").write_text("hello\n")
 
     assert cli.main(arguments) == 2
 
@@ -171,7 +170,7 @@ def test_mistakes_are_one_message_and_2(arguments, message, capsys):
     assert message in err
     assert "Traceback" not in err
     assert out == ""
-    assert Path("foreign.txt").read_text() == "hello\n"
+    assert Path("foreign.jsonl").read_text() == "hello\n"
     assert Path("job.yaml").read_text() == JOB
 
 
@@ -180,7 +179,7 @@ def test_a_ranking_of_a_file_that_is_being_written(capsys):
     line = {"kind": "batch_result", "format_version": 1, "key": "00", "name": "a", "plans": []}
     Path("results.jsonl").write_text(json.dumps(line, separators=(",", ":")) + '\n{"kind":"batch_result","for')
 
-    assert cli.main(["top", "results.jsonl"]) == 0
+    assert cli.main(["batch", "results.jsonl"]) == 0
 
     out, err = capsys.readouterr()
     assert out == "No job has a plan.\n"
@@ -253,7 +252,7 @@ def test_progress_in_a_terminal_is_one_running_line():
 def test_extrapolated_figures_are_marked_wherever_they_are_shown(capsys):
     """No run on an MI300X was measured: the line, the ranking as text, JSON and CSV, and the table say so."""
     Path("amd.yaml").write_text(JOB.replace("h100-80gb-sxm", "mi300x"))
-    assert cli.main(["batch", "amd.yaml", "--out", "results.jsonl", "--table", "table.csv", "--processes", "1"]) == 0
+    assert cli.main(["batch", "amd.yaml", "-o", "results.jsonl", "--table", "table.csv", "--processes", "1"]) == 0
     unseen = "no measured run on mi300x, nor on cdna3"
 
     line = lines()["amd"]
@@ -262,7 +261,7 @@ def test_extrapolated_figures_are_marked_wherever_they_are_shown(capsys):
 
     capsys.readouterr()
     text, ranked, table = (
-        (cli.main(["top", "results.jsonl", "--format", form]), capsys.readouterr().out)[1]
+        (cli.main(["batch", "results.jsonl", "--format", form]), capsys.readouterr().out)[1]
         for form in ("table", "json", "csv")
     )
     assert text.splitlines()[1].endswith(" amd *")
@@ -278,11 +277,11 @@ def test_extrapolated_figures_are_marked_wherever_they_are_shown(capsys):
 def test_what_a_name_leaves_open_is_a_note_of_the_ranking(capsys):
     """A cloud's machine is one device with assumptions; the ranking names the ranks that it is of."""
     Path("cloud.yaml").write_text(JOB.replace("h100-80gb-sxm", "a3-mega"))
-    assert cli.main(["batch", "job.yaml", "cloud.yaml", "--out", "results.jsonl", "--processes", "1"]) == 0
+    assert cli.main(["batch", "job.yaml", "cloud.yaml", "-o", "results.jsonl", "--processes", "1"]) == 0
     note = lines()["cloud"]["device_note"]
 
     capsys.readouterr()
-    assert cli.main(["top", "results.jsonl"]) == 0
+    assert cli.main(["batch", "results.jsonl"]) == 0
     out = capsys.readouterr().out.splitlines()
     [rank] = [line.split()[0] for line in out if line.endswith(" cloud *")]
     assert note
@@ -295,10 +294,10 @@ def test_what_a_name_leaves_open_is_a_note_of_the_ranking(capsys):
 @pytest.mark.slow
 def test_flags_of_a_ranking_are_spelled_as_in_every_csv(capsys):
     """``true`` and ``false``, as docs/json.md promises."""
-    cli.main(["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"])
+    cli.main(["batch", "job.yaml", "-o", "results.jsonl", "--processes", "1"])
     capsys.readouterr()
 
-    assert cli.main(["top", "results.jsonl", "--format", "csv"]) == 0
+    assert cli.main(["batch", "results.jsonl", "--format", "csv"]) == 0
 
     [row] = csv.DictReader(StringIO(capsys.readouterr().out))
     assert (row["framework_is_assumed"], row["optimizer_offload"]) == ("true", "false")
@@ -307,7 +306,7 @@ def test_flags_of_a_ranking_are_spelled_as_in_every_csv(capsys):
 @pytest.mark.slow
 def test_lines_say_which_job_they_are_of():
     """The place among the jobs of the command, also of those that an earlier command left."""
-    command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "2"]
+    command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "2"]
     cli.main([*command, "training.global_batch_size=32,64"])
     cli.main([*command, "training.global_batch_size=96,32,64,128"])
 
@@ -322,7 +321,7 @@ def test_a_first_line_that_was_cut_is_no_obstacle(capsys):
     """The same command goes on; the file holds whole lines then."""
     Path("results.jsonl").write_text('{"kind":"batch_res')
 
-    assert cli.main(["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"]) == 0
+    assert cli.main(["batch", "job.yaml", "-o", "results.jsonl", "--processes", "1"]) == 0
 
     assert "the last line, 1, was cut short; its job counts as not planned." in capsys.readouterr().err
     assert list(lines()) == ["job"]

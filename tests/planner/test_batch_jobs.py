@@ -152,7 +152,7 @@ def test_what_is_wrong_with_one_job_is_its_own(tmp_path, job):
             ["small.yaml"],
             {"assignments": ["top=1..1000..1", "training.tokens=1..1000..1"]},
             "jobs: 1 files x 1,000 of top x 1,000 of training.tokens make 1,000,000, more than 100,000. Sweep less, or "
-            "raise --max-jobs.",
+            "in several batches.",
         ),
         (
             ["small.yaml"],

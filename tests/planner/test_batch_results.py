@@ -186,13 +186,13 @@ def test_broken_lines_that_cannot_be_moved_stay(out):
 
 
 def test_the_best_plans_beside_a_broken_line_are_shown(out, capsys):
-    """``planner top`` says which line it leaves out, and does not touch the file."""
+    """``planner batch`` says which line it leaves out, and does not touch the file."""
     written(out)
     lines = out.read_bytes().splitlines(keepends=True)
     out.write_bytes(lines[0] + b"oops\n" + lines[2])
     before = out.read_bytes()
 
-    code = cli.main(["top", str(out), "--format", "csv"])
+    code = cli.main(["batch", str(out), "--format", "csv"])
     printed = capsys.readouterr()
 
     assert (code, len(printed.out.splitlines())) == (0, 3)
@@ -511,7 +511,7 @@ def test_a_line_that_lacks_figures_is_shown_with_dashes(tmp_path, capsys):
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(WHOLE) + "\n")
 
-    assert cli.main(["top", str(path)]) == 0
+    assert cli.main(["batch", str(path)]) == 0
 
     (row,) = (line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("1 "))
     assert row.split() == ["1", "8", "2.000", "-", "40.0%", "-", "-", "-", "2", *["-"] * 7, "one"]

@@ -195,7 +195,7 @@ def test_a_batch_that_is_killed_goes_on(tmp_path):
         "training: {global_batch_size: 64, sequence_length: 4096, tokens: 1e9}\n"
         "search: {stages: even}\n"
     )
-    command = [sys.executable, "-m", "planner", "batch", str(job), "--out", str(out), "--processes", "2"]
+    command = [sys.executable, "-m", "planner", "batch", str(job), "-o", str(out), "--processes", "2"]
     command += ["training.global_batch_size=8..8192", "cluster.num_devices=8,16,32"]
     first = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     while not out.exists() or out.read_bytes().count(b"\n") < 3:
@@ -235,7 +235,7 @@ def heeds_interrupts() -> None:
 def test_a_stopped_batch_leaves_a_valid_file(number, code, tmp_path):
     """The command says how to go on, and nobody stays behind, no semaphore either."""
     out = tmp_path / "results.jsonl"
-    command = [sys.executable, "-m", "planner", "batch", "benchmarks/jobs/llama3-8b-8xh100.yaml", "--out", str(out)]
+    command = [sys.executable, "-m", "planner", "batch", "benchmarks/jobs/llama3-8b-8xh100.yaml", "-o", str(out)]
     command += ["training.global_batch_size=8..8192", "search.stages=even,layers", "--processes", "2"]
     batch = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_interrupts)
     while not out.exists() or not out.read_bytes():

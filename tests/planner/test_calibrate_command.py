@@ -81,7 +81,7 @@ def runs_of(
 
 def command(runs: Path, output: Path, *options: str) -> int:
     """Run it."""
-    return main(["calibrate", "--runs", str(runs), "-o", str(output), *options])
+    return main(["calibrate", str(runs), "-o", str(output), *options])
 
 
 @pytest.fixture(scope="module")

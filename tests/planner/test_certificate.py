@@ -446,18 +446,13 @@ def test_a_written_model_has_the_answer_as_its_optimum(name, job, tmp_path, caps
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_model_s_file_is_never_overwritten_unasked(job, tmp_path, capsys):
-    """Nor is it the report's; with --force it is written anew."""
+def test_a_model_s_file_is_not_the_report_s(job, tmp_path, capsys):
+    """One would overwrite the other."""
     path = tmp_path / "model.pb"
-    path.write_bytes(b"mine")
 
-    assert main(["plan", str(job), "--write-model", str(path)]) == 2
-    assert path.read_bytes() == b"mine"
-    assert "--force" in capsys.readouterr().err
-    assert main(["plan", str(job), "--write-model", str(path), "-o", str(path), "--force"]) == 2
+    assert main(["plan", str(job), "--write-model", str(path), "-o", str(path)]) == 2
     assert "--write-model" in capsys.readouterr().err
-    assert main(["plan", str(job), "--write-model", str(path), "--force"]) == 0
-    assert read_again(path)[0] == cp_model.OPTIMAL
+    assert not path.exists()
 
 
 def test_without_a_plan_no_model_is_written(job, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The command line: what it parses, where it prints, how it ends."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -87,7 +88,10 @@ def test_no_command_prints_the_help(capsys):
         (["plam"], "invalid choice: 'plam'"),
         (["plan"], "the following arguments are required: JOB.yaml"),
         (["plan", "job.yaml", "--tpo", "3"], "unrecognized arguments: --tpo"),
-        (["-q", "plan", "job.yaml"], "unrecognized arguments: -q. Write -q behind the command."),
+        (
+            ["--format=json", "plan", "job.yaml"],
+            "Write --format behind the command.",
+        ),
         (["plan", "job.yaml", "tp"], "'tp': has no value. Write TP2."),
         (["plan", "job.yaml", "--format", "yaml"], "invalid choice: 'yaml'"),
         (["catalog", "devices", "a=b"], "catalog: takes no further words, got 'a=b'"),
@@ -101,12 +105,45 @@ def test_wrong_arguments_end_with_2(arguments, message, verbs, capsys, job, monk
     assert message in capsys.readouterr().err
 
 
+# --- commands -------------------------------------------------------------------------------------------------
+
+
+def options_of(parser):
+    """Options of a parser by their longest spelling, those of commands inside it included."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from options_of(inner)
+        elif action.option_strings and not isinstance(action, argparse._HelpAction):
+            yield max(action.option_strings, key=len)
+
+
+def test_commands_and_options_are_few():
+    """14 commands and 110 options at most: those that every command takes count once, ``-h`` does not."""
+    parser = cli._parser()
+    commands = next(one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    own = [max(one.option_strings, key=len) for one in parser._actions if one.option_strings]
+    pairs = {(name, option) for name, command in commands.items() for option in options_of(command)}
+
+    assert commands.keys() == cli.COMMANDS.keys()
+    assert len(commands) <= 14
+    assert len(pairs) + len(own) - 1 <= 110
+
+
+@pytest.mark.parametrize(("word", "now"), cli.FORMER.items())
+def test_a_former_command_says_its_new_form(word, now, capsys):
+    """One message, exit code 2; the new form is a command with options that exist."""
+    assert cli.main([word, "job.yaml"]) == 2
+    assert capsys.readouterr().err == f"planner: planner {word}: is no command any more. Write: planner {now}.\n"
+    assert cli.main([*now.split(), "--help"]) == 0
+
+
 # --- plan and estimate ----------------------------------------------------------------------------------------
 
 
 def test_plan_hands_the_job_to_the_verb(verbs, job, capsys):
     """Overrides may stand before and behind options; the report's own exit code is the command's."""
-    arguments = ["plan", str(job), "top=2", "--format", "json", "search.pin.tp=8", "--time-limit", "7", "--top", "5"]
+    arguments = ["plan", str(job), "top=2", "--format", "json", "search.pin.tp=8", "--time-limit", "7", "top=5"]
 
     assert cli.main(arguments) == 3
 
@@ -139,8 +176,8 @@ def test_estimate_tells_decisions_from_overrides(verbs, job):
     ("arguments", "message"),
     [
         (["plan", "nowhere.yaml"], "planner: nowhere.yaml: no such file."),
-        (["plan", "job.yaml", "--top", "0"], "planner: top: must be at least 1, got 0."),
-        (["plan", "job.yaml", "--top", "-1"], "planner: top: must be at least 1, got -1."),
+        (["plan", "job.yaml", "top=0"], "planner: top: must be at least 1, got 0."),
+        (["plan", "job.yaml", "top=-1"], "planner: top: must be at least 1, got -1."),
         (
             ["plan", "job.yaml", "--time-limit", "soon"],
             "planner: search.time_limit_seconds: expected seconds such as 5min, got 'soon'.",
@@ -191,7 +228,7 @@ def test_config_that_was_read_is_not_overwritten(verbs, capsys):
     before = config.read_bytes()
 
     assert cli.main(["plan", str(JOBS / "llama3-405b-2048xh100.yaml"), "-o", str(config)]) == 2
-    assert cli.main(["model", str(config.parent), "-o", str(config)]) == 2
+    assert cli.main(["catalog", "models", str(config.parent), "-o", str(config)]) == 2
     assert config.read_bytes() == before
 
 
@@ -222,7 +259,7 @@ def test_reader_that_leaves_ends_without_a_traceback():
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "-q 2>&-"])
 def test_a_closed_stderr_loses_no_result(stderr):
     """As a daemon has it: the result is written whole, and the exit code is that of the command."""
-    command = f"{sys.executable} -m planner model llama3-8b --format json {stderr}"
+    command = f"{sys.executable} -m planner catalog models llama3-8b --format json {stderr}"
 
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
 
@@ -235,7 +272,7 @@ def test_a_closed_stderr_loses_no_result(stderr):
     ("stdout", "reason"),
     [(">&-", "it is closed"), (">/dev/full", "No space left on device"), ("<&- >&-", "it is closed")],
 )
-@pytest.mark.parametrize("arguments", ["model llama3-8b", "schema top", "--help", "--version"])
+@pytest.mark.parametrize("arguments", ["catalog models llama3-8b", "catalog schemas top", "--help", "--version"])
 def test_a_result_that_cannot_be_written_is_one_sentence_and_2(arguments, stdout, reason):
     """A closed or full stdout, and no second complaint when the interpreter ends."""
     command = f"{sys.executable} -m planner {arguments} {stdout}"
@@ -265,7 +302,7 @@ def test_long_work_is_announced_on_stderr(capsys, monkeypatch):
 
 def test_model_prints_what_was_read(capsys):
     """405,853,388,800 parameters as Hugging Face counts them, all of them active."""
-    assert cli.main(["model", str(JOBS / "llama-3.1-405b"), "--format", "json"]) == 0
+    assert cli.main(["catalog", "models", str(JOBS / "llama-3.1-405b"), "--format", "json"]) == 0
 
     model = json.loads(capsys.readouterr().out)
     assert (model["parameters"], model["active_parameters"], model["mtp_parameters"]) == (405853388800, 405853388800, 0)
@@ -280,7 +317,8 @@ def test_model_flops_state_their_convention(capsys):
     """
     flops = {}
     for convention in ("full", "causal"):
-        cli.main(["model", "llama3-405b", "--sequence-length", "8192", "--attention", convention, "--format", "json"])
+        entries = ["sequence_length=8192", f"attention={convention}"]
+        cli.main(["catalog", "models", "llama3-405b", "--format", "json", *entries])
         flops[convention] = json.loads(capsys.readouterr().out)["flops_per_token"]
 
     assert flops["full"] - flops["causal"] == pytest.approx(12 * 126 * 16384 * 8192 / 2, rel=1e-3)
@@ -288,7 +326,7 @@ def test_model_flops_state_their_convention(capsys):
 
 def test_model_as_text_shows_kinds_of_layers(capsys):
     """DeepSeek-V3: 3 dense layers, 58 with experts, one of multi-token prediction."""
-    assert cli.main(["model", str(JOBS / "deepseek-v3")]) == 0
+    assert cli.main(["catalog", "models", str(JOBS / "deepseek-v3")]) == 0
 
     shown = capsys.readouterr().out
     assert "3 x LatentAttention" in shown
@@ -300,14 +338,19 @@ def test_model_as_text_shows_kinds_of_layers(capsys):
     ("arguments", "message"),
     [
         (
-            ["model", "llama3-8"],
+            ["catalog", "models", "llama3-8"],
             "planner: model: 'llama3-8' is neither in the catalog nor a file. Did you mean 'llama3-8b'?",
         ),
-        (["model", "llama3-8b", "--sequence-length", "0"], "planner: sequence_length: must be at least 1, got '0'."),
         (
-            ["model", "llama3-8b", "--sequence-length", "long"],
+            ["catalog", "models", "llama3-8b", "sequence_length=0"],
+            "planner: sequence_length: must be at least 1, got '0'.",
+        ),
+        (
+            ["catalog", "models", "llama3-8b", "sequence_length=long"],
             "planner: sequence_length: expected a whole number, got 'long'.",
         ),
+        (["catalog", "models", "llama3-8b", "attention=half"], "planner: attention: 'half' is not full or causal."),
+        (["catalog", "models", "llama3-8b", "heads=8"], "planner: heads=8: is no entry of a described model."),
         (["catalog", "h101"], "planner: catalog: 'h101' is not in it."),
     ],
 )

@@ -106,7 +106,7 @@ def test_the_command(tmp_path, capsys):
     job = tmp_path / "job.yaml"
     job.write_text(json.dumps(JOB))
 
-    assert main(["compare", str(job), "tp=2", "training.global_batch_size=32", "--format", "json"]) == 0
+    assert main(["explain", str(job), "tp=2", "training.global_batch_size=32", "--format", "json"]) == 0
 
     document = json.loads(capsys.readouterr().out)
     assert document["given"]["strategy"]["tp"] == 2

@@ -1,4 +1,4 @@
-"""``planner compare A B``: two jobs in any form, side by side."""
+"""``planner explain A B``: two jobs in any form, side by side."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def test_memory_is_compared_by_what_it_holds(files):
 @pytest.mark.parametrize("format", ["table", "json", "markdown"])
 def test_the_command(files, capsys, format):
     """Entries outside of quotation marks hold for both, a saved plan needs none."""
-    script = [files["run.sh"], "cluster.device=h100-80gb-sxm", "--set", "GBS=64"]
+    script = [f"{files['run.sh']} --set GBS=64", "cluster.device=h100-80gb-sxm"]
 
-    assert main(["compare", *script, files["plan.json"], "--format", format]) == 0
+    assert main(["explain", *script, files["plan.json"], "--format", format]) == 0
 
     printed = capsys.readouterr().out
     assert {"table": "first   ", "json": '"status": "compared"', "markdown": "- first: "}[format] in printed
@@ -102,7 +102,7 @@ def test_the_command(files, capsys, format):
 
 def test_a_script_alone_is_compared_with_its_fastest_plan(files, capsys):
     """As a job file with a strategy is."""
-    words = ["compare", files["run.sh"], "cluster.device=h100-80gb-sxm", "--set", "GBS=64", "--format", "json"]
+    words = ["explain", f"{files['run.sh']} --set GBS=64", "cluster.device=h100-80gb-sxm", "--format", "json"]
 
     assert main(words) == 0
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_compared(files, tmp_path, monkeypatch, capsys, words, me
     """Each message names the job that it is about, and the fix."""
     monkeypatch.chdir(tmp_path)
 
-    assert main(["compare", *words]) == 2
+    assert main(["explain", *words]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 

@@ -85,7 +85,7 @@ def test_without_a_price_there_is_no_money():
     report = estimated()
     facts, costs = told(report, "Money and energy"), json.loads(render(report, "json"))["costs"]
 
-    assert "--price 2.50" in facts["money"]
+    assert "costs.price_per_device_hour=2.50" in facts["money"]
     assert facts["not counted"].endswith("the data centre (costs.pue)")
     assert (costs["total_cost"], costs["facility_energy_mwh"]) == (None, None)
     assert costs["it_energy_mwh"] > 0
@@ -293,10 +293,14 @@ def test_a_price_on_the_command_line(tmp_path, capsys):
     """In one line, in the file that ``init`` writes of it, and beside that file, where it comes first."""
     file = tmp_path / "job.yaml"
 
-    assert main(["init", *WORDS, "--price", "2.50", "-o", str(file)]) == 0
+    assert main(["init", *WORDS, "costs.price_per_device_hour=2.50", "-o", str(file)]) == 0
     assert "  price_per_device_hour: 2.5\n" in file.read_text()
     assert "  # pue: null\n" in file.read_text()
-    for words, price in ((["--price", "2.50", *WORDS], 2.5), ([str(file)], 2.5), ([str(file), "--price", "3/h"], 3)):
+    for words, price in (
+        ([*WORDS, "costs.price_per_device_hour=2.50"], 2.5),
+        ([str(file)], 2.5),
+        ([str(file), "costs.price_per_device_hour=3/h"], 3),
+    ):
         assert main(["estimate", *words, "--format", "json"]) == 0
         whole = json.loads(capsys.readouterr().out)
         assert whole["job"]["costs"]["price_per_device_hour"] == price
@@ -342,9 +346,9 @@ def test_what_is_wrong_is_said(entry, message):
 
 
 def test_several_mistakes_at_once(capsys):
-    """Each with its own place; an option by its name."""
-    assert main(["plan", *WORDS, "--price", "-3", "costs.pue=0.5"]) == 2
+    """Each with its own place."""
+    assert main(["plan", *WORDS, "costs.price_per_device_hour=-3", "costs.pue=0.5"]) == 2
 
     said = capsys.readouterr().err
-    assert "--price: costs.price_per_device_hour: must be at least 0, got -3." in said
+    assert "costs.price_per_device_hour: must be at least 0, got -3." in said
     assert "costs.pue: must be at least 1, got 0.5." in said

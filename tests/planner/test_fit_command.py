@@ -1,4 +1,4 @@
-"""``planner fit``: from samples to a device that a job can use, or the reason why not."""
+"""``planner calibrate``: from samples to a device that a job can use, or the reason why not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def device_file(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory)
     for one in samples:
         rows.add(one.point, one.timing)
     facts.write_text(yaml.safe_dump(FACTS))
-    assert main(["fit", str(table), "--facts", str(facts), "-o", str(written)]) == 0
+    assert main(["calibrate", str(table), "--device", str(facts), "-o", str(written)]) == 0
     return written
 
 
@@ -88,8 +88,8 @@ class TestDevice:
         entry = yaml.safe_load(device_file.read_text())
         own = set(entry) - {"name", "calibration", "sources"}
         assert own == set(entry["sources"])
-        assert entry["sources"]["networks"] == "facts given to planner fit"
-        assert entry["sources"]["peak_flops"].startswith("planner fit: ")
+        assert entry["sources"]["networks"] == "facts given to planner calibrate"
+        assert entry["sources"]["peak_flops"].startswith("planner calibrate: ")
         assert entry["sources"]["disk_write_bandwidth"].startswith("assumption")
 
     def test_shapes_between_the_samples_take_what_they_would(self, samples: list[Sample]):
@@ -230,12 +230,12 @@ class TestRefusals:
     def test_nothing_is_overwritten(self, device_file: Path, capsys: pytest.CaptureFixture[str]):
         table = device_file.with_name("samples.csv")
         facts = device_file.with_name("facts.yaml")
-        assert main(["fit", str(table), "--facts", str(facts), "-o", str(device_file)]) == 2
+        assert main(["calibrate", str(table), "--device", str(facts), "-o", str(device_file)]) == 2
         assert "exists already" in capsys.readouterr().err
 
     def test_a_table_of_something_else_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         table = tmp_path / "other.csv"
         table.write_text("a,b\n1,2\n")
-        assert main(["fit", str(table), "-o", str(tmp_path / "device.yaml")]) == 2
-        assert "lacks the columns" in capsys.readouterr().err
+        assert main(["calibrate", str(table), "-o", str(tmp_path / "device.yaml")]) == 2
+        assert "its columns are a, b. Runs have id, model and cluster.device" in capsys.readouterr().err
         assert not (tmp_path / "device.yaml").exists()

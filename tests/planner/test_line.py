@@ -236,7 +236,7 @@ def test_a_plan_takes_decisions(capsys):
     """In either spelling, one by one or in quotation marks."""
     found = []
     for words in (["TP2", "mbs=1"], ["tp=2", "MBS1"], ["TP2 MBS1"]):
-        assert cli.main(["plan", *JOB, *words, "--format", "json", "--top", "1"]) == 0
+        assert cli.main(["plan", *JOB, *words, "--format", "json", "top=1"]) == 0
         found.append(json.loads(capsys.readouterr().out)["plans"][0]["line"])
 
     assert found[0].startswith("TP2 ")
@@ -244,7 +244,7 @@ def test_a_plan_takes_decisions(capsys):
     assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize("command", ["estimate", "explain", "compare"])
+@pytest.mark.parametrize("command", ["estimate", "explain"])
 def test_a_report_begins_with_the_line(capsys, command):
     """On one line however long it is."""
     assert cli.main([command, *JOB, *WHOLE.split()]) == 0
@@ -275,7 +275,7 @@ def test_a_report_begins_with_the_line(capsys, command):
         (f"PP2 layout=16x2/recompute=none {WHOLE.replace('TP2 ', '')}", "expected name:values behind a slash"),
     ],
 )
-@pytest.mark.parametrize("command", ["plan", "estimate", "explain", "compare"])
+@pytest.mark.parametrize("command", ["plan", "estimate", "explain"])
 def test_a_wrong_line_is_wrong_input(capsys, command, words, message):
     """Exit code 2, with place, value and what is allowed."""
     assert cli.main([command, *JOB, *words.split()]) == 2

@@ -31,7 +31,7 @@ COMMANDS = (
     "import train.sh",
     "model loop",
     "model ./LONG",
-    "calibrate --runs loop -o mine.yaml",
+    "calibrate loop -o mine.yaml",
     "fit loop.csv -o mine.yaml",
     "top loop",
     "export loop --target megatron-lm",

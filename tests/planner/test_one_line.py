@@ -315,7 +315,7 @@ def test_paths_follow_the_file(config, monkeypatch):
 def test_init_writes_what_plan_plans(tmp_path, capsys):
     """To a file that was not there, to stdout, and over a file with --force only."""
     path = tmp_path / "job.yaml"
-    words = ["init", "llama3-70b", "512xh100-80gb-sxm", *OPTIONS, "search.pin.tp=8", "--target", "megatron-lm"]
+    words = ["init", "llama3-70b", "512xh100-80gb-sxm", *OPTIONS, "search.pin.tp=8", "search.target=megatron-lm"]
 
     assert cli.main([*words, "-o", str(path)]) == 0
     assert cli.main(words) == 0
@@ -358,7 +358,7 @@ def test_the_model_of_a_file_stays_where_it_is(config, monkeypatch, capsys):
 )
 def test_words_may_come_in_any_order(words, capsys):
     """Options between a model, a cluster and decisions; the report says what k is."""
-    assert cli.main(["estimate", *words, "--full"]) == 0
+    assert cli.main(["estimate", *words, "--format", "table"]) == 0
 
     shown = capsys.readouterr().out
     assert "1,000 x 8,192" in shown
@@ -424,7 +424,9 @@ def test_options_change_a_job_file(tmp_path, monkeypatch, capsys):
     path = tmp_path / "job.yaml"
     path.write_text(write_commented({**JOB, "model": "llama3-8b"}, "A job"))
 
-    assert cli.main(["estimate", str(path), "tp=2", "pp=1", "--batch", "2k", "--sequence", "4k", "--full"]) == 0
+    assert (
+        cli.main(["estimate", str(path), "tp=2", "pp=1", "--batch", "2k", "--sequence", "4k", "--format", "table"]) == 0
+    )
     assert "2,000 x 4,096" in capsys.readouterr().out
 
 
@@ -579,9 +581,9 @@ def test_units_in_measured_runs():
 
 def test_units_of_options(capsys, tmp_path):
     """Times and counts of commands; a mistake names the option."""
-    assert cli._parse(["batch", "jobs", "--out", "out", "--timeout", "5min", "--max-jobs", "20k"]).timeout == 300
-    for option, text in (("--timeout", "5m"), ("--max-jobs", "1,000"), ("--processes", "two")):
-        assert cli.main(["batch", str(tmp_path), "--out", str(tmp_path / "out"), option, text]) == 2
+    assert cli._parse(["batch", "jobs", "-o", "out", "--timeout", "5min"]).timeout == 300
+    for option, text in (("--timeout", "5m"), ("--processes", "two")):
+        assert cli.main(["batch", str(tmp_path), "-o", str(tmp_path / "out"), option, text]) == 2
         assert f"planner: {option}: expected " in capsys.readouterr().err
 
 

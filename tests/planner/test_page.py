@@ -343,7 +343,7 @@ def test_money_has_its_interval():
     assert row["parts"][0]["value"] == pytest.approx(16 * 24 * given.plan.schedule.days)
     assert row["range"][0] < row["parts"][0]["value"] < row["range"][1]
     assert "money" not in data_of(without)["charts"]
-    assert "no price is given: --price" in without
+    assert "no price is given: costs.price_per_device_hour" in without
 
 
 # --- what starts it ---------------------------------------------------------------------------------------------

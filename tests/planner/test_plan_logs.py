@@ -273,7 +273,7 @@ def test_calibrate_says_which_plan_won(array, tmp_path, capsys):
         (array / f"plan-{number}.log").write_text(text + megabytes(0, 60 * GIB, 65 * GIB))
     output = tmp_path / "mine.yaml"
 
-    assert main(["calibrate", "--runs", str(array / "runs.csv"), "--logs", str(array), "-o", str(output)]) == 0
+    assert main(["calibrate", str(array / "runs.csv"), "--logs", str(array), "-o", str(output)]) == 0
     said = capsys.readouterr().out
     assert "plan-2 won: plan-1, the next one, takes 8.3% longer per sequence." in said
     assert "3 runs of h100-80gb-sxm fitted" in said

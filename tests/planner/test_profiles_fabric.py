@@ -93,7 +93,7 @@ class TestStored:
         assert (node["num_peers"], network["num_peers"]) == (4, 1048576)
         assert node["bandwidth"] == pytest.approx(LINK_BANDWIDTH, rel=0.15)
         assert network["bandwidth"] == pytest.approx(ADAPTER_BANDWIDTH, rel=0.15)
-        assert entry["sources"]["networks"].startswith("planner fit")
+        assert entry["sources"]["networks"].startswith("planner calibrate")
         assert catalog.device_of(entry, "device").calibration.samples.collectives is not None
 
 

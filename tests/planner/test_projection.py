@@ -584,18 +584,21 @@ class TestTraces:
 class TestCommands:
     """``planner trace project`` and ``planner plan --from``."""
 
-    def test_project_prints_what_was_measured_and_writes_the_device(
+    def test_the_calibrated_device_gives_the_projected_step(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The device that it writes gives the same step to ``planner estimate``."""
+        """``trace project`` prints the step that ``estimate`` has on the device that ``calibrate`` writes."""
         job, small, device = self.files(tmp_path)
 
-        code = main(["trace", "project", str(small), "--job", str(job), "--device", str(device)])
+        codes = [
+            main(["trace", "project", str(small), "--job", str(job)]),
+            main(["calibrate", str(small), "--job", str(job), "-o", str(device)]),
+        ]
 
         text = capsys.readouterr().out
         entry = yaml.safe_load(device.read_text(encoding="utf-8"))
         changed = load({**JOB, "cluster": {"device": entry, "num_devices": 4}})
-        assert code == 0
+        assert codes == [0, 0]
         assert f"Step of the whole job: {estimate(changed, {}).plan.step_seconds:,.3f} s" in text
         assert "measured directly" in text
 
@@ -603,7 +606,7 @@ class TestCommands:
         """The report names it and the small runs, and says that no peak was measured."""
         job, small, _ = self.files(tmp_path)
 
-        code = main(["plan", str(job), "--from", str(small), "--fastest", "--full"])
+        code = main(["plan", str(job), "--from", str(small), "search.fastest=true", "--format", "table"])
 
         shown = capsys.readouterr()
         assert code == 0

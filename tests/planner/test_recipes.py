@@ -258,7 +258,7 @@ def test_bad_recipes_are_refused(devices, words, message, tmp_path, capsys):
     path = tmp_path / "job.json"
     path.write_text(json.dumps({name: job(devices).document[name] for name in ("model", "cluster", "training")}))
 
-    code = main(["compare", str(path), *words[1:], "--recipe", *words[:1]])
+    code = main(["explain", str(path), *words[1:], "--recipe", *words[:1]])
 
     assert code == 2
     assert message in capsys.readouterr().err

@@ -154,12 +154,12 @@ def test_reports_say_what_the_fastest_would_gain_and_risk():
 
 
 def test_the_command_puts_the_fastest_first(tmp_path, capsys):
-    """``--fastest``."""
+    """``search.fastest``."""
     job = a_job(**LARGE)
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps(job))
     firsts = []
-    for words in ([], ["--fastest"]):
+    for words in ([], ["search.fastest=true"]):
         assert main(["plan", str(path), "--format", "json", *words]) == 0
         firsts.append(json.loads(capsys.readouterr().out))
 

@@ -429,7 +429,7 @@ def test_unknown_formats_are_refused(report):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_jobs_are_planned(path, capsys):
     """Proven within the time limit; the lower bound is the first plan's step, which simulated alone is the same."""
-    assert cli.main(["plan", str(path), "--fastest", "--format", "json"]) == 0
+    assert cli.main(["plan", str(path), "search.fastest=true", "--format", "json"]) == 0
 
     whole = load_strictly(capsys.readouterr().out)
     assert whole["status"] == "optimal"

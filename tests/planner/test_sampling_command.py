@@ -124,7 +124,7 @@ class TestEnds:
             "1,203 points have no time:",
             "  1,200  the budget was over",
             "      3  out of memory",
-            f"Next: planner fit {table} -o my-cluster.yaml; the same command again measures on.",
+            f"Next: planner calibrate {table} -o my-cluster.yaml; the same command again measures on.",
         ]
         (one,) = asked
         assert one["problem"].facts.model.hidden_size == 64
@@ -143,7 +143,7 @@ class TestEnds:
         a_run(monkeypatch, Counts(measured=0, known=0, skipped={"out of memory": 5}, seconds=1))
 
         assert main(["sample", "-o", str(table)]) == 1
-        assert "planner fit" not in capsys.readouterr().out
+        assert "planner calibrate" not in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("outcome", "code", "said"),

@@ -1,4 +1,4 @@
-"""``planner schema``: each schema is one, is described, and is of one mind with what is really written."""
+"""``planner catalog schemas``: each schema is one, is described, and is of one mind with what is really written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestSchemas:
     @pytest.mark.parametrize("name", SCHEMAS)
     def test_a_schema_is_printed(self, name, capsys):
         """With its dialect and a name of its own; the entries say what they mean."""
-        schema = json.loads(printed(capsys, "schema", name))
+        schema = json.loads(printed(capsys, "catalog", "schemas", name))
 
         jsonschema.Draft202012Validator.check_schema(schema)
         assert (schema["$schema"], schema["$id"]) == (
@@ -59,18 +59,18 @@ class TestSchemas:
 
     def test_the_names_are_printed(self, capsys):
         """One a line, each with what it is of."""
-        lines = printed(capsys, "schema").splitlines()
+        lines = printed(capsys, "catalog", "schemas").splitlines()
 
         assert [line.split()[0] for line in lines] == list(SCHEMAS)
 
     def test_an_unknown_name(self, capsys):
         """The message names the one that is meant."""
-        assert cli.main(["schema", "batch-lines"]) == 2
+        assert cli.main(["catalog", "schemas", "batch-lines"]) == 2
         assert capsys.readouterr().err == "planner: schema: 'batch-lines' is none. Did you mean 'batch-line'?\n"
 
     def test_into_a_file(self, tmp_path, capsys):
         """Which other programs take."""
-        assert printed(capsys, "schema", "job", "-o", str(tmp_path / "job.schema.json")) == ""
+        assert printed(capsys, "catalog", "schemas", "job", "-o", str(tmp_path / "job.schema.json")) == ""
         assert json.loads((tmp_path / "job.schema.json").read_text())["title"] == "Pretraining job"
 
     def test_the_page_names_them(self):
@@ -96,11 +96,11 @@ class TestModels:
     @in_one_case("name", catalog.models())
     def test_models_of_the_catalog(self, name, capsys):
         """Dense ones, experts, latent and linear attention, Mamba, multi-token prediction."""
-        valid("model", json.loads(printed(capsys, "model", name, "--format", "json")))
+        valid("model", json.loads(printed(capsys, "catalog", "models", name, "--format", "json")))
 
     def test_a_count_as_text_is_none(self, capsys):
         """The schema says types, too."""
-        found = json.loads(printed(capsys, "model", "llama3-8b", "--format", "json"))
+        found = json.loads(printed(capsys, "catalog", "models", "llama3-8b", "--format", "json"))
 
         assert not validator("model").is_valid({**found, "parameters": "8B"})
 
@@ -140,11 +140,11 @@ class TestRows:
         """Its table, also of a job without a plan and with an override, and the ranking."""
         monkeypatch.chdir(tmp_path)
         Path("job.yaml").write_text(yaml.safe_dump(JOB))
-        command = ["batch", "job.yaml", "--out", "out.jsonl", "--table", "all.csv", "--processes", "1"]
+        command = ["batch", "job.yaml", "-o", "out.jsonl", "--table", "all.csv", "--processes", "1"]
         assert cli.main([*command, "training.global_batch_size=64,7.5"]) == 1
 
         table = [valid("batch-row", row(one)) for one in rows(Path("all.csv").read_text())]
-        ranked = [valid("top-row", row(one)) for one in rows(printed(capsys, "top", "out.jsonl", "--format", "csv"))]
+        ranked = [valid("top-row", row(one)) for one in rows(printed(capsys, "batch", "out.jsonl", "--format", "csv"))]
 
         assert {one["status"] for one in table} == {"optimal", "wrong_input"}
         assert table[0]["training.global_batch_size"] == 64
@@ -202,6 +202,6 @@ def test_init_names_the_schema_for_editors(tmp_path, capsys):
 
     first, _, rest = path.read_text().partition("\n")
     address = first.removeprefix("# yaml-language-server: $schema=")
-    assert Path(address.removeprefix("file://")).read_text() == printed(capsys, "schema", "job")
+    assert Path(address.removeprefix("file://")).read_text() == printed(capsys, "catalog", "schemas", "job")
     assert rest == printed(capsys, *line)
     valid("job", yaml.safe_load(rest))

@@ -1,4 +1,4 @@
-"""``planner support``: its cells are the answers that jobs get."""
+"""``planner catalog support``: its cells are the answers that jobs get."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_config_json_on_one_device(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "helium", "num_key_value_heads": 8, "vocab_size": 1000, **sizes}))
 
-    assert main(["support", str(path), "--device", "trn3"]) == 0
+    assert main(["catalog", "support", str(path), "trn3"]) == 0
     text = capsys.readouterr().out
     assert "trainium3" in text
     assert "no release of the catalog runs on trainium3" in " ".join(text.split())
@@ -94,11 +94,12 @@ def test_a_config_json_on_one_device(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--device", "h101"], "support: 'h101' is not in the catalog."),
+        (["llama3-8b", "h101"], "support: 'h101' is not in the catalog."),
+        (["llama3-8b", "h100", "b200"], "catalog support: takes at most 2 words, got 3."),
         (["llama-3-8"], "'llama-3-8' is neither in the catalog nor a file."),
     ],
 )
 def test_unknown_names_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
     """With exit code 2 and the nearest names."""
-    assert main(["support", *words]) == 2
+    assert main(["catalog", "support", *words]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

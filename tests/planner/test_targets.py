@@ -293,7 +293,7 @@ def test_a_report_says_which_targets_could_run_its_best_plan():
     assert found == targets_of(report.plan)
     assert [found[name] for name in ("megatron-lm", "megatron-bridge")] == [None, None]
     assert found["deepspeed"].startswith("pp = 2: A pipeline is a PipelineModule of the training script")
-    assert line.split(maxsplit=1)[1] == "megatron-lm, megatron-bridge; --target plans for another"
+    assert line.split(maxsplit=1)[1] == "megatron-lm, megatron-bridge; search.target=NAME plans for another"
 
 
 def test_a_report_says_for_which_target_it_is():
@@ -319,11 +319,11 @@ def test_commands_take_a_target(command, tmp_path, capsys):
     job = tmp_path / "job.yaml"
     job.write_text(json.dumps(JOB), encoding="utf-8")
 
-    assert cli.main([command, str(job), "--target", "deepspeed", "--format", "json"]) == 0
+    assert cli.main([command, str(job), "search.target=deepspeed", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["cluster"]["framework"], found["job"]["target"]) == ("deepspeed-0.19", "deepspeed")
 
-    assert cli.main([command, str(job), "--target", "deepspeed", "training.precision=fp8"]) == 2
+    assert cli.main([command, str(job), "search.target=deepspeed", "training.precision=fp8"]) == 2
     assert "planner: training.precision: DeepSpeed has no key for fp8" in capsys.readouterr().err
 
 
@@ -334,9 +334,9 @@ def test_a_batch_takes_a_target_for_all_jobs_or_has_one_in_each(tmp_path, capsys
         (tmp_path / f"{name}.yaml").write_text(json.dumps({**JOB, **entries}), encoding="utf-8")
     own, all_of_them = tmp_path / "own.jsonl", tmp_path / "all.jsonl"
 
-    command = ["batch", str(tmp_path), "--processes", "1", "--out"]
+    command = ["batch", str(tmp_path), "--processes", "1", "-o"]
     assert cli.main([*command, str(own)]) == 0
-    assert cli.main([*command, str(all_of_them), "--target", "megatron-lm"]) == 1
+    assert cli.main([*command, str(all_of_them), "search.target=megatron-lm"]) == 1
 
     def frameworks(path):
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -149,7 +149,7 @@ def test_colour_says_nothing_that_words_do_not_say(reports, form):
 @pytest.mark.slow
 def test_a_terminal_has_colour_and_its_own_width():
     """``COLUMNS`` says how wide it is."""
-    text = on_terminal("model", "llama3-8b", COLUMNS="50", NO_COLOR="")
+    text = on_terminal("catalog", "models", "llama3-8b", COLUMNS="50", NO_COLOR="")
 
     assert "\x1b[" in text
     assert max(len(ESCAPE.sub("", line)) for line in text.splitlines()) <= 50
@@ -159,7 +159,7 @@ def test_a_terminal_has_colour_and_its_own_width():
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_without_colour(setting):
     """Asked for, or too simple; it still has its width."""
-    text = on_terminal("model", "llama3-8b", COLUMNS="50", **setting)
+    text = on_terminal("catalog", "models", "llama3-8b", COLUMNS="50", **setting)
 
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 50
@@ -169,7 +169,7 @@ def test_a_terminal_without_colour(setting):
 def test_a_pipe_is_plain_unless_colour_is_forced():
     """No escapes, whatever the width of the terminal around it."""
     piped, forced = (
-        run("model", "llama3-8b", COLUMNS="50", TERM="xterm", NO_COLOR="", FORCE_COLOR=force).stdout
+        run("catalog", "models", "llama3-8b", COLUMNS="50", TERM="xterm", NO_COLOR="", FORCE_COLOR=force).stdout
         for force in ("", "1")
     )
 
@@ -181,8 +181,8 @@ def test_a_pipe_is_plain_unless_colour_is_forced():
 @pytest.mark.slow
 def test_another_encoding_is_no_crash():
     """What Latin-1 does not have is written as an escape."""
-    found = run("model", "llama3-8b", "--format", "json", PYTHONIOENCODING="latin-1")
-    wrong = run("model", "\u65e5\u672c", PYTHONIOENCODING="latin-1")
+    found = run("catalog", "models", "llama3-8b", "--format", "json", PYTHONIOENCODING="latin-1")
+    wrong = run("catalog", "models", "\u65e5\u672c", PYTHONIOENCODING="latin-1")
 
     assert (found.returncode, wrong.returncode) == (0, 2)
     assert "\\u65e5" in wrong.stderr
@@ -194,7 +194,7 @@ def test_another_encoding_is_no_crash():
 
 def test_the_short_answer_of_a_plan(capsys):
     """What people ask first, on one screen; the commands that go on from it have the words that were typed."""
-    assert cli.main(["plan", *ONE_LINE, "--top", "2", "-q"]) == 0
+    assert cli.main(["plan", *ONE_LINE, "top=2", "-q"]) == 0
 
     text = capsys.readouterr().out
     names = [line.split("  ")[0] for line in text.splitlines()]
@@ -206,16 +206,16 @@ def test_the_short_answer_of_a_plan(capsys):
     assert "Plan 1: " in text
     assert "in the cost model (model error" in " ".join(text.split())
     assert len(text.splitlines()) <= MOST_LINES
-    assert f"planner plan {shlex.join(ONE_LINE)} --top 2 --full\n" in text
-    assert f"planner explain {shlex.join(ONE_LINE)}\n" in text
-    assert f"planner plan {shlex.join(ONE_LINE)} --top 2 --format json -o plan.json\n" in text
+    assert f"planner plan {shlex.join(ONE_LINE)} top=2 --format table\n" in text
+    assert f"planner explain {shlex.join([*ONE_LINE[:2], 'top=2', *ONE_LINE[2:]])}\n" in text
+    assert f"planner plan {shlex.join(ONE_LINE)} top=2 --format json -o plan.json\n" in text
     assert not {"units", "money", "energy", "checkpoint"} & {*names}  # the same for every such job
 
 
 def test_the_next_commands_exist(capsys, tmp_path, monkeypatch):
     """Each is taken by the command line, and what launches the plan writes its files."""
     monkeypatch.chdir(tmp_path)
-    cli.main(["plan", SMALL, "search.pin.tp=2", "--target", "megatron-lm", "-q"])
+    cli.main(["plan", SMALL, "search.pin.tp=2", "search.target=megatron-lm", "-q"])
     out = capsys.readouterr().out
     found = [shlex.split(line[line.index("planner ") :])[1:] for line in out.splitlines() if "  planner " in line]
 
@@ -231,20 +231,17 @@ def test_options_of_the_output_are_not_repeated(capsys):
     cli.main(["estimate", SMALL, "-q", "tp=4", "--format=short"])
 
     text = capsys.readouterr().out
-    assert f"planner estimate {SMALL} tp=4 --full\n" in text
-    assert f"planner compare {SMALL} tp=4\n" in text
+    assert f"planner estimate {SMALL} tp=4 --format table\n" in text
+    assert f"planner explain {SMALL} tp=4\n" in text
 
 
-def test_full_is_the_whole_report(capsys):
-    """As the format ``table``, in which nothing else is said."""
-    texts = []
-    for words in (["--full"], ["--format", "table"]):
-        cli.main(["estimate", SMALL, "tp=4", "-q", *words])
-        texts.append(capsys.readouterr().out)
+def test_the_table_is_the_whole_report(capsys):
+    """It names no next commands."""
+    cli.main(["estimate", SMALL, "tp=4", "-q", "--format", "table"])
 
-    assert texts[0] == texts[1]
-    assert "Conventions" in texts[0]
-    assert "Next\n----" not in texts[0]
+    text = capsys.readouterr().out
+    assert "Conventions" in text
+    assert "Next\n----" not in text
 
 
 def test_the_short_answer_of_a_forbidden_strategy(reports):
@@ -255,7 +252,7 @@ def test_the_short_answer_of_a_forbidden_strategy(reports):
     assert names[:5] == ["line", "completed", "forbidden", "left out", "step"]
     assert "search.preferences: false lets the search try them" in " ".join(text.split())
     assert "planner export" not in text
-    assert "planner compare JOB.yaml" in text
+    assert "planner explain JOB.yaml" in text
 
 
 def test_the_short_answer_where_nothing_fits(reports):
@@ -265,7 +262,7 @@ def test_the_short_answer_where_nothing_fits(reports):
     assert "infeasible: the closest strategy lacks" in text
     assert "No strategy satisfies all of these together" in text
     assert "Changes that would make the job feasible" in text
-    assert "planner plan big.yaml --full" in text
+    assert "planner plan big.yaml --format table" in text
     assert "planner explain big.yaml" in text
     assert len(text.splitlines()) <= MOST_LINES
 
@@ -373,14 +370,17 @@ def test_wrong_arguments_are_json_too(capsys):
 
 def test_quiet_and_verbose_exclude_each_other(capsys):
     """One of them is meant."""
-    assert cli.main(["model", "llama3-8b", "-q", "-v"]) == 2
+    assert cli.main(["catalog", "models", "llama3-8b", "-q", "-v"]) == 2
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["plan"], ["batch"], ["catalog"], ["trace", "replay"], ["completion"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["catalog", "aliases"], ["trace", "read", "none.json"]], ids=" ".join)
 def test_every_command_takes_them(words, capsys):
-    """Commands inside a command, too."""
-    assert cli.main([*words, "--help"]) == 0
+    """At any place, in commands inside a command, too."""
+    codes = {cli.main([*words[:at], "--log-json", "-v", *words[at:]]) for at in range(len(words) + 1)}
+    assert len(codes) == 1
+    assert "unrecognized" not in capsys.readouterr().err
+    assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(option in text for option in ("--verbose", "--quiet", "--log-json"))
 
@@ -388,7 +388,7 @@ def test_every_command_takes_them(words, capsys):
 def test_libraries_say_nothing_by_themselves(capsys):
     """Who imports the planner hears of it only by listening."""
     before = logging.getLogger("planner").level
-    cli.main(["model", "llama3-8b", "-v", "-o", os.devnull])
+    cli.main(["catalog", "models", "llama3-8b", "-v", "-o", os.devnull])
     capsys.readouterr()
 
     plan(load(a_job(cluster__num_devices=8)))
@@ -475,7 +475,7 @@ def test_ctrl_c_after_the_solver_ran_ends_with_a_message():
 def script(tmp_path_factory):
     """The script for bash."""
     path = tmp_path_factory.mktemp("completion") / "planner"
-    path.write_text(run("completion", "bash").stdout)
+    path.write_text(run("--completion", "bash").stdout)
     return path
 
 
@@ -484,12 +484,12 @@ def script(tmp_path_factory):
     [
         ("planner pl", {"plan"}),
         ("planner trace re", {"read", "replay"}),
-        ("planner plan --ful", {"--full"}),
+        ("planner plan --form", {"--format"}),
         ("planner plan --format ht", {"html"}),
         ("planner plan llama3-4", {"llama3-405b"}),
         ("planner plan llama3-8b 64x8xh20", {"64x8xh20", "64x8xh200"}),
         ("planner plan job.yaml cluster.device = h200", {"h200"}),
-        ("planner estimate job.yaml --target mega", {"megatron-lm", "megatron-bridge"}),
+        ("planner export plan.json --target mega", {"megatron-lm", "megatron-bridge"}),
         ("planner export plan.json --target megatron-lm --launch s", {"slurm"}),
         ("planner catalog mixt", {"mixtral-8x7b", "mixtral-8x22b"}),
         ("planner export plan.js", {"plan.json"}),
@@ -512,7 +512,7 @@ def test_bash_completes(script, typed, offered, tmp_path):
 
 def test_completion_of_another_shell(capsys):
     """zsh has functions of the same names, and every device."""
-    assert cli.main(["completion", "zsh"]) == 0
+    assert cli.main(["--completion", "zsh"]) == 0
 
     text = capsys.readouterr().out
     assert text.startswith("#compdef planner")
@@ -521,5 +521,5 @@ def test_completion_of_another_shell(capsys):
 
 def test_an_unknown_shell_is_refused(capsys):
     """With those that there are."""
-    assert cli.main(["completion", "csh"]) == 2
+    assert cli.main(["--completion", "csh"]) == 2
     assert "choose from 'bash', 'zsh'" in capsys.readouterr().err

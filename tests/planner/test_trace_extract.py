@@ -243,7 +243,8 @@ class TestCommand:
         """The table reads back; the report says what came from the trace."""
         table, device, facts = tmp_path / "samples.csv", tmp_path / "mine.yaml", tmp_path / "facts.yaml"
         facts.write_text(yaml.safe_dump(FACTS))
-        command = ["trace", "extract", trace, "-o", str(table), "--device-file", str(device), "--facts", str(facts)]
+        command = ["calibrate", trace, "-o", str(device), "--device", str(facts)]
+        assert main(["trace", "extract", trace, "-o", str(table)]) == 0
         assert main(command) == 0
         said = capsys.readouterr().out
         assert "12 samples of host processors" in said
@@ -279,38 +280,26 @@ class TestCommand:
         assert main(["trace", "extract", str(path), "-o", str(tmp_path / "samples.csv")]) == 2
         assert "1 event was taken as without duration" in capsys.readouterr().err
 
-    def test_a_table_and_a_device_are_two_files(
-        self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """Neither overwrites the other."""
-        table = tmp_path / "samples.csv"
-        other = f"{tmp_path}/./samples.csv"
-        assert main(["trace", "extract", trace, "-o", str(table), "--device-file", other, "--force"]) == 2
-        assert "Name two files" in capsys.readouterr().err
-        assert not table.exists()
-
     def test_constants_of_traces_without_shapes_on_top_of_a_known_device(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Without a base the table is written all the same, and the message says why there is no device."""
+        """Without a base the message says why there is no device."""
         made = Recording(devices=(GPU,))
         made.step(0, 1000)
         for number in range(3):
             made.operator("aten::mm", 50 * number, 20)
             made.kernel("gemm", 50 * number + 12, 10, call=50 * number + 2, number=number + 1)
-        path, table, device = (tmp_path / name for name in ("rank0.json", "samples.csv", "mine.yaml"))
+        path, device = tmp_path / "rank0.json", tmp_path / "mine.yaml"
         write_trace(made.trace(), path)
-        command = ["trace", "extract", str(path), "-o", str(table), "--device-file", str(device), "--force"]
+        command = ["calibrate", str(path), "-o", str(device)]
         assert main(command) == 2
         said = capsys.readouterr()
         assert "have 0 forward matmuls" in said.err
         assert "record with torch.profiler.profile(record_shapes=True)" in said.err
-        assert "not converted" in said.out
-        assert [one.point.operator for one in read_samples(table)] == ["launch"]
         assert not device.exists()
         facts = tmp_path / "facts.yaml"
         facts.write_text("base: h100-80gb-sxm\nmemory_bytes: 7.0e+10\n")
-        assert main([*command, "--facts", str(facts)]) == 1
+        assert main([*command, "--device", str(facts)]) == 1
         assert "all operators" in capsys.readouterr().out
         known, base = device_of(yaml.safe_load(device.read_text())), device_of("h100-80gb-sxm")
         assert known.calibration is not None

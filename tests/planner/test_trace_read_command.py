@@ -41,12 +41,6 @@ class TestText:
         ):
             assert line in text
 
-    def test_as_many_kernels_as_one_asks_for(self, trace, capsys):
-        text = said(capsys, trace, "--kernels", "1")
-
-        assert "gemm" in text
-        assert "ncclDevKernel" not in text
-
     def test_a_trace_of_the_host(self, tmp_path, capsys):
         text = said(capsys, write_file(tmp_path / "trace.json", [operator("aten::mm", 1, 5)]))
 
@@ -76,7 +70,6 @@ class TestWrong:
         [
             (["absent.json"], "absent.json: cannot be read: No such file or directory."),
             (["{trace}", "{trace}"], "is of rank 1, and so is"),
-            (["{trace}", "--kernels", "-1"], "expected a whole number"),
             (["{trace}", "-o", "{trace}"], "is what this command reads"),
             ([], "the following arguments are required: TRACE"),
         ],

@@ -298,10 +298,12 @@ class TestCommand:
         assert "0.400 ms replayed" in capsys.readouterr().out
 
     def test_page_and_perfetto(self, file, tmp_path):
-        """Both in one go."""
+        """A format each; a trace is a file."""
         page, both = tmp_path / "page.html", tmp_path / "both.json.gz"
 
-        assert main(["trace", "replay", file, "--format", "html", "-o", str(page), "--perfetto", str(both)]) == 0
+        assert main(["trace", "replay", file, "--format", "html", "-o", str(page)]) == 0
+        assert main(["trace", "replay", file, "--format", "perfetto", "-o", str(both)]) == 0
+        assert main(["trace", "replay", file, "--format", "perfetto"]) == 2
         assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
         assert len(read_trace(both).events) > 16
 
@@ -318,5 +320,5 @@ class TestCommand:
 
     def test_a_trace_is_not_overwritten(self, file, capsys):
         """Neither by the page nor by the trace for Perfetto."""
-        assert main(["trace", "replay", file, "--perfetto", file]) == 2
+        assert main(["trace", "replay", file, "--format", "perfetto", "-o", file]) == 2
         assert "is what this command reads" in capsys.readouterr().err

@@ -68,4 +68,4 @@ def test_the_table_is_large():
     assert len(INPUTS) >= FEWEST
     assert len(several) >= FEWEST_WITH_SEVERAL
     assert len({wrong["name"] for wrong in INPUTS}) == len(INPUTS)
-    assert commands >= {"plan", "estimate", "init", "model", "import", "export", "calibrate", "fit", "batch", "top"}
+    assert commands >= {"plan", "estimate", "init", "catalog", "import", "export", "calibrate", "batch", "serve"}

@@ -1,4 +1,4 @@
-"""``planner completion``: the script by which a shell completes commands, options, models and devices."""
+"""``planner --completion``: the script by which a shell completes commands, options, models and devices."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from string import Template
 
-from planner.cli.arguments import describe
-from planner.cli.output import write
 from planner.frameworks import LAUNCHERS, TARGETS
-
-SHELLS = ("bash", "zsh")
 
 COMPLETED = {
     name: {"bash": f"_planner_{name}_file", "zsh": f"_planner_{name}"}
-    for name in ("job", "model", "assignments", "device", "entry", "target", "launch")
+    for name in ("job", "assignments", "device", "entry", "only", "target", "launch")
 }
 """The functions below, by the argument that they complete."""
 
@@ -25,7 +21,6 @@ _planner_job_file() {  # a model or a file
   compgen -W "$models" -- "$$1"
   compgen -f -- "$$1"
 }
-_planner_model_file() { _planner_job_file "$$1"; }
 _planner_assignments_file() {  # a cluster such as 512xh100, or the device of cluster.device=
   local word=$${1#=}
   if [[ "$${COMP_WORDS[*]:COMP_CWORD-2:3}" == *"cluster.device ="* ]]; then
@@ -41,17 +36,18 @@ _planner_device_file() {
   compgen -f -- "$$1"
 }
 _planner_entry_file() { compgen -W "$lists $devices $models" -- "$$1"; }
+_planner_only_file() { _planner_device_file "$$1"; compgen -W "$models" -- "$$1"; }
 _planner_target_file() { compgen -W "$targets" -- "$$1"; }
 _planner_launch_file() { compgen -W "$launchers" -- "$$1"; }
 """),
     "zsh": Template("""\
 _planner_job() { _alternative "models:model:($models)" "files:job file:_files" }
-_planner_model() { _planner_job }
 _planner_assignments() {  # a cluster such as 512xh100
   if [[ "$$PREFIX" == <->x* ]]; then compset -P "*[0-9]x"; compadd -- $devices; else _files; fi
 }
 _planner_device() { _alternative "devices:device:($devices)" "files:file:_files" }
 _planner_entry() { compadd -- $lists $devices $models }
+_planner_only() { _alternative "models:model:($models)" "devices:device:($devices)" "files:file:_files" }
 _planner_target() { compadd -- $targets }
 _planner_launch() { compadd -- $launchers }
 """),
@@ -59,38 +55,24 @@ _planner_launch() { compadd -- $launchers }
 """Functions of each shell, with the names of the catalog; those of bash end in 'file', as they also give file names."""
 
 
-def add_completion_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    description = (
-        "Writes a script by which a shell completes what is typed behind 'planner': commands, options, their values, "
-        "files, models and devices of the catalog. For bash: planner completion bash > "
-        "~/.local/share/bash-completion/completions/planner. For zsh: into a folder of $fpath, as _planner."
-    )
-    describe(parser, description)
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
-
-
-def run_completion(arguments: argparse.Namespace) -> int:
-    """Write the script."""
+def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """Return the script of a shell for the parser of all commands."""
     import shtab
 
-    from planner.cli import _parser
-
-    parser = _parser()
     for command in _leaves(parser):
         for action in command._actions:
             if action.dest in COMPLETED:
                 action.complete = COMPLETED[action.dest]  # type: ignore[attr-defined]
             elif action.type is Path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    preamble = PREAMBLES.get(arguments.shell, Template("")).substitute(words())
-    write(shtab.complete(parser, arguments.shell, preamble=preamble), None)
-    return 0
+    script: str = shtab.complete(parser, shell, preamble=PREAMBLES[shell].substitute(words()))
+    return script
 
 
 def words() -> dict[str, str]:
     """Return the names of the catalog that a shell completes, separated by spaces, by list."""
     from costmodel import catalog
+    from planner.cli.catalog import TEXTS
     from planner.report.describe import LISTS
 
     devices = sorted({*catalog.devices(), *(spelled for spelled, _ in catalog.spellings() if " " not in spelled)})
@@ -100,7 +82,7 @@ def words() -> dict[str, str]:
         "targets": TARGETS,
         "launchers": LAUNCHERS,
     }
-    lists["lists"] = LISTS
+    lists["lists"] = (*LISTS, *TEXTS)
     return {name: " ".join(known) for name, known in lists.items()}
 
 

@@ -40,9 +40,12 @@ def say(text: str, level: int, **fields: Any) -> None:
     LOG.log(level, "%s", text.encode("utf-8", "backslashreplace").decode(), extra={"fields": fields})
 
 
+MESSAGE_OPTIONS = ("-v", "--verbose", "-q", "--quiet", "--log-json")
+
+
 def add_message_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options on the amount and the form of messages."""
-    group = parser.add_argument_group("messages on stderr")
+    """Add the options on the amount and the form of messages, which stand anywhere in a command."""
+    group = parser.add_argument_group("messages on stderr, of every command")
     either = group.add_mutually_exclusive_group()
     either.add_argument("-v", "--verbose", action="store_true", help="say what is done, and when")
     either.add_argument("-q", "--quiet", action="store_true", help="say nothing but mistakes")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
 from planner.cli.output import check_output, screen_of, write
-from planner.cli.trace.options import traces_of, whole_number
+from planner.cli.trace.options import traces_of
 
 EXIT_CODES = """exit codes:
   0  the traces were read
@@ -26,19 +26,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         EXIT_CODES,
     )
     parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path, help="files of one run, one of each rank")
-    parser.add_argument(
-        "--kernels", metavar="N", default=str(NUM_KERNELS), help=f"names of kernels to list (default: {NUM_KERNELS})"
-    )
     add_output(parser, TEXT_FORMATS)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the traces and print their contents."""
     check_output(arguments.output, arguments.traces)
-    num_kernels = whole_number("--kernels", arguments.kernels)
     from planner.measure.traces.report.contents import contents, contents_json, contents_text
 
-    found = [contents(trace, num_kernels=num_kernels) for trace in traces_of(arguments.traces)]
+    found = [contents(trace, num_kernels=NUM_KERNELS) for trace in traces_of(arguments.traces)]
     text = contents_json(found) if arguments.format == "json" else contents_text(found, screen_of(arguments.output))
     write(text, arguments.output)
     return 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from costmodel.errors import SpecError
 from planner.cli.arguments import add_output, describe
 from planner.cli.output import check_output, progress, screen_of, write
 from planner.cli.trace.options import files_text, traces_of, whole_number
 
-FORMATS = ("table", "json", "html")
+FORMATS = ("table", "json", "html", "perfetto")
 
 EXIT_CODES = """exit codes:
   0  the iteration was replayed
@@ -24,18 +25,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         "Replays an iteration of a trace of PyTorch's profiler and lays it beside the measured one: iteration time, "
-        "what it goes into, streams, the critical path with its kernels. The format html is a page with time lines.",
+        "what it goes into, streams, the critical path with its kernels. The format html is a page with time lines, "
+        "perfetto a trace of measured and replayed tasks side by side, for Perfetto.",
         EXIT_CODES,
     )
     parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path, help="files of one run, one of each rank")
     parser.add_argument(
         "--iteration", metavar="N", help="which, from 0 (default: the last one that another follows, else the last)"
-    )
-    parser.add_argument(
-        "--perfetto",
-        metavar="FILE.json.gz",
-        type=Path,
-        help="also write measured and replayed tasks side by side as a trace for Perfetto",
     )
     add_output(parser, FORMATS)
 
@@ -43,19 +39,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, replay, print."""
     number = None if arguments.iteration is None else whole_number("--iteration", arguments.iteration)
+    if arguments.format == "perfetto" and arguments.output is None:
+        raise SpecError("--format perfetto", "is a file.", "Name it: -o side-by-side.json.gz.")
     check_output(arguments.output, arguments.traces)
-    check_output(arguments.perfetto, arguments.traces)
     from planner.measure.traces.report.replay.report import replay_report
 
     traces = traces_of(arguments.traces)
     with progress(f"replaying {files_text(arguments.traces)}"):
         report = replay_report(traces, number)
-        if arguments.perfetto is not None:
-            from planner.measure.traces.report.replay.page import side_by_side
-            from planner.measure.traces.writing import write_trace
-
-            write_trace(side_by_side(report), arguments.perfetto)
         match arguments.format:
+            case "perfetto":
+                from planner.measure.traces.report.replay.page import side_by_side
+                from planner.measure.traces.writing import write_trace
+
+                write_trace(side_by_side(report), arguments.output)
+                return 0 if report.usable else EXIT_NOT_USABLE
             case "json":
                 from planner.measure.traces.report.replay.report import replay_json
 

@@ -28,7 +28,7 @@ SECTIONS: Mapping[str, type] = {
 """Sections whose entries are all shown."""
 
 HEAD = """\
-Entries that are commented out show their defaults. Every entry: planner schema job.
+Entries that are commented out show their defaults. Every entry: planner catalog schemas job.
 Numbers may have units: 15T tokens, batches of 1k (1,000), sequences of 8k (8,192), 80GiB, 50GB/s, 5min.
 """
 

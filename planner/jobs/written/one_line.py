@@ -1,4 +1,4 @@
-"""A job in one line: a model, a cluster such as ``64x8xh100``, three numbers, and a price."""
+"""A job in one line: a model, a cluster such as ``64x8xh100``, and three numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ OPTIONS = {
     "batch": "training.global_batch_size",
     "sequence": "training.sequence_length",
     "tokens": "training.tokens",
-    "price": "costs.price_per_device_hour",
 }
 """Entries of a job by their option."""
 

@@ -85,8 +85,8 @@ NEEDED = ("memory_bytes", "memory_bandwidth", "devices_per_node", "networks")
 """Entries that a device's file needs, and samples may lack."""
 
 CANNOT = (
-    "Write them into a file and pass it with --facts: any entries of a device, such as memory_bytes: 8.5e+10, or base: "
-    "h100-80gb-sxm for the catalog's entries of one. Networks are a list of levels, such as [{name: links, "
+    "Write them into a file and pass it with --device: any entries of a device, such as memory_bytes: 8.5e+10, or "
+    "base: h100-80gb-sxm for the catalog's entries of one. Networks are a list of levels, such as [{name: links, "
     "num_peers: 8, bandwidth: 4.5e+11, latency: 4.0e-06}]."
 )
 
@@ -194,7 +194,7 @@ def _source(samples: Sequence[Sample]) -> str:
         return (
             f"planner trace extract: {len(samples)} samples of {machine.device} under the profiler, which slows hosts"
         )
-    return f"planner fit: {len(samples)} samples of {machine.device}"
+    return f"planner calibrate: {len(samples)} samples of {machine.device}"
 
 
 def change_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
@@ -469,7 +469,7 @@ def _sources(
         if field in ("name", "calibration", "sources"):
             continue
         if field in stated:
-            found[field] = own.get(field, "facts given to planner fit")
+            found[field] = own.get(field, "facts given to planner calibrate")
         elif field in measured or (field == "peak_flops" and field not in base):
             found[field] = f"{source}; the best seen"
         elif field not in base:
@@ -513,7 +513,7 @@ def _lines(found: FittedDevice, path: str) -> Iterator[str]:
         yield f"  not learned: {other.name}: {other.reason}; the roofline times it"
     assumed = [name for name, source in found.entry["sources"].items() if source.startswith("assumption")]
     if assumed:
-        yield f"  assumed, neither measured nor stated: {', '.join(assumed)} (state them with --facts)"
+        yield f"  assumed, neither measured nor stated: {', '.join(assumed)} (state them with --device)"
     yield ""
     yield f"Use it as cluster: {{device: {path if '/' in path else f'./{path}'}}} of a job."
 

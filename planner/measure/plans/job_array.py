@@ -82,7 +82,7 @@ def export_array(
     notes = [note for one in exports.values() for note in one.notes]
     if launcher == "kubernetes":
         notes.append(f"Keep the log of each job as {folder_of(1)}.log and so on, beside {RUNS}.")
-    notes.append(f"Measured: planner calibrate --runs {RUNS} --logs . -o my-cluster.yaml, in this folder.")
+    notes.append(f"Measured: planner calibrate {RUNS} --logs . -o my-cluster.yaml, in this folder.")
     named = {MODELS: yaml.safe_dump(models, sort_keys=False)} if models else {}
     first = next(iter(exports.values()))
     return replace(first, files={**files, **job, RUNS: table, **named}, notes=tuple(dict.fromkeys(notes)))

@@ -250,7 +250,7 @@ def small_runs(paths: Sequence[Path], problem: Problem) -> tuple[Case, ...]:
     ----------
     paths
         YAML as :class:`SmallRuns`, with each run's differences from the job; or CSV with the columns of ``planner
-        calibrate --runs``, each row complete.
+        calibrate``, each row complete.
     problem
         The whole job.
 

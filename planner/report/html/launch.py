@@ -30,9 +30,9 @@ SCRIPTS = {"slurm": "Slurm", "torchrun": "torchrun", "kubernetes": "Kubernetes"}
 
 BESIDE_TODAY = (
     "# Beside what you run today: write its decisions instead of these",
-    "planner compare {job} tp=8 pp=4 --format html -o compared.html",
+    "planner explain {job} strategy='TP8 PP4' --format html -o compared.html",
 )
-BESIDE_BEST = ("# Beside the fastest plan", "planner compare {job} --format html -o compared.html")
+BESIDE_BEST = ("# Beside the fastest plan", "planner explain {job}")
 """The next command, with its comment."""
 
 

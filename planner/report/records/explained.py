@@ -1,4 +1,4 @@
-"""Whole reports of planner explain and planner compare."""
+"""Whole reports of planner explain: reasons, and gains over a strategy."""
 
 from __future__ import annotations
 
@@ -508,7 +508,7 @@ class ApartRecord(Record):
 
 class ComparisonRecord(SettingRecord):
     """
-    The report of planner compare: of a job's strategy and its recommended plan, or of two jobs.
+    The report of planner explain: of a job's strategy and its recommended plan, or of two jobs.
 
     Parameters
     ----------

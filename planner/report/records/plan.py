@@ -118,7 +118,7 @@ class PublishedLayoutRecord(Record):
     title
         The name that reports give it.
     recipe
-        The id of its recipe: planner compare JOB.yaml --recipe ID.
+        The id of its recipe: planner explain JOB.yaml --recipe ID.
     name
         The recipe's name where it is published.
     source

@@ -74,7 +74,7 @@ def _constants_of(device: Device) -> str:
 def targets_text(targets: Mapping[str, str | None]) -> str:
     """List the targets that can run the best plan, in a line."""
     able = [name for name, reason in targets.items() if reason is None]
-    others = "" if len(able) == len(targets) else f"; --target plans for {'another' if able else 'one'}"
+    others = "" if len(able) == len(targets) else f"; search.target=NAME plans for {'another' if able else 'one'}"
     return f"{', '.join(able) or 'none'}{others}"
 
 

@@ -1,4 +1,4 @@
-"""A device's file from traces: figures that ``planner fit`` learns from samples, and constants of traces alone."""
+"""A device's file from traces: figures learned from samples, and constants of traces alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WITHOUT_SHAPES = "Shapes were not recorded: record with torch.profiler.profile(r
 
 WITHOUT_BASE = (
     "Launches and the slowdown next to communication need no matmuls: they are added to a device of the "
-    "catalog that --facts names, such as base: h100-80gb-sxm."
+    "catalog that --device names, such as h100-80gb-sxm."
 )
 
 

@@ -24,7 +24,7 @@ from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
 from planner.frameworks.imports.documents import ARCHITECTURE, default_vocabulary, read_rows, read_words, vocabulary_of
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
-from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
+from planner.frameworks.megatron.read import EVALUATIONS, Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
 from planner.frameworks.shell.words import Variables, strip_unknown, unknown, unknown_names, write_unknowns
 
@@ -344,6 +344,8 @@ SHORTEST = 12
 """Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
 
 LENGTHS = ("--train-iters", "--train-samples")
+OF_THE_WHOLE = (*LENGTHS, *EVALUATIONS)
+"""Options of the whole training, which may be open: no figure of a step hangs on them."""
 
 ASSUMED_STEPS = 1000
 """Steps of a training without a given length; they change no figure of a step."""
@@ -817,7 +819,7 @@ def _take(found: Understood, option: Option, values: list[str]) -> None:
     found.said[option.name] = [write_unknowns(value) for value in values]
     is_read = option.in_import == "read"
     names = [name for value in values for name in unknown_names(value)]
-    if names and option.name in LENGTHS:
+    if names and option.name in OF_THE_WHOLE:
         return
     if names and is_read:
         found.missing[option.name] = list(dict.fromkeys(names))

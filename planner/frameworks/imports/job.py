@@ -14,6 +14,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
+from planner.frameworks.imports import printed
 from planner.frameworks.imports.arguments import (
     drop_empty_words,
     megatron_job,
@@ -27,9 +28,7 @@ from planner.frameworks.imports.bridge.overrides import MARKS, bridge_job, field
 from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml
 from planner.frameworks.imports.finish import devices_contradicted, said_by
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
-from planner.frameworks.imports.printed import log
-from planner.frameworks.imports.printed.names import container_job, is_arguments, is_container
-from planner.frameworks.imports.published.performance import choose_launch, find_published, recipe_job, zoo_job
+from planner.frameworks.imports.published import choose_launch, find_published, recipe_job, zoo_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.tools import readers
 from planner.frameworks.imports.tools.keys import Meaning
@@ -67,7 +66,7 @@ def import_job(
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = Path(path), dict(given or {})
-    if log.is_checkpoint(place):
+    if printed.is_checkpoint(place):
         return _import_checkpoint(place, overrides, given)
     is_log = LOGS.search(place.name.lower()) is not None
     text = _text_of_log(place) if is_log else read_text(place)
@@ -83,9 +82,9 @@ def import_job(
         case ".py":
             readers.refuse_other_program(text, str(place))
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
-    printed = log.import_printed(text, str(place), overrides, variables.get("run", ""))
-    if printed is not None:
-        return printed
+    found = printed.import_printed(text, str(place), overrides, variables.get("run", ""))
+    if found is not None:
+        return found
     if is_log:
         problem = "prints no configuration that is known here: arguments of Megatron-LM, a ConfigContainer, or JSON."
         raise SpecError(str(place), problem, "Give the log from its first line on, of the rank that prints them.")
@@ -99,14 +98,14 @@ def import_job(
 
 def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
     """Import text beside a checkpoint's pickles, else what is in its zip; a note names the file."""
-    beside = log.text_beside(path)
+    beside = printed.text_beside(path)
     if beside is not None:
         imported, note = import_job(beside, overrides, given), f"Read from {beside}, beside the pickles."
     else:
-        file, content = log.arguments_inside(path)
+        file, content = printed.arguments_inside(path)
         note = f"Read from {file}, which is not loaded."
-        whole = container_job(content, overrides, str(file)) if is_container(content) else None
-        imported = whole or log.arguments_job(content, str(file), overrides)
+        whole = printed.container_job(content, overrides, str(file)) if printed.is_container(content) else None
+        imported = whole or printed.arguments_job(content, str(file), overrides)
     return imported.add_notes(note)
 
 
@@ -203,10 +202,10 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
         imported = _import_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
-    if is_arguments(content):
-        return log.arguments_job(content, str(path), overrides)
-    if is_container(content):
-        return container_job(content, overrides, str(path))
+    if printed.is_arguments(content):
+        return printed.arguments_job(content, str(path), overrides)
+    if printed.is_container(content):
+        return printed.container_job(content, overrides, str(path))
     if "distributed_type" in content:
         with_devices = _add_devices(_devices_of_configuration(content), overrides)[0]
         return _import_accelerate(content, Meaning(), path.parent, with_devices)
@@ -225,9 +224,9 @@ def _import_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported
     """Import JSON: the configuration that torchtitan saves, arguments of Megatron-LM, or DeepSpeed's."""
     if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
         refuse_entries(content, str(path))
-        return log.titan_job(content, overrides)
-    if is_arguments(content):
-        return log.arguments_job(content, str(path), overrides)
+        return printed.titan_job(content, overrides)
+    if printed.is_arguments(content):
+        return printed.arguments_job(content, str(path), overrides)
     config = readers.require_deepspeed(content, str(path))
     refuse_entries(config, str(path))
     return readers.deepspeed_job(config, Meaning(), overrides)

@@ -30,7 +30,7 @@ from planner.jobs.document import plain_value, read_text, set_entry
 from planner.jobs.model import read
 from planner.jobs.recipes import Recipe, recipes
 
-DATA = read_words("published.performance")
+DATA = read_words("published")
 
 STACK, SOURCE, DGXC = "megatron-bridge", "Megatron-Bridge", "dgxc-benchmarking"
 """
@@ -46,7 +46,7 @@ DEVICES = {"h100": "h100-80gb-sxm"}
 PRECISIONS = DATA["precisions"]
 """Precisions by ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
 
-OPTIONS = Path(__file__).parent / "options.csv"
+OPTIONS = Path(__file__).parent / "performance.csv"
 """
 Table of the options that are read, with their short names.
 

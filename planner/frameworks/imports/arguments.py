@@ -22,7 +22,14 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import ARCHITECTURE, default_vocabulary, read_rows, read_words, vocabulary_of
+from planner.frameworks.imports.documents import (
+    ARCHITECTURE,
+    default_vocabulary,
+    read_rows,
+    read_words,
+    said_by,
+    vocabulary_of,
+)
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
 from planner.frameworks.megatron.read import EVALUATIONS, Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
@@ -420,7 +427,7 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
         If a required value is unknown, if an option may be misspelled, or as ``from_megatron_lm``.
     """
     found = require_known(words)
-    entries = dict(entry.partition("=")[::2] for entry in overrides)
+    entries = said_by(overrides)
     _refuse_word_pieces(found)
     if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
         found.values["--recompute-num-layers"] = ["1"]  # the parsers' default until 2024
@@ -464,7 +471,9 @@ def _note_environment(environment: Mapping[str, str]) -> Iterator[str]:
 def model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
     """Yield the words of ``MODEL_ARGS``; variables may have values of any type, and switch an option on or off."""
     for name, value in arguments.items():
-        filled = _expand_variables(value, given) if isinstance(value, str) else value
+        filled = value
+        if isinstance(value, str):
+            filled = re.sub(r"\$\{?(\w+)\}?", lambda found: given.get(found[1], unknown(found[1])), value)
         if filled is not None and str(filled).lower() not in ("false", "null"):
             yield from (str(name), *_values(filled))
 
@@ -478,10 +487,6 @@ def _values(value: object) -> list[str]:
     text = re.sub(r"^(['\"])(.*)\1$", r"\2", str(value).strip())
     inner = re.fullmatch(r"\[([^\[\]*+]*)\]", text)
     return (inner[1].replace(",", " ") if inner else text).split()
-
-
-def _expand_variables(word: str, given: Mapping[str, str]) -> str:
-    return re.sub(r"\$\{?(\w+)\}?", lambda found: given.get(found[1], unknown(found[1])), word)
 
 
 def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
@@ -609,8 +614,8 @@ def require_known(words: Sequence[str], variables: Variables | None = None) -> U
 
 def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
     """Import a command line; its vocabulary is the tokenizer's, else that of a like model of the catalog."""
-    entries = {entry.partition("=")[0] for entry in overrides}
-    said = {**_tokenizer(environment), **found.said}
+    entries, tokenizer = {*said_by(overrides)}, environment.get("TOKENIZER_MODEL")  # in files of options alone
+    said = {**({"--tokenizer-model": [tokenizer]} if tokenizer else {}), **found.said}
     known = vocabulary_of(said)
     if known is None or {"--vocab-size", "--padded-vocab-size"} & {*found.values} or {"model", "model.name"} & entries:
         try:
@@ -627,12 +632,6 @@ def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environ
         "model.vocab_size=N says another number."
     )
     return from_megatron_lm(found.words(), overrides, environment)
-
-
-def _tokenizer(environment: Mapping[str, str]) -> Values:
-    """Return the tokenizer from environment variables, where files of options often have it."""
-    name = environment.get("TOKENIZER_MODEL")
-    return {"--tokenizer-model": [name]} if name else {}
 
 
 def _refuse_word_pieces(found: Understood) -> None:
@@ -772,9 +771,8 @@ def understand(words: Iterable[str]) -> Understood:
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
             meant.append((name, _fill_words(other["why"], values)))
-            found.notes += (
-                [f"{name} {other['value']}: {note}.".replace(" :", ":")] if (note := other.get("note")) else []
-            )
+            if note := other.get("note"):
+                found.notes.append(f"{name} {other['value']}: {note}.".replace(" :", ":"))
         elif other is not None:
             ignored.setdefault(other["why"], []).append(name)
         elif name in options():

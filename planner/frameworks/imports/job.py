@@ -25,8 +25,8 @@ from planner.frameworks.imports.arguments import (
 )
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.overrides import MARKS, bridge_job, fields_of, import_nested_job, override_list
-from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml
-from planner.frameworks.imports.finish import devices_contradicted, said_by
+from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml, said_by
+from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.published import choose_launch, find_published, recipe_job, zoo_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
@@ -305,9 +305,8 @@ def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str
     text = script.files.get(name) or _read_beside(name, folder, may_lack=True)
     offloaded = {what for what, device in OFFLOAD.findall(text) if device != "none"}
     if offloaded - {"optimizer"}:
-        raise SpecError(
-            WHERE, f"offloads weights by {shown(write_unknowns(name))}, which is not costed under Megatron-LM."
-        )
+        problem = f"offloads weights by {shown(write_unknowns(name))}, which is not costed under Megatron-LM."
+        raise SpecError(WHERE, problem)
     words = ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"] if offloaded else []
     key = f"zero_optimization.offload_optimizer of {shown(write_unknowns(name))}"
     notes = [f"{key}: costed as --optimizer-cpu-offload, whose update is the host's."] if offloaded else []
@@ -466,11 +465,8 @@ def _read_beside(name: str, folder: Path, *, may_lack: bool | None = None) -> st
             return read_text(path)
     if may_lack:
         return ""
-    raise SpecError(
-        WHERE,
-        f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not beside it.",
-        "Put it there" + hint,
-    )
+    problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not beside it."
+    raise SpecError(WHERE, problem, f"Put it there{hint}")
 
 
 def _loose(script: Script) -> Launch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,9 +119,7 @@ def find_launch(script: Script, text: str) -> Launch | None:
     if not others:
         return first
     note = f"The script starts {len(others) + 1} trainings: the first one is read, {shown(first.program)}."
-    return Launch(
-        first.kind, first.program, first.words, first.before, first.devices, first.environment, (*first.notes, note)
-    )
+    return replace(first, notes=(*first.notes, note))
 
 
 def _launches(command: Command, text: str) -> Iterator[Launch]:

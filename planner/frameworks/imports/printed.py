@@ -27,7 +27,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, other_options
 from planner.frameworks.imports.bridge.library import LAYERS, options_by_field
-from planner.frameworks.imports.documents import flatten, model_named, read_rows, read_words, read_yaml
+from planner.frameworks.imports.documents import flatten, model_named, read_rows, read_words, read_yaml, said_by
 from planner.frameworks.imports.finish import newest, release_assumed
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.imports.tools.readers import MODES, deepspeed_job, require_deepspeed, torchtitan_job
@@ -102,12 +102,9 @@ def arguments_inside(path: Path) -> tuple[Path, Mapping[str, Any]]:
             content = _content_of_zip(file)
             if content:
                 return file, content
-    what = (
-        "is a folder without" if path.is_dir() else f"is {path.suffix or shown(path.name)}, a pickle, beside it is no"
-    )
-    problem = (
-        f"{what} {TEXTS[0]} or {TEXTS[1]}, and no arguments of Megatron-LM are in it; a pickle is code, not executed."
-    )
+    pickled = f"is {path.suffix or shown(path.name)}, a pickle, beside it is no"
+    what = f"{'is a folder without' if path.is_dir() else pickled} {TEXTS[0]} or {TEXTS[1]}"
+    problem = f"{what}, and no arguments of Megatron-LM are in it; a pickle is code, not executed."
     written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
     hint = f"Give the log of the run's first minute, or write its arguments: {written}."
     raise SpecError(str(path), problem, hint)
@@ -310,10 +307,6 @@ def _select_kind(found: Sequence[Printed], kind: str) -> list[Printed]:
     return [one for one in found if one.kind == kind]
 
 
-def _label(prefix: str) -> str:
-    return prefix.strip()
-
-
 # --- Megatron-LM's arguments -------------------------------------------------------------------------------
 
 
@@ -323,14 +316,14 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
     for number, line in enumerate(lines, 1):
         edge, entry = EDGE.match(line), ENTRY.match(line)
         if edge is not None and not edge[2]:
-            label = _label(edge[1])
+            label = edge[1].strip()
             if label in opened:
                 opened[label].depth += 1
                 opened[label].inner = Printed("megatron", label, number)
             else:
                 opened[label] = Printed("megatron", label, number)
         elif edge is not None:
-            block = opened.get(_label(edge[1]))
+            block = opened.get(edge[1].strip())
             if block is None:
                 problem = "ends a block of arguments that begins before the log."
                 raise SpecError(f"{source}, line {number}", problem, "Give the log from its first line on.")
@@ -340,7 +333,7 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
                 yield last[block.label]
             elif block.inner is not None:
                 block.ended, block.inner = [*block.ended, block.inner], None
-        elif entry is not None and (block := opened.get(_label(entry[1]))) is not None:
+        elif entry is not None and (block := opened.get(entry[1].strip())) is not None:
             for one in (block, block.inner) if block.inner is not None else (block,):
                 one.add(entry[2], entry[3].strip())
     for block in opened.values():
@@ -388,15 +381,12 @@ def _runs(found: Sequence[Printed], source: str) -> list[Printed]:
     for one in found:
         by_label.setdefault(one.label, []).append(one)
     runs = max(by_label.values(), key=len)
-    for number, one in ((number, one) for ranks in by_label.values() for number, one in enumerate(ranks)):
+    for number, one in ((number, one) for own in by_label.values() for number, one in enumerate(own)):
         differing = _differences(runs[number], one)
         if differing:
-            ranks_named = (
-                f"{shown(runs[number].label)} (line {runs[number].line}) and {shown(one.label)} (line {one.line})"
-            )
-            raise SpecError(
-                source, f"has ranks that disagree, {ranks_named}: {'; '.join(_name_differences(differing))}."
-            )
+            ranks = " and ".join(f"{shown(rank.label)} (line {rank.line})" for rank in (runs[number], one))
+            problem = f"has ranks that disagree, {ranks}: {'; '.join(_name_differences(differing))}."
+            raise SpecError(source, problem)
     return runs
 
 
@@ -409,14 +399,14 @@ def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
         if container is not None:
             label = container[1]
             text = "\n".join(_yaml_lines(lines[number - 1 :], label))
-            yield Printed("bridge", _label(label), number, dict(read_yaml(text, f"{source}, line {number}")))
+            yield Printed("bridge", label.strip(), number, dict(read_yaml(text, f"{source}, line {number}")))
         for kind, pattern in OBJECTS.items():
             begin = pattern.match(line)
             if begin is not None:
                 label, content = _object(
                     line[begin.end() :], lines[number : number + LONGEST], begin[1], f"{source}, line {number}"
                 )
-                yield Printed(kind, _label(label), number, content)
+                yield Printed(kind, label.strip(), number, content)
 
 
 def _yaml_lines(lines: Iterable[str], label: str) -> Iterator[str]:
@@ -570,9 +560,8 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     if not isinstance(spec, Mapping):
         return torchtitan_job(said, overrides)
     if spec.get("converters"):
-        raise SpecError(
-            "model_spec.converters", "is not empty: the precision of layers is not saved.", "Give its Python."
-        )
+        problem = "is not empty: the precision of layers is not saved."
+        raise SpecError("model_spec.converters", problem, "Give its Python.")
     given = said.get("activation_checkpoint") or {}
     if not isinstance(given, Mapping):
         raise SpecError("activation_checkpoint", f"expected a section, got {shown(given)}.")
@@ -581,8 +570,7 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
     more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
     whole = {name: value for name, value in said.items() if name != "model_spec"} | more
-    is_said = any(entry.startswith("model=") for entry in overrides)
-    described, sent_by = (None, "standard") if is_said else model_from_layers(spec)
+    described, sent_by = (None, "standard") if "model" in said_by(overrides) else model_from_layers(spec)
     if sent_by != "standard" and isinstance(whole.get("parallelism"), Mapping):
         whole["parallelism"] = {**whole["parallelism"], "expert_parallel_comm_backend": sent_by}
     return torchtitan_job(whole, overrides, described=described)
@@ -623,7 +611,7 @@ def _entry_words(entries: Mapping[str, str]) -> list[str]:
 
 def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
     """Remarks on what the run printed and the command says otherwise."""
-    said = {name: value for name, _, value in (entry.partition("=") for entry in overrides)}
+    said = said_by(overrides)
     differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
     return [
         f"{name}: the run had {printed[name]}; the command's {said[name]} counts instead." for name in sorted(differing)
@@ -869,12 +857,10 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
             elif value is not None:
                 found[argument] = value
     found |= dict(_more(found, content))
-    entries = [
-        *([] if any(entry.startswith("cluster.framework=") for entry in overrides) else [_framework()]),
-        *overrides,
-    ]
-    imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), entries, {})
-    notes = list(release_assumed(newest("megatron-bridge-"), overrides))
+    newer = newest("megatron-bridge-")
+    entries = [] if "cluster.framework" in said_by(overrides) else [f"cluster.framework={newer}"]
+    imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), [*entries, *overrides], {})
+    notes = list(release_assumed(newer, overrides))
     length, data = found.get("seq_length"), content.get("dataset")
     given = data.get("sequence_length", data.get("seq_length")) if isinstance(data, Mapping) else None
     if given not in (None, length):
@@ -882,10 +868,6 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
     if strange:
         notes.append(f"Not read, no options of Megatron-LM: {', '.join(strange)}.")
     return imported.add_notes(*notes)
-
-
-def _framework() -> str:
-    return f"cluster.framework={newest('megatron-bridge-')}"
 
 
 def _plain(value: Any) -> Any:
@@ -912,9 +894,8 @@ def _strange(path: str, name: str, value: Any) -> list[str]:
     if value in (None, False) or isinstance(value, Mapping):
         return []
     if any(part in name for part in DECIDES) and name not in HARMLESS:
-        raise SpecError(
-            path, f"is {shown(value)}, a field that is not known here, and may say what matters.", "Take it out."
-        )
+        problem = f"is {shown(value)}, a field that is not known here, and may say what matters."
+        raise SpecError(path, problem, "Take it out.")
     return [path]
 
 

@@ -20,7 +20,7 @@ from costmodel.strategy import Recompute
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
-from planner.frameworks.imports.documents import model_named, read_rows, read_words, read_yaml
+from planner.frameworks.imports.documents import model_named, read_rows, read_words, read_yaml, said_by
 from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
@@ -76,7 +76,7 @@ def recipe_job(
         layout itself, or if it changes the model.
     """
     given = _read_options(words)
-    entries = dict(one.partition("=")[::2] for one in overrides)
+    entries = said_by(overrides)
     named = find_published(recipe)
     document = _document(given, environment, named)
     if entries.get("cluster.num_devices", "").isdecimal():
@@ -196,11 +196,8 @@ def _recipe(
     """Find the recipe of the release, else of the nearest one, if possible for this number of devices."""
     cluster, named = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
     number = cluster.get("num_devices", 1)
-    wanted = (
-        document["model"],
-        _device(entries.get("cluster.device", cluster["device"])),
-        entries.get("training.precision", document["training"]["precision"]),
-    )
+    device = _device(entries.get("cluster.device", cluster["device"]))
+    wanted = document["model"], device, entries.get("training.precision", document["training"]["precision"])
     fitting = [one for one in recipes() if (one.model, one.device, one.precision) == wanted and one.stack == STACK]
     fitting = [one for one in fitting if one.cells["source"] in publishers]
     release = release_of(named)
@@ -298,10 +295,8 @@ def _unknown(document: Mapping[str, Any]) -> str:
     """Word the problem of an unknown recipe, with the known recipes of the model."""
     others = {(one.device, one.precision) for one in recipes() if one.model == document["model"] and one.stack == STACK}
     listed = ", ".join(f"{device} in {precision}" for device, precision in sorted(others)) or "nothing"
-    return (
-        f"of {document['model']} on {document['cluster']['device']} in {document['training']['precision']} is not "
-        f"known here, and the script leaves the layout to it; known are: {listed}."
-    )
+    what = f"of {document['model']} on {document['cluster']['device']} in {document['training']['precision']}"
+    return f"{what} is not known here, and the script leaves the layout to it; known are: {listed}."
 
 
 TEMPLATE = "sbatch_benchmarking.sh"
@@ -413,10 +408,8 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
     if variables.get("NUM_LAYERS") == str(facts.num_layers + len(ACCOUNTED)):
         sizes += ACCOUNTED
     degrees = [word for option, variable in DEGREES.items() for word in (option, variables[variable])]
-    note = (
-        f"{file} is not at hand: sizes are those of {model}, other options those of all of its neighbours ({SHARED})."
-    )
-    return [*sizes, *degrees, *SHARED.split()], note
+    others = f"other options those of all of its neighbours ({SHARED})"
+    return [*sizes, *degrees, *SHARED.split()], f"{file} is not at hand: sizes are those of {model}, {others}."
 
 
 def _template_words(command: Command, config: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:

@@ -441,7 +441,7 @@ class _Follower:
             "unset_command": self._unset,
             "command": self._command,
             "redirected_statement": self._run_redirects,
-            "pipeline": self._pipeline,
+            "pipeline": lambda node: [self._run_subshell([one]) for one in node.named_children][-1],
             "list": self._list,
             "negated_command": lambda node: self._each(node).negate(),
             "test_command": lambda node: decide(node, self.words),
@@ -491,10 +491,8 @@ class _Follower:
         if self.statements > MOST_STATEMENTS:
             raise SpecError(WHERE, f"has loops of more than {MOST_STATEMENTS:,} statements together.")
         if node.type == "ERROR" and not self.feeds:
-            raise SpecError(
-                f"{WHERE}, line {self._line(node)}",
-                f"is no Bash that is read here: {shown(write_unknowns(source_of(node))[:80])}.",
-            )
+            problem = f"is no Bash that is read here: {shown(write_unknowns(source_of(node))[:80])}."
+            raise SpecError(f"{WHERE}, line {self._line(node)}", problem)
         action = self.by_type.get(node.type)
         if action is None:
             return Verdict(True, True)
@@ -515,10 +513,6 @@ class _Follower:
                 is_background = following is not None and following.type == "&"
                 last = self._run_subshell([node]) if is_background else self._do(node)
         return last
-
-    def _pipeline(self, node: Node) -> Verdict:
-        """Its members, each a shell of its own; the last one's end is its end."""
-        return [self._run_subshell([one]) for one in node.named_children][-1]
 
     # --- variables -----------------------------------------------------------------------------------------
 
@@ -546,15 +540,9 @@ class _Follower:
         return Verdict(True, True)
 
     def _element(self, node: Node, value: Value) -> None:
-        name, index, variables = (
-            node.child_by_field_name("name"),
-            node.child_by_field_name("index"),
-            self.script.variables,
-        )
-        key, text = (
-            self.words.value(index) if index is not None else "",
-            value if isinstance(value, str) else " ".join(value),
-        )
+        name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
+        key = self.words.value(index) if index is not None else ""
+        text, variables = value if isinstance(value, str) else " ".join(value), self.script.variables
         if name is not None and source_of(name) in variables.tables and not unknown_names(key):
             variables.set_keys(source_of(name), {key: text})
         elif name is None or not variables.set_element(source_of(name), self.words.number(key, line_of(node)), text):
@@ -703,9 +691,8 @@ class _Follower:
         start, ends, step = (*parts, [], [])[:3]
 
         def condition() -> Verdict:
-            return (
-                decide_number(self.words.arithmetic(*ends), line_of(node), self.words) if ends else Verdict(True, True)
-            )
+            number = self.words.arithmetic(*ends) if ends else "1"
+            return decide_number(number, line_of(node), self.words)
 
         if start:
             self.words.arithmetic(*start)

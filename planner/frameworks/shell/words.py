@@ -354,7 +354,7 @@ def _bound(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
     return lambda first, second: function(first, second) if 0 <= second < 64 else _refuse()
 
 
-def _refuse() -> NoReturn:
+def _refuse(*_: str) -> NoReturn:
     raise ValueError
 
 
@@ -382,12 +382,8 @@ UNARY: dict[str, Callable[[int], int]] = {
 }
 
 
-def _nothing(_: str) -> str:
-    raise ValueError
-
-
 def value_of(
-    expression: str, read: Callable[[str], str] = _nothing, put: Callable[[str, str], None] = lambda *_: None
+    expression: str, read: Callable[[str], str] = _refuse, put: Callable[[str, str], None] = lambda *_: None
 ) -> int | None:
     """
     The value of an expression; None: it is none, one that is not read here, or of what is not known.
@@ -641,10 +637,6 @@ class Words:
 
     # --- parameters ----------------------------------------------------------------------------------------
 
-    def _look_up(self, name: str, node: Node) -> Value:
-        value = self.variables.get(name)
-        return self.variables.missing(name, line_of(node)) if value is None else value
-
     def _value_pieces(self, value: Value, index: str, *, is_quoted: bool) -> Iterator[Piece]:
         """Yield a value as parts of a word; elements of an array are separate words, unless ``*`` joins them."""
         if isinstance(value, str):
@@ -763,7 +755,7 @@ class Words:
         target = self.variables.get(name)
         if not isinstance(target, str) or _names(target):
             return self.variables.missing(name, line_of(node))
-        value = self._look_up(target, node)
+        value = self._or_missing(self.variables.get(target), target, node)
         return value if isinstance(value, str) else " ".join(value)
 
     # --- numbers and commands ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, text_of
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
@@ -190,12 +190,8 @@ def write_override(value: Any) -> str:
     >>> write_override([["embedding", "decoder"], ["decoder", "loss"]])
     'Et|tL'
     """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None:
-        return "null"
-    if isinstance(value, (int, float, str)):
-        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return text_of(value)
     if isinstance(value, Thing) and value.name.startswith("torch.") and not value.is_called:
         return value.name
     if isinstance(value, (list, tuple)) and value:

@@ -46,6 +46,8 @@ from planner.frameworks.imports.documents import (
     read_words,
     read_yaml,
     resolve,
+    said_by,
+    text_of,
     vocabulary_of,
 )
 from planner.frameworks.imports.finish import (
@@ -57,10 +59,9 @@ from planner.frameworks.imports.finish import (
     newest,
     prepare_job,
     release_assumed,
-    said_by,
 )
 from planner.frameworks.imports.refused import refuse_entries
-from planner.frameworks.imports.tools.keys import Meaning, is_on, is_read, meaning_of, text_of
+from planner.frameworks.imports.tools.keys import Meaning, is_on, is_read, meaning_of
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.words import strip_unknown, unknown_names
@@ -350,12 +351,7 @@ def switches_of(words: Sequence[str]) -> dict[str, str]:
     >>> switches_of(["--bf16", "--max_steps", "100", "--lr=-1"])
     {'--bf16': 'true', '--max_steps': '100', '--lr': '-1'}
     """
-    found = {}
-    for word, following in pairwise([*words, "--"]):
-        name, equals, value = word.partition("=")
-        if name.startswith("--"):
-            found[name] = value if equals else "true" if following.startswith("--") else following
-    return found
+    return {name: values[0] if values else "true" for name, values in split_options(words)}
 
 
 def read_trainer_fsdp(text: str) -> dict[str, Any]:
@@ -591,11 +587,10 @@ def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
         If an option that is read has an unknown value.
     """
     changed = {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
-    for name, values in split_options(words):
+    for name, text in switches_of(words).items():
         section, dot, key = name.removeprefix("--").replace("-", "_").partition(".")
         if not dot:
             continue
-        text = values[0] if values else "true"
         names = unknown_names(text)
         if names and is_read("torchtitan", f"{section}.{key}"):
             raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
@@ -818,9 +813,8 @@ def read_installed(module: str, name: str) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (metadata.PackageNotFoundError, OSError):
         problem = f"{shown(module)} is Python of torchtitan, which is not installed beside the planner."
-        raise SpecError(
-            "--module", problem, "Import its config_registry.py instead, with the options as entries."
-        ) from None
+        hint = "Import its config_registry.py instead, with the options as entries."
+        raise SpecError("--module", problem, hint) from None
     return read_python(text, str(path), name)
 
 
@@ -879,9 +873,8 @@ def _model(spec: Any) -> dict[str, Any]:
         elif "MXFP8Linear" in kind:
             model["converters"] = ["quantize.linear.mx"]
         elif "NVFP4" in kind or not kind:
-            raise SpecError(
-                "model_spec.converters", f"has {shown(kind)}, whose precision torchtitan's entry does not have."
-            )
+            problem = f"has {shown(kind)}, whose precision torchtitan's entry does not have."
+            raise SpecError("model_spec.converters", problem)
     return tables
 
 
@@ -994,9 +987,8 @@ def primus_job(file: File) -> Imported:
     refuse_entries(own, str(file.path))
     trainer = _read_extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
     model = _read_extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
-    notes = (
-        [] if trainer else ["config: Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."]
-    )
+    lacking = "config: Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."
+    notes = [] if trainer else [lacking]
     whole = _merge(_merge(trainer, model), own)
     if framework == "torchtitan":
         return torchtitan_job(whole, file.overrides).add_notes(*notes)

@@ -194,6 +194,7 @@ SCRIPT = (
         ("nemo.yaml", NEMO.replace("max_steps: 500", "val_check_interval: 50, limit_val_batches: 32"), (50, 32)),
         ("nemo.yaml", NEMO.replace("max_steps: 500", "val_check_interval: 50, limit_val_batches: 0"), (None, None)),
         ("overrides.txt", f"{OVERRIDES}train.eval_interval=2000\ntrain.eval_iters=32\n", (2000, 32)),
+        ("overrides.txt", f"{OVERRIDES}validation.eval_interval=50\nvalidation.eval_iters=4\n", (50, 4)),
     ],
 )
 def test_evaluations_are_those_that_the_file_says(tmp_path, name, text, expected):

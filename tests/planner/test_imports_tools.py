@@ -208,6 +208,8 @@ def test_no_key_is_dropped_in_silence(tmp_path, name, number):
         ("a.yaml", "train_module:\n  rank_microbatch_size: 4\nmodel: {d_model: 64}\n", "OLMo-core"),
         ("a.py", "from olmo_core.train import TrainerConfig\n", "OLMo-core"),
         ("a.py", "import nanotron\n", "nanotron.*run it and import what it writes"),
+        ("a.yaml", "apiVersion: v1\nkind: Pod\nspec: {containers: []}\n", "Kubernetes.*write its command"),
+        ("a.yaml", "resources: {accelerators: H100}\nrun: torchrun train.py\n", "SkyPilot.*write its run"),
     ],
 )
 def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):

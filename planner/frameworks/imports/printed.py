@@ -796,7 +796,7 @@ def _count(content: Mapping[str, str], name: str) -> int:
 
 TARGET = "megatron.bridge.training.config.ConfigContainer"
 
-COSTLY_SECTIONS = ("dist", "rng", "optimizer", "ddp", "comm_overlap", "model", "mixed_precision", "train")
+COSTLY_SECTIONS = ("dist", "rng", "optimizer", "ddp", "comm_overlap", "model", "mixed_precision", "train", "validation")
 """Sections with fields that change the cost of a step; of equal names the last one with a value counts."""
 
 WHOLE_SECTIONS = ("model", "train", "optimizer", "ddp")

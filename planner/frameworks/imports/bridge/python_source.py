@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -72,7 +72,7 @@ class Function:
     """Function of the source, with the names of its module."""
 
     node: ast.FunctionDef
-    names: dict[str, Any]
+    names: MutableMapping[str, Any]
 
 
 class _Return(Exception):
@@ -342,9 +342,12 @@ class _Reader:
         """Refuse a call of an unknown function with the configuration, which it may change; classes and logs do not."""
         last = name.rsplit(".", 1)[-1]
         changes = last[:1].islower() and not last.startswith(HARMLESS)
-        if changes and any(
-            isinstance(one, Thing) and one.fields and not one.name.startswith("torch") for one in arguments
-        ):
+        handed = [
+            one for one in arguments if isinstance(one, Thing) and one.fields and not one.name.startswith("torch")
+        ]
+        if handed and last in STARTING:
+            raise _Return(handed[0])
+        if handed and changes:
             problem = f"hands the configuration to {shown(name)}, which is not read and may change it."
             raise SpecError(f"{self._where}, line {node.lineno}", problem, "Write into the file what it sets.")
 
@@ -368,7 +371,7 @@ class _Reader:
         plain, scope = [one.arg for one in (*of.posonlyargs, *of.args)], ChainMap({}, function.names)
         defaults = dict(zip(reversed(plain), reversed(of.defaults), strict=False))
         defaults |= {one.arg: node for one, node in zip(of.kwonlyargs, of.kw_defaults, strict=True) if node is not None}
-        local = dict.fromkeys((*plain, *(one.arg for one in of.kwonlyargs)), UNKNOWN)
+        local: dict[str, Any] = dict.fromkeys((*plain, *(one.arg for one in of.kwonlyargs)), UNKNOWN)
         local |= {name: self.value(node, scope) for name, node in defaults.items()}
         local |= dict(zip(plain, arguments, strict=False))
         others = {name: value for name, value in named.items() if name not in local}
@@ -380,6 +383,9 @@ class _Reader:
 
 HARMLESS = ("print", "log", "info", "warn", "debug", "isinstance", "hasattr", "replace", "cast", "decoder_vocab_size")
 """Prefixes of functions that change nothing."""
+
+STARTING = ("pretrain", "run")
+"""Functions that start the training with a configuration, which the function that calls them is for."""
 
 FLEXIBLE = "apply_flex_dispatcher_backend"
 """Megatron-Bridge's function that chooses DeepEP or HybridEP where the device has it."""

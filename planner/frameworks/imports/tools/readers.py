@@ -460,10 +460,10 @@ def _replicas(document: dict[str, Any], given: Mapping[str, Any], ranks: int) ->
 def _share(document: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> list[str]:
     """Settle what ranks share: groups of optimizer states, and features that need several ranks."""
     strategy, settings = document["strategy"], document["settings"]
-    ranks, name = strategy["dp"] * strategy["cp"], text_of(document["cluster"]["device"])
+    ranks, named = strategy["dp"] * strategy["cp"], catalog.find_unique_device(text_of(document["cluster"]["device"]))
     group = ranks // given.get("copies", 1)
-    if given.get("hybrid") and name in catalog.devices():
-        per_node = catalog.device(name).devices_per_node
+    if given.get("hybrid") and named is not None:
+        per_node = catalog.device(named.device).devices_per_node
         group = per_node if ranks > per_node and ranks % per_node == 0 else ranks
     if 1 < group < ranks:
         settings.setdefault("optimizer_group", group)

@@ -204,3 +204,11 @@ def test_evaluations_are_those_that_the_file_says(tmp_path, name, text, expected
     training = imported(tmp_path, name, text, *entries).document["training"]
 
     assert (training.get("evaluation_interval_steps"), training.get("evaluation_steps")) == expected
+
+
+def test_options_behind_a_comment_are_no_command_of_their_own(tmp_path):
+    """A comment ends the command that goes on over lines, and what follows is lost to it."""
+    lost = imported(tmp_path, "run.sh", f"{SCRIPT}\\\n  # --bf16 \\\n  --tensor-model-parallel-size 2\n")
+
+    assert lost.document["strategy"]["tp"] == 1
+    assert any("Line 3: --tensor-model-parallel-size is no option of a command" in note for note in lost.notes)

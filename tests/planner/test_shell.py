@@ -55,6 +55,8 @@ SCRIPTS = {
     "indirect": "A=B\nB=7\nshow ${!A}",
     "continued before the closing mark": 'A=" \\\n  --a ${X:-1} \\\n"\nB=" \\\n    "\nshow $A $B "$A"',
     "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",
+    "ends of a text": "A=a.sh.sh\nB=(x y=1)\nshow ${A/#a/b} ${A/%.sh/.py} ${A/#.sh/c} ${A//.sh/_} ${B[@]/#/-}",
+    "a last line that goes on by nothing": "show a b \\\n\n",
     "names behind a slash": "A=1\nB=$A/x/z${A}/$A/tp$A-y\nC=k/$A/e\nshow $B $C",
     "assignments in one line": "if [ 1 = 2 ]; then A=1    B=2\nelif [ 1 = 1 ]; then A=3 B=4\nelse A=5\nfi\nshow $A $B",
     "operands that vanish": 'A=\n[ $A != x ] && show 1\n[ "$A" != x ] && show 2\n[[ $A != x ]] && show 3\n'

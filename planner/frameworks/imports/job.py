@@ -19,6 +19,7 @@ from planner.frameworks.imports.arguments import (
     drop_empty_words,
     megatron_job,
     model_words,
+    name_with_lines,
     refuse_open,
     require_known,
     understand,
@@ -35,7 +36,7 @@ from planner.frameworks.imports.tools.keys import Meaning
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.words import strip_unknown, unknown, write_unknowns
+from planner.frameworks.shell.words import strip_unknown, write_unknowns
 from planner.jobs.document import read_text
 
 MODES = {
@@ -272,6 +273,10 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
     zero, more = _zero_words(launch, script, folder)
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
+    lost = [one for one in script.commands if launch.program and one.words[0].startswith("--")]
+    notes += [
+        f"Line {one.line}: {one.words[0]} is no option of a command: a line before it ends that one." for one in lost
+    ]
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind == "megatron" and "--yaml-cfg" not in launch.words:
         return _import_options(launch, overrides, script).add_notes(*notes)
@@ -548,7 +553,7 @@ def _refuse_undecided(script: Script, launch: Launch, text: str, folder: Path, g
     compared = {name: (*sorted(texts), "*") for name, texts in variables.compared.items()}
     decisive = [name for name, texts in compared.items() if any(decides({name: value}) for value in texts)]
     if decisive:
-        names = ", ".join(f"${name} (line {', '.join(map(str, variables.asked.get(name, ())))})" for name in decisive)
+        names = ", ".join(name_with_lines(name, variables.asked) for name in decisive)
         hint = " ".join(f"--set {name}=VALUE" for name in decisive)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
     if launch.kind != "megatron":  # other launches name their layout in a file or a recipe
@@ -574,11 +579,9 @@ def _question_notes(script: Script) -> Iterable[str]:
     missing = {name: lines for name, lines in script.variables.uses.items() if name in script.variables.required}
     required = missing if missing.keys() & asked.keys() else {}
     if required:
-        names = ", ".join(f"${name} (line {', '.join(map(str, lines))})" for name, lines in required.items())
+        names = ", ".join(name_with_lines(name, required) for name in required)
         hint = " ".join(f"--set {name}=VALUE" for name in required)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
     if asked:
-        names = ", ".join(
-            f"{write_unknowns(unknown(name))} (line {', '.join(map(str, lines))})" for name, lines in asked.items()
-        )
+        names = ", ".join(name_with_lines(name, asked) for name in asked)
         yield f"Taken as empty, as conditions of the script ask for them: {names}."

@@ -33,9 +33,7 @@ DEVICES = ("--num_processes", "--ntasks", "-n", "-np")
 TOOLS = ("trl", "swift", "megatron", "llamafactory-cli", "axolotl", "tune", "xtuner", "automodel", "nemo_rl", "ilab")
 """Commands that start trainings by subcommands, which are not imported."""
 
-STARTER = re.compile(
-    r"(python|pypy)[\d.]*|\w*run|run_\w+|deepspeed|accelerate|mpiexec[\w.]*|ft_launcher|\w*launch\w*|pdsh|nemo|ds|bash|sh"
-)
+STARTER = re.compile("|".join(DATA["starting"]))
 """Names of programs that start a Python program; all but the first may belong to a batch system or cluster."""
 
 SETTING_UP = DATA["setting_up"]

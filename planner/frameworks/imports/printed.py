@@ -805,12 +805,7 @@ WHOLE_SECTIONS = ("model", "train", "optimizer", "ddp")
 RENAMED = DATA["renamed"]
 """Arguments of Megatron-LM by fields of another name."""
 
-ACTIVATIONS = {
-    ("silu", True): "swiglu",
-    ("quick_gelu", True): "quick_geglu",
-    ("squared_relu", False): "squared_relu",
-    ("gelu", False): "",
-}
+ACTIVATIONS = {(function, gated): argument for function, gated, argument in DATA["activations"]}
 """Arguments by the activation function, gated or not."""
 
 TOGETHER = ("activation_func", "gated_linear_unit", "_target_")

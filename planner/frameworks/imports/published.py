@@ -25,7 +25,7 @@ from planner.frameworks.imports.finish import complete_job, newest, prepare_job,
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command
-from planner.frameworks.shell.words import unknown_names
+from planner.frameworks.shell.words import refuse_unknown
 from planner.jobs.document import plain_value, read_text, set_entry
 from planner.jobs.model import read
 from planner.jobs.recipes import Recipe, recipes
@@ -144,10 +144,8 @@ def _read_options(words: Sequence[str]) -> dict[str, str]:
     # A short option that is not known here ends the values of the one before, as any option does.
     long = [shorts.get(word, f"-{word}" if SHORT.fullmatch(word) else word) for word in words]
     found = {name: " ".join(values) for name, values in split_options(long)}
-    for name, value in found.items():
-        names = unknown_names(value)
-        if names and any(name == row["option"] for row in known):
-            raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
+    for row in known:
+        refuse_unknown(found.get(row["option"], ""), row["option"])
     return found
 
 

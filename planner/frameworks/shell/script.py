@@ -238,6 +238,10 @@ PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/_]|$)")
 """``<path to data>``, a placeholder of examples that is not valid Bash."""
 
 
+UNENDED = re.compile(r"(\\\n\s*)+\Z")
+"""Continuation of the last line by nothing."""
+
+
 @cache
 def _parser() -> Parser:
     import tree_sitter_bash
@@ -267,7 +271,7 @@ MOST_REPAIRS = 50
 
 def parse(text: str) -> Node:
     """Parse a script; where tree-sitter's grammar errs, parse an equivalent spelling instead."""
-    source = PLACEHOLDER.sub(r"'<\1>'", text).encode()
+    source = UNENDED.sub("\n", PLACEHOLDER.sub(r"'<\1>'", text)).encode()
     for _ in range(MOST_REPAIRS):
         root = _parser().parse(source).root_node
         repairs = sorted(_repairs(root, source), reverse=True)

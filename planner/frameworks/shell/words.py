@@ -56,6 +56,21 @@ def write_unknowns(text: str) -> str:
     )
 
 
+def refuse_unknown(text: str, where: str) -> None:
+    """
+    Refuse a value with unknown parts.
+
+    Raises
+    ------
+    SpecError
+        Names the variables to give, where variables are what is unknown.
+    """
+    if names := unknown_names(text):
+        settable = " ".join(f"--set {name}=VALUE" for name in names if name.isidentifier() or name.isdecimal())
+        problem = f"is {write_unknowns(text)}, which the script leaves open."
+        raise SpecError(where, problem, f"Say it: {settable}." if settable else "")
+
+
 def strip_marks(text: str) -> str:
     """Remove the two characters that mark unknown names here from a given text."""
     return text.replace(OPEN, "").replace(CLOSE, "")
@@ -914,9 +929,16 @@ def _transform(text: str, operator: str, pattern: str) -> str:
         case ":":
             return "".join(_slice(list(text), pattern))
         case "/" | "//":
-            old, _, new = pattern.partition("/")
-            return re.sub(_expression(old), lambda _: new, text, count=0 if operator == "//" else 1) if old else text
+            return _replace(text, *pattern.partition("/")[::2], is_all=operator == "//")
     return _strip_pattern(text, operator, pattern)
+
+
+def _replace(text: str, old: str, new: str, *, is_all: bool) -> str:
+    """Replace the first part that matches a pattern, or all of them; behind ``#`` or ``%`` the beginning or the end."""
+    anchor = old[:1] if old[:1] in ("#", "%") and not is_all else ""
+    inner = _expression(old.removeprefix(anchor))
+    sought = {"#": rf"\A{inner}", "%": rf"{inner}\Z"}.get(anchor, inner)
+    return re.sub(sought, lambda _: new, text, count=0 if is_all else 1) if old else text
 
 
 def _expression(pattern: str) -> str:

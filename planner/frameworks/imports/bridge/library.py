@@ -15,7 +15,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
-from planner.frameworks.imports.documents import read_rows, text_of
+from planner.frameworks.imports.documents import read_rows, read_words, text_of
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
@@ -32,12 +32,7 @@ MODULES = "megatron.bridge.recipes"
 READ = ("model.seq_length", "dataset.seq_length", "dataset.sequence_length", "mixed_precision")
 """Fields that are read besides those of options."""
 
-MORE_FIELDS = {
-    "model.account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
-    "model.account_for_loss_in_pipeline_split": "--account-for-loss-in-pipeline-split",
-    "model.num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
-    "optimizer.main_grads_dtype": "--main-grads-dtype",
-}
+MORE_FIELDS = read_words("bridge.library")["more_fields"]
 """Fields of options that no export writes."""
 
 

@@ -31,7 +31,7 @@ from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options, split_options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.words import argument_words, unknown_names, write_unknowns
+from planner.frameworks.shell.words import argument_words, refuse_unknown
 from planner.jobs.model import read
 
 DATA = read_words("bridge.overrides")
@@ -315,10 +315,7 @@ def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
             _refuse_decisive(name, value)
             strange.append(name)
         elif option not in ARCHITECTURE:
-            names = unknown_names(value)
-            if names:
-                problem = f"is {write_unknowns(value)}, which is left open."
-                raise SpecError(name, problem, f"Add --set {names[0]}=VALUE.")
+            refuse_unknown(value, name)
             words += _option(option, value)
     return words, strange
 

@@ -16,7 +16,7 @@ from planner.frameworks.imports.arguments import SIMILAR, refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
 from planner.frameworks.imports.documents import read_plain, read_rows, text_of
 from planner.frameworks.megatron.options import TABLE, options
-from planner.frameworks.shell.words import unknown_names, write_unknowns
+from planner.frameworks.shell.words import refuse_unknown
 
 KEYS = Path(__file__).parent / "keys.csv"
 """
@@ -170,9 +170,8 @@ def _add(found: Meaning, key: str, value: Any, what: str) -> None:
     """Add the options and entries of a row, or refuse an unknown value."""
     words, _, remark = f" {what}".partition(" # ")
     text = text_of(value)
-    if _is_needed(words) and (names := unknown_names(text)):
-        problem = f"is {write_unknowns(text)}, which the script leaves open."
-        raise SpecError(key, problem, f"Add --set {names[0]}=VALUE.")
+    if _is_needed(words):
+        refuse_unknown(text, key)
     if _is_needed(words) and any(part in text for part in ("${", "???")):
         raise SpecError(key, f"is left open: {shown(value)}.", _how_to_say(value))
     for word in words.split():

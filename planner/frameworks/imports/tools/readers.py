@@ -64,7 +64,7 @@ from planner.frameworks.imports.refused import refuse_entries
 from planner.frameworks.imports.tools.keys import Meaning, is_on, is_read, meaning_of
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.words import strip_unknown, unknown_names
+from planner.frameworks.shell.words import refuse_unknown, strip_unknown, unknown_names
 from planner.jobs.document import set_entry
 from planner.jobs.model import read
 from planner.jobs.problem import load
@@ -591,11 +591,10 @@ def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
         section, dot, key = name.removeprefix("--").replace("-", "_").partition(".")
         if not dot:
             continue
-        names = unknown_names(text)
-        if names and is_read("torchtitan", f"{section}.{key}"):
-            raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
+        if is_read("torchtitan", f"{section}.{key}"):
+            refuse_unknown(text, name)
         place = changed.setdefault(section, {})
-        if isinstance(place, dict) and not names:
+        if isinstance(place, dict) and not unknown_names(text):
             place[key] = yaml.safe_load(strip_unknown(text)) if re.fullmatch(r"[\w.+-]*", text) else text
     return changed
 

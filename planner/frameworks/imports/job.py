@@ -39,9 +39,7 @@ from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.words import strip_unknown, write_unknowns
 from planner.jobs.document import read_text
 
-MODES = {
-    "inference": "The arguments are those of an inference: read as a training of the same model and degrees.",
-}
+MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
 """Notes on lists of arguments that are not of a pretraining."""
 
 

@@ -61,10 +61,7 @@ WORK = ("global_batch_size", "sequence_length")
 
 
 def recipe_job(
-    words: Sequence[str],
-    overrides: Sequence[str],
-    environment: Mapping[str, str],
-    recipe: str = "",
+    words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str], recipe: str = ""
 ) -> Imported:
     """
     Import a launch of ``setup_experiment.py`` or ``run_script.py``, or of a published recipe by its name.

@@ -248,7 +248,7 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
             *own.notes,
         ]
     entries["strategy.etp"] = entries["strategy.tp"] if entries["strategy.ep"] == 1 else 1
-    meaning = Meaning(entries=entries, notes=own.notes, keys={**trainer.keys, **own.keys})
+    meaning = Meaning(entries=entries, notes=own.notes + trainer.notes, keys={**trainer.keys, **own.keys})
     return entries_job(meaning, newest("deepspeed-"), overrides)
 
 
@@ -307,7 +307,7 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
         entries.setdefault("given.shards", 1)
     entries.setdefault("given.accumulation", 1)
     entries["strategy.etp"] = entries["strategy.tp"]
-    meaning = Meaning(entries=entries, notes=own.notes, keys={**trainer.keys, **own.keys})
+    meaning = Meaning(entries=entries, notes=own.notes + trainer.notes, keys={**trainer.keys, **own.keys})
     return entries_job(meaning, newest("megatron-lm-" if kind == "MEGATRON_LM" else "accelerate-"), overrides)
 
 
@@ -1114,7 +1114,13 @@ def refuse_other_program(text: str, where: str) -> None:
             raise _refusal(tool, where)
 
 
+def megatron_job_by_name(file: File) -> Imported:
+    """Import Megatron-LM's arguments by their names, as wrappers of it keep them in YAML."""
+    return _job(file, meaning_of("megatron_yaml", file.flat(), section=""), {})
+
+
 READERS: Mapping[str, Callable[[File], Imported]] = {
+    "megatron_yaml": megatron_job_by_name,
     "nemo1": nemo_job,
     "flagscale": flagscale_job,
     "primus": primus_job,

@@ -49,7 +49,6 @@ SCRIPTS = {
     "show --a \\ \\\n  --b \\  c",
     "arguments above nine": 'f() { show $10 ${10} "$12" x$1; }; f a b c d e f g h i j\nset -- x; show $1$12',
     "signs without a name": 'B=1\nshow a $ b c$ e$B$ "d$ $" \\\n  --f $\nshow $',
-    "formats": "printf -v A '%s=%d ' a 1 b 2; show $A \"$(printf '%04d|%-4s|%3s%%' 7 ab c)\" $(printf '%s\\n' x y)",
     "texts that are read": 'read -r -d "" C <<EOF\n1 2\n3\nEOF\nshow $C "$C"\nread A <<< " a b "; show "$A"\n'
     'IFS= read E <<< " e "; show "$E"; read -r F <<< ""; show "$F" end',
     "indirect": "A=B\nB=7\nshow ${!A}",
@@ -263,3 +262,10 @@ def test_names_that_stand_for_others_are_refused():
     """With their line: what they set is another variable."""
     with pytest.raises(SpecError, match=r"script, line 2: declare -n is not read here\."):
         follow("TP=1\ndeclare -n other=TP\nother=2")
+
+
+def test_what_printf_makes_is_not_known():
+    """No published script makes a value of an option by it; it is asked for by its name."""
+    script = follow("printf -v A '%d' 4\nB=$(printf '%02d' 7)\nrun $A $B")
+
+    assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "$A", "$(printf '%02d' 7)"]

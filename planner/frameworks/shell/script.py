@@ -20,7 +20,6 @@ from planner.frameworks.shell.words import (
     Variables,
     Words,
     line_of,
-    output_of,
     source_of,
     strip_unknown,
     unknown_names,
@@ -810,9 +809,7 @@ class _Follower:
         if name in ("source", "."):
             return self._source(words, line)
         if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 1:
-            said = output_of(["printf", *arguments[2:]])
-            value = self.script.variables.missing(arguments[1], line) if said is None else said
-            self.script.variables.assign(arguments[1], value, source="")
+            self.script.variables.assign(arguments[1], self.script.variables.missing(arguments[1], line), source="")
             return Verdict(True, True)
         if name in ("echo", "printf"):
             self.said = write_unknowns(" ".join(arguments))[:200]

@@ -842,16 +842,14 @@ def output_of(words: Sequence[str]) -> str | None:
     r"""
     Return the output of a command without its last newline; None: it is not known.
 
-    >>> output_of(["echo", "-n", "--tp 2"]), output_of(["printf", "%s=%02d ", "a", "1", "b", "2"]), output_of(["nproc"])
-    ('--tp 2', 'a=01 b=02 ', None)
+    >>> output_of(["echo", "-n", "--tp 2"]), output_of(["expr", "2", "*", "3"]), output_of(["nproc"])
+    ('--tp 2', '6', None)
     """
     name, *rest = words or [""]
     if name == "echo":
         flags = "".join(takewhile(re.compile("-[neE]+").fullmatch, rest))
         text = " ".join(dropwhile(re.compile("-[neE]+").fullmatch, rest))
         return _escape(text) if "e" in flags else text
-    if name == "printf" and rest:
-        return _print(_escape(rest[0]), rest[1:])
     if name == "expr":
         decimals = [re.sub(r"^0+(?=\d)", "", word) for word in rest]  # octal numbers are arithmetic's alone
         number = value_of(" ".join(decimals))
@@ -859,29 +857,6 @@ def output_of(words: Sequence[str]) -> str | None:
     if name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", word) for word in rest[:3]) and len(rest) <= 3:
         return "\n".join(map(str, _sequence(*map(int, rest))))
     return None
-
-
-CONVERSION = re.compile(r"(%-?\d{0,3}[sd]|%%)")
-"""Conversion of ``printf``: a text or a number, with its width."""
-
-
-def _print(form: str, values: Sequence[str]) -> str | None:
-    """Return the output of ``printf``, whose format is used again while values are left."""
-    parts, left, text = CONVERSION.split(form), list(values), ""
-    holes = sum(part != "%%" for part in parts[1::2])
-    if any("%" in part for part in parts[::2]):
-        return None
-    for part in parts * (max(1, -(-len(left) // holes)) if holes else 1):
-        if part == "%%" or not CONVERSION.fullmatch(part):
-            text += part[:1] if part == "%%" else part
-            continue
-        is_number = part.endswith("d")
-        value = left.pop(0) if left else "0" if is_number else ""
-        is_plain = bool(re.fullmatch(r"0|-?[1-9]\d{0,17}", value)) if is_number else not unknown_names(value)
-        if not is_plain and (len(part) > 2 or not unknown_names(value)):
-            return None
-        text += part % (int(value) if is_number else value) if is_plain else value
-    return text
 
 
 def _escape(text: str) -> str:

@@ -91,9 +91,8 @@ def recipe_job(
     _require(document)
     if given.get("--max_steps", "").isdecimal():
         training = document["training"]
-        training.setdefault(
-            "tokens", int(given["--max_steps"]) * training["global_batch_size"] * training["sequence_length"]
-        )
+        sequences = int(given["--max_steps"]) * training["global_batch_size"]
+        training.setdefault("tokens", sequences * training["sequence_length"])
     said = [] if "FW_VERSION" in environment or named else release_assumed(document["cluster"]["framework"], overrides)
     return complete_job(document, [*said, *remarks])
 
@@ -191,7 +190,9 @@ def _recipe(
     """Find the recipe of the release, else of the nearest one, if possible for this number of devices."""
     cluster, named = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
     number = cluster.get("num_devices", 1)
-    device = _device(entries.get("cluster.device", cluster["device"]))
+    device = entries.get("cluster.device", cluster["device"])
+    of_catalog = catalog.find_unique_device(device)
+    device = of_catalog.device if of_catalog else device
     wanted = document["model"], device, entries.get("training.precision", document["training"]["precision"])
     fitting = [one for one in recipes() if (one.model, one.device, one.precision) == wanted and one.stack == STACK]
     fitting = [one for one in fitting if one.cells["source"] in publishers]
@@ -233,14 +234,6 @@ def _nearest(fitting: Sequence[Recipe], release: Release | None) -> list[Recipe]
     later = [number for number in numbers if number > release.number]
     nearest = (later or numbers[-1:])[:1]
     return [one for one in fitting if any(one.framework(name).number in nearest for name in one.releases)]
-
-
-def _device(name: str) -> str:
-    """Return the catalog's name of a device."""
-    try:
-        return catalog.device(name).name
-    except SpecError:
-        return name
 
 
 def _apply_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str, Any], list[str]]:
@@ -373,9 +366,8 @@ def _template_variables(command: Command, folder: Path, given: Mapping[str, str]
     line = re.search(rf'^\s*\[{re.escape(said.get("MODEL", ""))}\]="([^"]*)"', text, re.MULTILINE)
     own = dict(zip(COLUMNS, line[1].split(), strict=False)) if line is not None else {}
     found = {**UNSAID, **own, **said}
-    layers, pp, vpp = (
-        int(found[name]) if found.get(name, "").isdecimal() else 0 for name in ("NUM_LAYERS", "PP", "VPP")
-    )
+    numbers = {name: int(value) for name, value in found.items() if value.isdecimal()}
+    layers, pp, vpp = (numbers.get(name, 0) for name in ("NUM_LAYERS", "PP", "VPP"))
     if vpp <= 1 or (pp and layers):
         found.setdefault("LAYERS_PER_VP", str(layers // pp // vpp) if vpp > 1 else "false")
     if pp and layers % pp == 0:

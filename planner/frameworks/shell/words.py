@@ -696,14 +696,11 @@ class Words:
         known = self._or_missing(value, name, node)
         if name in ("@", "*") and operator == ":" and isinstance(known, list):
             known = [unknown("0"), *known]  # the script's own name stands in front
-        changed = (
-            [_transform(one, operator, pattern) for one in known]
-            if isinstance(known, list) and operator != ":"
-            else _slice(known, pattern)
-            if isinstance(known, list)
-            else _transform(known, operator, pattern)
-        )
-        yield from self._value_pieces(changed, index, is_quoted=is_quoted)
+        if isinstance(known, list):
+            known = _slice(known, pattern) if operator == ":" else [_transform(one, operator, pattern) for one in known]
+        else:
+            known = _transform(known, operator, pattern)
+        yield from self._value_pieces(known, index, is_quoted=is_quoted)
 
     def _default(
         self, node: Node, what: tuple[str, str, str, int], value: Value | None, *, is_quoted: bool

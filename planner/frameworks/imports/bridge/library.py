@@ -32,13 +32,14 @@ MODULES = "megatron.bridge.recipes"
 READ = ("model.seq_length", "dataset.seq_length", "dataset.sequence_length", "mixed_precision")
 """Fields that are read besides those of options."""
 
-MORE_FIELDS: Mapping[str, str] = read_words("bridge.library")["more_fields"]
+MORE_FIELDS: dict[str, str] = read_words("bridge.library")["more_fields"]
 """Fields of options that no export writes."""
 
 
-def options_by_field() -> dict[str, str]:
+@cache
+def options_by_field() -> Mapping[str, str]:
     """Return the option of Megatron-LM for each field."""
-    return {field: option.name for option in options().values() for field in option.bridge or ()} | {**MORE_FIELDS}
+    return {field: option.name for option in options().values() for field in option.bridge or ()} | MORE_FIELDS
 
 
 LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}

@@ -204,19 +204,14 @@ def _compare_model(fields: Mapping[str, str], architecture: Sequence[str], *, is
     """Refuse a size that the model by its name does not have; yield a note on others, which do not count."""
     own, others = dict(split_options(architecture)), list[str]()
     is_stand_in = " ".join(architecture).startswith(STAND_IN)
-    unused = {
-        "--vocab-size",
-        *(["--ffn-hidden-size"] if "--num-experts" in own and "--moe-layer-freq" not in own else []),
-    }
+    has_dense = "--num-experts" not in own or "--moe-layer-freq" in own
+    unused = ("--vocab-size",) if has_dense else ("--vocab-size", "--ffn-hidden-size")
     for name, value in fields.items():
         option = options_by_field().get(name, "")
-        words = _option(option, value) if option in ARCHITECTURE else []
-        is_switch = option in ARCHITECTURE and options()[option].nargs == "0"
-        if (
-            option == "--num-layers"
-            or option not in ARCHITECTURE
-            or (not words and not is_switch and option != "--num-experts")
-        ):
+        if option not in ARCHITECTURE or option == "--num-layers":
+            continue
+        words = _option(option, value)
+        if not words and options()[option].nargs != "0" and option != "--num-experts":
             continue
         if not is_stand_in and (words[1:] == own.get(option) if words else option not in own):
             continue

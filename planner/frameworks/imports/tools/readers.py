@@ -173,10 +173,8 @@ def foundry_job(file: File) -> Imported:
         meaning.entries["model"] = _find_hub_model(file, text_of(flat.get("model.pretrained_model_name_or_path")))
     else:
         learned = 0 if "given.positions" in entries else entries.get("training.sequence_length", 0)
-        hidden, times = (
-            degree(flat.get(f"model.{name}", 4), f"model.{name}") for name in ("d_model", "expansion_ratio")
-        )
-        width = flat.get("model.ffn_config.ffn_hidden_size") or hidden * times
+        sizes = (degree(flat.get(f"model.{name}", 4), f"model.{name}") for name in ("d_model", "expansion_ratio"))
+        width = flat.get("model.ffn_config.ffn_hidden_size") or prod(sizes)
         entries |= {"model.learned_positions": learned, "model.ffn_hidden_size": width}
     return entries_job(meaning, "llm-foundry-0.6", file.overrides)
 
@@ -529,9 +527,8 @@ def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Me
 def _add_tokens(training: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Add the length of the training, from steps, batches (``100ba``) or tokens (``1000tok``)."""
     batch, length = training.get("global_batch_size"), training.get("sequence_length")
-    steps, tokens = (
-        text_of(given.get(name, "")).removesuffix(end) for name, end in (("steps", "ba"), ("tokens", "tok"))
-    )
+    steps = text_of(given.get("steps", "")).removesuffix("ba")
+    tokens = text_of(given.get("tokens", "")).removesuffix("tok")
     if tokens.isdecimal() and int(tokens):
         training.setdefault("tokens", int(tokens))
     elif steps.isdecimal() and int(steps) and isinstance(batch, int) and isinstance(length, int):

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from costmodel.errors import SpecError
 from planner import import_job
-from planner.frameworks.imports.published.performance import PRECISIONS
+from planner.frameworks.imports.published import PRECISIONS
 
 TABLE = Path("recipes/dgxc.csv")
 LEAST_SHARE = 0.95

@@ -224,6 +224,20 @@ def test_calls_with_too_few_arguments_make_things():
     assert [one.name for one in chosen.arguments] == ["Other"]
 
 
+def test_a_function_that_starts_the_training_is_for_its_configuration(tmp_path):
+    """A main program hands its recipe to pretrain, and has no other value; NeMo-Run is not read."""
+    start = "from megatron.bridge.recipes.llama.llama3 import llama3_8b_pretrain_config\n"
+    main = "def main():\n    cfg = llama3_8b_pretrain_config()\n    cfg.model.tensor_model_parallel_size = 4\n"
+    path = tmp_path / "train.py"
+    path.write_text(f"{start}{main}    pretrain(config=cfg, forward_step_func=step)\n")
+
+    assert import_job(path, CLUSTER).document["strategy"]["tp"] == 4
+    nemo = "def main():\n    recipe = llm.llama3_8b.pretrain_recipe()\n    recipe.trainer.max_steps = 9\n"
+    path.write_text(f"from nemo.collections import llm\nimport nemo_run as run\n{nemo}    run.run(recipe)\n")
+    with pytest.raises(SpecError, match=r"no recipe that is known here.*Of NeMo 2 give the run's run_config.yaml"):
+        import_job(path, CLUSTER)
+
+
 @pytest.mark.parametrize(("name", "line"), [("changed", 16), ("changed_by_name", 18)])
 def test_an_unread_function_may_change_the_configuration(name, line):
     """Handed over as an argument or by keyword."""

@@ -150,9 +150,10 @@ def test_replicas_of_shards_are_groups():
     assert imported("llama3_8b.toml").document["settings"]["optimizer_group"] == 8
 
 
-def test_hybrid_sharding_is_over_a_node():
-    """Eight H100 of a node share weights."""
-    entries = ["model=qwen3-8b", "strategy.mbs=2", "training.sequence_length=4096"]
+@pytest.mark.parametrize("device", ["h100-80gb-sxm", "h100"])
+def test_hybrid_sharding_is_over_a_node(device):
+    """Eight H100 of a node share weights, by whichever name the device is given."""
+    entries = ["model=qwen3-8b", "strategy.mbs=2", "training.sequence_length=4096", f"cluster.device={device}"]
 
     job = imported("fsdp.yaml", entries).document
 

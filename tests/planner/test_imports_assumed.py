@@ -175,3 +175,40 @@ def test_short_options_of_performance_scripts_end_each_other(tmp_path):
 
     assert (document["strategy"]["mbs"], document["training"]["precision"]) == (1, "bf16")
     assert document["cluster"]["num_devices"] == 512
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 12 --hidden-size 1024 --num-attention-heads 16 --bf16 "
+    "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 2 --global-batch-size 64 --train-iters 100 "
+    "--vocab-size 50257 "
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("run.sh", f"{SCRIPT} --eval-interval 500 --eval-iters 20", (500, 20)),
+        ("run.sh", f"{SCRIPT} --eval-iters 20 --eval-interval $EVERY", (None, 20)),
+        ("run.sh", f"{SCRIPT} --eval-interval 500 --eval-iters 0", (None, None)),
+        ("run.sh", SCRIPT, (None, None)),
+        ("nemo.yaml", NEMO.replace("max_steps: 500", "val_check_interval: 50, limit_val_batches: 32"), (50, 32)),
+        ("nemo.yaml", NEMO.replace("max_steps: 500", "val_check_interval: 50, limit_val_batches: 0"), (None, None)),
+        ("overrides.txt", f"{OVERRIDES}train.eval_interval=2000\ntrain.eval_iters=32\n", (2000, 32)),
+        ("overrides.txt", f"{OVERRIDES}validation.eval_interval=50\nvalidation.eval_iters=4\n", (50, 4)),
+    ],
+)
+def test_evaluations_are_those_that_the_file_says(tmp_path, name, text, expected):
+    """Steps between evaluations and steps of each; no steps are no evaluation, and a default is not written."""
+    entries = ("model=kimi-k2", "cluster.num_devices=256") if name == "overrides.txt" else ()
+
+    training = imported(tmp_path, name, text, *entries).document["training"]
+
+    assert (training.get("evaluation_interval_steps"), training.get("evaluation_steps")) == expected
+
+
+def test_options_behind_a_comment_are_no_command_of_their_own(tmp_path):
+    """A comment ends the command that goes on over lines, and what follows is lost to it."""
+    lost = imported(tmp_path, "run.sh", f"{SCRIPT}\\\n  # --bf16 \\\n  --tensor-model-parallel-size 2\n")
+
+    assert lost.document["strategy"]["tp"] == 1
+    assert any("Line 3: --tensor-model-parallel-size is no option of a command" in note for note in lost.notes)

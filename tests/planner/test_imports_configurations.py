@@ -327,3 +327,39 @@ def test_steps_of_torchtitan_are_a_number(tmp_path):
 
     with pytest.raises(SpecError, match=r"training.steps: expected a whole number of at least 1, got -1000\."):
         import_job(path, ["cluster.device=h100", "cluster.num_devices=8"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--optim paged_adamw_8bit", "optim: costed as Adam with two moments in FP32"),
+        ("--my_switch 7", "Not understood, no keys that are known here: my_switch"),
+        ("--tensor_parallel_degree 4", "tensor_parallel_degree: is 4, a key that is not known here"),
+        ("--auto_find_batch_size True", "auto_find_batch_size: is true: lets the tool try sizes"),
+    ],
+)
+def test_options_of_a_trainer_do_not_vanish(tmp_path, options, said):
+    """An optimizer of 8 bits, an unknown option, a degree of the script itself, a size that is tried."""
+    (tmp_path / "ds.json").write_text('{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}')
+    command = f"deepspeed --num_gpus 8 train.py --deepspeed ds.json {RUN} --per_device_train_batch_size 1 {options}"
+    (tmp_path / "run.sh").write_text(command)
+
+    try:
+        notes = " ".join(import_job(tmp_path / "run.sh", [DEVICE]).notes)
+    except SpecError as error:
+        notes = str(error)
+
+    assert said in notes
+
+
+def test_checkpoints_on_the_host_do_not_vanish(tmp_path):
+    """DeepSpeed's own checkpointing takes them there, if the model calls it."""
+    config = (
+        '{"train_batch_size": 8, "bf16": {"enabled": true}, "activation_checkpointing": {"cpu_checkpointing": true}}'
+    )
+    (tmp_path / "ds.json").write_text(config)
+    entries = ["cluster.num_devices=8", "model=llama3-8b", "training.sequence_length=4096"]
+
+    notes = import_job(tmp_path / "ds.json", [DEVICE, *entries]).notes
+
+    assert any("activation_checkpointing.cpu_checkpointing: counts where" in note for note in notes)

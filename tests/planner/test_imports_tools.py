@@ -208,6 +208,9 @@ def test_no_key_is_dropped_in_silence(tmp_path, name, number):
         ("a.yaml", "train_module:\n  rank_microbatch_size: 4\nmodel: {d_model: 64}\n", "OLMo-core"),
         ("a.py", "from olmo_core.train import TrainerConfig\n", "OLMo-core"),
         ("a.py", "import nanotron\n", "nanotron.*run it and import what it writes"),
+        ("a.yaml", "model: {class_path: my.Model}\ntrainer: {devices: 8}\n", "LightningCLI"),
+        ("a.yaml", "apiVersion: v1\nkind: Pod\nspec: {containers: []}\n", "Kubernetes.*write its command"),
+        ("a.yaml", "resources: {accelerators: H100}\nrun: torchrun train.py\n", "SkyPilot.*write its run"),
     ],
 )
 def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):
@@ -426,3 +429,17 @@ def test_extra_keys_for_deepspeed_are_refused(tmp_path):
     text = BIG.replace('"seq', '"activation_checkpointing": {"cpu_checkpointing": true}, "seq')
     with pytest.raises(SpecError, match="cpu_checkpointing"):
         found(tmp_path, "neox.yml", text)
+
+
+def test_arguments_of_megatron_may_stand_in_yaml_by_their_names(tmp_path):
+    """Wrappers keep them so; 64 devices are tp 4 x pp 2 x dp 8, and a word that Megatron-LM does not have is said."""
+    sizes = (
+        "num_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nseq_length: 4096\nvocab_size: 32000\nbf16: true\n"
+    )
+    batches = "micro_batch_size: 1\nglobal_batch_size: 64\ntrain_iters: 9\nmax_position_embeddings: 4096\nmine: 1\n"
+    degrees = "tensor_model_parallel_size: 4\npipeline_model_parallel_size: 2\n"
+
+    job = found(tmp_path, "args.yaml", f"{sizes}{batches}{degrees}")
+
+    assert figures(job)[:3] == ([4, 1, 2, 8, 1, 1, 1], 64, 4096)
+    assert any("Not understood" in note and "mine" in note for note in job.notes)

@@ -49,12 +49,13 @@ SCRIPTS = {
     "show --a \\ \\\n  --b \\  c",
     "arguments above nine": 'f() { show $10 ${10} "$12" x$1; }; f a b c d e f g h i j\nset -- x; show $1$12',
     "signs without a name": 'B=1\nshow a $ b c$ e$B$ "d$ $" \\\n  --f $\nshow $',
-    "formats": "printf -v A '%s=%d ' a 1 b 2; show $A \"$(printf '%04d|%-4s|%3s%%' 7 ab c)\" $(printf '%s\\n' x y)",
     "texts that are read": 'read -r -d "" C <<EOF\n1 2\n3\nEOF\nshow $C "$C"\nread A <<< " a b "; show "$A"\n'
     'IFS= read E <<< " e "; show "$E"; read -r F <<< ""; show "$F" end',
     "indirect": "A=B\nB=7\nshow ${!A}",
     "continued before the closing mark": 'A=" \\\n  --a ${X:-1} \\\n"\nB=" \\\n    "\nshow $A $B "$A"',
     "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",
+    "ends of a text": "A=a.sh.sh\nB=(x y=1)\nshow ${A/#a/b} ${A/%.sh/.py} ${A/#.sh/c} ${A//.sh/_} ${B[@]/#/-}",
+    "a last line that goes on by nothing": "show a b \\\n\n",
     "names behind a slash": "A=1\nB=$A/x/z${A}/$A/tp$A-y\nC=k/$A/e\nshow $B $C",
     "assignments in one line": "if [ 1 = 2 ]; then A=1    B=2\nelif [ 1 = 1 ]; then A=3 B=4\nelse A=5\nfi\nshow $A $B",
     "operands that vanish": 'A=\n[ $A != x ] && show 1\n[ "$A" != x ] && show 2\n[[ $A != x ]] && show 3\n'
@@ -261,3 +262,10 @@ def test_names_that_stand_for_others_are_refused():
     """With their line: what they set is another variable."""
     with pytest.raises(SpecError, match=r"script, line 2: declare -n is not read here\."):
         follow("TP=1\ndeclare -n other=TP\nother=2")
+
+
+def test_what_printf_makes_is_not_known():
+    """No published script makes a value of an option by it; it is asked for by its name."""
+    script = follow("printf -v A '%d' 4\nB=$(printf '%02d' 7)\nrun $A $B")
+
+    assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "$A", "$(printf '%02d' 7)"]

@@ -22,11 +22,25 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import ARCHITECTURE, default_vocabulary, read_rows, read_words, vocabulary_of
+from planner.frameworks.imports.documents import (
+    ARCHITECTURE,
+    default_vocabulary,
+    read_rows,
+    read_words,
+    said_by,
+    vocabulary_of,
+)
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
-from planner.frameworks.megatron.read import Imported, from_megatron_lm, release_for
+from planner.frameworks.megatron.read import EVALUATIONS, Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
-from planner.frameworks.shell.words import Variables, strip_unknown, unknown, unknown_names, write_unknowns
+from planner.frameworks.shell.words import (
+    Variables,
+    refuse_unknown,
+    strip_unknown,
+    unknown,
+    unknown_names,
+    write_unknowns,
+)
 
 DATA = read_words("arguments")
 
@@ -79,9 +93,7 @@ def _number(given: Given, name: str, default: int | None = None) -> int:
         return default
     if not words:
         raise SpecError(f"{WHERE}.{name}", "is required but missing.")
-    if names := unknown_names(" ".join(words)):
-        hint = f"Say it: {' '.join(f'--set {one}=VALUE' for one in names if one.isidentifier() or one.isdecimal())}."
-        raise SpecError(f"{WHERE}.{name}", f"is {write_unknowns(' '.join(words))}, which the script leaves open.", hint)
+    refuse_unknown(" ".join(words), f"{WHERE}.{name}")
     if len(words) != 1 or not words[0].lstrip("-").isdecimal():
         raise SpecError(f"{WHERE}.{name}", f"expected a whole number, got {shown(' '.join(words))}.")
     if len(words[0]) > MOST_DIGITS or (name == "--num-layers" and int(words[0]) > MOST_STAGES):
@@ -289,16 +301,8 @@ def model_entries(given: Given) -> dict[str, str]:
     """
     if "--interleave-sliding-window" not in given:
         return {"model.num_norms": "4"} if "--post-norm" in given else {}
-    sizes = {
-        "hidden_size": "--hidden-size",
-        "num_hidden_layers": "--num-layers",
-        "num_attention_heads": "--num-attention-heads",
-        "intermediate_size": "--ffn-hidden-size",
-        "sliding_window": "--interleave-sliding-window",
-        "head_dim": "--kv-channels",
-        "num_key_value_heads": "--num-query-groups",
-        "vocab_size": "--padded-vocab-size" if "--padded-vocab-size" in given else "--vocab-size",
-    }
+    padded = {"vocab_size": "--padded-vocab-size"} if "--padded-vocab-size" in given else {}
+    sizes = {**DATA["sizes"], **padded}
     config = {name: _number(given, option) for name, option in sizes.items()}
     entry = {"config": {"model_type": "gemma2", **config}, "name": "gemma2", "source": "arguments of MindSpeed-LLM"}
     return {"model": json.dumps(entry)}
@@ -344,6 +348,8 @@ SHORTEST = 12
 """Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
 
 LENGTHS = ("--train-iters", "--train-samples")
+OF_THE_WHOLE = (*LENGTHS, *EVALUATIONS)
+"""Options of the whole training, which may be open: no figure of a step hangs on them."""
 
 ASSUMED_STEPS = 1000
 """Steps of a training without a given length; they change no figure of a step."""
@@ -418,7 +424,7 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
         If a required value is unknown, if an option may be misspelled, or as ``from_megatron_lm``.
     """
     found = require_known(words)
-    entries = dict(entry.partition("=")[::2] for entry in overrides)
+    entries = said_by(overrides)
     _refuse_word_pieces(found)
     if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
         found.values["--recompute-num-layers"] = ["1"]  # the parsers' default until 2024
@@ -447,9 +453,7 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
 KERNELS = re.compile(r"(NVTE|UB|HSA|NCCL|RCCL|HCCL|TORCH_NCCL|CUDA_DEVICE|CUDA_SCALE|CUDA_GRAPHS)_\w+")
 """Variables of the environment that choose kernels, streams and channels of communication."""
 
-ADDRESSES = re.compile(
-    r"\w*_(DEBUG\w*|\w*IFNAME|HCA|GID_INDEX|\w*TIMEOUT\w*|TC|SL|\w*HEARTBEAT\w*|TRACE\w*|DUMP\w*|LOG\w*)"
-)
+ADDRESSES = re.compile(rf"\w*_({'|'.join(DATA['addresses'])})")
 """Variables among them that only say where and how messages go."""
 
 
@@ -462,7 +466,9 @@ def _note_environment(environment: Mapping[str, str]) -> Iterator[str]:
 def model_words(arguments: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
     """Yield the words of ``MODEL_ARGS``; variables may have values of any type, and switch an option on or off."""
     for name, value in arguments.items():
-        filled = _expand_variables(value, given) if isinstance(value, str) else value
+        filled = value
+        if isinstance(value, str):
+            filled = re.sub(r"\$\{?(\w+)\}?", lambda found: given.get(found[1], unknown(found[1])), value)
         if filled is not None and str(filled).lower() not in ("false", "null"):
             yield from (str(name), *_values(filled))
 
@@ -476,10 +482,6 @@ def _values(value: object) -> list[str]:
     text = re.sub(r"^(['\"])(.*)\1$", r"\2", str(value).strip())
     inner = re.fullmatch(r"\[([^\[\]*+]*)\]", text)
     return (inner[1].replace(",", " ") if inner else text).split()
-
-
-def _expand_variables(word: str, given: Mapping[str, str]) -> str:
-    return re.sub(r"\$\{?(\w+)\}?", lambda found: given.get(found[1], unknown(found[1])), word)
 
 
 def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
@@ -505,8 +507,7 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
         return
     holders = {name: variables.holder(name) for name in names}
     parts = [
-        f"{_label(name)}{_lines(variables.uses.get(name, ()))}"
-        + (f" in ${holder}" if holder is not None and holder != name else "")
+        name_with_lines(name, variables.uses) + (f" in ${holder}" if holder is not None and holder != name else "")
         for name, holder in holders.items()
     ]
     settable = dict.fromkeys(holder for holder in holders.values() if holder is not None)
@@ -534,16 +535,10 @@ def drop_empty_words(words: Sequence[str], kind: str, variables: Variables) -> t
     return tuple(word for word in words if word not in empty)
 
 
-VALUED = re.compile(
-    r"path|dir|file|folder|name|port|host|addr|(^|[-_.])(id|lr|ip)($|[-_.])|rank|seed|token|project|entity|account|partition|image|mounts|data|model|"
-    r"size|length|len$|steps|iters|interval|epochs|rate|ratio|num|max|min|gpu|config|recipe|dtype|type|mode"
-)
+VALUED = re.compile("|".join(DATA["valued"]))
 """Names of options of other programs that certainly take a value."""
 
-ONE_WORD = re.compile(
-    r"(\$\(|`)\s*(date|hostname|pwd|whoami|id|nproc|basename|dirname|realpath|readlink|mktemp|uuidgen|shuf|wc|git)\b.*"
-    r"|HOSTNAME|USER|HOME|PWD|RANDOM|(LOCAL_|NODE_)?RANK|WORLD_SIZE|(MASTER|SLURM)_\w+"
-)
+ONE_WORD = re.compile("|".join(DATA["of_a_machine"]))
 """Commands and variables of a machine that never hold options."""
 
 SWITCH = re.compile(r"--?(no|use|do|enable|disable|with|overwrite|resume|skip|trust|save|load)[-_]")
@@ -607,8 +602,8 @@ def require_known(words: Sequence[str], variables: Variables | None = None) -> U
 
 def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
     """Import a command line; its vocabulary is the tokenizer's, else that of a like model of the catalog."""
-    entries = {entry.partition("=")[0] for entry in overrides}
-    said = {**_tokenizer(environment), **found.said}
+    entries, tokenizer = {*said_by(overrides)}, environment.get("TOKENIZER_MODEL")  # in files of options alone
+    said = {**({"--tokenizer-model": [tokenizer]} if tokenizer else {}), **found.said}
     known = vocabulary_of(said)
     if known is None or {"--vocab-size", "--padded-vocab-size"} & {*found.values} or {"model", "model.name"} & entries:
         try:
@@ -627,12 +622,6 @@ def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environ
     return from_megatron_lm(found.words(), overrides, environment)
 
 
-def _tokenizer(environment: Mapping[str, str]) -> Values:
-    """Return the tokenizer from environment variables, where files of options often have it."""
-    name = environment.get("TOKENIZER_MODEL")
-    return {"--tokenizer-model": [name]} if name else {}
-
-
 def _refuse_word_pieces(found: Understood) -> None:
     """Refuse a vocabulary without merges: it is of word pieces, so the program trains BERT or T5."""
     named = {"--merge-file", "--tokenizer-type", "--tokenizer-model"} & {*found.said}
@@ -645,16 +634,12 @@ def _refuse_missing(found: Understood, variables: Variables) -> None:
     if not found.missing:
         return
     names = list(dict.fromkeys(name for needed in found.missing.values() for name in needed))
-    parts = [f"{options_needing(found, name)} {_label(name)}{_lines(variables.uses.get(name, ()))}" for name in names]
+    needing = {name: ", ".join(option for option, needed in found.missing.items() if name in needed) for name in names}
+    parts = [f"{needing[name]} {name_with_lines(name, variables.uses)}" for name in names]
     settable = list(dict.fromkeys(filter(None, map(variables.holder, names))))
     hint = f"Say {'it' if len(settable) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
     others = "" if all(map(variables.holder, names)) else f" {_unread(names)}: give the variable that takes it."
     raise SpecError(WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others)
-
-
-def options_needing(found: Understood, name: str) -> str:
-    """Name the options that use a variable."""
-    return ", ".join(option for option, needed in found.missing.items() if name in needed)
 
 
 def _unread(names: Sequence[str]) -> str:
@@ -663,13 +648,10 @@ def _unread(names: Sequence[str]) -> str:
     return "Such arithmetic has no value here" if is_number else "What commands print is not known"
 
 
-def _label(name: str) -> str:
-    return f"${name}" if name.replace("_", "").isalnum() else name
-
-
-def _lines(lines: Iterable[int]) -> str:
-    numbers = list(lines)
-    return f" (line {', '.join(map(str, numbers))})" if numbers else ""
+def name_with_lines(name: str, uses: Mapping[str, Sequence[int]]) -> str:
+    """Write an unknown name as the script does, with the lines that use it."""
+    lines = f" (line {', '.join(map(str, uses[name]))})" if uses.get(name) else ""
+    return f"{write_unknowns(unknown(name))}{lines}"
 
 
 # --- defaults ----------------------------------------------------------------------------------------------
@@ -770,9 +752,8 @@ def understand(words: Iterable[str]) -> Understood:
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
             meant.append((name, _fill_words(other["why"], values)))
-            found.notes += (
-                [f"{name} {other['value']}: {note}.".replace(" :", ":")] if (note := other.get("note")) else []
-            )
+            if note := other.get("note"):
+                found.notes.append(f"{name} {other['value']}: {note}.".replace(" :", ":"))
         elif other is not None:
             ignored.setdefault(other["why"], []).append(name)
         elif name in options():
@@ -817,7 +798,7 @@ def _take(found: Understood, option: Option, values: list[str]) -> None:
     found.said[option.name] = [write_unknowns(value) for value in values]
     is_read = option.in_import == "read"
     names = [name for value in values for name in unknown_names(value)]
-    if names and option.name in LENGTHS:
+    if names and option.name in OF_THE_WHOLE:
         return
     if names and is_read:
         found.missing[option.name] = list(dict.fromkeys(names))

@@ -185,6 +185,8 @@ def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
     """Return entries by dotted name, with unresolved references."""
     flat: dict[str, Any] = {}
     for name, value in content.items():
+        if isinstance(value, Mapping) and value.get("_call_") is False:  # a type or a function, of NeMo-Run
+            value = str(value.get("_target_"))
         inside = isinstance(value, Mapping) and value
         flat |= flatten(value, f"{above}{name}.") if inside else {f"{above}{name}": value}
     return flat
@@ -199,7 +201,7 @@ def resolve(value: Any, name: str, content: Mapping[str, Any], given: Mapping[st
             inner = _look_up(found[1].strip(), name, content, given)
             if inner is not UNKNOWN and not isinstance(inner, (Mapping, list)):
                 is_whole = found.span() == (0, len(value))
-                value = inner if is_whole else f"{value[: found.start()]}{_text(inner)}{value[found.end() :]}"
+                value = inner if is_whole else f"{value[: found.start()]}{text_of(inner)}{value[found.end() :]}"
                 break
         else:
             return value
@@ -257,8 +259,21 @@ def read_plain(text: str) -> Plain:
         return text
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def text_of(value: Any) -> str:
+    """
+    Write a value as a word.
+
+    >>> text_of(True), text_of(None), text_of(1e-05), text_of(2048.0)
+    ('true', 'null', '1e-05', '2048')
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def said_by(overrides: Sequence[str]) -> dict[str, str]:
+    """Return the entries of the command with their values."""
+    return dict(entry.partition("=")[::2] for entry in overrides)
 
 
 MOST_FOLDERS = 8
@@ -293,7 +308,7 @@ class File(NamedTuple):
 
     def says(self, name: str) -> str | None:
         """Return the value that the command has for an entry; None: none."""
-        return next((entry.partition("=")[2] for entry in self.overrides if entry.partition("=")[0] == name), None)
+        return said_by(self.overrides).get(name)
 
     def named(self, name: str, under: Sequence[str] = ("",)) -> Path | None:
         """Return a file that this one names, beside it or under a folder above it; None: there is none."""

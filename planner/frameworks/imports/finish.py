@@ -12,7 +12,7 @@ from costmodel.facts.model import Model
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import Strategy
 from planner.frameworks.imports.arguments import ASSUMED_STEPS
-from planner.frameworks.imports.documents import read_rows, read_words
+from planner.frameworks.imports.documents import read_rows, read_words, said_by, text_of
 from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.jobs.completion import complete_strategy, strategy_entries
@@ -76,24 +76,15 @@ def assumption_notes(
         section, _, name = row["entry"].partition(".")
         matters = all(given[one] > 1 for one in row["when"].split())
         if row["entry"] not in said and name in document.get(section, {}) and matters:
-            values.append(f"{row['entry']}={_plain(document[section][name])}")
+            values.append(f"{row['entry']}={text_of(document[section][name])}")
     if values:
         yield f"Assumed, as nothing says it ({whose}): {', '.join(values)}. An entry of the command says it otherwise."
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def entries_set_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
     """Return the paths of a job's entries that options or the command set."""
     set_by_options = {row["entry"] for row in read_rows(DECISIONS) if {*row["options"].split()} & {*options_given}}
-    return {entry.partition("=")[0] for entry in overrides} | set_by_options
-
-
-def said_by(overrides: Sequence[str]) -> dict[str, str]:
-    """Return the entries of the command with their values."""
-    return dict(entry.partition("=")[::2] for entry in overrides)
+    return {*said_by(overrides)} | set_by_options
 
 
 def release_assumed(framework: str, overrides: Sequence[str]) -> Iterator[str]:

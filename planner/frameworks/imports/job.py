@@ -14,34 +14,32 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
+from planner.frameworks.imports import printed
 from planner.frameworks.imports.arguments import (
     drop_empty_words,
     megatron_job,
     model_words,
+    name_with_lines,
     refuse_open,
     require_known,
     understand,
 )
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.overrides import MARKS, bridge_job, fields_of, import_nested_job, override_list
-from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml
-from planner.frameworks.imports.finish import devices_contradicted, said_by
+from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml, said_by
+from planner.frameworks.imports.finish import devices_contradicted
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
-from planner.frameworks.imports.printed import log
-from planner.frameworks.imports.printed.names import container_job, is_arguments, is_container
-from planner.frameworks.imports.published.performance import choose_launch, find_published, recipe_job, zoo_job
+from planner.frameworks.imports.published import choose_launch, find_published, recipe_job, zoo_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.tools import readers
 from planner.frameworks.imports.tools.keys import Meaning
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.words import strip_unknown, unknown, write_unknowns
+from planner.frameworks.shell.words import strip_unknown, write_unknowns
 from planner.jobs.document import read_text
 
-MODES = {
-    "inference": "The arguments are those of an inference: read as a training of the same model and degrees.",
-}
+MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
 """Notes on lists of arguments that are not of a pretraining."""
 
 
@@ -67,7 +65,7 @@ def import_job(
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     place, variables = Path(path), dict(given or {})
-    if log.is_checkpoint(place):
+    if printed.is_checkpoint(place):
         return _import_checkpoint(place, overrides, given)
     is_log = LOGS.search(place.name.lower()) is not None
     text = _text_of_log(place) if is_log else read_text(place)
@@ -83,9 +81,9 @@ def import_job(
         case ".py":
             readers.refuse_other_program(text, str(place))
             return bridge_job({}, recipe_of_file(text, str(place)), overrides, {})
-    printed = log.import_printed(text, str(place), overrides, variables.get("run", ""))
-    if printed is not None:
-        return printed
+    found = printed.import_printed(text, str(place), overrides, variables.get("run", ""))
+    if found is not None:
+        return found
     if is_log:
         problem = "prints no configuration that is known here: arguments of Megatron-LM, a ConfigContainer, or JSON."
         raise SpecError(str(place), problem, "Give the log from its first line on, of the rank that prints them.")
@@ -99,14 +97,14 @@ def import_job(
 
 def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
     """Import text beside a checkpoint's pickles, else what is in its zip; a note names the file."""
-    beside = log.text_beside(path)
+    beside = printed.text_beside(path)
     if beside is not None:
         imported, note = import_job(beside, overrides, given), f"Read from {beside}, beside the pickles."
     else:
-        file, content = log.arguments_inside(path)
+        file, content = printed.arguments_inside(path)
         note = f"Read from {file}, which is not loaded."
-        whole = container_job(content, overrides, str(file)) if is_container(content) else None
-        imported = whole or log.arguments_job(content, str(file), overrides)
+        whole = printed.container_job(content, overrides, str(file)) if printed.is_container(content) else None
+        imported = whole or printed.arguments_job(content, str(file), overrides)
     return imported.add_notes(note)
 
 
@@ -203,10 +201,10 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
         imported = _import_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
         note = MODES.get(str(content.get("MODE")))
         return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
-    if is_arguments(content):
-        return log.arguments_job(content, str(path), overrides)
-    if is_container(content):
-        return container_job(content, overrides, str(path))
+    if printed.is_arguments(content):
+        return printed.arguments_job(content, str(path), overrides)
+    if printed.is_container(content):
+        return printed.container_job(content, overrides, str(path))
     if "distributed_type" in content:
         with_devices = _add_devices(_devices_of_configuration(content), overrides)[0]
         return _import_accelerate(content, Meaning(), path.parent, with_devices)
@@ -225,9 +223,9 @@ def _import_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported
     """Import JSON: the configuration that torchtitan saves, arguments of Megatron-LM, or DeepSpeed's."""
     if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
         refuse_entries(content, str(path))
-        return log.titan_job(content, overrides)
-    if is_arguments(content):
-        return log.arguments_job(content, str(path), overrides)
+        return printed.titan_job(content, overrides)
+    if printed.is_arguments(content):
+        return printed.arguments_job(content, str(path), overrides)
     config = readers.require_deepspeed(content, str(path))
     refuse_entries(config, str(path))
     return readers.deepspeed_job(config, Meaning(), overrides)
@@ -273,6 +271,10 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
     zero, more = _zero_words(launch, script, folder)
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
+    lost = [one for one in script.commands if launch.program and one.words[0].startswith("--")]
+    notes += [
+        f"Line {one.line}: {one.words[0]} is no option of a command: a line before it ends that one." for one in lost
+    ]
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind == "megatron" and "--yaml-cfg" not in launch.words:
         return _import_options(launch, overrides, script).add_notes(*notes)
@@ -306,9 +308,8 @@ def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str
     text = script.files.get(name) or _read_beside(name, folder, may_lack=True)
     offloaded = {what for what, device in OFFLOAD.findall(text) if device != "none"}
     if offloaded - {"optimizer"}:
-        raise SpecError(
-            WHERE, f"offloads weights by {shown(write_unknowns(name))}, which is not costed under Megatron-LM."
-        )
+        problem = f"offloads weights by {shown(write_unknowns(name))}, which is not costed under Megatron-LM."
+        raise SpecError(WHERE, problem)
     words = ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"] if offloaded else []
     key = f"zero_optimization.offload_optimizer of {shown(write_unknowns(name))}"
     notes = [f"{key}: costed as --optimizer-cpu-offload, whose update is the host's."] if offloaded else []
@@ -467,11 +468,8 @@ def _read_beside(name: str, folder: Path, *, may_lack: bool | None = None) -> st
             return read_text(path)
     if may_lack:
         return ""
-    raise SpecError(
-        WHERE,
-        f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not beside it.",
-        "Put it there" + hint,
-    )
+    problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not beside it."
+    raise SpecError(WHERE, problem, f"Put it there{hint}")
 
 
 def _loose(script: Script) -> Launch:
@@ -553,7 +551,7 @@ def _refuse_undecided(script: Script, launch: Launch, text: str, folder: Path, g
     compared = {name: (*sorted(texts), "*") for name, texts in variables.compared.items()}
     decisive = [name for name, texts in compared.items() if any(decides({name: value}) for value in texts)]
     if decisive:
-        names = ", ".join(f"${name} (line {', '.join(map(str, variables.asked.get(name, ())))})" for name in decisive)
+        names = ", ".join(name_with_lines(name, variables.asked) for name in decisive)
         hint = " ".join(f"--set {name}=VALUE" for name in decisive)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
     if launch.kind != "megatron":  # other launches name their layout in a file or a recipe
@@ -579,11 +577,9 @@ def _question_notes(script: Script) -> Iterable[str]:
     missing = {name: lines for name, lines in script.variables.uses.items() if name in script.variables.required}
     required = missing if missing.keys() & asked.keys() else {}
     if required:
-        names = ", ".join(f"${name} (line {', '.join(map(str, lines))})" for name, lines in required.items())
+        names = ", ".join(name_with_lines(name, required) for name in required)
         hint = " ".join(f"--set {name}=VALUE" for name in required)
         raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
     if asked:
-        names = ", ".join(
-            f"{write_unknowns(unknown(name))} (line {', '.join(map(str, lines))})" for name, lines in asked.items()
-        )
+        names = ", ".join(name_with_lines(name, asked) for name in asked)
         yield f"Taken as empty, as conditions of the script ask for them: {names}."

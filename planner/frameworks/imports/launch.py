@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,9 +33,7 @@ DEVICES = ("--num_processes", "--ntasks", "-n", "-np")
 TOOLS = ("trl", "swift", "megatron", "llamafactory-cli", "axolotl", "tune", "xtuner", "automodel", "nemo_rl", "ilab")
 """Commands that start trainings by subcommands, which are not imported."""
 
-STARTER = re.compile(
-    r"(python|pypy)[\d.]*|\w*run|run_\w+|deepspeed|accelerate|mpiexec[\w.]*|ft_launcher|\w*launch\w*|pdsh|nemo|ds|bash|sh"
-)
+STARTER = re.compile("|".join(DATA["starting"]))
 """Names of programs that start a Python program; all but the first may belong to a batch system or cluster."""
 
 SETTING_UP = DATA["setting_up"]
@@ -118,9 +117,7 @@ def find_launch(script: Script, text: str) -> Launch | None:
     if not others:
         return first
     note = f"The script starts {len(others) + 1} trainings: the first one is read, {shown(first.program)}."
-    return Launch(
-        first.kind, first.program, first.words, first.before, first.devices, first.environment, (*first.notes, note)
-    )
+    return replace(first, notes=(*first.notes, note))
 
 
 def _launches(command: Command, text: str) -> Iterator[Launch]:

@@ -253,8 +253,19 @@ def _training(arguments: Arguments) -> dict[str, Any]:
         **({"global_batch_size": batch} if batch else {}),
         **({"sequence_length": length} if length else {}),
         **({"tokens": sequences * length} if sequences and length else {}),
+        **_evaluations(arguments),
         "precision": _precision(arguments),
     }
+
+
+EVALUATIONS = {"--eval-interval": "evaluation_interval_steps", "--eval-iters": "evaluation_steps"}
+"""Entries of the training by options; Megatron-LM's defaults beside one of them are those of the job."""
+
+
+def _evaluations(arguments: Arguments) -> dict[str, Any]:
+    """Return the entries of evaluations that options describe; none where they have no steps."""
+    given = {entry: arguments[name] for name, entry in EVALUATIONS.items() if name in arguments}
+    return given if all(value > 0 for value in given.values()) else {}
 
 
 def _precision(arguments: Arguments) -> str:
@@ -309,6 +320,7 @@ STATES = ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype", "--opti
 SO_ANYWAY: Mapping[str, Callable[[Arguments], bool]] = {
     "--accumulate-allreduce-grads-in-fp32": lambda given: "--bf16" in given,
     "--add-qkv-bias": lambda given: "--disable-bias-linear" not in given,
+    **dict.fromkeys(EVALUATIONS, lambda given: not _evaluations(given)),
     "--ffn-hidden-size": lambda given: "--moe-ffn-hidden-size" in given and not _has_dense(given),
     "--kv-channels": lambda given: "--multi-latent-attention" in given,
     "--max-position-embeddings": lambda given: _is_rotary(given),

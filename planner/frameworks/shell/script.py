@@ -20,7 +20,6 @@ from planner.frameworks.shell.words import (
     Variables,
     Words,
     line_of,
-    output_of,
     source_of,
     strip_unknown,
     unknown_names,
@@ -238,6 +237,10 @@ PLACEHOLDER = re.compile(r"(?<=[=\s])<([A-Za-z][^<>\n|&;]*)>(?=[\s\"/_]|$)")
 """``<path to data>``, a placeholder of examples that is not valid Bash."""
 
 
+UNENDED = re.compile(r"(\\\n\s*)+\Z")
+"""Continuation of the last line by nothing."""
+
+
 @cache
 def _parser() -> Parser:
     import tree_sitter_bash
@@ -267,7 +270,7 @@ MOST_REPAIRS = 50
 
 def parse(text: str) -> Node:
     """Parse a script; where tree-sitter's grammar errs, parse an equivalent spelling instead."""
-    source = PLACEHOLDER.sub(r"'<\1>'", text).encode()
+    source = UNENDED.sub("\n", PLACEHOLDER.sub(r"'<\1>'", text)).encode()
     for _ in range(MOST_REPAIRS):
         root = _parser().parse(source).root_node
         repairs = sorted(_repairs(root, source), reverse=True)
@@ -421,7 +424,7 @@ def follow(
 
 
 class _Follower:
-    """Interpreter of statements; ``depth`` counts nested scripts and functions."""
+    """Interpreter of statements, by a method for each type of node; ``depth`` counts nested scripts and functions."""
 
     def __init__(self, script: Script, find: Callable[[str], str | None]) -> None:
         self.script = script
@@ -434,27 +437,6 @@ class _Follower:
         self.first_line = 0
         self.said = ""
         self.feeds = 0
-        self.by_type: dict[str, Callable[[Node], Verdict]] = {
-            "variable_assignment": self._assignment,
-            "variable_assignments": self._each,
-            "declaration_command": self._declaration,
-            "unset_command": self._unset,
-            "command": self._command,
-            "redirected_statement": self._run_redirects,
-            "pipeline": self._pipeline,
-            "list": self._list,
-            "negated_command": lambda node: self._each(node).negate(),
-            "test_command": lambda node: decide(node, self.words),
-            "if_statement": self._if,
-            "case_statement": self._case,
-            "for_statement": self._loop_for,
-            "c_style_for_statement": self._count,
-            "while_statement": self._while,
-            "function_definition": self._define,
-            "subshell": lambda node: self._run_subshell(node.named_children),
-            "compound_statement": self._compound,
-            "do_group": self._each,
-        }
 
     def run(self, text: str) -> None:
         """Run a whole script."""
@@ -491,14 +473,10 @@ class _Follower:
         if self.statements > MOST_STATEMENTS:
             raise SpecError(WHERE, f"has loops of more than {MOST_STATEMENTS:,} statements together.")
         if node.type == "ERROR" and not self.feeds:
-            raise SpecError(
-                f"{WHERE}, line {self._line(node)}",
-                f"is no Bash that is read here: {shown(write_unknowns(source_of(node))[:80])}.",
-            )
-        action = self.by_type.get(node.type)
-        if action is None:
-            return Verdict(True, True)
-        return action(node)
+            problem = f"is no Bash that is read here: {shown(write_unknowns(source_of(node))[:80])}."
+            raise SpecError(f"{WHERE}, line {self._line(node)}", problem)
+        action: Callable[[Node], Verdict] | None = getattr(self, f"_visit_{node.type}", None)
+        return Verdict(True, True) if action is None else action(node)
 
     def _note(self, sentence: str) -> None:
         if sentence not in self.script.notes:
@@ -516,13 +494,24 @@ class _Follower:
                 last = self._run_subshell([node]) if is_background else self._do(node)
         return last
 
-    def _pipeline(self, node: Node) -> Verdict:
-        """Its members, each a shell of its own; the last one's end is its end."""
+    _visit_variable_assignments = _visit_do_group = _each
+
+    def _visit_pipeline(self, node: Node) -> Verdict:
+        """Run the members, each in a shell of its own; the last one's end is its end."""
         return [self._run_subshell([one]) for one in node.named_children][-1]
+
+    def _visit_subshell(self, node: Node) -> Verdict:
+        return self._run_subshell(node.named_children)
+
+    def _visit_negated_command(self, node: Node) -> Verdict:
+        return self._each(node).negate()
+
+    def _visit_test_command(self, node: Node) -> Verdict:
+        return decide(node, self.words)
 
     # --- variables -----------------------------------------------------------------------------------------
 
-    def _assignment(self, node: Node) -> Verdict:
+    def _visit_variable_assignment(self, node: Node) -> Verdict:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name is None:
             return Verdict(True, True)
@@ -546,21 +535,15 @@ class _Follower:
         return Verdict(True, True)
 
     def _element(self, node: Node, value: Value) -> None:
-        name, index, variables = (
-            node.child_by_field_name("name"),
-            node.child_by_field_name("index"),
-            self.script.variables,
-        )
-        key, text = (
-            self.words.value(index) if index is not None else "",
-            value if isinstance(value, str) else " ".join(value),
-        )
+        name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
+        key = self.words.value(index) if index is not None else ""
+        text, variables = value if isinstance(value, str) else " ".join(value), self.script.variables
         if name is not None and source_of(name) in variables.tables and not unknown_names(key):
             variables.set_keys(source_of(name), {key: text})
         elif name is None or not variables.set_element(source_of(name), self.words.number(key, line_of(node)), text):
             self._note(f"Line {self._line(node)}: {write_unknowns(source_of(node))} is not followed.")
 
-    def _declaration(self, node: Node) -> Verdict:
+    def _visit_declaration_command(self, node: Node) -> Verdict:
         """``export``, ``declare`` and their kin: within a function some of them set variables of its own."""
         kind, line = source_of(node.children[0]), self._line(node)
         flags = "".join(text[1:] for one in node.named_children if (text := source_of(one)).startswith("-"))
@@ -581,19 +564,19 @@ class _Follower:
             for flag, names in (("i", variables.integers), ("A", variables.tables)):
                 names |= {name} if flag in flags else set()
             if is_assignment:
-                self._assignment(child)
+                self._visit_variable_assignment(child)
             elif equals or is_own:
                 variables.assign(name, value, source="") if equals else variables.values.update({name: ""})
         return Verdict(True, True)
 
-    def _unset(self, node: Node) -> Verdict:
+    def _visit_unset_command(self, node: Node) -> Verdict:
         for child in node.named_children:
             self.script.variables.values.pop(source_of(child), None)
         return Verdict(True, True)
 
     # --- branches and loops --------------------------------------------------------------------------------
 
-    def _if(self, node: Node) -> Verdict:
+    def _visit_if_statement(self, node: Node) -> Verdict:
         """The branches in turn; of a branch that ends the script and need not be taken, the others."""
         for position, (condition, body) in enumerate(branches := list(branches_of(node))):
             verdict = self._settle(self._all(condition), condition) if condition else Verdict(True, True)
@@ -636,7 +619,7 @@ class _Follower:
             self.script.variables.values = variables
             return None
 
-    def _list(self, node: Node) -> Verdict:
+    def _visit_list(self, node: Node) -> Verdict:
         left, sign, right = node.children[0], source_of(node.children[1]), node.children[-1]
         first = self._settle(self._do(left), [left])
         if first.holds != (sign == "&&"):
@@ -648,7 +631,7 @@ class _Follower:
             return Verdict(sign == "||", False)
         return first.and_also(second) if sign == "&&" else first.or_else(second)
 
-    def _case(self, node: Node) -> Verdict:
+    def _visit_case_statement(self, node: Node) -> Verdict:
         value = node.child_by_field_name("value")
         text = self.words.value(value) if value is not None else ""
         names = unknown_names(text)
@@ -671,7 +654,7 @@ class _Follower:
                 return Verdict(True, False)
         return Verdict(True, True)
 
-    def _loop_for(self, node: Node) -> Verdict:
+    def _visit_for_statement(self, node: Node) -> Verdict:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         values = [field for value in node.children_by_field_name("value") for field in self.words.fields(value)]
         before = dict(self.script.variables.values)
@@ -684,7 +667,7 @@ class _Follower:
             self._forget(before, node)
         return Verdict(True, True)
 
-    def _while(self, node: Node) -> Verdict:
+    def _visit_while_statement(self, node: Node) -> Verdict:
         """As long as the condition certainly holds; where that is not known, once."""
         conditions = [one for one in node.children_by_field_name("condition") if one.is_named]
         until = bool(node.children) and node.children[0].type == "until"
@@ -695,7 +678,7 @@ class _Follower:
 
         return self._repeat(node, condition, lambda: None)
 
-    def _count(self, node: Node) -> Verdict:
+    def _visit_c_style_for_statement(self, node: Node) -> Verdict:
         """``for ((start; condition; step))``."""
         parts: list[list[Node]] = [[]]
         for child in node.children[2 : [child.type for child in node.children].index("))")]:
@@ -703,9 +686,8 @@ class _Follower:
         start, ends, step = (*parts, [], [])[:3]
 
         def condition() -> Verdict:
-            return (
-                decide_number(self.words.arithmetic(*ends), line_of(node), self.words) if ends else Verdict(True, True)
-            )
+            number = self.words.arithmetic(*ends) if ends else "1"
+            return decide_number(number, line_of(node), self.words)
 
         if start:
             self.words.arithmetic(*start)
@@ -757,13 +739,13 @@ class _Follower:
 
     # --- commands ------------------------------------------------------------------------------------------
 
-    def _define(self, node: Node) -> Verdict:
+    def _visit_function_definition(self, node: Node) -> Verdict:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self.functions[source_of(name)] = body
         return Verdict(True, True)
 
-    def _command(self, node: Node) -> Verdict:
+    def _visit_command(self, node: Node) -> Verdict:
         own = [child for child in node.named_children if child.type == "variable_assignment"]
         parts = [one for one in node.named_children if one.type not in ("variable_assignment", *REDIRECTS, "comment")]
         if len(parts) == 1 and source_of(parts[0]).startswith("((") and not own:
@@ -819,9 +801,7 @@ class _Follower:
         if name in ("source", "."):
             return self._source(words, line)
         if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 1:
-            said = output_of(["printf", *arguments[2:]])
-            value = self.script.variables.missing(arguments[1], line) if said is None else said
-            self.script.variables.assign(arguments[1], value, source="")
+            self.script.variables.assign(arguments[1], self.script.variables.missing(arguments[1], line), source="")
             return Verdict(True, True)
         if name in ("echo", "printf"):
             self.said = write_unknowns(" ".join(arguments))[:200]
@@ -866,7 +846,7 @@ class _Follower:
         finally:
             self.script.variables.values, self.script.variables.arguments = values, before
 
-    def _compound(self, node: Node) -> Verdict:
+    def _visit_compound_statement(self, node: Node) -> Verdict:
         """``{ ...; }``, and since tree-sitter-bash 0.25.1 ``((...))``, a command before."""
         return decide(node, self.words) if source_of(node).startswith("((") else self._each(node)
 
@@ -900,7 +880,7 @@ class _Follower:
             if stop.what != "exit":
                 raise
 
-    def _run_redirects(self, node: Node) -> Verdict:
+    def _visit_redirected_statement(self, node: Node) -> Verdict:
         body = node.child_by_field_name("body")
         verdict = self._do(body) if body is not None else Verdict(True, True)
         is_command = body is not None and body.type == "command"

@@ -56,6 +56,21 @@ def write_unknowns(text: str) -> str:
     )
 
 
+def refuse_unknown(text: str, where: str) -> None:
+    """
+    Refuse a value with unknown parts.
+
+    Raises
+    ------
+    SpecError
+        Names the variables to give, where variables are what is unknown.
+    """
+    if names := unknown_names(text):
+        settable = " ".join(f"--set {name}=VALUE" for name in names if name.isidentifier() or name.isdecimal())
+        problem = f"is {write_unknowns(text)}, which the script leaves open."
+        raise SpecError(where, problem, f"Say it: {settable}." if settable else "")
+
+
 def strip_marks(text: str) -> str:
     """Remove the two characters that mark unknown names here from a given text."""
     return text.replace(OPEN, "").replace(CLOSE, "")
@@ -354,7 +369,7 @@ def _bound(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
     return lambda first, second: function(first, second) if 0 <= second < 64 else _refuse()
 
 
-def _refuse() -> NoReturn:
+def _refuse(*_: str) -> NoReturn:
     raise ValueError
 
 
@@ -382,12 +397,8 @@ UNARY: dict[str, Callable[[int], int]] = {
 }
 
 
-def _nothing(_: str) -> str:
-    raise ValueError
-
-
 def value_of(
-    expression: str, read: Callable[[str], str] = _nothing, put: Callable[[str, str], None] = lambda *_: None
+    expression: str, read: Callable[[str], str] = _refuse, put: Callable[[str, str], None] = lambda *_: None
 ) -> int | None:
     """
     The value of an expression; None: it is none, one that is not read here, or of what is not known.
@@ -641,10 +652,6 @@ class Words:
 
     # --- parameters ----------------------------------------------------------------------------------------
 
-    def _look_up(self, name: str, node: Node) -> Value:
-        value = self.variables.get(name)
-        return self.variables.missing(name, line_of(node)) if value is None else value
-
     def _value_pieces(self, value: Value, index: str, *, is_quoted: bool) -> Iterator[Piece]:
         """Yield a value as parts of a word; elements of an array are separate words, unless ``*`` joins them."""
         if isinstance(value, str):
@@ -689,14 +696,11 @@ class Words:
         known = self._or_missing(value, name, node)
         if name in ("@", "*") and operator == ":" and isinstance(known, list):
             known = [unknown("0"), *known]  # the script's own name stands in front
-        changed = (
-            [_transform(one, operator, pattern) for one in known]
-            if isinstance(known, list) and operator != ":"
-            else _slice(known, pattern)
-            if isinstance(known, list)
-            else _transform(known, operator, pattern)
-        )
-        yield from self._value_pieces(changed, index, is_quoted=is_quoted)
+        if isinstance(known, list):
+            known = _slice(known, pattern) if operator == ":" else [_transform(one, operator, pattern) for one in known]
+        else:
+            known = _transform(known, operator, pattern)
+        yield from self._value_pieces(known, index, is_quoted=is_quoted)
 
     def _default(
         self, node: Node, what: tuple[str, str, str, int], value: Value | None, *, is_quoted: bool
@@ -763,7 +767,7 @@ class Words:
         target = self.variables.get(name)
         if not isinstance(target, str) or _names(target):
             return self.variables.missing(name, line_of(node))
-        value = self._look_up(target, node)
+        value = self._or_missing(self.variables.get(target), target, node)
         return value if isinstance(value, str) else " ".join(value)
 
     # --- numbers and commands ------------------------------------------------------------------------------
@@ -835,16 +839,14 @@ def output_of(words: Sequence[str]) -> str | None:
     r"""
     Return the output of a command without its last newline; None: it is not known.
 
-    >>> output_of(["echo", "-n", "--tp 2"]), output_of(["printf", "%s=%02d ", "a", "1", "b", "2"]), output_of(["nproc"])
-    ('--tp 2', 'a=01 b=02 ', None)
+    >>> output_of(["echo", "-n", "--tp 2"]), output_of(["expr", "2", "*", "3"]), output_of(["nproc"])
+    ('--tp 2', '6', None)
     """
     name, *rest = words or [""]
     if name == "echo":
         flags = "".join(takewhile(re.compile("-[neE]+").fullmatch, rest))
         text = " ".join(dropwhile(re.compile("-[neE]+").fullmatch, rest))
         return _escape(text) if "e" in flags else text
-    if name == "printf" and rest:
-        return _print(_escape(rest[0]), rest[1:])
     if name == "expr":
         decimals = [re.sub(r"^0+(?=\d)", "", word) for word in rest]  # octal numbers are arithmetic's alone
         number = value_of(" ".join(decimals))
@@ -852,29 +854,6 @@ def output_of(words: Sequence[str]) -> str | None:
     if name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", word) for word in rest[:3]) and len(rest) <= 3:
         return "\n".join(map(str, _sequence(*map(int, rest))))
     return None
-
-
-CONVERSION = re.compile(r"(%-?\d{0,3}[sd]|%%)")
-"""Conversion of ``printf``: a text or a number, with its width."""
-
-
-def _print(form: str, values: Sequence[str]) -> str | None:
-    """Return the output of ``printf``, whose format is used again while values are left."""
-    parts, left, text = CONVERSION.split(form), list(values), ""
-    holes = sum(part != "%%" for part in parts[1::2])
-    if any("%" in part for part in parts[::2]):
-        return None
-    for part in parts * (max(1, -(-len(left) // holes)) if holes else 1):
-        if part == "%%" or not CONVERSION.fullmatch(part):
-            text += part[:1] if part == "%%" else part
-            continue
-        is_number = part.endswith("d")
-        value = left.pop(0) if left else "0" if is_number else ""
-        is_plain = bool(re.fullmatch(r"0|-?[1-9]\d{0,17}", value)) if is_number else not unknown_names(value)
-        if not is_plain and (len(part) > 2 or not unknown_names(value)):
-            return None
-        text += part % (int(value) if is_number else value) if is_plain else value
-    return text
 
 
 def _escape(text: str) -> str:
@@ -922,9 +901,16 @@ def _transform(text: str, operator: str, pattern: str) -> str:
         case ":":
             return "".join(_slice(list(text), pattern))
         case "/" | "//":
-            old, _, new = pattern.partition("/")
-            return re.sub(_expression(old), lambda _: new, text, count=0 if operator == "//" else 1) if old else text
+            return _replace(text, *pattern.partition("/")[::2], is_all=operator == "//")
     return _strip_pattern(text, operator, pattern)
+
+
+def _replace(text: str, old: str, new: str, *, is_all: bool) -> str:
+    """Replace the first part that matches a pattern, or all of them; behind ``#`` or ``%`` the beginning or the end."""
+    anchor = old[:1] if old[:1] in ("#", "%") and not is_all else ""
+    inner = _expression(old.removeprefix(anchor))
+    sought = {"#": rf"\A{inner}", "%": rf"{inner}\Z"}.get(anchor, inner)
+    return re.sub(sought, lambda _: new, text, count=0 if is_all else 1) if old else text
 
 
 def _expression(pattern: str) -> str:

@@ -26,7 +26,7 @@ from typing import BinaryIO, cast
 from costmodel.errors import SpecError
 from costmodel.record import record
 from costmodel.validation import shown
-from planner.frameworks.imports.printed.log import COLOUR
+from planner.frameworks.imports.printed import COLOUR
 
 ITERATION = re.compile(
     r"iteration +(\d+)/ *\d+ \|(?:(?!iteration +\d+/).)*?elapsed time per iteration \(ms\): (\d+(?:\.\d+)?) \|"

@@ -15,7 +15,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
-from planner.frameworks.imports.documents import read_rows
+from planner.frameworks.imports.documents import read_rows, read_words, text_of
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
@@ -32,16 +32,12 @@ MODULES = "megatron.bridge.recipes"
 READ = ("model.seq_length", "dataset.seq_length", "dataset.sequence_length", "mixed_precision")
 """Fields that are read besides those of options."""
 
-MORE_FIELDS = {
-    "model.account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
-    "model.account_for_loss_in_pipeline_split": "--account-for-loss-in-pipeline-split",
-    "model.num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
-    "optimizer.main_grads_dtype": "--main-grads-dtype",
-}
+MORE_FIELDS: dict[str, str] = read_words("bridge.library")["more_fields"]
 """Fields of options that no export writes."""
 
 
-def options_by_field() -> dict[str, str]:
+@cache
+def options_by_field() -> Mapping[str, str]:
     """Return the option of Megatron-LM for each field."""
     return {field: option.name for option in options().values() for field in option.bridge or ()} | MORE_FIELDS
 
@@ -118,7 +114,10 @@ def recipe_of_file(text: str, where: str) -> Recipe:
                 refuse_entries({one: getattr(value, "name", value) for one, value in config.fields.items()}, where)
                 found.append(_recipe(name, where, config))
     if not found:
-        hint = "A recipe is a function without arguments that returns a ConfigContainer of Megatron-Bridge."
+        hint = "A recipe is a function without arguments that returns a ConfigContainer of Megatron-Bridge. Of NeMo 2 "
+        hint += (
+            "give the run's run_config.yaml or its log, of a program that starts another one that command as a script."
+        )
         raise SpecError(where, "holds no recipe that is known here.", hint)
     return found[-1]
 
@@ -190,12 +189,8 @@ def write_override(value: Any) -> str:
     >>> write_override([["embedding", "decoder"], ["decoder", "loss"]])
     'Et|tL'
     """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None:
-        return "null"
-    if isinstance(value, (int, float, str)):
-        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return text_of(value)
     if isinstance(value, Thing) and value.name.startswith("torch.") and not value.is_called:
         return value.name
     if isinstance(value, (list, tuple)) and value:

@@ -17,7 +17,7 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.documents import ARCHITECTURE, model_named, read_words, resolve
+from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, model_named, read_words, said_by, text_of
 from planner.frameworks.imports.finish import (
     assumption_notes,
     devices_contradicted,
@@ -31,7 +31,7 @@ from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options, split_options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.words import argument_words, unknown_names, write_unknowns
+from planner.frameworks.shell.words import argument_words, refuse_unknown
 from planner.jobs.model import read
 
 DATA = read_words("bridge.overrides")
@@ -145,7 +145,7 @@ def bridge_job(
     SpecError
         If the model or a value is unknown, or if a required value would come from a recipe that is unknown.
     """
-    entries = dict(entry.partition("=")[::2] for entry in overrides)
+    entries = said_by(overrides)
     said_here = {*entries}
     is_nemo = any(name.startswith("trainer.") for name in fields)
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
@@ -204,23 +204,14 @@ def _compare_model(fields: Mapping[str, str], architecture: Sequence[str], *, is
     """Refuse a size that the model by its name does not have; yield a note on others, which do not count."""
     own, others = dict(split_options(architecture)), list[str]()
     is_stand_in = " ".join(architecture).startswith(STAND_IN)
-    unused = {
-        "--vocab-size",
-        *(["--ffn-hidden-size"] if "--num-experts" in own and "--moe-layer-freq" not in own else []),
-    }
+    has_dense = "--num-experts" not in own or "--moe-layer-freq" in own
+    unused = ("--vocab-size",) if has_dense else ("--vocab-size", "--ffn-hidden-size")
     for name, value in fields.items():
         option = options_by_field().get(name, "")
-        words = (
-            _option(option, value.lower() if value.lower() in ("true", *WITHOUT) else value)
-            if option in ARCHITECTURE
-            else []
-        )
-        is_switch = option in ARCHITECTURE and options()[option].nargs == "0"
-        if (
-            option == "--num-layers"
-            or option not in ARCHITECTURE
-            or (not words and not is_switch and option != "--num-experts")
-        ):
+        if option not in ARCHITECTURE or option == "--num-layers":
+            continue
+        words = _option(option, value)
+        if not words and options()[option].nargs != "0" and option != "--num-experts":
             continue
         if not is_stand_in and (words[1:] == own.get(option) if words else option not in own):
             continue
@@ -319,17 +310,14 @@ def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
             _refuse_decisive(name, value)
             strange.append(name)
         elif option not in ARCHITECTURE:
-            names = unknown_names(value)
-            if names:
-                raise SpecError(
-                    name, f"is {write_unknowns(value)}, which is left open.", f"Add --set {names[0]}=VALUE."
-                )
-            words += _option(option, value.lower() if value.lower() in ("true", *WITHOUT) else value)
+            refuse_unknown(value, name)
+            words += _option(option, value)
     return words, strange
 
 
 def _option(name: str, value: str) -> list[str]:
     """Return an option with the value of its field: a switch is present or not, a list has one word per entry."""
+    value = value.lower() if value.lower() in ("true", *WITHOUT) else value
     is_set = value not in WITHOUT
     if options()[name].nargs == "0":
         is_open = name in NEGATED and value in UNSAID
@@ -423,9 +411,10 @@ def import_nested_job(
     if isinstance(content.get("model"), list):
         raise SpecError("model", f"expected a mapping, got {shown(content['model'])}.")
     content, notes = _sort_into_sections(content)
-    flat = {name: resolve(value, name, content, {}) for name, value in _flat(content)}
+    flat = {name: value for name, value in flat_entries(content, {}).items() if not isinstance(value, Mapping)}
     if any(isinstance(content.get(section), Mapping) for section in MEGATRON):
-        meaning = meaning_of("megatron_yaml", _short(flat), section="")
+        short = {name.rsplit(".", 1)[-1]: value for name, value in flat.items() if name.count(".") <= 1}
+        meaning = meaning_of("megatron_yaml", short, section="")
         imported = megatron_job(meaning.words, overrides, {})
         return imported.add_notes(*meaning.notes)
     texts = {name: _text(value) for name, value in flat.items() if not name.endswith(OF_OBJECTS)}
@@ -525,25 +514,7 @@ def _settle_precision(entries: dict[str, Any]) -> Iterator[str]:
         yield f"No entry says fp8_recipe: {entries['fp8_recipe']} is assumed; add it to trainer.plugins."
 
 
-def _flat(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Entries by dotted name; of a type or a function its name."""
-    for name, value in content.items():
-        if isinstance(value, Mapping) and value.get("_call_") is False:
-            yield f"{above}{name}", str(value.get("_target_"))
-        elif isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
-
-
-def _short(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the sections of Megatron-LM's YAML from the names."""
-    return {name.rsplit(".", 1)[-1]: value for name, value in flat.items() if name.count(".") <= 1}
-
-
 def _text(value: Any) -> str:
-    if value == UNWRITTEN:
-        return "$UNWRITTEN"
     if isinstance(value, list):
         return f"[{','.join(map(str, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "$UNWRITTEN" if value == UNWRITTEN else text_of(value)

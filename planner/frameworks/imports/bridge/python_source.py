@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -71,7 +72,7 @@ class Function:
     """Function of the source, with the names of its module."""
 
     node: ast.FunctionDef
-    names: dict[str, Any]
+    names: MutableMapping[str, Any]
 
 
 class _Return(Exception):
@@ -103,7 +104,7 @@ def read_module(source: str, where: str, resolver: Resolver = lambda module, nam
     reader = _Reader(where, resolver)
     for statement in tree.body:
         if not isinstance(statement, ast.ClassDef):
-            reader.follow([statement], names, names)
+            reader.follow([statement], ChainMap(names))
     return names
 
 
@@ -122,7 +123,9 @@ def result_of(function: Function, where: str, resolver: Resolver = lambda module
         raise SpecError(where, f"{function.node.name} is nested too deeply to be read.") from None
 
 
-BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -130,8 +133,6 @@ BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
     ast.BitOr: operator.or_,
-}
-COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -158,6 +159,10 @@ def is_known(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
+Scope: TypeAlias = ChainMap[str, Any]
+"""Names of a function, and behind them those of its module."""
+
+
 class _Reader:
     """Interpreter of one recipe."""
 
@@ -167,77 +172,64 @@ class _Reader:
 
     # --- statements ----------------------------------------------------------------------------------------
 
-    def follow(self, statements: Sequence[ast.stmt], local: dict[str, Any], names: dict[str, Any]) -> None:
+    def follow(self, statements: Sequence[ast.stmt], scope: Scope) -> None:
         """Follow statements in their order."""
         for statement in statements:
             self._spend()
             match statement:
-                case ast.FunctionDef():
-                    local[statement.name] = Function(statement, names)
+                case ast.FunctionDef(name=name):
+                    scope[name] = Function(statement, scope.maps[-1])
                 case ast.Import(names=imported):
                     for one in imported:
                         name = one.asname or one.name.partition(".")[0]
-                        local[name] = Thing(one.name if one.asname else name)
+                        scope[name] = Thing(one.name if one.asname else name)
                 case ast.ImportFrom(module=module, names=imported):
                     for one in imported:
                         found = self._resolver(module or "", one.name)
-                        local[one.asname or one.name] = Thing(one.name) if found is None else found
+                        scope[one.asname or one.name] = Thing(one.name) if found is None else found
                 case ast.Assign(targets=targets, value=value):
-                    result = self.value(value, local, names)
+                    result = self.value(value, scope)
                     for target in targets:
-                        self._assign(target, result, local, names)
+                        self._assign(target, result, scope)
                 case ast.AnnAssign(target=target, value=value) if value is not None:
-                    self._assign(target, self.value(value, local, names), local, names)
+                    self._assign(target, self.value(value, scope), scope)
                 case ast.AugAssign(target=target, op=kind, value=value):
-                    whole = ast.BinOp(left=_load_target(target), op=kind, right=value)
-                    self._assign(target, self.value(whole, local, names), local, names)
+                    self._assign(target, _operate(kind, self.value(target, scope), self.value(value, scope)), scope)
                 case ast.Expr(value=value):
-                    self.value(value, local, names)
+                    self.value(value, scope)
                 case ast.Return(value=value):
-                    raise _Return(None if value is None else self.value(value, local, names))
-                case ast.If(test=test, body=body, orelse=orelse):
-                    self._branch(self.value(test, local, names), body, orelse, local, names)
+                    raise _Return(None if value is None else self.value(value, scope))
+                case ast.If(test=test, body=body, orelse=orelse) if is_known(chosen := self.value(test, scope)):
+                    self.follow(body if chosen else orelse, scope)
                 case ast.Raise():
                     raise SpecError(f"{self._where}, line {statement.lineno}", "raises an error.")
                 case ast.Pass() | ast.Assert() | ast.ClassDef() | ast.Global() | ast.Nonlocal():
                     pass
                 case _:
-                    self._forget([statement], local, names)
+                    self._forget(statement, scope)
 
-    def _branch(
-        self, test: Any, body: list[ast.stmt], orelse: list[ast.stmt], local: dict[str, Any], names: dict[str, Any]
-    ) -> None:
-        """Follow the branch that is taken; if the test is unknown, so is all that either branch sets."""
-        if is_known(test):
-            self.follow(body if test else orelse, local, names)
-        else:
-            self._forget([*body, *orelse], local, names)
+    def _forget(self, statement: ast.stmt, scope: Scope) -> None:
+        """Mark names and attributes that a skipped statement may set as unknown."""
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+                self._assign(node, UNKNOWN, scope)
 
-    def _forget(self, statements: Sequence[ast.stmt], local: dict[str, Any], names: dict[str, Any]) -> None:
-        """Mark names and attributes that skipped statements may set as unknown."""
-        for statement in statements:
-            for node in ast.walk(statement):
-                if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-                    self._assign(node, UNKNOWN, local, names)
-
-    def _assign(self, target: ast.expr, value: Any, local: dict[str, Any], names: dict[str, Any]) -> None:
+    def _assign(self, target: ast.expr, value: Any, scope: Scope) -> None:
         match target:
             case ast.Name(id=name):
-                local[name] = value
+                scope[name] = value
             case ast.Attribute(value=owner, attr=name):
-                thing = self.value(owner, local, names)
+                thing = self.value(owner, scope)
                 if isinstance(thing, Thing):
                     thing.fields[name] = value
             case ast.Subscript(value=owner, slice=key):
-                holder, place = self.value(owner, local, names), self.value(key, local, names)
+                holder, place = self.value(owner, scope), self.value(key, scope)
                 if isinstance(holder, dict) and is_known(place) and not isinstance(place, (list, dict)):
                     holder[place] = value
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                many = (
-                    value if isinstance(value, (tuple, list)) and len(value) == len(parts) else [UNKNOWN] * len(parts)
-                )
-                for part, one in zip(parts, many, strict=True):
-                    self._assign(part, one, local, names)
+                is_whole = isinstance(value, (tuple, list)) and len(value) == len(parts)
+                for part, one in zip(parts, value if is_whole else [UNKNOWN] * len(parts), strict=True):
+                    self._assign(part, one, scope)
 
     def _spend(self) -> None:
         if next(self._steps) > MOST_STEPS:
@@ -245,36 +237,35 @@ class _Reader:
 
     # --- expressions ---------------------------------------------------------------------------------------
 
-    def value(self, node: ast.expr, local: dict[str, Any], names: dict[str, Any]) -> Any:
+    def value(self, node: ast.expr, scope: Scope) -> Any:
         """Evaluate an expression."""
         self._spend()
 
         def of(part: ast.expr) -> Any:
-            return self.value(part, local, names)
+            return self.value(part, scope)
 
         match node:
             case ast.Constant(value=value):
                 return value
             case ast.Name(id=name):
-                return local.get(name, names.get(name, Thing(name)))
+                return scope.get(name, Thing(name))
             case ast.Attribute(value=owner, attr=name):
                 thing = of(owner)
                 return thing.get(name) if isinstance(thing, Thing) else UNKNOWN
-            case ast.List() | ast.Tuple():
-                items = self._items(node.elts, of)
-                return tuple(items) if isinstance(node, ast.Tuple) else items
+            case ast.List(elts=parts):
+                return self._items(parts, of)
+            case ast.Tuple(elts=parts):
+                return tuple(self._items(parts, of))
             case ast.Dict(keys=keys, values=values):
                 return self._dict(keys, values, of)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return _try_operation(operator.not_, of(operand))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return _try_operation(operator.neg, of(operand))
+            case ast.UnaryOp(op=kind, operand=operand):
+                return _operate(kind, of(operand))
             case ast.BinOp(left=left, op=kind, right=right):
-                return _join_operands(BINARY.get(type(kind)), of(left), of(right))
+                return _operate(kind, of(left), of(right))
+            case ast.Compare(left=left, ops=[kind], comparators=[right]):
+                return _operate(kind, of(left), of(right))
             case ast.BoolOp(op=kind, values=parts):
                 return self._either(isinstance(kind, ast.Or), parts, of)
-            case ast.Compare(left=left, ops=[kind], comparators=[right]):
-                return _compare(kind, of(left), of(right))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 chosen = of(test)
                 return of(body if chosen else orelse) if is_known(chosen) else UNKNOWN
@@ -282,9 +273,8 @@ class _Reader:
                 return _try_operation(operator.getitem, of(owner), of(key))
             case ast.ListComp(elt=part, generators=[ast.comprehension(target=ast.Name(id=name), iter=many, ifs=[])]):
                 items = of(many)
-                if not isinstance(items, (list, tuple, range)):
-                    return UNKNOWN
-                return [self.value(part, {**local, name: item}, names) for item in items]
+                is_listed = isinstance(items, (list, tuple, range))
+                return [self.value(part, scope.new_child({name: one})) for one in items] if is_listed else UNKNOWN
             case ast.Call():
                 return self._call_expression(node, of)
         return UNKNOWN
@@ -352,9 +342,12 @@ class _Reader:
         """Refuse a call of an unknown function with the configuration, which it may change; classes and logs do not."""
         last = name.rsplit(".", 1)[-1]
         changes = last[:1].islower() and not last.startswith(HARMLESS)
-        if changes and any(
-            isinstance(one, Thing) and one.fields and not one.name.startswith("torch") for one in arguments
-        ):
+        handed = [
+            one for one in arguments if isinstance(one, Thing) and one.fields and not one.name.startswith("torch")
+        ]
+        if handed and last in STARTING:
+            raise _Return(handed[0])
+        if handed and changes:
             problem = f"hands the configuration to {shown(name)}, which is not read and may change it."
             raise SpecError(f"{self._where}, line {node.lineno}", problem, "Write into the file what it sets.")
 
@@ -365,31 +358,34 @@ class _Reader:
         local = self._parameters(function, arguments, named)
         self._depth += 1
         try:
-            self.follow(function.node.body, local, function.names)
+            self.follow(function.node.body, local)
         except _Return as end:
             return end.value
         finally:
             self._depth -= 1
         return None
 
-    def _parameters(self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _parameters(self, function: Function, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Scope:
         """Return the values of parameters: arguments, else defaults, else unknown."""
         of = function.node.args
-        plain = [one.arg for one in (*of.posonlyargs, *of.args)]
+        plain, scope = [one.arg for one in (*of.posonlyargs, *of.args)], ChainMap({}, function.names)
         defaults = dict(zip(reversed(plain), reversed(of.defaults), strict=False))
         defaults |= {one.arg: node for one, node in zip(of.kwonlyargs, of.kw_defaults, strict=True) if node is not None}
-        local = {name: self.value(node, {}, function.names) for name, node in defaults.items()}
-        local = {**dict.fromkeys((*plain, *(one.arg for one in of.kwonlyargs)), UNKNOWN), **local}
+        local: dict[str, Any] = dict.fromkeys((*plain, *(one.arg for one in of.kwonlyargs)), UNKNOWN)
+        local |= {name: self.value(node, scope) for name, node in defaults.items()}
         local |= dict(zip(plain, arguments, strict=False))
         others = {name: value for name, value in named.items() if name not in local}
         local |= {name: value for name, value in named.items() if name in local}
         if of.kwarg is not None:
             local[of.kwarg.arg] = others
-        return local
+        return ChainMap(local, function.names)
 
 
 HARMLESS = ("print", "log", "info", "warn", "debug", "isinstance", "hasattr", "replace", "cast", "decoder_vocab_size")
 """Prefixes of functions that change nothing."""
+
+STARTING = ("pretrain", "run")
+"""Functions that start the training with a configuration, which the function that calls them is for."""
 
 FLEXIBLE = "apply_flex_dispatcher_backend"
 """Megatron-Bridge's function that chooses DeepEP or HybridEP where the device has it."""
@@ -405,15 +401,6 @@ def _flexible(model: Any, backend: Any) -> None:
         }
 
 
-def _load_target(node: ast.expr) -> ast.expr:
-    """Return an assignment target as an expression that reads it."""
-    if isinstance(node, ast.Name):
-        return ast.Name(id=node.id, ctx=ast.Load())
-    if isinstance(node, ast.Attribute):
-        return ast.Attribute(value=node.value, attr=node.attr, ctx=ast.Load())
-    return ast.Constant(value=None)
-
-
 def _try_operation(function: Callable[..., Any], *arguments: Any) -> Any:
     """Apply a function to plain values; the result is unknown for other values, and for errors."""
     if not all(map(is_known, arguments)):
@@ -424,22 +411,18 @@ def _try_operation(function: Callable[..., Any], *arguments: Any) -> Any:
         return UNKNOWN
 
 
-def _join_operands(function: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
-    """Apply a binary operator; results that would be long lists are unknown."""
+def _operate(kind: ast.AST, *values: Any) -> Any:
+    """Apply an operator; results that would be long lists are unknown. The result of a call is never None."""
+    function, left, right = OPERATORS.get(type(kind)), values[0], values[-1]
     if function is None:
         return UNKNOWN
-    if function is operator.add and isinstance(left, list) and isinstance(right, list):
-        return left + right if len(left) + len(right) <= MOST_ITEMS else UNKNOWN
-    sizes = [len(one) for one in (left, right) if isinstance(one, (list, tuple, str))]
-    factors = [abs(one) for one in (left, right) if isinstance(one, int)]
-    if function is operator.mul and sizes and (not factors or sizes[0] * factors[0] > MOST_ITEMS):
-        return UNKNOWN
-    return _try_operation(function, left, right)
-
-
-def _compare(kind: ast.cmpop, left: Any, right: Any) -> Any:
-    """Compare two values; the result of a call is never None."""
     is_object = isinstance(left, Function) or (isinstance(left, Thing) and left.is_called)
     if isinstance(kind, (ast.Is, ast.IsNot)) and right is None and is_object:
         return isinstance(kind, ast.IsNot)
-    return _try_operation(COMPARED[type(kind)], left, right)
+    if isinstance(kind, ast.Add) and isinstance(left, list) and isinstance(right, list):
+        return left + right if len(left) + len(right) <= MOST_ITEMS else UNKNOWN
+    sizes = [len(one) for one in values if isinstance(one, (list, tuple, str))]
+    factors = [abs(one) for one in values if isinstance(one, int)]
+    if isinstance(kind, ast.Mult) and sizes and (not factors or sizes[0] * factors[0] > MOST_ITEMS):
+        return UNKNOWN
+    return _try_operation(function, *values)

@@ -14,9 +14,9 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import SIMILAR, refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
-from planner.frameworks.imports.documents import read_plain, read_rows
+from planner.frameworks.imports.documents import read_plain, read_rows, text_of
 from planner.frameworks.megatron.options import TABLE, options
-from planner.frameworks.shell.words import unknown_names, write_unknowns
+from planner.frameworks.shell.words import refuse_unknown
 
 KEYS = Path(__file__).parent / "keys.csv"
 """
@@ -83,18 +83,6 @@ class Meaning:
 def is_on(value: Any) -> bool:
     """Tell whether a value is set and does not switch its key off."""
     return text_of(value).lower() not in OFF
-
-
-def text_of(value: Any) -> str:
-    """
-    Write a value as a word.
-
-    >>> text_of(True), text_of(None), text_of(1e-05), text_of(2048.0)
-    ('true', 'null', '1e-05', '2048')
-    """
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
 def meaning_of(
@@ -182,10 +170,8 @@ def _add(found: Meaning, key: str, value: Any, what: str) -> None:
     """Add the options and entries of a row, or refuse an unknown value."""
     words, _, remark = f" {what}".partition(" # ")
     text = text_of(value)
-    if _is_needed(words) and (names := unknown_names(text)):
-        raise SpecError(
-            key, f"is {write_unknowns(text)}, which the script leaves open.", f"Add --set {names[0]}=VALUE."
-        )
+    if _is_needed(words):
+        refuse_unknown(text, key)
     if _is_needed(words) and any(part in text for part in ("${", "???")):
         raise SpecError(key, f"is left open: {shown(value)}.", _how_to_say(value))
     for word in words.split():
@@ -224,9 +210,8 @@ def _option(name: str, value: Any) -> str | None:
     """
     last = name.replace("-", "_")
     option = f"--{last.replace('_', '-')}"
-    option = (
-        option if option in options() else _options_by_variable().get(last, options_by_field().get(f"model.{last}", ""))
-    )
+    if option not in options():
+        option = _options_by_variable().get(last, options_by_field().get(f"model.{last}", ""))
     if option not in options():
         return None
     if options()[option].nargs != "0":

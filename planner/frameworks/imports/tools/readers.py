@@ -46,6 +46,8 @@ from planner.frameworks.imports.documents import (
     read_words,
     read_yaml,
     resolve,
+    said_by,
+    text_of,
     vocabulary_of,
 )
 from planner.frameworks.imports.finish import (
@@ -57,13 +59,12 @@ from planner.frameworks.imports.finish import (
     newest,
     prepare_job,
     release_assumed,
-    said_by,
 )
 from planner.frameworks.imports.refused import refuse_entries
-from planner.frameworks.imports.tools.keys import Meaning, is_on, is_read, meaning_of, text_of
+from planner.frameworks.imports.tools.keys import Meaning, is_on, is_read, meaning_of
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.shell.words import strip_unknown, unknown_names
+from planner.frameworks.shell.words import refuse_unknown, strip_unknown, unknown_names
 from planner.jobs.document import set_entry
 from planner.jobs.model import read
 from planner.jobs.problem import load
@@ -172,10 +173,8 @@ def foundry_job(file: File) -> Imported:
         meaning.entries["model"] = _find_hub_model(file, text_of(flat.get("model.pretrained_model_name_or_path")))
     else:
         learned = 0 if "given.positions" in entries else entries.get("training.sequence_length", 0)
-        hidden, times = (
-            degree(flat.get(f"model.{name}", 4), f"model.{name}") for name in ("d_model", "expansion_ratio")
-        )
-        width = flat.get("model.ffn_config.ffn_hidden_size") or hidden * times
+        sizes = (degree(flat.get(f"model.{name}", 4), f"model.{name}") for name in ("d_model", "expansion_ratio"))
+        width = flat.get("model.ffn_config.ffn_hidden_size") or prod(sizes)
         entries |= {"model.learned_positions": learned, "model.ffn_hidden_size": width}
     return entries_job(meaning, "llm-foundry-0.6", file.overrides)
 
@@ -247,7 +246,7 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
             *own.notes,
         ]
     entries["strategy.etp"] = entries["strategy.tp"] if entries["strategy.ep"] == 1 else 1
-    meaning = Meaning(entries=entries, notes=own.notes, keys={**trainer.keys, **own.keys})
+    meaning = Meaning(entries=entries, notes=own.notes + trainer.notes, keys={**trainer.keys, **own.keys})
     return entries_job(meaning, newest("deepspeed-"), overrides)
 
 
@@ -306,7 +305,7 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
         entries.setdefault("given.shards", 1)
     entries.setdefault("given.accumulation", 1)
     entries["strategy.etp"] = entries["strategy.tp"]
-    meaning = Meaning(entries=entries, notes=own.notes, keys={**trainer.keys, **own.keys})
+    meaning = Meaning(entries=entries, notes=own.notes + trainer.notes, keys={**trainer.keys, **own.keys})
     return entries_job(meaning, newest("megatron-lm-" if kind == "MEGATRON_LM" else "accelerate-"), overrides)
 
 
@@ -350,12 +349,7 @@ def switches_of(words: Sequence[str]) -> dict[str, str]:
     >>> switches_of(["--bf16", "--max_steps", "100", "--lr=-1"])
     {'--bf16': 'true', '--max_steps': '100', '--lr': '-1'}
     """
-    found = {}
-    for word, following in pairwise([*words, "--"]):
-        name, equals, value = word.partition("=")
-        if name.startswith("--"):
-            found[name] = value if equals else "true" if following.startswith("--") else following
-    return found
+    return {name: values[0] if values else "true" for name, values in split_options(words)}
 
 
 def read_trainer_fsdp(text: str) -> dict[str, Any]:
@@ -464,10 +458,10 @@ def _replicas(document: dict[str, Any], given: Mapping[str, Any], ranks: int) ->
 def _share(document: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> list[str]:
     """Settle what ranks share: groups of optimizer states, and features that need several ranks."""
     strategy, settings = document["strategy"], document["settings"]
-    ranks, name = strategy["dp"] * strategy["cp"], text_of(document["cluster"]["device"])
+    ranks, named = strategy["dp"] * strategy["cp"], catalog.find_unique_device(text_of(document["cluster"]["device"]))
     group = ranks // given.get("copies", 1)
-    if given.get("hybrid") and name in catalog.devices():
-        per_node = catalog.device(name).devices_per_node
+    if given.get("hybrid") and named is not None:
+        per_node = catalog.device(named.device).devices_per_node
         group = per_node if ranks > per_node and ranks % per_node == 0 else ranks
     if 1 < group < ranks:
         settings.setdefault("optimizer_group", group)
@@ -533,9 +527,8 @@ def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Me
 def _add_tokens(training: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Add the length of the training, from steps, batches (``100ba``) or tokens (``1000tok``)."""
     batch, length = training.get("global_batch_size"), training.get("sequence_length")
-    steps, tokens = (
-        text_of(given.get(name, "")).removesuffix(end) for name, end in (("steps", "ba"), ("tokens", "tok"))
-    )
+    steps = text_of(given.get("steps", "")).removesuffix("ba")
+    tokens = text_of(given.get("tokens", "")).removesuffix("tok")
     if tokens.isdecimal() and int(tokens):
         training.setdefault("tokens", int(tokens))
     elif steps.isdecimal() and int(steps) and isinstance(batch, int) and isinstance(length, int):
@@ -591,16 +584,14 @@ def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
         If an option that is read has an unknown value.
     """
     changed = {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
-    for name, values in split_options(words):
+    for name, text in switches_of(words).items():
         section, dot, key = name.removeprefix("--").replace("-", "_").partition(".")
         if not dot:
             continue
-        text = values[0] if values else "true"
-        names = unknown_names(text)
-        if names and is_read("torchtitan", f"{section}.{key}"):
-            raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
+        if is_read("torchtitan", f"{section}.{key}"):
+            refuse_unknown(text, name)
         place = changed.setdefault(section, {})
-        if isinstance(place, dict) and not names:
+        if isinstance(place, dict) and not unknown_names(text):
             place[key] = yaml.safe_load(strip_unknown(text)) if re.fullmatch(r"[\w.+-]*", text) else text
     return changed
 
@@ -818,9 +809,8 @@ def read_installed(module: str, name: str) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (metadata.PackageNotFoundError, OSError):
         problem = f"{shown(module)} is Python of torchtitan, which is not installed beside the planner."
-        raise SpecError(
-            "--module", problem, "Import its config_registry.py instead, with the options as entries."
-        ) from None
+        hint = "Import its config_registry.py instead, with the options as entries."
+        raise SpecError("--module", problem, hint) from None
     return read_python(text, str(path), name)
 
 
@@ -879,9 +869,8 @@ def _model(spec: Any) -> dict[str, Any]:
         elif "MXFP8Linear" in kind:
             model["converters"] = ["quantize.linear.mx"]
         elif "NVFP4" in kind or not kind:
-            raise SpecError(
-                "model_spec.converters", f"has {shown(kind)}, whose precision torchtitan's entry does not have."
-            )
+            problem = f"has {shown(kind)}, whose precision torchtitan's entry does not have."
+            raise SpecError("model_spec.converters", problem)
     return tables
 
 
@@ -994,9 +983,8 @@ def primus_job(file: File) -> Imported:
     refuse_entries(own, str(file.path))
     trainer = _read_extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
     model = _read_extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
-    notes = (
-        [] if trainer else ["config: Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."]
-    )
+    lacking = "config: Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."
+    notes = [] if trainer else [lacking]
     whole = _merge(_merge(trainer, model), own)
     if framework == "torchtitan":
         return torchtitan_job(whole, file.overrides).add_notes(*notes)
@@ -1123,7 +1111,13 @@ def refuse_other_program(text: str, where: str) -> None:
             raise _refusal(tool, where)
 
 
+def megatron_job_by_name(file: File) -> Imported:
+    """Import Megatron-LM's arguments by their names, as wrappers of it keep them in YAML."""
+    return _job(file, meaning_of("megatron_yaml", file.flat(), section=""), {})
+
+
 READERS: Mapping[str, Callable[[File], Imported]] = {
+    "megatron_yaml": megatron_job_by_name,
     "nemo1": nemo_job,
     "flagscale": flagscale_job,
     "primus": primus_job,

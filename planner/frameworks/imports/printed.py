@@ -16,6 +16,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,22 +25,20 @@ from zipfile import BadZipFile, ZipFile
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.arguments import megatron_job
-from planner.frameworks.imports.documents import flatten, model_named, read_words, read_yaml
-from planner.frameworks.imports.finish import newest
-from planner.frameworks.imports.printed.names import (
-    MEMBERS,
-    NEEDED,
-    container_job,
-    entries_of,
-    is_read,
-    whole_arguments,
-    words_of,
-)
+from planner.frameworks.imports.arguments import megatron_job, other_options
+from planner.frameworks.imports.bridge.library import LAYERS, options_by_field
+from planner.frameworks.imports.documents import flatten, model_named, read_rows, read_words, read_yaml, said_by
+from planner.frameworks.imports.finish import newest, release_assumed
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.imports.tools.readers import MODES, deepspeed_job, require_deepspeed, torchtitan_job
+from planner.frameworks.megatron.bridge import NEGATED
+from planner.frameworks.megatron.options import TABLE, options
 from planner.frameworks.megatron.read import Imported
+from planner.frameworks.megatron.releases import RELEASES
+from planner.frameworks.megatron.releases import TABLE as RELEASED
 from planner.jobs.model import read
+
+DATA = read_words("printed")
 
 SAVED = (".pt", ".pth", ".ckpt", ".distcp", ".bin", ".metadata", ".safetensors", ".nemo")
 """Suffixes of files of a checkpoint."""
@@ -103,12 +102,9 @@ def arguments_inside(path: Path) -> tuple[Path, Mapping[str, Any]]:
             content = _content_of_zip(file)
             if content:
                 return file, content
-    what = (
-        "is a folder without" if path.is_dir() else f"is {path.suffix or shown(path.name)}, a pickle, beside it is no"
-    )
-    problem = (
-        f"{what} {TEXTS[0]} or {TEXTS[1]}, and no arguments of Megatron-LM are in it; a pickle is code, not executed."
-    )
+    pickled = f"is {path.suffix or shown(path.name)}, a pickle, beside it is no"
+    what = f"{'is a folder without' if path.is_dir() else pickled} {TEXTS[0]} or {TEXTS[1]}"
+    problem = f"{what}, and no arguments of Megatron-LM are in it; a pickle is code, not executed."
     written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
     hint = f"Give the log of the run's first minute, or write its arguments: {written}."
     raise SpecError(str(path), problem, hint)
@@ -202,8 +198,6 @@ def _write_one(value: Any) -> str:
     is_plain = value is None or isinstance(value, bool | float | str)
     return str(value) if is_plain or (isinstance(value, int) and value.bit_length() < MOST_BITS) else "..."
 
-
-DATA = read_words("printed.log")
 
 DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d{8} |[A-Z][a-z]{2} [ \d]\d )"
 TIME = rf"(?:{DATE}?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|1\d{{9}}(?:\.\d+)?)"
@@ -313,10 +307,6 @@ def _select_kind(found: Sequence[Printed], kind: str) -> list[Printed]:
     return [one for one in found if one.kind == kind]
 
 
-def _label(prefix: str) -> str:
-    return prefix.strip()
-
-
 # --- Megatron-LM's arguments -------------------------------------------------------------------------------
 
 
@@ -326,14 +316,14 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
     for number, line in enumerate(lines, 1):
         edge, entry = EDGE.match(line), ENTRY.match(line)
         if edge is not None and not edge[2]:
-            label = _label(edge[1])
+            label = edge[1].strip()
             if label in opened:
                 opened[label].depth += 1
                 opened[label].inner = Printed("megatron", label, number)
             else:
                 opened[label] = Printed("megatron", label, number)
         elif edge is not None:
-            block = opened.get(_label(edge[1]))
+            block = opened.get(edge[1].strip())
             if block is None:
                 problem = "ends a block of arguments that begins before the log."
                 raise SpecError(f"{source}, line {number}", problem, "Give the log from its first line on.")
@@ -343,7 +333,7 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
                 yield last[block.label]
             elif block.inner is not None:
                 block.ended, block.inner = [*block.ended, block.inner], None
-        elif entry is not None and (block := opened.get(_label(entry[1]))) is not None:
+        elif entry is not None and (block := opened.get(entry[1].strip())) is not None:
             for one in (block, block.inner) if block.inner is not None else (block,):
                 one.add(entry[2], entry[3].strip())
     for block in opened.values():
@@ -391,15 +381,12 @@ def _runs(found: Sequence[Printed], source: str) -> list[Printed]:
     for one in found:
         by_label.setdefault(one.label, []).append(one)
     runs = max(by_label.values(), key=len)
-    for number, one in ((number, one) for ranks in by_label.values() for number, one in enumerate(ranks)):
+    for number, one in ((number, one) for own in by_label.values() for number, one in enumerate(own)):
         differing = _differences(runs[number], one)
         if differing:
-            ranks_named = (
-                f"{shown(runs[number].label)} (line {runs[number].line}) and {shown(one.label)} (line {one.line})"
-            )
-            raise SpecError(
-                source, f"has ranks that disagree, {ranks_named}: {'; '.join(_name_differences(differing))}."
-            )
+            ranks = " and ".join(f"{shown(rank.label)} (line {rank.line})" for rank in (runs[number], one))
+            problem = f"has ranks that disagree, {ranks}: {'; '.join(_name_differences(differing))}."
+            raise SpecError(source, problem)
     return runs
 
 
@@ -412,14 +399,14 @@ def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
         if container is not None:
             label = container[1]
             text = "\n".join(_yaml_lines(lines[number - 1 :], label))
-            yield Printed("bridge", _label(label), number, dict(read_yaml(text, f"{source}, line {number}")))
+            yield Printed("bridge", label.strip(), number, dict(read_yaml(text, f"{source}, line {number}")))
         for kind, pattern in OBJECTS.items():
             begin = pattern.match(line)
             if begin is not None:
                 label, content = _object(
                     line[begin.end() :], lines[number : number + LONGEST], begin[1], f"{source}, line {number}"
                 )
-                yield Printed(kind, _label(label), number, content)
+                yield Printed(kind, label.strip(), number, content)
 
 
 def _yaml_lines(lines: Iterable[str], label: str) -> Iterator[str]:
@@ -443,13 +430,13 @@ def _object(first: str, following: Sequence[str], prefix: str, place: str) -> tu
         text = "\n".join([first, *filter(IN_JSON.match, own)])
         try:
             text = OF_PYTHON.sub(lambda found: found[1] or ("null" if found[2] else "Infinity"), text)
-            return label, json.JSONDecoder(parse_float=_number).raw_decode(text)[0]
+            return label, json.JSONDecoder(parse_float=_read_number).raw_decode(text)[0]
         except (ValueError, RecursionError):
             continue
     raise SpecError(place, "begins a configuration in JSON that is cut.", "Give all lines of it.")
 
 
-def _number(text: str) -> float:
+def _read_number(text: str) -> float:
     """A number; DeepSpeed prints whole ones above 1,000 as 2.048000e+03 (ScientificNotationEncoder)."""
     value = float(text)
     return int(value) if "e+" in text and value.is_integer() else value
@@ -573,9 +560,8 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     if not isinstance(spec, Mapping):
         return torchtitan_job(said, overrides)
     if spec.get("converters"):
-        raise SpecError(
-            "model_spec.converters", "is not empty: the precision of layers is not saved.", "Give its Python."
-        )
+        problem = "is not empty: the precision of layers is not saved."
+        raise SpecError("model_spec.converters", problem, "Give its Python.")
     given = said.get("activation_checkpoint") or {}
     if not isinstance(given, Mapping):
         raise SpecError("activation_checkpoint", f"expected a section, got {shown(given)}.")
@@ -584,8 +570,7 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
     more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
     whole = {name: value for name, value in said.items() if name != "model_spec"} | more
-    is_said = any(entry.startswith("model=") for entry in overrides)
-    described, sent_by = (None, "standard") if is_said else model_from_layers(spec)
+    described, sent_by = (None, "standard") if "model" in said_by(overrides) else model_from_layers(spec)
     if sent_by != "standard" and isinstance(whole.get("parallelism"), Mapping):
         whole["parallelism"] = {**whole["parallelism"], "expert_parallel_comm_backend": sent_by}
     return torchtitan_job(whole, overrides, described=described)
@@ -626,7 +611,7 @@ def _entry_words(entries: Mapping[str, str]) -> list[str]:
 
 def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
     """Remarks on what the run printed and the command says otherwise."""
-    said = {name: value for name, _, value in (entry.partition("=") for entry in overrides)}
+    said = said_by(overrides)
     differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
     return [
         f"{name}: the run had {printed[name]}; the command's {said[name]} counts instead." for name in sorted(differing)
@@ -648,3 +633,286 @@ def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in content.items()
         if value is not None
     }
+
+
+# --- arguments by their names, and the container of Megatron-Bridge ----------------------------------------
+
+NAMES = Path(__file__).parent / "names.csv"
+"""
+Table of names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with its option.
+
+``defaults`` are values without an effect, separated by ``;``, or ``=`` with the name whose value is the default.
+``why`` is the source of names without an option.
+"""
+
+NEEDED = DATA["needed"]
+"""Names that every release prints."""
+
+SINCE_2023 = DATA["since_2023"]
+"""Names that every release with context or expert parallelism prints (end of 2023 on)."""
+
+KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size")
+SINCE_2024 = ("moe_grouped_gemm", "moe_router_topk", "qk_layernorm", "yaml_cfg", "expert_tensor_parallel_size")
+"""Names of core 0.5 on, each of which tells a release that prints the first one as well."""
+
+MOST_MISSING = 6
+"""Missing names in a message."""
+
+BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_activations")
+"""Names of recomputation, newest first; every release prints one of them."""
+
+
+@cache
+def _rows() -> Mapping[str, Mapping[str, str]]:
+    return {row["name"]: row for row in read_rows(NAMES)}
+
+
+def name_of(option: str, name: str = "") -> str | None:
+    """Return the printed name of an option, or the name itself; None: there is none."""
+    if name:
+        return name if name in _rows() else None
+    return next((row["name"] for row in _rows().values() if option and row["option"] == option), None)
+
+
+def is_read(name: str) -> bool:
+    """Tell whether a name may hold a value that an import reads."""
+    option = _rows()[name]["option"] if name in _rows() else f"--{name.replace('_', '-')}"
+    known = options().get(option)
+    return name == "world_size" or option in other_options() or (known is not None and known.in_import == "read")
+
+
+def words_of(content: Mapping[str, str]) -> list[str]:
+    """
+    Convert arguments by name to words of a command line, without defaults.
+
+    >>> words_of({"bf16": "True", "add_bias_linear": "False", "recompute_modules": "['mlp', 'moe']", "fp8": "None"})
+    ['--bf16', '--disable-bias-linear', '--recompute-modules', 'mlp', 'moe']
+    """
+    # Releases of 2022 and 2023 print one layer, their default, where no method counts any.
+    unset = {"recompute_num_layers"} if content.get("recompute_method", "None") == "None" else set()
+    return [word for name in content if name not in unset for word in _words(name, content[name], content)]
+
+
+def _words(name: str, text: str, content: Mapping[str, str]) -> list[str]:
+    row = _rows().get(name) or {"option": f"--{name.replace('_', '-')}", "defaults": "", "why": ""}
+    option, defaults = options().get(row["option"]), row["defaults"].split(";")
+    values = _values(text, is_single=option is not None and option.nargs not in ("+", "*"))
+    derived = [content.get(default[1:]) for default in defaults if default.startswith("=")]
+    if row["why"] or text in ("None", *defaults, *derived) or " ".join(values) in defaults:
+        return []
+    if (option is None or option.nargs == "0") and text in ("True", "False"):
+        return [row["option"]] if (text == "False") == ("True" in defaults) else []
+    return [row["option"], *values]
+
+
+def _values(text: str, *, is_single: bool) -> list[str]:
+    """Read printed values of Python: a list, a type of torch, a member of an enumeration."""
+    plain = re.sub(r"<\w+\.(\w+): [^>]*>", r"\1", text)
+    inner = plain[1:-1].split(", ") if re.fullmatch(r"[\[(].*[\])]", plain) else [plain]
+    names = [re.sub(r"^[A-Z]\w+\.(?=[a-z]\w*$)", "", part.strip("'\"")) for part in inner]
+    values = [DTYPES.get(name, name) for name in names]
+    if is_single and plain[:1] in ("[", "("):
+        return ["[{}]".format(",".join(values)) if plain[:1] == "[" else ",".join(values)]
+    return values
+
+
+DTYPES = {f"torch.{name}": short for name, short in (("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16"))}
+
+ZERO = ("none", "optimizer", "gradients", "weights")
+PADDED = re.compile(r"padded vocab \(size: (\d+)\)")
+
+
+def entries_of(content: Mapping[str, str], text: str) -> dict[str, str]:
+    """Return entries of the job from printed values of Megatron-LM or a fork that have no option."""
+    found = {"cluster.num_devices": content["world_size"]}
+    vocabulary = set(PADDED.findall(text))
+    if content.get("vocab_size", "None") == "None" and len(vocabulary) == 1:
+        found["model.vocab_size"] = vocabulary.pop()
+    stage = content.get("zero_stage", "0").partition(".")[0]
+    if content.get("deepspeed") == "True" and stage in ("1", "2", "3"):
+        found["strategy.sharding"] = ZERO[int(stage)]
+    return found
+
+
+def is_arguments(content: Any) -> bool:
+    """Tell whether a document holds arguments of Megatron-LM by name."""
+    return isinstance(content, Mapping) and {"tensor_model_parallel_size", "num_layers", "world_size"} <= {*content}
+
+
+def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
+    """
+    Return the texts of arguments, if all that every release prints are there and the degrees fill the world size.
+
+    Raises
+    ------
+    SpecError
+        If some are missing.
+    """
+    values = {
+        name: one["value"] if isinstance(one, Mapping) and "value" in one else one for name, one in content.items()
+    }
+    texts = {name: str(value) for name, value in values.items()}
+    newer = SINCE_2024[:1] if {*SINCE_2024} & {*texts} else ()
+    since = SINCE_2023 if newer or {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]
+    needed = dict.fromkeys((*NEEDED, *since, *newer, *_names_of_release(texts)))
+    missing = [name for name in needed if name not in texts]
+    if missing:
+        more = f" and {len(missing) - MOST_MISSING} more" if len(missing) > MOST_MISSING else ""
+        named = f"{', '.join(missing[:MOST_MISSING])}{more}"
+        raise SpecError(place, f"has arguments without {named}: some are missing.", "Give all of them.")
+    world = 1
+    for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel"):
+        world *= _count(texts, f"{name}_size")
+    if "data_parallel_size" in texts and world != _count(texts, "world_size"):
+        problem = f"has degrees of {world} ranks, and world_size {texts['world_size']}: some are missing."
+        raise SpecError(place, problem, "Give all of them.")
+    return texts
+
+
+UNPRINTED = ("recompute_activations", "cuda_graph_scope_deprecated")
+"""Names that Megatron-LM's own check removes before it prints (megatron/training/arguments.py, validate_args)."""
+
+
+def _names_of_release(content: Mapping[str, str]) -> list[str]:
+    """
+    Return the names of options that are read and that every release prints which may have printed these names.
+
+    The newest name tells the release, or a state of the branch since the release before it. Of releases before the
+    second one of the parsers' table nothing is known.
+    """
+    spans = {row["option"]: (row["since"], row["until"]) for row in read_rows(RELEASED) if not row["choice"]}
+    names = {row["dest"]: row["flags"].split()[0] for row in read_rows(TABLE) if row["dest"] in _rows()}
+    always = (RELEASES[0], RELEASES[-1])
+    known = {name: tuple(map(RELEASES.index, spans.get(option, always))) for name, option in names.items()}
+    newest = max((known[name][0] for name in content if name in known), default=0)
+    every = [name for name, (since, until) in known.items() if newest and since < newest <= until]
+    return [name for name in every if options()[names[name]].in_import == "read" and name not in UNPRINTED]
+
+
+def _count(content: Mapping[str, str], name: str) -> int:
+    text = content.get(name, "1")
+    return int(text) if text.isdecimal() else 1
+
+
+TARGET = "megatron.bridge.training.config.ConfigContainer"
+
+COSTLY_SECTIONS = ("dist", "rng", "optimizer", "ddp", "comm_overlap", "model", "mixed_precision", "train", "validation")
+"""Sections with fields that change the cost of a step; of equal names the last one with a value counts."""
+
+WHOLE_SECTIONS = ("model", "train", "optimizer", "ddp")
+"""Sections that every container has, written in the order of their names."""
+
+RENAMED = DATA["renamed"]
+"""Arguments of Megatron-LM by fields of another name."""
+
+ACTIVATIONS = {(function, gated): argument for function, gated, argument in DATA["activations"]}
+"""Arguments by the activation function, gated or not."""
+
+TOGETHER = ("activation_func", "gated_linear_unit", "_target_")
+"""Fields that are read together."""
+
+GRAPHS = ("full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full_iteration_inference")
+MEMBERS = DATA["members"]
+"""Members of enumerations, which are written as numbers from 1 (megatron/core/transformer/enums.py)."""
+
+DECIDES = ("parallel", "recompute", "offload", "pipeline")
+HARMLESS = DATA["harmless"]
+"""Parts of names of fields that repeat other fields."""
+
+
+def is_container(content: Any) -> bool:
+    """Tell whether a document is a ConfigContainer."""
+    return isinstance(content, Mapping) and content.get("_target_") == TARGET
+
+
+def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: str) -> Imported:
+    """
+    Import a configuration with all of its fields.
+
+    Raises
+    ------
+    SpecError
+        If a section is missing, if a field that decides a degree, the stages, recomputation or offloading is not known,
+        or as ``megatron_job``.
+    """
+    missing = [name for name in WHOLE_SECTIONS if not isinstance(content.get(name), Mapping)]
+    if missing:
+        problem = f"is a configuration without {', '.join(missing)}: it is cut."
+        raise SpecError(place, problem, "Give all lines of it.")
+    found: dict[str, Any] = {}
+    strange: list[str] = []
+    for section in COSTLY_SECTIONS:
+        fields = content.get(section)
+        for name, value in fields.items() if isinstance(fields, Mapping) else ():
+            if name in TOGETHER:
+                continue
+            argument, value = _argument(section, name, _plain(value))
+            if argument is None:
+                strange += _strange(f"{section}.{name}", name, value)
+            elif value is not None:
+                found[argument] = value
+    found |= dict(_more(found, content))
+    newer = newest("megatron-bridge-")
+    entries = [] if "cluster.framework" in said_by(overrides) else [f"cluster.framework={newer}"]
+    imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), [*entries, *overrides], {})
+    notes = list(release_assumed(newer, overrides))
+    length, data = found.get("seq_length"), content.get("dataset")
+    given = data.get("sequence_length", data.get("seq_length")) if isinstance(data, Mapping) else None
+    if given not in (None, length):
+        notes.append(f"dataset.sequence_length is {given}; read is model.seq_length, {length}.")
+    if strange:
+        notes.append(f"Not read, no options of Megatron-LM: {', '.join(strange)}.")
+    return imported.add_notes(*notes)
+
+
+def _plain(value: Any) -> Any:
+    """Return a plain value; of a function, a type or a member of an enumeration its name."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    target = str(value.get("_target_")) if isinstance(value, Mapping) else ""
+    members, chosen = MEMBERS.get(target.rpartition(".")[2]), value.get("_args_") if target else None
+    if members is not None and isinstance(chosen, list) and chosen and chosen[0] in range(1, len(members) + 1):
+        return members[chosen[0] - 1]
+    return value if not target else target if target in DTYPES else target.rpartition(".")[2]
+
+
+def _argument(section: str, name: str, value: Any) -> tuple[str | None, Any]:
+    """Return the argument for a field, and its value."""
+    option = options_by_field().get(f"{section}.{name}")
+    if option in NEGATED and name_of(option) != name and isinstance(value, bool):
+        return name_of(option), not value
+    known = RENAMED.get(name, name)
+    return (known, value) if name_of("", known) else (name_of(option or ""), value)
+
+
+def _strange(path: str, name: str, value: Any) -> list[str]:
+    if value in (None, False) or isinstance(value, Mapping):
+        return []
+    if any(part in name for part in DECIDES) and name not in HARMLESS:
+        problem = f"is {shown(value)}, a field that is not known here, and may say what matters."
+        raise SpecError(path, problem, "Take it out.")
+    return [path]
+
+
+def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield arguments that several fields determine together."""
+    model = content["model"]
+    function, gated = str(_plain(model.get("activation_func"))), bool(model.get("gated_linear_unit"))
+    if (function, gated) not in ACTIVATIONS and function != "None":
+        problem = f"is {shown(function)}, {'' if gated else 'not '}gated, which Megatron-LM has no option for."
+        raise SpecError("model.activation_func", problem)
+    yield from ((name, True) for name in filter(None, (ACTIVATIONS.get((function, gated)),)))
+    if found.get("num_query_groups") not in (None, found.get("num_attention_heads")):
+        yield "group_query_attention", True
+    if found.get("bf16") and found.get("accumulate_allreduce_grads_in_fp32") is False:
+        yield "grad_reduce_in_bf16", True
+    yield "max_position_embeddings", found.get("seq_length")
+    layout = found.get("pipeline_model_parallel_layout")
+    if layout is not None:
+        yield "num_virtual_stages_per_pipeline_rank", None
+    if isinstance(layout, list):
+        stages = [stage if isinstance(stage, list) else [stage] for stage in layout]
+        if strange := [layer for stage in stages for layer in stage if layer not in LAYERS]:
+            problem = f"has {shown(strange[0])}; expected {', '.join(LAYERS)}."
+            raise SpecError("model.pipeline_model_parallel_layout", problem)
+        yield "pipeline_model_parallel_layout", "|".join("".join(LAYERS[layer] for layer in stage) for stage in stages)

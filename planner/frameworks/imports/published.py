@@ -20,17 +20,17 @@ from costmodel.strategy import Recompute
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
-from planner.frameworks.imports.documents import model_named, read_rows, read_words, read_yaml
+from planner.frameworks.imports.documents import model_named, read_rows, read_words, read_yaml, said_by
 from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command
-from planner.frameworks.shell.words import unknown_names
+from planner.frameworks.shell.words import refuse_unknown
 from planner.jobs.document import plain_value, read_text, set_entry
 from planner.jobs.model import read
 from planner.jobs.recipes import Recipe, recipes
 
-DATA = read_words("published.performance")
+DATA = read_words("published")
 
 STACK, SOURCE, DGXC = "megatron-bridge", "Megatron-Bridge", "dgxc-benchmarking"
 """
@@ -46,7 +46,7 @@ DEVICES = {"h100": "h100-80gb-sxm"}
 PRECISIONS = DATA["precisions"]
 """Precisions by ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
 
-OPTIONS = Path(__file__).parent / "options.csv"
+OPTIONS = Path(__file__).parent / "performance.csv"
 """
 Table of the options that are read, with their short names.
 
@@ -61,10 +61,7 @@ WORK = ("global_batch_size", "sequence_length")
 
 
 def recipe_job(
-    words: Sequence[str],
-    overrides: Sequence[str],
-    environment: Mapping[str, str],
-    recipe: str = "",
+    words: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str], recipe: str = ""
 ) -> Imported:
     """
     Import a launch of ``setup_experiment.py`` or ``run_script.py``, or of a published recipe by its name.
@@ -76,7 +73,7 @@ def recipe_job(
         layout itself, or if it changes the model.
     """
     given = _read_options(words)
-    entries = dict(one.partition("=")[::2] for one in overrides)
+    entries = said_by(overrides)
     named = find_published(recipe)
     document = _document(given, environment, named)
     if entries.get("cluster.num_devices", "").isdecimal():
@@ -94,9 +91,8 @@ def recipe_job(
     _require(document)
     if given.get("--max_steps", "").isdecimal():
         training = document["training"]
-        training.setdefault(
-            "tokens", int(given["--max_steps"]) * training["global_batch_size"] * training["sequence_length"]
-        )
+        sequences = int(given["--max_steps"]) * training["global_batch_size"]
+        training.setdefault("tokens", sequences * training["sequence_length"])
     said = [] if "FW_VERSION" in environment or named else release_assumed(document["cluster"]["framework"], overrides)
     return complete_job(document, [*said, *remarks])
 
@@ -144,10 +140,8 @@ def _read_options(words: Sequence[str]) -> dict[str, str]:
     # A short option that is not known here ends the values of the one before, as any option does.
     long = [shorts.get(word, f"-{word}" if SHORT.fullmatch(word) else word) for word in words]
     found = {name: " ".join(values) for name, values in split_options(long)}
-    for name, value in found.items():
-        names = unknown_names(value)
-        if names and any(name == row["option"] for row in known):
-            raise SpecError(name, f"is ${names[0]}, which the script leaves open.", f"Add --set {names[0]}=VALUE.")
+    for row in known:
+        refuse_unknown(found.get(row["option"], ""), row["option"])
     return found
 
 
@@ -196,11 +190,10 @@ def _recipe(
     """Find the recipe of the release, else of the nearest one, if possible for this number of devices."""
     cluster, named = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
     number = cluster.get("num_devices", 1)
-    wanted = (
-        document["model"],
-        _device(entries.get("cluster.device", cluster["device"])),
-        entries.get("training.precision", document["training"]["precision"]),
-    )
+    device = entries.get("cluster.device", cluster["device"])
+    of_catalog = catalog.find_unique_device(device)
+    device = of_catalog.device if of_catalog else device
+    wanted = document["model"], device, entries.get("training.precision", document["training"]["precision"])
     fitting = [one for one in recipes() if (one.model, one.device, one.precision) == wanted and one.stack == STACK]
     fitting = [one for one in fitting if one.cells["source"] in publishers]
     release = release_of(named)
@@ -241,14 +234,6 @@ def _nearest(fitting: Sequence[Recipe], release: Release | None) -> list[Recipe]
     later = [number for number in numbers if number > release.number]
     nearest = (later or numbers[-1:])[:1]
     return [one for one in fitting if any(one.framework(name).number in nearest for name in one.releases)]
-
-
-def _device(name: str) -> str:
-    """Return the catalog's name of a device."""
-    try:
-        return catalog.device(name).name
-    except SpecError:
-        return name
 
 
 def _apply_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str, Any], list[str]]:
@@ -298,10 +283,8 @@ def _unknown(document: Mapping[str, Any]) -> str:
     """Word the problem of an unknown recipe, with the known recipes of the model."""
     others = {(one.device, one.precision) for one in recipes() if one.model == document["model"] and one.stack == STACK}
     listed = ", ".join(f"{device} in {precision}" for device, precision in sorted(others)) or "nothing"
-    return (
-        f"of {document['model']} on {document['cluster']['device']} in {document['training']['precision']} is not "
-        f"known here, and the script leaves the layout to it; known are: {listed}."
-    )
+    what = f"of {document['model']} on {document['cluster']['device']} in {document['training']['precision']}"
+    return f"{what} is not known here, and the script leaves the layout to it; known are: {listed}."
 
 
 TEMPLATE = "sbatch_benchmarking.sh"
@@ -383,9 +366,8 @@ def _template_variables(command: Command, folder: Path, given: Mapping[str, str]
     line = re.search(rf'^\s*\[{re.escape(said.get("MODEL", ""))}\]="([^"]*)"', text, re.MULTILINE)
     own = dict(zip(COLUMNS, line[1].split(), strict=False)) if line is not None else {}
     found = {**UNSAID, **own, **said}
-    layers, pp, vpp = (
-        int(found[name]) if found.get(name, "").isdecimal() else 0 for name in ("NUM_LAYERS", "PP", "VPP")
-    )
+    numbers = {name: int(value) for name, value in found.items() if value.isdecimal()}
+    layers, pp, vpp = (numbers.get(name, 0) for name in ("NUM_LAYERS", "PP", "VPP"))
     if vpp <= 1 or (pp and layers):
         found.setdefault("LAYERS_PER_VP", str(layers // pp // vpp) if vpp > 1 else "false")
     if pp and layers % pp == 0:
@@ -413,10 +395,8 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
     if variables.get("NUM_LAYERS") == str(facts.num_layers + len(ACCOUNTED)):
         sizes += ACCOUNTED
     degrees = [word for option, variable in DEGREES.items() for word in (option, variables[variable])]
-    note = (
-        f"{file} is not at hand: sizes are those of {model}, other options those of all of its neighbours ({SHARED})."
-    )
-    return [*sizes, *degrees, *SHARED.split()], note
+    others = f"other options those of all of its neighbours ({SHARED})"
+    return [*sizes, *degrees, *SHARED.split()], f"{file} is not at hand: sizes are those of {model}, {others}."
 
 
 def _template_words(command: Command, config: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:

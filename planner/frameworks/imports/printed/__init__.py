@@ -1,1 +1,0 @@
-"""Import of configurations that runs print and save."""

@@ -1,1 +1,0 @@
-"""Import of launches of published collections, which name a recipe or fill a template."""

@@ -229,6 +229,8 @@ def muon_state_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Arra
 
     Derivation: the P parameters of matrices have the D bytes of Adam's states, without its second moment, D_m. Replicas
     that share only states own whole matrices, so that the fullest one has P_dealt parameters instead of P / s of them.
+    Where gradients are all-reduced, there is no distributed optimizer for the others: one replica also has all of the
+    embedding or of the head.
     """
     precision, sharding = facts.workload.precision, sharding_of_states(facts, decisions)
     moment = moment_bytes(precision, facts.cluster.settings)
@@ -240,6 +242,14 @@ def muon_state_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Arra
         dealt = dealt_share(counts, sizes, owners=np.asarray(shards)[..., None, None])
         dealt = np.where(sharding == int(Sharding.OPTIMIZER), dealt, even)
         nbytes = nbytes + precision.optimizer_bytes * (dealt - even) - moment * dealt
+    if facts.cluster.device.behaviour.optimizer.muon_gradient_sync == "all_reduce":
+        edge, whole = lookup(embedding_head_footprint, facts, decisions), whole_stages(decisions, stages)
+        dense, _ = sharing_groups(facts, decisions)
+        ends = np.maximum(
+            whole.first * add_layer_axis(edge.embedding_parameters), whole.last * add_layer_axis(edge.head_parameters)
+        )
+        others = np.where(sharding == int(Sharding.OPTIMIZER), 1 - 1 / np.asarray(dense.ranks), 0.0)
+        nbytes = nbytes + precision.optimizer_bytes * others * ends
     return np.asarray(nbytes)
 
 

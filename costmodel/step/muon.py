@@ -122,7 +122,7 @@ def matrix_seconds(
     times = theoretical_roofline(device, wide) if has_own_table else operator_times(device, wide)
     layers = [
         [
-            _shared_matrix(one, shape, replace(group, ranks=np.where(takes_part, group.ranks, 1)))
+            share_matrix(one, shape, replace(group, ranks=np.where(takes_part, group.ranks, 1)))
             for one in layer_matrices(layer, shape)
             for group in (groups[one.expert],)
         ]
@@ -136,7 +136,7 @@ def matrix_seconds(
     mode = device.behaviour.optimizer.muon_tp_mode
     return MatrixSeconds(
         computing=stack(lambda one: MODES[mode](cluster, times, one)),
-        sending=stack(lambda one: _sending_seconds(cluster, one) if mode == "layer_sharded" else 0.0),
+        sending=stack(lambda one: sending_seconds(cluster, one) if mode == "layer_sharded" else 0.0),
         sharers=np.maximum(stack(lambda one: one.sharers if mode == "layer_sharded" else 1.0), 1.0),
     )
 
@@ -173,7 +173,8 @@ class SharedMatrix:
         return FP32_BYTES * self.rows * self.columns
 
 
-def _shared_matrix(one: Matrix, shape: Shape, data: Group) -> SharedMatrix:
+def share_matrix(one: Matrix, shape: Shape, data: Group) -> SharedMatrix:
+    """Return a matrix with its tensor-parallel ranks, and the given data-parallel ones that share its rows."""
     tensor = layer_group("etp" if one.expert else "tp", tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
     shards = one.row_shards * one.column_shards
     return SharedMatrix(
@@ -247,7 +248,7 @@ MODES = {
 """Seconds in which a rank orthogonalizes a matrix, by the setting ``muon_tp_mode``."""
 
 
-def _sending_seconds(cluster: Cluster, one: SharedMatrix) -> Numbers:
+def sending_seconds(cluster: Cluster, one: SharedMatrix) -> Numbers:
     """Seconds of a rank's part of a matrix on the way to the rank that orthogonalizes it, and of the result back."""
     is_tensor = np.asarray(one.tensor.ranks) > 1
     sharers = Group(ranks=one.sharers, stride=np.where(is_tensor, one.tensor.stride, one.data.stride))

@@ -97,8 +97,8 @@ def test_deals_are_close_to_those_of_megatron(layer_wise):
     """
     Random models on random numbers of replicas: no deal has a busiest owner with less than the bound.
 
-    Deals by size in turns, with work that grows faster than sizes, are at most 2.1 times the bound, and 25 % above it in
-    the mean.
+    Deals by size in turns, with work that grows faster than sizes, are at most 2.1 times the bound, in the mean at most
+    25 % above it.
     """
     chooser, excess = random.Random(5), []
     for _ in range(200):

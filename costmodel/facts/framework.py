@@ -138,6 +138,9 @@ class CommunicationLibrary:
     cross_socket_rings: bool = False
 
 
+OptimizerName: TypeAlias = Annotated[
+    Literal["adam", "muon", "dist_muon"], "Any other is priced as adam, with two moments of each parameter: give adam."
+]
 MuonMode: TypeAlias = Literal["blockwise", "duplicated", "distributed", "layer_sharded"]
 
 
@@ -434,7 +437,7 @@ class Settings:
     offload_overlap: Flag | None = None
     host_threads: Count | None = None
     optimizer_group: Count | Literal["all"] | None = None
-    optimizer: Literal["adam", "muon", "dist_muon"] | None = None
+    optimizer: OptimizerName | None = None
     muon_tp_mode: MuonMode | None = None
     muon_num_ns_steps: Count | None = None
     kernels: Literal["fused", "eager"] | None = None

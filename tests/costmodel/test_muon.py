@@ -122,6 +122,20 @@ def test_owners_have_whole_matrices(style, edge):
     assert states(muon, given) == states(adam, given) - 12 * matrices / 8 + 8 * fullest + head
 
 
+def test_checkpoints_hold_one_moment_of_matrices():
+    """Llama-3 8B: 32 layers with 2 x 4096 x 4096, 2 x 1024 x 4096 and 3 x 4096 x 14336 of matrices, 4 bytes each."""
+    job = {
+        "model": "llama3-8b",
+        "cluster": {"device": "h100", "num_devices": 16},
+        "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": "1T"},
+    }
+    adam, muon = (
+        load({**job, "settings": {"optimizer": name}}).reliability.checkpoint.nbytes for name in ("adam", "muon")
+    )
+
+    assert adam - muon == 4 * 32 * (2 * 4096**2 + 2 * 1024 * 4096 + 3 * 4096 * 14336)
+
+
 def test_deals_are_bounds_of_the_busiest_owner():
     """Of 3 matrices of cost 4 and 2 of cost 1 on 2 owners one has two large ones, 8; on 1 owner all, 14; on 8, one."""
     counts, costs = np.array([[3.0, 2.0]]), np.array([[4.0, 1.0]])

@@ -101,6 +101,7 @@ DEFAULTS: Entries = {
     "model.init_model_with_meta_device": False,
     "optimizer.optimizer": "adam",
     "optimizer.muon_num_ns_steps": 5,
+    "optimizer.muon_tp_mode": "blockwise",
     "ddp.use_distributed_optimizer": False,
     "optimizer.use_distributed_optimizer": False,
     "ddp.num_distributed_optimizer_instances": 1,

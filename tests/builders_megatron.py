@@ -177,8 +177,8 @@ def some_settings(chooser: random.Random, strategy: Strategy, model: Model, prec
 
 def deals_matrices(strategy: Strategy) -> bool:
     """Whether Muon, which updates whole matrices, is an optimizer for the strategy."""
-    alone = not strategy.dp_overlap and not strategy.optimizer_offload
-    return alone and strategy.sharding <= Sharding.OPTIMIZER
+    overlaps = strategy.dp_overlap and strategy.sharding == Sharding.NONE
+    return not overlaps and not strategy.optimizer_offload and strategy.sharding <= Sharding.OPTIMIZER
 
 
 def some_graphs(chooser: random.Random, model: Model) -> CudaGraphs:

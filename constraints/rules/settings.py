@@ -129,15 +129,16 @@ def muon_shares_among_all_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, shar
     return implies(_deals_matrices(cluster), np.logical_not(_shares_in_groups(cluster, cp, dp, sharding)))
 
 
-def muon_communication_waits(cluster: Cluster, *, dp_overlap: Flags) -> Holds:
+def muon_overlaps_where_states_are_shared(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:
     """
-    With Muon, data-parallel communication is not overlapped (settings.optimizer).
+    With Muon, data-parallel communication is overlapped only where optimizer states are shared (settings.optimizer).
 
     References
     ----------
-    Megatron-LM, megatron/core/optimizer/muon.py:193: it excludes the distributed optimizer, whose overlaps these are.
+    Megatron-LM, megatron/training/arguments.py:1487 (core 0.17.1): muon does not support overlaps, dist_muon does.
     """
-    return implies(_deals_matrices(cluster), np.logical_not(dp_overlap))
+    waits = np.logical_and(_deals_matrices(cluster), np.equal(sharding, Sharding.NONE))
+    return implies(waits, np.logical_not(dp_overlap))
 
 
 def muon_stays_on_the_device(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:

@@ -203,7 +203,10 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     if settings.optimizer_group is not None:
         optimizer["sharding_ranks"] = None if settings.optimizer_group == "all" else settings.optimizer_group
     if settings.optimizer in MUON:
-        optimizer.update(is_muon=True, gradient_sync=behaviour.optimizer.muon_gradient_sync)
+        gradient_sync = behaviour.optimizer.muon_gradient_sync
+        optimizer.update(is_muon=True, gradient_sync=gradient_sync)
+        if gradient_sync == "all_reduce":  # no distributed optimizer, which would gather weights behind computation
+            optimizer["weight_sync_overlaps"] = False
         own = {name: getattr(settings, name) for name in OF_MUON}
         optimizer.update({name: value for name, value in own.items() if value is not None})
     if settings.shared_expert_overlap is not None:

@@ -38,8 +38,6 @@ EXPERTS = {
     "dp_overlap": True,
 }
 PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
-ALONE = {**SHARED, "dp_overlap": False}
-"""Muon overlaps no data-parallel communication."""
 FP8 = {"training": {**JOB["training"], "precision": "fp8"}}
 
 USUAL = {
@@ -65,8 +63,8 @@ OTHERS = {
     "host_threads": (4, OFFLOADED, {}),
     "optimizer_group": (8, SHARDED, {}),
     "optimizer": ("dist_muon", SHARDED, {}),
-    "muon_tp_mode": ("duplicated", ALONE, {}),
-    "muon_num_ns_steps": (6, ALONE, {}),
+    "muon_tp_mode": ("duplicated", SHARED, {}),
+    "muon_num_ns_steps": (6, SHARED, {}),
     "kernels": ("eager", SHARDED, {}),
     "attention": ("unfused", SHARDED, {}),
     "loss": ("fused", SHARDED, {}),
@@ -203,8 +201,8 @@ def test_a_precision_with_bytes_of_its_own_is_nobodys():
         ({"offloaded_states": 0.5}, OFFLOADED, {}, {"--optimizer-offload-fraction 0.5"}),
         ({"offload_overlap": True}, OFFLOADED, {}, {"--overlap-cpu-optimizer-d2h-h2d"}),
         ({"optimizer_group": 4}, SHARED, {}, {"--num-distributed-optimizer-instances 4"}),
-        ({"optimizer": "dist_muon"}, ALONE, {}, {"--optimizer dist_muon", "--muon-tp-mode blockwise"}),
-        ({"optimizer": "muon"}, ALONE, {}, {"--optimizer dist_muon"}),
+        ({"optimizer": "dist_muon"}, SHARED, {}, {"--optimizer dist_muon", "--muon-tp-mode blockwise"}),
+        ({"optimizer": "muon"}, SHARED, {}, {"--optimizer dist_muon"}),
         ({"optimizer": "muon"}, PLAIN, {}, {"--optimizer muon"}),
         (
             {"optimizer": "muon", "muon_tp_mode": "distributed", "muon_num_ns_steps": 6},
@@ -249,11 +247,14 @@ def test_one_replica_has_the_distributed_optimizer_for_nothing():
     assert {"--use-distributed-optimizer", "--exp-avg-dtype bf16"} <= {*options({"moments_dtype": "bf16"}, given)}
 
 
-def test_muon_deals_whole_matrices():
-    """The distributed optimizer is off: it would cut them."""
-    lines = options({"optimizer": "dist_muon"}, ALONE)
+@pytest.mark.parametrize(("release", "gathers"), [("megatron-lm-0.17", False), ("megatron-lm-0.18", True)])
+def test_muon_deals_whole_matrices(release, gathers):
+    """The distributed optimizer is off: it would cut them. Weights are gathered behind computation from 0.18 on."""
+    lines = options({"optimizer": "dist_muon"}, SHARED, cluster={**JOB["cluster"], "framework": release})
 
     assert "--use-distributed-optimizer" not in lines
+    assert "--overlap-grad-reduce" in lines
+    assert ("--overlap-param-gather" in lines) == gathers
 
 
 def test_the_loss_of_a_recipe_is_written():
@@ -398,7 +399,7 @@ def test_the_arguments_say_that_they_lack_the_variable():
             {"model": "mixtral-8x7b"},
             "optimizer_group = 8: experts have 8 replicas, which are divided over as many instances, 2",
         ),
-        ({"optimizer": "dist_muon"}, SHARED, {}, "optimizer = dist_muon: it excludes dp_overlap"),
+        ({"optimizer": "muon"}, {**PLAIN, "dp_overlap": True}, {}, "optimizer = muon: it excludes dp_overlap"),
         ({"optimizer": "dist_muon"}, SHARDED, {}, "optimizer = dist_muon: it shares optimizer states only"),
         ({"optimizer": "dist_muon"}, PLAIN, {}, "optimizer = dist_muon: it shares optimizer states (sharding"),
         (

@@ -194,8 +194,9 @@ def _optimizer_options(plan: Plan) -> Entries | Unsupported:
         return Unsupported("it shares optimizer states (sharding: optimizer), always (layer_wise_optimizer.py:29).")
     if plan.facts.workload.precision.compute == "fp16":
         return Unsupported("muon with fp16 is not supported (megatron/core/optimizer/muon.py:196).")
+    is_alone = settings.optimizer == "muon" and strategy.sharding == Sharding.NONE
     excluding = {
-        "dp_overlap": strategy.dp_overlap,
+        "dp_overlap": strategy.dp_overlap and is_alone,
         "optimizer_offload": strategy.optimizer_offload,
         "settings.moments_dtype": settings.moments_dtype != "fp32",
         "settings.fp8_param_gather": bool(settings.fp8_param_gather),
@@ -207,7 +208,6 @@ def _optimizer_options(plan: Plan) -> Entries | Unsupported:
             f"it excludes {', '.join(excluded)}, which are the distributed optimizer's "
             "(megatron/core/optimizer/muon.py:193, layer_wise_optimizer.py:30)."
         )
-    is_alone = settings.optimizer == "muon" and strategy.sharding == Sharding.NONE
     return {"--optimizer": "muon" if is_alone else "dist_muon"}
 
 

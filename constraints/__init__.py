@@ -169,7 +169,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     settings.muon_keeps_gradients_and_weights_whole,
     settings.muon_shards_optimizer_states,
     settings.muon_shares_among_all_replicas,
-    settings.muon_communication_waits,
+    settings.muon_overlaps_where_states_are_shared,
     settings.muon_stays_on_the_device,
     settings.narrow_moments_need_a_sharded_optimizer,
     settings.offloaded_moments_are_fp32,

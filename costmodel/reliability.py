@@ -180,15 +180,15 @@ def optimal_interval_steps(cluster: Cluster, reliability: Reliability, *, num_st
     return (math.sqrt(saving * saving + 2 * saving * repaired * step / (failure_rate * step_seconds)) - saving) / step
 
 
-def checkpoint_bytes(workload: Workload, *, num_parameters: float) -> float:
+def checkpoint_bytes(workload: Workload, *, num_parameters: float, missing_bytes: float = 0.0) -> float:
     """
     Bytes of one checkpoint: the weights and the optimizer states of the whole model, once.
 
     Derivation: D_w + 4 D_o bytes per parameter, the states of MoFa's equation (4) without gradients, which the next
-    step recomputes.
+    step recomputes. ``missing_bytes`` are those of moments that the optimizer does not have (Muon's).
     """
     precision = workload.precision
-    return num_parameters * (precision.weight_bytes + precision.optimizer_bytes)
+    return num_parameters * (precision.weight_bytes + precision.optimizer_bytes) - missing_bytes
 
 
 LLAMA_3_STORAGE_BANDWIDTH = 2e12 / 16_384

@@ -268,5 +268,7 @@ def _record_hint(annotation: Any) -> str:
 
 
 def _literal_hint(annotation: Any, value: object) -> str:
-    hint = did_you_mean(value, [str(choice) for choice in get_args(annotation)])
-    return hint if hint.startswith("Did") else ""
+    """Return the choice that is meant, or the advice that the annotation has for all other values."""
+    bare, *advice = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    hint = did_you_mean(value, [str(choice) for choice in get_args(bare)])
+    return hint if hint.startswith("Did") else next((one for one in advice if isinstance(one, str)), "")

@@ -169,14 +169,16 @@ def some_settings(chooser: random.Random, strategy: Strategy, model: Model, prec
         "launches": (True, "blocking"),
     }
     if chooser.random() < 0.2 and deals_matrices(strategy) and precision != "fp16":
-        return {"optimizer": "dist_muon"}
+        name = "muon" if strategy.sharding == Sharding.NONE else "dist_muon"
+        mode = chooser.choice(("blockwise", "duplicated", "distributed"))
+        return {"optimizer": name, "muon_tp_mode": mode, "muon_num_ns_steps": chooser.choice((5, 8))}
     return {name: value for name, (is_possible, value) in possible.items() if is_possible and chooser.random() < 0.5}
 
 
 def deals_matrices(strategy: Strategy) -> bool:
-    """Whether Muon's optimizer, which deals whole matrices to ranks, is one for the strategy."""
-    alone = not strategy.dp_overlap and not strategy.optimizer_offload
-    return alone and strategy.sharding == Sharding.OPTIMIZER
+    """Whether Muon, which updates whole matrices, is an optimizer for the strategy."""
+    overlaps = strategy.dp_overlap and strategy.sharding == Sharding.NONE
+    return not overlaps and not strategy.optimizer_offload and strategy.sharding <= Sharding.OPTIMIZER
 
 
 def some_graphs(chooser: random.Random, model: Model) -> CudaGraphs:

@@ -37,7 +37,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "offload_overlap": (True, False),
     "offloaded_layers": (4,),
     "optimizer_group": (2, 4, 8, "all"),
-    "optimizer": ("adam", "dist_muon"),
+    "optimizer": ("adam", "muon", "dist_muon"),
     "kernels": ("fused", "eager"),
     "attention": ("flash", "unfused"),
     "loss": ("fused", "unfused"),

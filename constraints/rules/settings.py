@@ -12,7 +12,7 @@ from constraints.rule import Flags, Holds, Ints, implies
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Attention, Model
 from costmodel.facts.workload import Workload
-from costmodel.lowering.framework import NARROW_WEIGHTS
+from costmodel.lowering.framework import MUON, NARROW_WEIGHTS
 from costmodel.lowering.layer import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher, captures
 
@@ -98,13 +98,13 @@ def delayed_weight_gradients_in_graphs_have_no_bias(
 
 def muon_keeps_gradients_and_weights_whole(cluster: Cluster, *, sharding: Ints) -> Holds:
     """
-    With dist_muon, optimizer states are sharded, but neither gradients nor weights (settings.optimizer).
+    With Muon, optimizer states may be sharded, but neither gradients nor weights (settings.optimizer).
 
     References
     ----------
     Megatron-LM, megatron/core/optimizer/layer_wise_optimizer.py:30.
     """
-    return implies(_is_muon(cluster), np.less_equal(sharding, Sharding.OPTIMIZER))
+    return implies(_deals_matrices(cluster), np.less_equal(sharding, Sharding.OPTIMIZER))
 
 
 def muon_shards_optimizer_states(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
@@ -115,34 +115,35 @@ def muon_shards_optimizer_states(cluster: Cluster, *, cp: Ints, dp: Ints, shardi
     ----------
     Megatron-LM, megatron/core/optimizer/layer_wise_optimizer.py:29.
     """
-    return implies(_is_muon(cluster), _is_shared(cp, dp, sharding))
+    return implies(cluster.settings.optimizer == "dist_muon", _is_shared(cp, dp, sharding))
 
 
 def muon_shares_among_all_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
     """
-    With dist_muon, all replicas share optimizer states, not groups of them (settings.optimizer_group).
+    With Muon, all replicas share optimizer states, not groups of them (settings.optimizer_group).
 
     References
     ----------
     Megatron-LM, megatron/core/optimizer/layer_wise_optimizer.py:30.
     """
-    return implies(_is_muon(cluster), np.logical_not(_shares_in_groups(cluster, cp, dp, sharding)))
+    return implies(_deals_matrices(cluster), np.logical_not(_shares_in_groups(cluster, cp, dp, sharding)))
 
 
-def muon_communication_waits(cluster: Cluster, *, dp_overlap: Flags) -> Holds:
+def muon_overlaps_where_states_are_shared(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:
     """
-    With dist_muon, data-parallel communication is not overlapped (settings.optimizer).
+    With Muon, data-parallel communication is overlapped only where optimizer states are shared (settings.optimizer).
 
     References
     ----------
-    Megatron-LM, megatron/core/optimizer/muon.py:193: it excludes the distributed optimizer, whose overlaps these are.
+    Megatron-LM, megatron/training/arguments.py:1487 (core 0.17.1): muon does not support overlaps, dist_muon does.
     """
-    return implies(_is_muon(cluster), np.logical_not(dp_overlap))
+    waits = np.logical_and(_deals_matrices(cluster), np.equal(sharding, Sharding.NONE))
+    return implies(waits, np.logical_not(dp_overlap))
 
 
 def muon_stays_on_the_device(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
     """
-    With dist_muon, the optimizer is not offloaded (settings.optimizer).
+    With Muon, the optimizer is not offloaded (settings.optimizer).
 
     References
     ----------
@@ -252,8 +253,13 @@ def _gathers_narrow_weights(cluster: Cluster, workload: Workload) -> bool:
     return bool(cluster.settings.fp8_param_gather) and workload.precision.compute in NARROW_WEIGHTS
 
 
+def _deals_matrices(cluster: Cluster) -> bool:
+    """Return True if Muon's matrices are whole on the ranks that own them, not sharded with their gradients."""
+    return _is_muon(cluster) and not cluster.device.behaviour.optimizer.muon_takes_shards
+
+
 def _is_muon(cluster: Cluster) -> bool:
-    return cluster.settings.optimizer == "dist_muon"
+    return cluster.settings.optimizer in MUON
 
 
 def _has_narrow_moments(cluster: Cluster) -> bool:

@@ -138,6 +138,12 @@ class CommunicationLibrary:
     cross_socket_rings: bool = False
 
 
+OptimizerName: TypeAlias = Annotated[
+    Literal["adam", "muon", "dist_muon"], "Any other is priced as adam, with two moments of each parameter: give adam."
+]
+MuonMode: TypeAlias = Literal["blockwise", "duplicated", "distributed", "layer_sharded"]
+
+
 @strict_record(frozen=True, kw_only=True, slots=True)
 class OptimizerStyle:
     """
@@ -164,7 +170,16 @@ class OptimizerStyle:
         Parameters of a bucket of data-parallel communication: the larger of the first, and the second times the ranks
         of the group (Megatron-LM, ``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``).
     optimizer_bytes_per_parameter
-        Bytes of device memory traffic for one parameter's update, the norm of its gradient and clipping included.
+        Bytes of device memory traffic for one parameter's update by Adam, the norm of its gradient and clipping
+        included.
+    is_muon
+        True if Muon updates the matrices of layers, and Adam everything else.
+    muon_gradient_sync
+        As ``gradient_sync``, with Muon.
+    muon_takes_shards
+        True if Muon runs where gradients are sharded too (ZeRO-2, ZeRO-3, FSDP).
+    muon_tp_mode, muon_num_ns_steps
+        Entries of :class:`Settings`.
     """
 
     gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
@@ -175,6 +190,11 @@ class OptimizerStyle:
     bucket_parameters: Positive = 40e6
     bucket_parameters_per_rank: NotNegative = 1e6
     optimizer_bytes_per_parameter: NotNegative = 30.0
+    is_muon: bool = False
+    muon_gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    muon_takes_shards: bool = False
+    muon_tp_mode: MuonMode = "blockwise"
+    muon_num_ns_steps: Count = 5
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -370,8 +390,16 @@ class Settings:
     optimizer_group
         Number of data-parallel ranks that share optimizer states; ``all``: all of them.
     optimizer
-        Optimizer: ``adam``, or Muon on whole matrices, ``dist_muon``. The cost model treats Muon as Adam, though Muon
-        keeps one moment of a matrix instead of two, and multiplies matrices in its update.
+        Optimizer: ``adam``; or ``muon``, which keeps one moment of a layer's matrices and orthogonalizes it by
+        Newton-Schulz steps, beside Adam for embedding, head, norms and biases. ``sharding`` places it: with ``none``
+        every replica updates all matrices (Megatron-LM: ``--optimizer muon``), with ``optimizer`` each matrix belongs
+        to one replica (``--optimizer dist_muon``). ``dist_muon`` is Muon with the second placement only.
+    muon_tp_mode
+        Newton-Schulz steps of a matrix that several ranks share (Megatron-LM: ``--muon-tp-mode``). ``blockwise``: each
+        rank takes its block for a matrix. ``duplicated``: all ranks gather and orthogonalize the whole matrix.
+        ``distributed``: they sum its products. ``layer_sharded``: each matrix is sent to one of them, and back.
+    muon_num_ns_steps
+        Number of Newton-Schulz steps (Megatron-LM: ``--muon-num-ns-steps``); None: 5.
     kernels
         Kernels: ``fused``, with norms, rotations and gated activations as one kernel each, hand-written or compiled;
         ``eager``, with several kernels each.
@@ -409,7 +437,9 @@ class Settings:
     offload_overlap: Flag | None = None
     host_threads: Count | None = None
     optimizer_group: Count | Literal["all"] | None = None
-    optimizer: Literal["adam", "dist_muon"] | None = None
+    optimizer: OptimizerName | None = None
+    muon_tp_mode: MuonMode | None = None
+    muon_num_ns_steps: Count | None = None
     kernels: Literal["fused", "eager"] | None = None
     attention: Literal["flash", "unfused"] | None = None
     loss: Literal["fused", "compiled", "unfused"] | None = None

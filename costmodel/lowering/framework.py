@@ -78,6 +78,14 @@ PARTS_DROPOUT: dict[str, Any] = {"attention_score_bytes": 5.0, "dropout_mask_byt
 
 """Dropout of parts that are timed alone, Megatron-LM's default (Korthikanti et al., arXiv:2205.05198, eq. 1)."""
 
+MUON = ("muon", "dist_muon")
+
+"""Values of the setting ``optimizer`` that are Muon."""
+
+OF_MUON = ("muon_tp_mode", "muon_num_ns_steps")
+
+"""Settings that are entries of :class:`costmodel.facts.framework.OptimizerStyle` with equal names."""
+
 OF_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap", "host_threads")
 
 """Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` with equal names."""
@@ -194,6 +202,13 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         host["launch_blocking"] = settings.launches == "blocking"
     if settings.optimizer_group is not None:
         optimizer["sharding_ranks"] = None if settings.optimizer_group == "all" else settings.optimizer_group
+    if settings.optimizer in MUON:
+        gradient_sync = behaviour.optimizer.muon_gradient_sync
+        optimizer.update(is_muon=True, gradient_sync=gradient_sync)
+        if gradient_sync == "all_reduce":  # no distributed optimizer, which would gather weights behind computation
+            optimizer["weight_sync_overlaps"] = False
+        own = {name: getattr(settings, name) for name in OF_MUON}
+        optimizer.update({name: value for name, value in own.items() if value is not None})
     if settings.shared_expert_overlap is not None:
         communication["shared_expert_overlap"] = settings.shared_expert_overlap
     if settings.communication_sms is not None:
@@ -263,6 +278,13 @@ def storage_precision(precision: Precision, settings: Settings) -> Precision:
         narrower = before + NUM_MOMENTS * DTYPE_BYTES[settings.moments_dtype]
         precision = replace(precision, optimizer_bytes=narrower)
     return precision
+
+
+def moment_bytes(precision: Precision, settings: Settings) -> float:
+    """Bytes per parameter of one moment: of the weights' dtype if no other copy is kept, else of the moments' own."""
+    if settings.moments_dtype is None and settings.weight_dtype in ("fp32", "bf16"):
+        return precision.optimizer_bytes / NUM_MOMENTS
+    return DTYPE_BYTES[settings.moments_dtype or "fp32"]
 
 
 def _narrow_weights(precision: Precision) -> Precision:

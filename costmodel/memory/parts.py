@@ -6,8 +6,9 @@ Every quantity is for one pipeline rank; the planner uses the fullest rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
 from costmodel.lowering.layer import sum_dropped_bytes, sum_over_modules
+from costmodel.lowering.matrices import layer_matrices
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.record import record
 from costmodel.strategy import Recompute, Sharding, Strategy
@@ -413,6 +415,73 @@ def embedding_head_footprint(
         gradient_bytes=embedding_parameters * shape.activation_bytes,
         last_saved_bytes=zero + _saved_bytes(head) + _saved_bytes(mtp),
     )
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class MatrixFootprint(Record):
+    """
+    Weight matrices of one layer on one device: kinds of layers and their matrices on the last axes, shape (..., K, M).
+
+    Parameters
+    ----------
+    dense, expert
+        Number of equal matrices, outside and inside of routed experts; 0 where a layer has fewer than M.
+    parameters
+        Parameters of one of them on this device.
+    """
+
+    dense: NDArray[np.float64]
+    expert: NDArray[np.float64]
+    parameters: NDArray[np.float64]
+
+
+def matrix_footprint(
+    model: Model, cluster: Cluster, workload: Workload, *, tp: Numbers, ep: Numbers, etp: Numbers
+) -> MatrixFootprint:
+    """Weight matrices of each kind of layer, which Muon updates one by one."""
+    shape = layer_shape(model, cluster, workload, tp=tp, cp=1, ep=ep, etp=etp, mbs=1, sequence_parallel=0)
+    layers = [layer_matrices(layer, shape) for layer in model.kinds]
+    return MatrixFootprint(
+        dense=stack_matrices(shape.axes, layers, lambda one: 0.0 if one.expert else one.count),
+        expert=stack_matrices(shape.axes, layers, lambda one: one.count if one.expert else 0.0),
+        parameters=stack_matrices(shape.axes, layers, lambda one: one.parameters),
+    )
+
+
+def stack_matrices(
+    axes: tuple[int, ...], layers: Sequence[Sequence[Any]], value_of: Callable[[Any], Numbers]
+) -> NDArray[np.float64]:
+    """Stack a value of each matrix of each kind of layer on two new last axes; 0 where a layer has fewer matrices."""
+    stacked = np.zeros((*axes, len(layers), max(map(len, layers))))
+    for kind, layer in enumerate(layers):
+        for index, one in enumerate(layer):
+            stacked[..., kind, index] = value_of(one)
+    return stacked
+
+
+def dealt_share(counts: Numbers, costs: Numbers, *, owners: Numbers) -> NDArray[np.float64]:
+    r"""
+    Cost of the matrices of the busiest of several owners, each of whom has whole matrices.
+
+    .. math:: T = \max\left(\frac{1}{N} \sum_i n_i t_i, \max_i \lceil n_i / N \rceil t_i\right)
+
+    Derivation: no deal is better than an even one, nor than one that deals matrices of one shape alone. Megatron-LM
+    deals them by size in turns, later releases by cost to the owner with the least (``layer_wise_optimizer.py``).
+
+    Parameters
+    ----------
+    counts, costs
+        Matrices of each shape, n, on the two last axes, and the cost of each, t.
+    owners
+        Number of owners N, with as many axes.
+    """
+    # The margin keeps quotients such as 3 / (1 / 3) from being rounded up.
+    most = np.ceil(counts / owners - ROUNDING) * costs
+    even = np.asarray(counts * costs / owners).sum(axis=(-2, -1))
+    return np.asarray(np.maximum(even, most.max(axis=(-2, -1))))
+
+
+ROUNDING = 1e-9
 
 
 def _one_of_each_shape(layers: Iterable[Iterable[Operator]]) -> Numbers:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
-from costmodel.lowering.framework import limit_sharding
+from costmodel.lowering.framework import limit_sharding, moment_bytes
 from costmodel.memory.parts import (
     EmbeddingHeadFootprint,
     LayerFootprint,
     activation_bytes,
+    dealt_share,
     embedding_head_footprint,
     gathered_bytes,
     gradient_bytes,
@@ -24,6 +25,7 @@ from costmodel.memory.parts import (
     host_state_bytes_per_byte,
     kept_bytes,
     layer_footprint,
+    matrix_footprint,
     offloaded_bytes,
     offloaded_state_fraction,
     optimizer_bytes,
@@ -212,6 +214,45 @@ def _rank_parameters(layer: LayerFootprint, edge: EmbeddingHeadFootprint, stages
     )
 
 
+def rank_matrices(facts: Facts, decisions: Decisions, stages: Stages) -> tuple[Array, Array]:
+    """Weight matrices on one device of each rank, dense ones and those of experts: shape (..., U, K, M)."""
+    matrices, whole = lookup(matrix_footprint, facts, decisions), whole_stages(decisions, stages)
+    layers = whole.layers[..., None]
+    return layers * matrices.dense[..., None, :, :], layers * matrices.expert[..., None, :, :]
+
+
+def muon_state_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
+    r"""
+    Bytes of optimizer states that Muon has beyond Adam's, on each rank: shape (..., U). Below 0, as it has one moment.
+
+    .. math:: M = D (P_{dealt} - P / s) - D_m P_{dealt}
+
+    Derivation: the P parameters of matrices have the D bytes of Adam's states, without its second moment, D_m. Replicas
+    that share only states own whole matrices, so that the fullest one has P_dealt parameters instead of P / s of them.
+    Where gradients are all-reduced, there is no distributed optimizer for the others: one replica also has all of the
+    embedding or of the head.
+    """
+    precision, sharding = facts.workload.precision, sharding_of_states(facts, decisions)
+    moment = moment_bytes(precision, facts.cluster.settings)
+    sizes = lookup(matrix_footprint, facts, decisions).parameters[..., None, :, :]
+    nbytes: Numbers = 0.0
+    for counts, group in zip(rank_matrices(facts, decisions, stages), sharing_groups(facts, decisions), strict=True):
+        shards = state_shards(group.ranks, sharding=sharding, level=Sharding.OPTIMIZER)
+        even = (counts * sizes).sum(axis=(-2, -1)) / shards
+        dealt = dealt_share(counts, sizes, owners=np.asarray(shards)[..., None, None])
+        dealt = np.where(sharding == int(Sharding.OPTIMIZER), dealt, even)
+        nbytes = nbytes + precision.optimizer_bytes * (dealt - even) - moment * dealt
+    if facts.cluster.device.behaviour.optimizer.muon_gradient_sync == "all_reduce":
+        edge, whole = lookup(embedding_head_footprint, facts, decisions), whole_stages(decisions, stages)
+        dense, _ = sharing_groups(facts, decisions)
+        ends = np.maximum(
+            whole.first * add_layer_axis(edge.embedding_parameters), whole.last * add_layer_axis(edge.head_parameters)
+        )
+        others = np.where(sharding == int(Sharding.OPTIMIZER), 1 - 1 / np.asarray(dense.ranks), 0.0)
+        nbytes = nbytes + precision.optimizer_bytes * others * ends
+    return np.asarray(nbytes)
+
+
 def updated_parameters(facts: Facts, decisions: Decisions, *, pp_rank: int) -> float:
     r"""
     Number of parameters that the optimizer of one device updates in a step.
@@ -272,6 +313,10 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
             whole.first * add_layer_axis(edge.embedding_parameters), whole.last * add_layer_axis(edge.head_parameters)
         ),
     )
+    optimizer = states(optimizer_bytes) * np.where(add_layer_axis(decisions["optimizer_offload"]), 1 - offloaded, 1.0)
+    if device.behaviour.optimizer.is_muon:
+        beyond = muon_state_bytes(facts, decisions, stages)
+        optimizer = optimizer + np.where(add_layer_axis(decisions["optimizer_offload"]), 0.0, beyond)
     ones, logits = np.ones_like(stages.rank), whole.last * add_layer_axis(edge.last_saved_bytes)
     at_work = ones * device.behaviour.memory.working_layers * working
     if device.behaviour.memory.follows_the_backward_pass:
@@ -280,8 +325,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     return RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
-        optimizer=states(optimizer_bytes)
-        * np.where(add_layer_axis(decisions["optimizer_offload"]), 1 - offloaded, 1.0),
+        optimizer=optimizer,
         activations=_alive_bytes(alive, stages, in_flight, np.asarray(kept), layer.input_bytes),
         logits=logits,
         working=at_work,

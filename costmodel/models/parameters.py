@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from costmodel.facts.model import Experts, Layer, Model
 from costmodel.lowering import Shape, embedding_operators, head_operators, layer_operators, mtp_operators
+from costmodel.lowering.matrices import layer_matrices
 from costmodel.timing.work import Operator
 
 KEPT = 256
@@ -52,6 +53,15 @@ def layer_parameters(model: Model, layer: Layer) -> int:
 def layers_parameters(model: Model) -> int:
     """Parameters of all layers between embedding and head."""
     return sum(count * layer_parameters(model, layer) for layer, count in model.layer_counts.items())
+
+
+def matrix_parameters(model: Model) -> int:
+    """Parameters of the weight matrices of all layers, those of multi-token prediction included."""
+    shape = whole_shape(model)
+    layers = (*model.layers, *model.mtp_layers)
+    counts = {layer: layers.count(layer) for layer in dict.fromkeys(layers)}
+    matrices = ((count, one) for layer, count in counts.items() for one in layer_matrices(layer, shape))
+    return int(sum(count * float(one.count * one.parameters) for count, one in matrices))
 
 
 def routed_parameters(model: Model, layer: Layer) -> int:

@@ -29,6 +29,7 @@ from costmodel.step.layer import (
     layer_parts,
 )
 from costmodel.step.links import LinkLoads, layer_loads
+from costmodel.step.muon import muon_seconds
 from costmodel.step.optimizer import (
     accumulation_seconds,
     data_parallel_collective_seconds,
@@ -530,7 +531,8 @@ def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
         gradient_bytes=facts.workload.precision.gradient_bytes,
         num_microbatches=add_layer_axis(microbatches(facts, decisions)),
     )
-    return passes + np.where(add_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
+    seconds = passes + np.where(add_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
+    return seconds + muon_seconds(facts, decisions, stages) if device.behaviour.optimizer.is_muon else seconds
 
 
 def _shards(group: Group, decisions: Decisions, level: Sharding) -> Numbers:

@@ -239,6 +239,8 @@ SETTINGS: dict[str, FieldOptions] = {
     "host_threads": only(None, OFFLOADS_WHOLE),
     "optimizer_group": hybrid_sharding,
     "optimizer": only("adam", "The optimizer is the training script's; the plan counts another one."),
+    "muon_tp_mode": no_options,  # refused with Muon
+    "muon_num_ns_steps": no_options,
     **MODELS_OWN,
     "allocator": no_options,  # a variable of the environment
     "launches": no_options,  # a variable of the environment

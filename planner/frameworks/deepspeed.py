@@ -314,6 +314,8 @@ SETTINGS: dict[str, FieldOptions] = {
         "deepspeed/runtime/zero/config.py), never optimizer states alone.",
     ),
     "optimizer": only("adam", "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon)."),
+    "muon_tp_mode": no_options,  # refused with Muon
+    "muon_num_ns_steps": no_options,
     **MODELS_OWN,
     "allocator": no_options,  # a variable of the environment
     "launches": no_options,  # a variable of the environment

@@ -13,7 +13,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Model
-from costmodel.lowering.framework import NARROW_WEIGHTS, loss_of, storage_precision
+from costmodel.lowering.framework import MUON, NARROW_WEIGHTS, OF_MUON, loss_of, storage_precision
 from costmodel.models.numerics import NAMES
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, Decision, Sharding, StageLayout, Strategy, TokenDispatcher
@@ -353,8 +353,8 @@ def effective_settings(plan: Plan) -> Settings:
 
     Missing settings have the defaults of the formulas, settings without effect the defaults of ``Settings``. 8-bit
     weights count in 8-bit recipes only, numbers of SMs with a dispatcher of its own kernels, and 16-bit gradients are
-    those of the recipe. Settings of optimizer offload count where states are offloaded, and threads where they are
-    fewer than the cores.
+    those of the recipe. Settings of optimizer offload count where states are offloaded, those of Muon with it, and
+    threads where they are fewer than the cores.
     """
     cluster, strategy, precision = plan.cluster, plan.strategy, plan.facts.workload.precision
     device = cluster.device
@@ -368,6 +368,8 @@ def effective_settings(plan: Plan) -> Settings:
         communication_sms=device.behaviour.communication.communication_sms,
         optimizer_group=device.behaviour.optimizer.sharding_ranks or "all",
         optimizer="adam",
+        muon_tp_mode=device.behaviour.optimizer.muon_tp_mode,
+        muon_num_ns_steps=device.behaviour.optimizer.muon_num_ns_steps,
         kernels="fused" if device.behaviour.kernels.fused_kernels else "eager",
         attention="flash" if device.behaviour.kernels.fused_attention else "unfused",
         loss=loss_of(device.behaviour.memory),
@@ -391,6 +393,7 @@ def effective_settings(plan: Plan) -> Settings:
         communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
         offloaded_layers=None if every else layers,
         optimizer_group="all" if is_one_group else group,
+        **({} if whole.optimizer in MUON else dict.fromkeys(OF_MUON)),
         **_offload_settings(plan),
     )
 

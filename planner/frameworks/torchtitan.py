@@ -529,7 +529,13 @@ SETTINGS: dict[str, FieldOptions] = {
     "offload_overlap": only(False, OFFLOADS_WHOLE),
     "host_threads": only(None, OFFLOADS_WHOLE),
     "optimizer_group": hybrid_sharding,
-    "optimizer": only("adam", "Optimizer and learning rate are those of the recipe."),
+    "optimizer": only(
+        "adam",
+        "DistMuon wants a layout for every parameter, which no option writes (distributed/flex_shard/dist_muon.py); "
+        "Kimi's recipes have it.",
+    ),
+    "muon_tp_mode": no_options,  # refused with Muon
+    "muon_num_ns_steps": no_options,
     "kernels": only("fused", "Layers are compiled (compile.enable), which fuses them."),
     "attention": only(
         "flash", "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385)."

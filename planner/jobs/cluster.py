@@ -17,7 +17,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites
 from costmodel.facts.framework import Framework, Settings, leave_host_features
 from costmodel.facts.model import Model
-from costmodel.lowering.framework import apply_framework
+from costmodel.lowering.framework import MUON, OF_MUON, apply_framework
 from costmodel.record import record
 from costmodel.validation import shown
 from planner.jobs.completion import require_sound
@@ -160,6 +160,7 @@ def cluster_of(
     num_devices = _count_devices(made, section)
     _require_reached(made, num_devices)
     _require_enough(settings, device, model, num_devices)
+    _require_muon(settings, whole)
     return Cluster(
         device=made,
         num_devices=num_devices,
@@ -213,6 +214,14 @@ def _require_enough(settings: Settings, device: Device, model: Model, num_device
     for name, (given, most, what) in counts.items():
         if isinstance(given, int) and most is not None and given > most:
             raise SpecError(f"settings.{name}", f"is {given}, more than the {most} {what}.", f"Give at most {most}.")
+
+
+def _require_muon(settings: Settings, whole: Settings) -> None:
+    """Refuse settings of Muon beside another optimizer."""
+    given = [name for name in OF_MUON if getattr(settings, name) is not None]
+    if given and whole.optimizer not in MUON:
+        problem = f"is a setting of Muon, but settings.optimizer is {whole.optimizer or 'adam'}."
+        raise SpecError(f"settings.{given[0]}", problem, "Give settings.optimizer=muon, or leave it out.")
 
 
 # --- the device --------------------------------------------------------------------------------------------

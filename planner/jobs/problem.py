@@ -18,8 +18,8 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, Costs, RecoveryLevel, Reliability
 from costmodel.facts.workload import Precision, Workload
-from costmodel.lowering.framework import limit_mtp_layers, storage_precision
-from costmodel.models.parameters import mtp_parameters, parameters
+from costmodel.lowering.framework import MUON, limit_mtp_layers, moment_bytes, storage_precision
+from costmodel.models.parameters import matrix_parameters, mtp_parameters, parameters
 from costmodel.record import record
 from costmodel.tables import Facts
 from costmodel.validation import build, require_type, shown
@@ -457,7 +457,10 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:
             f"is given with '{next(iter(given))}', from which it follows; keep one.",
         )
     num_parameters = parameters(facts.model) + mtp_parameters(facts.model)
-    nbytes = formulas.checkpoint_bytes(facts.workload, num_parameters=num_parameters)
+    missing = 0.0
+    if facts.cluster.settings.optimizer in MUON:
+        missing = moment_bytes(facts.workload.precision, facts.cluster.settings) * matrix_parameters(facts.model)
+    nbytes = formulas.checkpoint_bytes(facts.workload, num_parameters=num_parameters, missing_bytes=missing)
     return Checkpoint(
         nbytes=nbytes,
         is_asynchronous=bool(section.asynchronous_checkpoints),

@@ -29,6 +29,7 @@ CHOOSABLE = (
     "offloaded_masters",
     "offload_overlap",
     "optimizer_group",
+    "muon_tp_mode",
     "loss",
     "loss_chunks",
 )

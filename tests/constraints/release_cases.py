@@ -199,7 +199,10 @@ SETTING_CASES = (
         cluster=replace(IN_EIGHTS, settings=Settings(optimizer="dist_muon")),
     ),
     Case(
-        rule=settings.muon_communication_waits, allowed={"dp": 2}, refused={"dp": 2, "dp_overlap": True}, cluster=MUON
+        rule=settings.muon_overlaps_where_states_are_shared,
+        allowed={"dp": 2, "dp_overlap": True, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "dp_overlap": True},
+        cluster=MUON,
     ),
     Case(rule=settings.muon_stays_on_the_device, allowed={}, refused={"optimizer_offload": True}, cluster=MUON),
     Case(

@@ -188,6 +188,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "tp_contention": 0.1,
         "straggler_spread": 0.02,
     },
+    "Muon": {"is_muon": True, "muon_tp_mode": "duplicated", "launch_overhead_seconds": 1e-5},
 }
 
 models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

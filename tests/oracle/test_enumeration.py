@@ -38,7 +38,7 @@ from planner.search.candidates import OWN
 from planner.search.clock import Clock
 from planner.search.recommendation import ORDER, choose_first
 from tests.builders import a_model, a_moe_model
-from tests.builders_cluster import GB
+from tests.builders_cluster import GB, achieved
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 
 NUM_PROBLEMS = int(os.environ.get("ENUMERATED_PROBLEMS", "500"))
@@ -312,7 +312,18 @@ def a_random_problem(chooser: random.Random) -> Problem:
         top=chooser.choice([1, 1, 1, 3, 10]),
     )
     variants = chooser.choice(["groups", "groups", "all"])
-    return replace(problem, search=random_limits(chooser), variants=variants)
+    problem = replace(problem, search=random_limits(chooser), variants=variants)
+    return with_muon(problem, chooser.choice(MODES)) if chooser.random() < 0.2 else problem
+
+
+MODES = ("blockwise", "duplicated", "distributed", "layer_sharded")
+
+
+def with_muon(problem: Problem, mode: str) -> Problem:
+    """The same problem with Muon, whose placement is that of the optimizer states."""
+    cluster = problem.facts.cluster
+    device = replace(cluster.device, **achieved(cluster.device, is_muon=True, muon_tp_mode=mode))
+    return replace(problem, facts=replace(problem.facts, cluster=replace(cluster, device=device)))
 
 
 LIMITS = [

@@ -37,6 +37,7 @@ EXPERTS = {
     "sharding": "optimizer",
     "dp_overlap": True,
 }
+PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
 FP8 = {"training": {**JOB["training"], "precision": "fp8"}}
 
 USUAL = {
@@ -62,6 +63,8 @@ OTHERS = {
     "host_threads": (4, OFFLOADED, {}),
     "optimizer_group": (8, SHARDED, {}),
     "optimizer": ("dist_muon", SHARDED, {}),
+    "muon_tp_mode": ("duplicated", SHARED, {}),
+    "muon_num_ns_steps": (6, SHARED, {}),
     "kernels": ("eager", SHARDED, {}),
     "attention": ("unfused", SHARDED, {}),
     "loss": ("fused", SHARDED, {}),
@@ -106,7 +109,7 @@ def test_each_setting_has_another_value_here():
 def test_no_setting_is_dropped(name, target):
     """With another value a target writes something else, or says something else, or refuses it by its name."""
     other, given, job = OTHERS[name]
-    usual = USUAL[target]
+    usual = {**USUAL[target], **({"optimizer": "muon"} if name.startswith("muon_") else {})}
     if name == "weight_dtype":
         other = "recipe" if usual.get("weight_dtype") else "fp32"
 
@@ -114,7 +117,7 @@ def test_no_setting_is_dropped(name, target):
     after = outcome(a_plan({**usual, name: other}, given, **job), target)
 
     if isinstance(after, str):
-        assert f"settings.{name} = " in after or "training.precision" in after
+        assert any(one in after for one in (f"settings.{name} = ", "settings.optimizer = ", "training.precision"))
     else:
         assert after != before
 
@@ -198,7 +201,15 @@ def test_a_precision_with_bytes_of_its_own_is_nobodys():
         ({"offloaded_states": 0.5}, OFFLOADED, {}, {"--optimizer-offload-fraction 0.5"}),
         ({"offload_overlap": True}, OFFLOADED, {}, {"--overlap-cpu-optimizer-d2h-h2d"}),
         ({"optimizer_group": 4}, SHARED, {}, {"--num-distributed-optimizer-instances 4"}),
-        ({"optimizer": "dist_muon"}, {**SHARED, "dp_overlap": False}, {}, {"--optimizer dist_muon"}),
+        ({"optimizer": "dist_muon"}, SHARED, {}, {"--optimizer dist_muon", "--muon-tp-mode blockwise"}),
+        ({"optimizer": "muon"}, SHARED, {}, {"--optimizer dist_muon"}),
+        ({"optimizer": "muon"}, PLAIN, {}, {"--optimizer muon"}),
+        (
+            {"optimizer": "muon", "muon_tp_mode": "distributed", "muon_num_ns_steps": 6},
+            PLAIN,
+            {},
+            {"--optimizer muon", "--muon-tp-mode distributed", "--muon-num-ns-steps 6"},
+        ),
         ({"attention": "unfused"}, SHARED, {}, {"--attention-backend unfused"}),
         ({"loss": "fused"}, SHARED, {}, {"--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"}),
     ],
@@ -236,11 +247,14 @@ def test_one_replica_has_the_distributed_optimizer_for_nothing():
     assert {"--use-distributed-optimizer", "--exp-avg-dtype bf16"} <= {*options({"moments_dtype": "bf16"}, given)}
 
 
-def test_muon_deals_whole_matrices():
-    """The distributed optimizer is off: it would cut them."""
-    lines = options({"optimizer": "dist_muon"}, {**SHARED, "dp_overlap": False})
+@pytest.mark.parametrize(("release", "gathers"), [("megatron-lm-0.17", False), ("megatron-lm-0.18", True)])
+def test_muon_deals_whole_matrices(release, gathers):
+    """The distributed optimizer is off: it would cut them. Weights are gathered behind computation from 0.18 on."""
+    lines = options({"optimizer": "dist_muon"}, SHARED, cluster={**JOB["cluster"], "framework": release})
 
     assert "--use-distributed-optimizer" not in lines
+    assert "--overlap-grad-reduce" in lines
+    assert ("--overlap-param-gather" in lines) == gathers
 
 
 def test_the_loss_of_a_recipe_is_written():
@@ -335,9 +349,6 @@ def test_the_arguments_say_that_they_lack_the_variable():
     assert [any("CUDA_LAUNCH_BLOCKING=1" in note for note in each) for each in notes] == [True, False]
 
 
-PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
-
-
 @pytest.mark.parametrize(
     ("settings", "given", "job", "message"),
     [
@@ -388,9 +399,15 @@ PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
             {"model": "mixtral-8x7b"},
             "optimizer_group = 8: experts have 8 replicas, which are divided over as many instances, 2",
         ),
-        ({"optimizer": "dist_muon"}, SHARED, {}, "optimizer = dist_muon: it excludes dp_overlap"),
+        ({"optimizer": "muon"}, {**PLAIN, "dp_overlap": True}, {}, "optimizer = muon: it excludes dp_overlap"),
         ({"optimizer": "dist_muon"}, SHARDED, {}, "optimizer = dist_muon: it shares optimizer states only"),
         ({"optimizer": "dist_muon"}, PLAIN, {}, "optimizer = dist_muon: it shares optimizer states (sharding"),
+        (
+            {"optimizer": "muon", "muon_tp_mode": "layer_sharded"},
+            PLAIN,
+            {},
+            "muon_tp_mode = layer_sharded: --muon-tp-mode has blockwise, duplicated and distributed",
+        ),
     ],
 )
 def test_what_megatron_refuses_is_refused_by_name(settings, given, job, message):
@@ -512,6 +529,13 @@ def test_defaults_of_the_parser_are_written_out():
         ("--bf16 --num-distributed-optimizer-instances 2", {"optimizer_group": "all"}),
         ("--bf16 --optimizer dist_muon", {"optimizer": "dist_muon"}),
         ("--bf16 --optimizer muon --use-distributed-optimizer", {"optimizer": "dist_muon"}),
+        ("--bf16 --optimizer muon", {"optimizer": "muon", "muon_tp_mode": "blockwise"}),
+        (
+            "--bf16 --optimizer muon --muon-tp-mode distributed --muon-num-ns-steps 6",
+            {"optimizer": "muon", "muon_tp_mode": "distributed", "muon_num_ns_steps": 6},
+        ),
+        ("--bf16 --optimizer adaptive_muon", {"optimizer": "muon"}),
+        ("--bf16 --muon-tp-mode distributed", {"optimizer": "adam"}),
         ("--bf16 --use-megatron-fsdp --megatron-fsdp-main-grads-dtype bf16", {"gradient_dtype": "bf16"}),
         (
             "--bf16 --use-megatron-fsdp --grad-reduce-in-bf16 --megatron-fsdp-main-grads-dtype fp32",
@@ -542,6 +566,24 @@ def test_what_costs_like_something_else_is_said():
 
     assert "--optimizer lion: costed as Adam, with two moments." in imported("--bf16 --optimizer lion").notes
     assert "Moments are fp8 and fp16: costed as bf16." in imported(f"--bf16 {narrow}").notes
+
+
+def test_parts_of_muon_that_are_not_costed_are_said():
+    """Without Muon, and with the values that are costed, there is nothing to say."""
+    other = "--muon-no-split-qkv --muon-fp32-matmul-prec high --muon-use-syrk --muon-scalar-optimizer lion"
+    usual = "--muon-fp32-matmul-prec medium --muon-scalar-optimizer adam --muon-tp-mode blockwise"
+
+    def notes(more: str) -> list[str]:
+        return [one for one in imported(f"--bf16 {more}").notes if "costed" in one]
+
+    assert [one.partition(":")[0] for one in notes(f"--optimizer muon {other}")] == other.replace(" high", "").replace(
+        " lion", ""
+    ).split(" ")
+    assert not notes(f"--optimizer muon {usual}")
+    assert not notes(other)
+    assert notes("--optimizer adaptive_muon") == [
+        "--optimizer adaptive_muon: costed as muon, without its second moment."
+    ]
 
 
 def test_muon_beside_the_distributed_optimizer_shares_states():

@@ -119,7 +119,7 @@ def test_what_nobody_has_is_refused_without_a_hint():
     ("settings", "excluded"),
     [
         ({"shared_expert_overlap": True}, {"token_dispatcher", "ep_overlap"}),
-        ({"optimizer": "dist_muon"}, {"dp_overlap", "optimizer_offload"}),
+        ({"optimizer": "dist_muon"}, {"optimizer_offload"}),
         ({"moments_dtype": "bf16"}, {"optimizer_offload"}),
     ],
 )

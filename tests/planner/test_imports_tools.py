@@ -109,6 +109,16 @@ def test_gpt_neox_has_defaults_of_its_own(tmp_path):
     assert parameters(load(job.document).facts.model) == 12 * (12 * 768**2 + 13 * 768) + (50257 + 1024) * 768 + 2 * 768
 
 
+def test_muon_of_deepspeed_is_muon(tmp_path):
+    """Its stages deal whole matrices; Lion is priced as Adam, and that is said."""
+    config = '{"train_batch_size": 64, "bf16": {"enabled": true}, "optimizer": {"type": "TYPE"}}'
+    here = ("model=llama3-8b", "cluster.device=h100", "cluster.num_devices=16", "training.sequence_length=4096")
+    muon, lion = (found(tmp_path, "ds.json", config.replace("TYPE", name), *here) for name in ("Muon", "Lion"))
+
+    assert muon.document["settings"]["optimizer"] == "muon"
+    assert "optimizer.type: costed as Adam: two moments." in lion.notes
+
+
 def test_gpt_neox_merges_the_files_of_a_run(tmp_path):
     """A local_setup.yml beside it has the tokenizer: 50,277 words."""
     (tmp_path / "local_setup.yml").write_text('{"vocab-file": "20B_tokenizer.json", "data-path": "x"}')

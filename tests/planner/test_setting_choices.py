@@ -73,6 +73,37 @@ def test_an_alternative_is_the_job_that_gives_its_values_alone(value):
     assert own.document == alone.document
 
 
+def test_the_mode_of_muon_is_chosen_with_its_placement():
+    """Sharding places matrices and the mode splits their work: the best of all is the best of each mode alone."""
+    small = {"search": {"stages": "even", "pin": {"tp": 2}}, "top": 1}
+    modes = ["blockwise", "duplicated", "distributed"]
+    best = plan(load(a_job({"optimizer": "muon", "muon_tp_mode": modes}, **small))).plans[0]
+
+    alone = [plan(load(a_job({"optimizer": "muon", "muon_tp_mode": one}, **small))).plans[0] for one in modes]
+
+    assert best.step_seconds == min(one.step_seconds for one in alone)
+    assert best.cluster.settings.muon_tp_mode == "blockwise"
+    assert best.strategy.sharding.text == "optimizer"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "lion"}, "expected 'adam', 'muon' or 'dist_muon', got 'lion'. Any other is priced as adam"),
+        ({"optimizer": "mun"}, "Did you mean 'muon'?"),
+        ({"muon_tp_mode": "duplicated"}, "is a setting of Muon, but settings.optimizer is adam. Give settings.optim"),
+        ({"optimizer": "muon", "muon_tp_mode": "rows"}, "expected 'blockwise', 'duplicated', 'distributed' or 'layer"),
+        ({"optimizer": "muon", "muon_num_ns_steps": 0}, "must be at least 1, got 0"),
+    ],
+)
+def test_other_optimizers_are_answered_with_their_price(settings, message):
+    """What has no entry is priced as Adam; Muon's own settings want Muon."""
+    with pytest.raises(SpecError) as error:
+        load(a_job(settings))
+
+    assert message in str(error.value)
+
+
 def test_a_list_of_one_value_is_that_value():
     """There is nothing to choose."""
     problem = load(a_job({"gradient_dtype": ["bf16"]}))

@@ -100,6 +100,8 @@ DEFAULTS: Entries = {
     "model.share_embeddings_and_output_weights": True,
     "model.init_model_with_meta_device": False,
     "optimizer.optimizer": "adam",
+    "optimizer.muon_num_ns_steps": 5,
+    "optimizer.muon_tp_mode": "blockwise",
     "ddp.use_distributed_optimizer": False,
     "optimizer.use_distributed_optimizer": False,
     "ddp.num_distributed_optimizer_instances": 1,

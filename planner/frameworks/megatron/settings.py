@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster
+from costmodel.lowering.framework import MUON
 from costmodel.lowering.layer import recomputes
 from costmodel.strategy import Recompute, Sharding, Strategy, TokenDispatcher
 from planner.frameworks.megatron.options import WHERE, Arguments
@@ -64,7 +65,7 @@ def offloadable(*, experts_recomputed: bool) -> list[str]:
 
 def shares_by_layers(plan: Plan) -> bool:
     """Tell whether ranks that share optimizer states hold whole matrices, not slices of a flat buffer."""
-    return effective_settings(plan).optimizer == "dist_muon"
+    return effective_settings(plan).optimizer in MUON
 
 
 def offloads_whole_layers(plan: Plan) -> bool:
@@ -174,7 +175,9 @@ def _fp8_param_gather_options(plan: Plan) -> Entries | Unsupported:
 
 def _optimizer_options(plan: Plan) -> Entries | Unsupported:
     """
-    Return the option of the optimizer; ``dist_muon`` excludes all options of the distributed optimizer.
+    Return the option of the optimizer; Muon excludes all options of the distributed optimizer.
+
+    Its placement is that of the optimizer states: ``dist_muon`` where replicas share them, otherwise ``muon``.
 
     References
     ----------
@@ -187,12 +190,13 @@ def _optimizer_options(plan: Plan) -> Entries | Unsupported:
         return Unsupported(
             "it shares optimizer states only, not gradients (megatron/core/optimizer/layer_wise_optimizer.py:30)."
         )
-    if strategy.sharding == Sharding.NONE and _replicas(plan) > 1:
+    if settings.optimizer == "dist_muon" and strategy.sharding == Sharding.NONE and _replicas(plan) > 1:
         return Unsupported("it shares optimizer states (sharding: optimizer), always (layer_wise_optimizer.py:29).")
     if plan.facts.workload.precision.compute == "fp16":
         return Unsupported("muon with fp16 is not supported (megatron/core/optimizer/muon.py:196).")
+    is_alone = settings.optimizer == "muon" and strategy.sharding == Sharding.NONE
     excluding = {
-        "dp_overlap": strategy.dp_overlap,
+        "dp_overlap": strategy.dp_overlap and is_alone,
         "optimizer_offload": strategy.optimizer_offload,
         "settings.moments_dtype": settings.moments_dtype != "fp32",
         "settings.fp8_param_gather": bool(settings.fp8_param_gather),
@@ -204,18 +208,64 @@ def _optimizer_options(plan: Plan) -> Entries | Unsupported:
             f"it excludes {', '.join(excluded)}, which are the distributed optimizer's "
             "(megatron/core/optimizer/muon.py:193, layer_wise_optimizer.py:30)."
         )
-    return {"--optimizer": "dist_muon"}
+    return {"--optimizer": "muon" if is_alone else "dist_muon"}
 
 
 def _read_optimizer(arguments: Arguments, known: Known, notes: list[str]) -> str:
     """Return the optimizer; Muon with the distributed optimizer is ``dist_muon``."""
     given = str(arguments.get("--optimizer", "adam"))
-    if given in ("adam", "dist_muon"):
-        return given
-    if given == "muon" and "--use-distributed-optimizer" in arguments:
-        return "dist_muon"
-    notes.append(f"--optimizer {given}: costed as Adam, with two moments.")
-    return "adam"
+    if given == "adaptive_muon":
+        notes.append("--optimizer adaptive_muon: costed as muon, without its second moment.")
+    if given.removeprefix("adaptive_") == "muon":
+        given = "dist_muon" if "--use-distributed-optimizer" in arguments else "muon"
+    if given in MUON:
+        notes.extend(f"{name}: {note}" for name, note in NOT_COSTED.items() if _is_unusual(arguments, name))
+    elif given != "adam":
+        notes.append(f"--optimizer {given}: costed as Adam, with two moments.")
+    return given if given in MUON else "adam"
+
+
+NOT_COSTED = {
+    "--muon-no-split-qkv": "queries, keys and values are costed as matrices of their own.",
+    "--muon-fp32-matmul-prec": "costed as medium, whose Newton-Schulz steps are in BF16.",
+    "--muon-use-syrk": "costed without it: with it, symmetric products of Newton-Schulz steps take about half.",
+    "--muon-scalar-optimizer": "costed as adam, with two moments.",
+}
+"""Options of Muon that change its cost, and how they are costed."""
+
+USUAL = {"--muon-fp32-matmul-prec": "medium", "--muon-scalar-optimizer": "adam"}
+
+
+def _is_unusual(arguments: Arguments, name: str) -> bool:
+    return name in arguments and arguments[name] != USUAL.get(name)
+
+
+def _muon_tp_mode_options(plan: Plan) -> Entries | Unsupported:
+    """Return the mode, whose default differs between releases: ``duplicated`` since main of 2026-08-22."""
+    mode = effective_settings(plan).muon_tp_mode
+    if mode == "layer_sharded":
+        return Unsupported("--muon-tp-mode has blockwise, duplicated and distributed (megatron/training/arguments.py).")
+    return {"--muon-tp-mode": mode} if mode else {}
+
+
+def _muon_steps_options(plan: Plan) -> Entries:
+    steps = effective_settings(plan).muon_num_ns_steps
+    return {} if steps in (None, USUAL_STEPS) else {"--muon-num-ns-steps": steps}
+
+
+USUAL_STEPS = 5
+
+
+def _read_muon_tp_mode(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
+    if "muon" not in arguments.get("--optimizer", "adam"):
+        return None
+    if "--muon-tp-mode" not in arguments and arguments.get("--tensor-model-parallel-size", 1) > 1:
+        notes.append("--muon-tp-mode is not said: blockwise, the default up to 0.19 (main: duplicated).")
+    return str(arguments.get("--muon-tp-mode", "blockwise"))
+
+
+def _read_muon_steps(arguments: Arguments, known: Known, notes: list[str]) -> int | None:
+    return arguments.get("--muon-num-ns-steps") if "muon" in arguments.get("--optimizer", "adam") else None
 
 
 def _optimizer_group_options(plan: Plan) -> Entries | Unsupported:
@@ -394,6 +444,8 @@ ENTRIES: Mapping[str, Entry] = {
     "shared_expert_overlap": Entry(_write_shared_expert_overlap, reads_switch("--moe-shared-expert-overlap")),
     "delay_wgrad": Entry(_delay_wgrad_options, reads_switch("--delay-wgrad-compute")),
     "optimizer": Entry(_optimizer_options, _read_optimizer),
+    "muon_tp_mode": Entry(_muon_tp_mode_options, _read_muon_tp_mode),
+    "muon_num_ns_steps": Entry(_muon_steps_options, _read_muon_steps),
     # The other fusion, ``native``, works in FP32 as the unfused loss does, and is costed as that.
     "loss": Entry(
         Choice({"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}}),

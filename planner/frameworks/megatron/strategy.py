@@ -336,13 +336,13 @@ def _dp_overlap_options(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if not strategy.dp_overlap and strategy.sharding >= Sharding.GRADIENTS:
         return Unsupported("Megatron-FSDP always overlaps (megatron_fsdp.py:276).")
-    return dict.fromkeys(_overlap_switches(strategy.sharding), True) if strategy.dp_overlap else {}
+    gathers = plan.cluster.device.behaviour.optimizer.weight_sync_overlaps or not shares_by_layers(plan)
+    return dict.fromkeys(_overlap_switches(strategy.sharding, gathers=gathers), True) if strategy.dp_overlap else {}
 
 
-def _overlap_switches(sharding: Sharding) -> tuple[str, ...]:
+def _overlap_switches(sharding: Sharding, *, gathers: bool) -> tuple[str, ...]:
     """Switches that overlap data-parallel communication; weights are gathered where optimizer states are sharded."""
-    gathers = ("--overlap-param-gather",) if sharding >= Sharding.OPTIMIZER else ()
-    return ("--overlap-grad-reduce", *gathers)
+    return ("--overlap-grad-reduce", *(("--overlap-param-gather",) if gathers and sharding > Sharding.NONE else ()))
 
 
 def _read_pp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> int:
@@ -352,7 +352,8 @@ def _read_pp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> in
 def _read_dp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> int:
     """Return the overlap of gradients and of weights, if both wait for nothing; Megatron-FSDP always overlaps."""
     replicas, sharding = known["dp"] * known["cp"], known["sharding"]
-    halves, is_fsdp = [name in arguments for name in _overlap_switches(sharding)], sharding >= Sharding.GRADIENTS
+    switches = _overlap_switches(sharding, gathers="muon" not in arguments.get("--optimizer", "adam"))
+    halves, is_fsdp = [name in arguments for name in switches], sharding >= Sharding.GRADIENTS
     if any(halves) and not all(halves) and replicas > 1 and not is_fsdp:
         notes.append("--overlap-grad-reduce without --overlap-param-gather: costed as if neither were overlapped.")
     return int(replicas > 1 and (all(halves) or is_fsdp))

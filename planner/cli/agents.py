@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import closing
 from pathlib import Path
 
 from costmodel.errors import SpecError, install_hint
@@ -56,11 +57,12 @@ def run_mcp(arguments: argparse.Namespace) -> int:
         raise SpecError("mcp", f"the Python package '{error.name}' is missing.", install_hint("agents")) from None
     limits = Limits(seconds=arguments.call_limit, at_once=os.cpu_count() or 1)
     server = PlannerServer(root, limits)
-    if arguments.port is None:
-        serve_stdio(server)
-    else:
-        note(f"serving http://127.0.0.1:{arguments.port}/mcp, files of {server.root}")
-        serve_http(server, arguments.port)
+    with closing(server):
+        if arguments.port is None:
+            serve_stdio(server)
+        else:
+            note(f"serving http://127.0.0.1:{arguments.port}/mcp, files of {server.root}")
+            serve_http(server, arguments.port)
     return 0
 
 

@@ -86,6 +86,10 @@ async def worked_cases(client):
     why = await ask(client, "explain", job="job.yaml", changes=["TP8"])
     assert why["slower_seconds"] > 0
 
+    fewest = await ask(client, "advise", job=JOB, changes=["training.tokens=10B"], sizes=[8, 16], days=20)
+    assert fewest["points"][fewest["answer"] - 1]["num_devices"] == 8
+    assert fewest["is_proven"]
+
     ours = await ask(client, "calibrate", runs="runs.csv", name="ours")
     assert "name: ours" in ours["device_file"]
     part = await ask(client, "read", reference=best["whole"], pointer="/plans/0/strategy/dp")
@@ -198,6 +202,15 @@ OTHERS = (
     ("support", {}),
     ("support", {"model": "../config.json"}),
     ("support", {"device": "../secret.yaml"}),
+    ("advise", {"job": JOB, "devices": ["../secret.yaml"]}),
+    ("advise", {"job": JOB, "prices": "out/secret.yaml"}),
+    ("advise", {"job": JOB, "prices": "/etc/passwd"}),
+    ("advise", {"job": JOB, "sizes": [*range(1, 10_000)]}),
+    ("advise", {"job": JOB, "sizes": [0]}),
+    ("advise", {"job": JOB, "aim": "; id"}),
+    ("advise", {"job": JOB, "by": "2020-01-01"}),
+    ("advise", {"job": JOB, "budget": -1}),
+    ("advise", {"job": JOB, "days": 1e999}),
     ("calibrate", {"runs": "../secret.yaml"}),
     ("calibrate", {"runs": "runs.csv", "name": "../../x"}),
     ("calibrate", {"runs": "runs.csv", "models": "link.yaml"}),

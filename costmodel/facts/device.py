@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Annotated, Literal, TypeAlias, TypedDict
 
@@ -95,6 +96,8 @@ class Silicon:
         FP32, and of the head's logits.
     multiplies_any_layout
         True if 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns.
+    captures_graphs
+        True if kernels are launched as CUDA graphs, or as HIP graphs.
     sources
         Source of each number, by field name.
     """
@@ -106,6 +109,7 @@ class Silicon:
     unaligned_fraction: Annotated[Fraction, Field(gt=0)] = 19.5 / 312
     unaligned_logits_fraction: Annotated[Fraction, Field(gt=0)] = 78 / 250
     multiplies_any_layout: bool = False
+    captures_graphs: bool = True
     sources: dict[str, str] = field(default_factory=dict)
 
 
@@ -223,6 +227,18 @@ class Device:
     framework: str | None = None
     left_out_errors: tuple[float, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
+
+
+NO_GRAPHS: Mapping[str, tuple[str, ...]] = {"cuda_graphs": ("none",)}
+NO_OFFLOAD: Mapping[str, tuple[str, ...]] = {"activation_offload": ("false",), "optimizer_offload": ("false",)}
+"""Values that are left on devices without CUDA graphs, and on the host's own processors."""
+
+
+def find_absent_features(device: Device) -> Mapping[str, tuple[str, ...]]:
+    """Return the decisions that a device decides, with the values that are left."""
+    if device.host_link == "none":
+        return {**NO_GRAPHS, **NO_OFFLOAD}
+    return {} if device.silicon.captures_graphs else NO_GRAPHS
 
 
 NumSites: TypeAlias = Annotated[int, Number(ge=2, le=8)]

@@ -14,8 +14,8 @@ import yaml
 from constraints import TARGET_RULES
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites
-from costmodel.facts.framework import Framework, Settings, leave_host_features
+from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites, find_absent_features
+from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
 from costmodel.lowering.framework import apply_framework
 from costmodel.record import record
@@ -147,8 +147,7 @@ def cluster_of(
     """
     device = device_of(entry, fitted)
     framework = framework_of(section, device, fitted)
-    if device.host_link == "none":
-        framework = leave_host_features(framework)
+    framework = replace(framework, features={**framework.features, **find_absent_features(device)})
     defaults = framework.settings
     if own := framework.settings_by_precision.get(precision or framework.precision):
         defaults = own.over(defaults)

@@ -60,10 +60,10 @@ def _answer(question: Question, seconds: float) -> dict[str, Any]:
         return {"body": render(report, "json")}
     if question.wanted == "export":
         return {"body": _export(report)}
-    return _parts(report_record(report), report)
+    return _parts(report_record(report), report.exit_code)
 
 
-def _parts(whole: ReportRecord, report: PlanReport) -> dict[str, Any]:
+def _parts(whole: ReportRecord, exit_code: int) -> dict[str, Any]:
     """Return sections as HTML, key figures, bars of the step, and the targets that can run the plan."""
     from planner.report.html.charts import steps_chart
     from planner.report.html.frame import section_html
@@ -73,10 +73,10 @@ def _parts(whole: ReportRecord, report: PlanReport) -> dict[str, Any]:
 
     first = report_plans(whole)[:1]
     return {
-        "html": "".join(section_html(one, level=2) for one in short_sections(report) if not one.is_verbatim),
+        "html": "".join(section_html(one, level=2) for one in short_sections(whole) if not one.is_verbatim),
         "figures": dict(_figures(whole)) if whole.plans else {},
         "chart": finite(steps_chart(first)) if first else None,
-        "exit_code": report.exit_code,
+        "exit_code": exit_code,
     }
 
 

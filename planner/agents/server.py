@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import socket
 import time
 from collections import OrderedDict
@@ -52,7 +53,7 @@ MOST_WAITING = 64
 MODULES = ("planner.frameworks", "planner.report", "planner.verbs.any_job", "planner.verbs.explain")
 """Modules of most calls, which a worker imports before its first one."""
 
-WARM_UP = Call(tool="support", arguments={"model": "llama3-8b", "device": "h100"}, deadline=math.inf)
+WARM_UP = Call(tool="support", arguments='{"model": "llama3-8b", "device": "h100"}', deadline=math.inf)
 
 INSTRUCTIONS = (
     "Plans how to split LLM pretraining over a cluster, with proofs and intervals. Read planner://skill first. Answers "
@@ -133,7 +134,7 @@ class PlannerServer:
         CallError
             If it is refused or fails.
         """
-        self._check(name, arguments)
+        text = self._check(name, arguments)
         if name == "read":
             return self._read(arguments["reference"], arguments.get("pointer", ""))
         report = self.whole(arguments["report"]) if "report" in arguments else ""
@@ -142,7 +143,7 @@ class PlannerServer:
         self._num_calls += 1
         try:
             with anyio.fail_after(self.limits.seconds):
-                call = Call(tool=name, arguments=arguments, report=report, deadline=time.time() + self.limits.seconds)
+                call = Call(tool=name, arguments=text, report=report, deadline=time.time() + self.limits.seconds)
                 outcome: JobOutcome = await asyncio.wrap_future(self._pool.submit(call))
         except TimeoutError:
             problem = f"The call took longer than the server's {self.limits.seconds:g} s, waiting included."
@@ -153,16 +154,16 @@ class PlannerServer:
             raise CallError(outcome.message or str(outcome.status))
         return {**outcome.report["answer"], "whole": self._keep(name, arguments, outcome.report["whole"])}
 
-    def _check(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Refuse a call that its schema does not allow."""
+    def _check(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return the arguments as JSON; refuse those that the schema does not allow."""
         if name not in self.tools:
             raise CallError(f"There is no tool {shown(name)}. Known: {', '.join(self.tools)}.")
         try:
-            size = len(json.dumps(arguments))
+            text = json.dumps(arguments)
         except (ValueError, RecursionError) as error:
             raise CallError(f"The arguments are no JSON: {error}.") from None
-        if size > MOST_ARGUMENT_BYTES:
-            raise CallError(f"The arguments have {size:,} bytes, at most {MOST_ARGUMENT_BYTES:,} are read.")
+        if len(text) > MOST_ARGUMENT_BYTES:
+            raise CallError(f"The arguments have {len(text):,} bytes, at most {MOST_ARGUMENT_BYTES:,} are read.")
         try:
             wrong = next(Draft202012Validator(self.tools[name].arguments).iter_errors(arguments), None)
         except RecursionError:
@@ -170,12 +171,12 @@ class PlannerServer:
         if wrong is not None:
             place = ".".join(map(str, wrong.absolute_path)) or "arguments"
             raise CallError(f"{place[:200]}: {wrong.message[:400]}")
-        if name == "read":  # whose pointers begin like paths
-            return
         try:
-            refuse_outside(arguments, self.root)
-        except SpecError as error:
+            if name != "read":  # whose pointers begin like paths
+                refuse_outside(arguments, self.root)
+        except (SpecError, RecursionError) as error:
             raise CallError(str(error)) from None
+        return text
 
     # --- wholes --------------------------------------------------------------------------------------------
 
@@ -208,7 +209,7 @@ class PlannerServer:
         for name in pointer.split("/")[1:] if pointer else ():
             name = name.replace("~1", "/").replace("~0", "~")
             try:
-                value = value[int(name)] if isinstance(value, list) else value[name]
+                value = value[_place(name)] if isinstance(value, list) else value[name]
             except (KeyError, IndexError, ValueError, TypeError):
                 raise CallError(f"{shown(pointer)}: there is no {shown(name)}. Known: {_names(value)}.") from None
         size = len(json.dumps(value))
@@ -263,6 +264,13 @@ class PlannerServer:
         except CallError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=str(asked.uri), text=text)])
+
+
+def _place(name: str) -> int:
+    """Return the index that a pointer names (RFC 6901: digits without a sign)."""
+    if not re.fullmatch("0|[1-9][0-9]*", name):
+        raise IndexError
+    return int(name)
 
 
 def _names(value: object) -> str:

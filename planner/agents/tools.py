@@ -19,6 +19,7 @@ from planner.agents.schemas import (
     record,
     text,
 )
+from planner.frameworks import DASHBOARDS, TARGETS
 from planner.schema import schema
 
 EXPLAINED = ("status", "slower_seconds", "broken_rules")
@@ -177,7 +178,7 @@ def list_file_tools() -> tuple[Tool, ...]:
                 {
                     "report": REPORT,
                     "number": {"type": "integer", "minimum": 1, "maximum": MOST_PLANS, "description": "Which plan."},
-                    "target": text("megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate."),
+                    "target": text(f"{', '.join(TARGETS)}, or of figures: {', '.join(DASHBOARDS)}."),
                     "framework_version": text("Release of the framework; default: the one that the plan is for."),
                     "launch": text("torchrun, slurm or kubernetes: also the file that starts it."),
                 },

@@ -49,8 +49,10 @@ class Call:
 
     Parameters
     ----------
-    tool, arguments
-        Name of the tool, and arguments that its schema allows.
+    tool
+        Name of the tool.
+    arguments
+        Arguments that its schema allows, as JSON: deep ones cannot be pickled.
     deadline
         Time of the clock after which nobody waits for the answer.
     report
@@ -58,7 +60,7 @@ class Call:
     """
 
     tool: str
-    arguments: Arguments
+    arguments: str
     deadline: float
     report: str = ""
 
@@ -76,7 +78,8 @@ def reply(call: Call, *, scratch: Path) -> JobOutcome:
     if seconds <= 0:
         return JobOutcome(status=JobStatus.TIMED_OUT, message="It waited too long.")
     try:
-        found: Reply = function(call.arguments, min(seconds, float(call.arguments.get("seconds", seconds))), report)
+        arguments = json.loads(call.arguments)
+        found: Reply = function(arguments, min(seconds, float(arguments.get("seconds", seconds))), report)
         if len(found["whole"]) > MOST_ANSWER_BYTES:
             raise SpecError("answer", f"has more than {MOST_ANSWER_BYTES:,} bytes.", "Ask for fewer plans.")
         answered = json.loads(json.dumps(found, default=str))

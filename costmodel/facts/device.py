@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Annotated, Literal, TypeAlias, TypedDict
 
@@ -227,18 +226,6 @@ class Device:
     framework: str | None = None
     left_out_errors: tuple[float, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
-
-
-NO_GRAPHS: Mapping[str, tuple[str, ...]] = {"cuda_graphs": ("none",)}
-NO_OFFLOAD: Mapping[str, tuple[str, ...]] = {"activation_offload": ("false",), "optimizer_offload": ("false",)}
-"""Values that are left on devices without CUDA graphs, and on the host's own processors."""
-
-
-def find_absent_features(device: Device) -> Mapping[str, tuple[str, ...]]:
-    """Return the decisions that a device decides, with the values that are left."""
-    if device.host_link == "none":
-        return {**NO_GRAPHS, **NO_OFFLOAD}
-    return {} if device.silicon.captures_graphs else NO_GRAPHS
 
 
 NumSites: TypeAlias = Annotated[int, Number(ge=2, le=8)]

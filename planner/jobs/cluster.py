@@ -14,10 +14,10 @@ import yaml
 from constraints import TARGET_RULES
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites, find_absent_features
+from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites
 from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
-from costmodel.lowering.framework import apply_framework
+from costmodel.lowering.framework import apply_framework, find_absent_features
 from costmodel.record import record
 from costmodel.validation import shown
 from planner.jobs.completion import require_sound

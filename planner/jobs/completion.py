@@ -10,9 +10,9 @@ from typing import Any
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
-from costmodel.facts.device import Cluster, find_absent_features
+from costmodel.facts.device import Cluster
 from costmodel.facts.framework import MANY, MODULES, Framework, feature_of, lacks
-from costmodel.lowering.framework import framework_stages
+from costmodel.lowering.framework import find_absent_features, framework_stages
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -119,7 +120,7 @@ def is_inside(path: str | os.PathLike[str], folder: Path) -> bool:
 
 def refuse_outside(value: object, root: Path, where: str = "") -> None:
     """
-    Refuse arguments with a text that is a path out of a folder, also inside of ``key=value`` and of YAML.
+    Refuse arguments with a text that is a path out of a folder, also behind ``key=``.
 
     Files are opened behind the audit hook alone; this is so that no message says which paths exist.
 
@@ -140,20 +141,16 @@ def refuse_outside(value: object, root: Path, where: str = "") -> None:
             if _leads_outside(part, root):
                 hint = "Give a name of the catalog, or a path inside of it."
                 raise SpecError(where or "path", f"{shown(part)} lies outside of the folder that may be read.", hint)
-        if part[:1] in YAML:
-            refuse_outside(_parse(part), root, where)
 
 
-YAML = ("[", "{", "'", '"')
-"""Beginnings of values that hold others, or that quotes hide."""
-
-
-def _parse(text: str) -> object:
-    """Parse the value of an entry; one that is no YAML is refused where it is read."""
-    try:
-        return parse(text, "value")
-    except SpecError:
-        return None
+def unfold(words: Iterable[str]) -> list[object]:
+    """Return words such as ``key=value``, and what those values hold that are lists, mappings or quoted in YAML."""
+    found: list[object] = list(words)
+    for word in tuple(found):
+        value = str(word).partition("=")[2].strip()
+        with suppress(SpecError):  # what is no YAML is refused where it is read
+            found.append(parse(value, "value") if value.startswith(("[", "{", "'", '"')) else None)
+    return found
 
 
 def _leads_outside(text: str, root: Path) -> bool:

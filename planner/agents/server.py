@@ -35,7 +35,7 @@ from planner.agents.schemas import SKILL
 from planner.agents.tools import tools
 from planner.agents.work import Call, reply
 from planner.batch.job_result import JobOutcome
-from planner.confinement import ConfinedPool, refuse_outside
+from planner.confinement import ConfinedPool, refuse_outside, unfold
 from planner.schema import SCHEMAS, schema_text
 
 SCHEME = "planner://"
@@ -134,16 +134,17 @@ class PlannerServer:
         CallError
             If it is refused or fails.
         """
-        text = self._check(name, arguments)
-        if name == "read":
-            return self._read(arguments["reference"], arguments.get("pointer", ""))
-        report = self.whole(arguments["report"]) if "report" in arguments else ""
         if self._num_calls >= MOST_WAITING:
             raise CallError(f"{MOST_WAITING} calls run or wait already. Ask again when one was answered.")
         self._num_calls += 1
+        end = time.time() + self.limits.seconds
         try:
             with anyio.fail_after(self.limits.seconds):
-                call = Call(tool=name, arguments=text, report=report, deadline=time.time() + self.limits.seconds)
+                text = await anyio.to_thread.run_sync(self._check, name, arguments)  # large ones take seconds
+                if name == "read":
+                    return self._read(arguments["reference"], arguments.get("pointer", ""))
+                report = self.whole(arguments["report"]) if "report" in arguments else ""
+                call = Call(tool=name, arguments=text, report=report, deadline=end)
                 outcome: JobOutcome = await asyncio.wrap_future(self._pool.submit(call))
         except TimeoutError:
             problem = f"The call took longer than the server's {self.limits.seconds:g} s, waiting included."
@@ -173,7 +174,7 @@ class PlannerServer:
             raise CallError(f"{place[:200]}: {wrong.message[:400]}")
         try:
             if name != "read":  # whose pointers begin like paths
-                refuse_outside(arguments, self.root)
+                refuse_outside({**arguments, "changes": unfold(arguments.get("changes", ()))}, self.root)
         except (SpecError, RecursionError) as error:
             raise CallError(str(error)) from None
         return text

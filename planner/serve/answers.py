@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.errors import PlanningError, SpecError
 from costmodel.validation import shown
 from planner.batch.job_result import JobOutcome, JobStatus
-from planner.confinement import MEMORY_BYTES, refuse_outside
+from planner.confinement import MEMORY_BYTES, refuse_outside, unfold
 from planner.serve.question import FIELDS, Question
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def answer(question: Question, *, seconds: float, scratch: Path) -> JobOutcome:
     """
     try:
         refuse_outside({field.label: question[field.name].split() for field in FIELDS}, scratch)
-        refuse_outside({"Words and entries": _split(question["more"])}, scratch)
+        refuse_outside({"Words and entries": unfold(_split(question["more"]))}, scratch)
         return JobOutcome(status=JobStatus.OPTIMAL, exit_code=0, report=_answer(question, seconds))
     except (PlanningError, OSError, RecursionError) as error:
         return JobOutcome(status=JobStatus.WRONG_INPUT, exit_code=2, message=str(error))

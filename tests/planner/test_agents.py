@@ -256,6 +256,7 @@ async def refusals(root, calls):
     async with anyio.create_task_group() as group:
         for start in range(2):
             group.start_soon(several, calls[start::2])
+    server.close()
     return found, max(longest)
 
 
@@ -294,8 +295,33 @@ def test_an_endless_job_ends_in_time(folder):
         assert time.monotonic() - begin < 5
         with pytest.raises(CallError, match="There is no tool"):
             await server.call("x", {})
+        server.close()
 
     anyio.run(run)
+
+
+@pytest.mark.slow
+def test_a_large_call_does_not_hold_up_the_others(folder):
+    """200,000 entries take seconds to check; meanwhile another call is answered."""
+    order = []
+
+    async def run():
+        server = PlannerServer(folder, Limits(seconds=30, at_once=1))
+
+        async def large():
+            with pytest.raises(CallError, match="20000 entries"):
+                await server.call("plan", {"job": {**JOB, "settings": {"x": ["a"] * 200_000}}})
+            order.append("large")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(large)
+            await anyio.sleep(0.05)
+            await server.call("read", {"reference": "planner://schemas/job", "pointer": "/required"})
+            order.append("small")
+        server.close()
+
+    anyio.run(run)
+    assert order == ["small", "large"]
 
 
 @pytest.mark.slow
@@ -314,6 +340,7 @@ def test_ten_thousand_plans_at_once_are_refused(folder):
         async with anyio.create_task_group() as group:
             for _ in range(10_000):
                 group.start_soon(one)
+        server.close()
         assert sum("run or wait already" in error for error in errors) == 10_000 - 64
 
     anyio.run(run)

@@ -12,7 +12,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner.batch.job_result import JobOutcome, JobStatus
-from planner.confinement import MEMORY_BYTES, ConfinedPool, refuse_outside
+from planner.confinement import MEMORY_BYTES, ConfinedPool, refuse_outside, unfold
 from tests.sources import ROOT
 
 ATTEMPTS = {
@@ -111,7 +111,7 @@ def test_workers_import_nothing_of_the_folder_in_which_they_start(tmp_path):
 def test_a_path_out_of_the_folder_is_named_before_anything_is_opened(value, tmp_path):
     """Of every spelling, alone, in entries, in YAML within them; the message does not say which exist."""
     with pytest.raises(SpecError, match="lies outside of the folder that may be read"):
-        refuse_outside(value, tmp_path)
+        refuse_outside(unfold([value]) if isinstance(value, str) else value, tmp_path)
 
 
 @pytest.mark.parametrize("value", ["llama3-8b", "meta-llama/Meta-Llama-3-8B", "a/b.yaml", "TP8", "key=[1, 2]", 7, None])

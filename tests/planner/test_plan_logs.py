@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import subprocess
 
 import pytest
@@ -163,6 +164,14 @@ def test_a_run_that_dies_of_memory_later_is_measured_with_a_doubt(tmp_path):
 
     assert (found.step_seconds, found.is_out_of_memory) == (2.4, False)
     assert found.doubts[0].startswith("it ran out of memory behind its first step")
+
+
+def test_a_rate_of_few_tokens_is_doubted(tmp_path):
+    """Half a token of 20 is 2.5 %."""
+    text = (FOLDER / "torchtitan-0.3.0-ranks.log").read_text()
+    (tmp_path / "run.log").write_text(re.sub(r"tps: [\d,]+", "tps: 20", text))
+
+    assert read_logs([tmp_path / "run.log"]).doubts == ("its 20 tokens/s are printed as whole numbers, up to 2% off",)
 
 
 def test_a_line_that_was_cut_says_nothing(tmp_path):

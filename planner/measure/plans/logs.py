@@ -68,6 +68,9 @@ GIB = 2**30
 WARM_UP = 5
 """Iterations that allocate, compile and tune; lines that hold one of them are left out."""
 
+LEAST_RATE = 50
+"""Tokens per second of a device below which a whole number of them is more than 1 % off."""
+
 LONGEST_LINE = 1_000_000
 MOST_BYTES = 2**31
 """Most bytes of a log that are read."""
@@ -172,12 +175,14 @@ class _Lines:
             reserved_bytes=max(self.reserved, default=None),
             global_batch_size=self.batches[-1] if self.batches else None,
             is_out_of_memory=self.out_of_memory and not values,
-            doubts=tuple(self._doubts(bool(steady))) if values else (),
+            doubts=tuple(self._doubts(bool(steady), middle if is_rate else None)) if values else (),
         )
 
-    def _doubts(self, is_steady: bool) -> Iterator[str]:
+    def _doubts(self, is_steady: bool, rate: float | None) -> Iterator[str]:
         if not is_steady:
             yield "only first steps were logged, which are slower; run some more"
+        if rate is not None and rate < LEAST_RATE:
+            yield f"its {rate:g} tokens/s are printed as whole numbers, up to {0.5 / rate:.0%} off"
         if self.out_of_memory:
             yield "it ran out of memory behind its first step, so that its peak is a lower bound"
         if self.num_skipped:

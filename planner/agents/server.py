@@ -36,6 +36,7 @@ from planner.agents.tools import tools
 from planner.agents.work import Call, reply
 from planner.batch.job_result import JobOutcome
 from planner.confinement import ConfinedPool, refuse_outside, unfold
+from planner.jobs.document import MAX_ENTRIES
 from planner.schema import SCHEMAS, schema_text
 
 SCHEME = "planner://"
@@ -140,7 +141,7 @@ class PlannerServer:
         end = time.time() + self.limits.seconds
         try:
             with anyio.fail_after(self.limits.seconds):
-                text = await anyio.to_thread.run_sync(self._check, name, arguments)  # large ones take seconds
+                text = await anyio.to_thread.run_sync(self._check, name, arguments)  # beside the other calls
                 if name == "read":
                     return self._read(arguments["reference"], arguments.get("pointer", ""))
                 report = self.whole(arguments["report"]) if "report" in arguments else ""
@@ -165,6 +166,8 @@ class PlannerServer:
             raise CallError(f"The arguments are no JSON: {error}.") from None
         if len(text) > MOST_ARGUMENT_BYTES:
             raise CallError(f"The arguments have {len(text):,} bytes, at most {MOST_ARGUMENT_BYTES:,} are read.")
+        if (num_entries := _count_entries(arguments)) > MAX_ENTRIES:
+            raise CallError(f"The arguments have {num_entries:,} entries, at most {MAX_ENTRIES:,} are read.")
         try:
             wrong = next(Draft202012Validator(self.tools[name].arguments).iter_errors(arguments), None)
         except RecursionError:
@@ -265,6 +268,12 @@ class PlannerServer:
         except CallError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=str(asked.uri), text=text)])
+
+
+def _count_entries(value: object) -> int:
+    """Count the values of lists and mappings, so that a call of very many is refused before it takes seconds."""
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return sum(1 + _count_entries(one) for one in values)
 
 
 def _place(name: str) -> int:

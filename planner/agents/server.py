@@ -36,7 +36,7 @@ from planner.agents.tools import tools
 from planner.agents.work import Call, reply
 from planner.batch.job_result import JobOutcome
 from planner.confinement import ConfinedPool, refuse_outside, unfold
-from planner.jobs.document import MAX_ENTRIES
+from planner.jobs.document import MAX_DEPTH, MAX_ENTRIES
 from planner.schema import SCHEMAS, schema_text
 
 SCHEME = "planner://"
@@ -166,19 +166,15 @@ class PlannerServer:
             raise CallError(f"The arguments are no JSON: {error}.") from None
         if len(text) > MOST_ARGUMENT_BYTES:
             raise CallError(f"The arguments have {len(text):,} bytes, at most {MOST_ARGUMENT_BYTES:,} are read.")
-        if (num_entries := _count_entries(arguments)) > MAX_ENTRIES:
-            raise CallError(f"The arguments have {num_entries:,} entries, at most {MAX_ENTRIES:,} are read.")
-        try:
-            wrong = next(Draft202012Validator(self.tools[name].arguments).iter_errors(arguments), None)
-        except RecursionError:
-            raise CallError("The arguments are nested too deeply.") from None
+        _require_small(arguments)
+        wrong = next(Draft202012Validator(self.tools[name].arguments).iter_errors(arguments), None)
         if wrong is not None:
             place = ".".join(map(str, wrong.absolute_path)) or "arguments"
             raise CallError(f"{place[:200]}: {wrong.message[:400]}")
         try:
             if name != "read":  # whose pointers begin like paths
                 refuse_outside({**arguments, "changes": unfold(arguments.get("changes", ()))}, self.root)
-        except (SpecError, RecursionError) as error:
+        except SpecError as error:
             raise CallError(str(error)) from None
         return text
 
@@ -270,10 +266,18 @@ class PlannerServer:
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=str(asked.uri), text=text)])
 
 
-def _count_entries(value: object) -> int:
-    """Count the values of lists and mappings, so that a call of very many is refused before it takes seconds."""
-    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return sum(1 + _count_entries(one) for one in values)
+def _require_small(arguments: object) -> None:
+    """Refuse arguments of more entries or levels than jobs have, whose checks would take seconds."""
+    level, num_entries, depth = [arguments], 0, 0
+    while level:
+        several = (
+            one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)
+        )
+        level = [one for values in several for one in values]
+        num_entries, depth = num_entries + len(level), depth + 1
+        if num_entries > MAX_ENTRIES or depth > MAX_DEPTH:
+            limits = f"at most {MAX_ENTRIES:,} entries in {MAX_DEPTH} levels are read"
+            raise CallError(f"The arguments have {num_entries:,} entries in {depth} levels or more, {limits}.")
 
 
 def _place(name: str) -> int:

@@ -51,9 +51,11 @@ def main() -> int:
 def _judge(port: int, server: int) -> Iterator[str]:
     """Print the figures; yield a sentence about each that is too large."""
     _ask(port, 511)  # both workers have started
+    before = _processor_seconds(server)
     alone = [_ask(port, 512 * 2 + number) for number in range(NUM_ALONE)]
+    spent = (_processor_seconds(server) - before) / NUM_ALONE
     p50, p95 = (float(np.quantile([seconds for seconds, _ in alone], share)) for share in (0.5, 0.95))
-    print(f"One user, {NUM_ALONE} questions: p50 {p50:.2f} s, p95 {p95:.2f} s.")
+    print(f"One user, {NUM_ALONE} questions: p50 {p50:.2f} s, p95 {p95:.2f} s; processor time {spent:.2f} s each.")
     if p50 > MOST_P50_SECONDS or p95 > MOST_P95_SECONDS:
         yield f"one user waits {p50:.2f} s (limit {MOST_P50_SECONDS:g}), p95 {p95:.2f} s (limit {MOST_P95_SECONDS:g})."
     with ThreadPoolExecutor(NUM_USERS) as users:
@@ -93,6 +95,15 @@ def _await_start(port: int) -> None:
         except OSError:
             time.sleep(0.1)
     raise SystemExit("the server did not start.")
+
+
+def _processor_seconds(server: int) -> float:
+    """Return the processor time of the server and its workers, which other programs do not change."""
+    found = 0.0
+    for process in (server, *(worker for worker, _ in _workers(server))):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _workers(server: int) -> list[tuple[int, float]]:

@@ -7,9 +7,15 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
+from costmodel.record import cut_line
+
 
 class PlanningError(Exception):
     """Base of every error that a user of the planner can cause."""
+
+    def __repr__(self) -> str:
+        """Return one line, as records do."""
+        return cut_line(super().__repr__())
 
 
 def printable(text: str) -> str:

@@ -67,7 +67,7 @@ def _cell(value: object) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def to_frame(shown: Displayed | JobResult | Iterable[Displayed | JobResult]) -> DataFrame:
+def to_frame(shown: Displayed | Iterable[Displayed]) -> DataFrame:
     """
     Return reports as a DataFrame of pandas, which is imported here: a row for each plan, size or binding constraint.
 
@@ -92,7 +92,7 @@ def to_frame(shown: Displayed | JobResult | Iterable[Displayed | JobResult]) -> 
         ) from None
     several = list(shown) if isinstance(shown, Iterable) and not isinstance(shown, str) else [shown]
     for one in several:
-        if not isinstance(one, Displayed | JobResult):
+        if not isinstance(one, Displayed):
             raise SpecError("to_frame", f"expected a report or several, got {text(one)}.")
     tables = []
     for one in several:
@@ -103,7 +103,7 @@ def to_frame(shown: Displayed | JobResult | Iterable[Displayed | JobResult]) -> 
     return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _rows(shown: Displayed | JobResult) -> Iterator[Mapping[str, Any]]:
+def _rows(shown: Displayed) -> Iterator[Mapping[str, Any]]:
     """Yield rows of a report that has no CSV."""
     if isinstance(shown, JobResult):
         line = json.loads(line_of(shown))

@@ -1,5 +1,5 @@
 """
-Twenty questions of training engineers: the calls by which an agent answered each, and the answer by another way.
+Questions of training engineers: the calls by which an agent answered each, and the answer by another way.
 
 The oracle asks the planner's verbs, its catalog or the exporter's own reader, not the server. ``{whole}`` among the
 arguments stands for the reference in the answer before.
@@ -193,6 +193,26 @@ OF_STRATEGIES = (
     ),
 )
 
+SIZES = [64, 128, 256, 512]
+MOST_DAYS = 60
+
+
+def _fewest(folder: str) -> int:
+    """Plan each size; entries are those that an advice assumes of a whole training."""
+    assumed = ("training.tokens=1T", "reliability.init_seconds=520", "training.evaluation_interval_steps=1000")
+    days = {size: plan(load(DENSE, [*assumed, f"cluster.num_devices={size}"])).plans[0].schedule.days for size in SIZES}
+    return min(size for size in SIZES if days[size] <= MOST_DAYS)
+
+
+OF_CLUSTERS = (
+    Question(
+        text="What is the fewest H100 that train 70B on 1T tokens in 60 days?",
+        calls=(("advise", {"job": DENSE, "changes": ["training.tokens=1T"], "sizes": SIZES, "days": MOST_DAYS}),),
+        pick=lambda found: found["points"][found["answer"] - 1]["num_devices"],
+        oracle=_fewest,
+    ),
+)
+
 OF_FILES = (
     Question(
         text="Which tensor and pipeline parallelism does our script use today?",
@@ -246,4 +266,4 @@ OF_FILES = (
 )
 
 
-QUESTIONS = (*OF_PLANS, *OF_STRATEGIES, *OF_FILES)
+QUESTIONS = (*OF_PLANS, *OF_STRATEGIES, *OF_CLUSTERS, *OF_FILES)

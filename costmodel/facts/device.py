@@ -95,6 +95,8 @@ class Silicon:
         FP32, and of the head's logits.
     multiplies_any_layout
         True if 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns.
+    captures_graphs
+        True if kernels are launched as CUDA graphs, or as HIP graphs.
     sources
         Source of each number, by field name.
     """
@@ -106,6 +108,7 @@ class Silicon:
     unaligned_fraction: Annotated[Fraction, Field(gt=0)] = 19.5 / 312
     unaligned_logits_fraction: Annotated[Fraction, Field(gt=0)] = 78 / 250
     multiplies_any_layout: bool = False
+    captures_graphs: bool = True
     sources: dict[str, str] = field(default_factory=dict)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
@@ -566,19 +565,6 @@ def feature_of(name: str, value: int) -> str:
     text = decision_text(name, value)
     is_set = name in ENUMS and text not in {member.text for member in ENUMS[name]}
     return MODULES if is_set else text
-
-
-ABSENT_ON_HOSTS: Mapping[str, tuple[str, ...]] = {
-    "cuda_graphs": ("none",),
-    "activation_offload": ("false",),
-    "optimizer_offload": ("false",),
-}
-"""Values that are left where the host's processors are the device: CUDA graphs need a GPU, offload another memory."""
-
-
-def leave_host_features(framework: Framework) -> Framework:
-    """Return a release with the features that it has on the host's own processors."""
-    return replace(framework, features={**framework.features, **ABSENT_ON_HOSTS})
 
 
 def lacks(framework: Framework, name: str, value: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -89,6 +89,18 @@ OF_MUON = ("muon_tp_mode", "muon_num_ns_steps")
 OF_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap", "host_threads")
 
 """Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` with equal names."""
+
+
+NO_GRAPHS: Mapping[str, tuple[str, ...]] = {"cuda_graphs": ("none",)}
+NO_OFFLOAD: Mapping[str, tuple[str, ...]] = {"activation_offload": ("false",), "optimizer_offload": ("false",)}
+"""Values that are left on devices without CUDA graphs, and on the host's own processors."""
+
+
+def find_absent_features(device: Device) -> Mapping[str, tuple[str, ...]]:
+    """Return the decisions that a device decides, with the values that are left."""
+    if device.host_link == "none":
+        return {**NO_GRAPHS, **NO_OFFLOAD}
+    return {} if device.silicon.captures_graphs else NO_GRAPHS
 
 
 def apply_framework(

@@ -23,6 +23,8 @@ SKILL = FOLDER / "skills" / "planner" / "SKILL.md"
 LONGEST_TEXT = 4096
 MOST_CHANGES = 64
 MOST_PLANS = 10
+MOST_CHOICES = 8
+"""Devices, or sizes, of an advice."""
 
 PLAN_ENTRIES = (
     *("number", "line", "num_devices", "step_time_seconds", "step_time_interval_seconds", "tokens_per_second_per_gpu"),
@@ -61,9 +63,9 @@ def job() -> Schema:
     for name, entry in whole["properties"].items():
         reference = str(entry.get("$ref", "")).rpartition("/")[2]
         section = whole["$defs"].get(reference, {}) if name in whole["required"] else {}
-        sections[name] = {"description": entry["description"]}
+        sections[name] = {"description": _first_sentence(entry)}
         if "properties" in section:
-            entries = {key: {"description": one["description"]} for key, one in section["properties"].items()}
+            entries = {key: {"description": _first_sentence(one)} for key, one in section["properties"].items()}
             sections[name] |= {"type": "object", "properties": entries, "required": section["required"]}
     whole_job: Schema = {
         "type": "object",
@@ -73,6 +75,11 @@ def job() -> Schema:
     }
     file = text("A file in the server's folder: a job file, a launch script or configuration, or a JSON report.")
     return {"anyOf": [whole_job, file]}
+
+
+def _first_sentence(entry: Mapping[str, Any]) -> str:
+    """Return the beginning of a description; the schema of jobs, a resource, has the rest."""
+    return f"{entry['description'].partition('. ')[0].rstrip('.')}."
 
 
 CHANGES: Schema = {

@@ -1,23 +1,24 @@
 """
 MCP server of the planner's tools, over stdin and stdout or over HTTP on this machine alone.
 
-Each call runs in a process of its own, which is confined, and ended when its time is over. So no call reads outside of
-the folder, and none stops the server. Wholes of answers stay in memory, and answers refer to them.
+Calls run in confined workers, which are killed when their time is over. So no call reads outside of the folder, and
+none stops the server. Wholes of answers stay in memory, and answers refer to them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import math
 import os
-import signal
+import re
 import socket
-import sys
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
@@ -30,9 +31,12 @@ from costmodel.errors import SpecError
 from costmodel.record import record
 from costmodel.validation import shown
 from costmodel.version import version
-from planner.agents.confinement import find_outside
-from planner.agents.schemas import FOLDER, SKILL
+from planner.agents.schemas import SKILL
 from planner.agents.tools import tools
+from planner.agents.work import Call, reply
+from planner.batch.job_result import JobOutcome
+from planner.confinement import ConfinedPool, refuse_outside, unfold
+from planner.jobs.document import MAX_DEPTH, MAX_ENTRIES
 from planner.schema import SCHEMAS, schema_text
 
 SCHEME = "planner://"
@@ -40,7 +44,6 @@ SCHEME = "planner://"
 MOST_ARGUMENT_BYTES = 2**20
 """Longest arguments of a call, as JSON; the longest job file."""
 
-MOST_ANSWER_BYTES = 32 * 2**20
 MOST_PART_BYTES = 100_000
 """Longest part of a whole that ``read`` returns at once."""
 
@@ -48,23 +51,16 @@ MOST_KEPT_BYTES = 128 * 2**20
 MOST_WAITING = 64
 """Calls that may run and wait at once."""
 
-SEARCH_SHARE = 0.4
-"""Part of a call's time for its search, whose time limit counts processor time; the rest starts and writes reports."""
+MODULES = ("planner.frameworks", "planner.report", "planner.verbs.any_job", "planner.verbs.explain")
+"""Modules of most calls, which a worker imports before its first one."""
+
+WARM_UP = Call(tool="support", arguments='{"model": "llama3-8b", "device": "h100"}', deadline=math.inf)
 
 INSTRUCTIONS = (
     "Plans how to split LLM pretraining over a cluster, with proofs and intervals. Read planner://skill first. Answers "
     "are short; 'whole' refers to the whole report (a resource, or the tool 'read'). Paths are relative to the "
     "server's folder; nothing outside of it is read, and nothing is written."
 )
-
-START = """
-import os, sys
-sys.path.insert(next((n for n, one in enumerate(sys.path) if "site-packages" in one), len(sys.path)), {parent!r})
-from planner.agents.work import main
-main(os.fdopen(os.dup(1), "w"))
-"""
-"""Program of a call's process; the folder of the planner's packages comes behind Python's own, so that none of those
-is replaced by a file beside them."""
 
 
 class CallError(Exception):
@@ -104,8 +100,16 @@ class PlannerServer:
         self.root, self.limits = Path(os.path.realpath(root)), limits
         self.tools = tools()
         self._answers: OrderedDict[str, str] = OrderedDict()
-        self._running = anyio.Semaphore(limits.at_once)
+        self._pool = ConfinedPool(
+            reply, root=self.root, processes=limits.at_once, seconds=limits.seconds + 1, modules=MODULES
+        )
         self._num_calls = 0
+        for _ in range(limits.at_once):  # each starts a worker, so that the first call does not wait for it
+            self._pool.submit(WARM_UP)
+
+    def close(self) -> None:
+        """Stop all workers."""
+        self._pool.close()
 
     def server(self) -> Server[Any]:
         """Return the server of the protocol."""
@@ -131,87 +135,48 @@ class PlannerServer:
         CallError
             If it is refused or fails.
         """
-        self._check(name, arguments)
-        if name == "read":
-            return self._read(arguments["reference"], arguments.get("pointer", ""))
-        report = self.whole(arguments["report"]) if "report" in arguments else ""
         if self._num_calls >= MOST_WAITING:
             raise CallError(f"{MOST_WAITING} calls run or wait already. Ask again when one was answered.")
         self._num_calls += 1
-        begin = anyio.current_time()
+        end = time.time() + self.limits.seconds
         try:
             with anyio.fail_after(self.limits.seconds):
-                async with self._running:
-                    seconds = self.limits.seconds - (anyio.current_time() - begin)
-                    found = await self._run(name, arguments, report, seconds)
+                text = await anyio.to_thread.run_sync(self._check, name, arguments)  # beside the other calls
+                if name == "read":
+                    return self._read(arguments["reference"], arguments.get("pointer", ""))
+                report = self.whole(arguments["report"]) if "report" in arguments else ""
+                call = Call(tool=name, arguments=text, report=report, deadline=end)
+                outcome: JobOutcome = await asyncio.wrap_future(self._pool.submit(call))
         except TimeoutError:
             problem = f"The call took longer than the server's {self.limits.seconds:g} s, waiting included."
             raise CallError(f"{problem} Ask for fewer plans, fewer open settings, or with less running.") from None
         finally:
             self._num_calls -= 1
-        if "error" in found:
-            raise CallError(found["error"])
-        return {**found["answer"], "whole": self._keep(name, arguments, found["whole"])}
+        if outcome.report is None:
+            raise CallError(outcome.message or str(outcome.status))
+        return {**outcome.report["answer"], "whole": self._keep(name, arguments, outcome.report["whole"])}
 
-    def _check(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Refuse a call that its schema does not allow."""
+    def _check(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return the arguments as JSON; refuse those that the schema does not allow."""
         if name not in self.tools:
             raise CallError(f"There is no tool {shown(name)}. Known: {', '.join(self.tools)}.")
         try:
-            size = len(json.dumps(arguments))
+            text = json.dumps(arguments)
         except (ValueError, RecursionError) as error:
             raise CallError(f"The arguments are no JSON: {error}.") from None
-        if size > MOST_ARGUMENT_BYTES:
-            raise CallError(f"The arguments have {size:,} bytes, at most {MOST_ARGUMENT_BYTES:,} are read.")
-        try:
-            wrong = next(Draft202012Validator(self.tools[name].arguments).iter_errors(arguments), None)
-        except RecursionError:
-            raise CallError("The arguments are nested too deeply.") from None
+        if len(text) > MOST_ARGUMENT_BYTES:
+            raise CallError(f"The arguments have {len(text):,} bytes, at most {MOST_ARGUMENT_BYTES:,} are read.")
+        _require_small(arguments)
+        wrong = next(Draft202012Validator(self.tools[name].arguments).iter_errors(arguments), None)
         if wrong is not None:
             place = ".".join(map(str, wrong.absolute_path)) or "arguments"
             raise CallError(f"{place[:200]}: {wrong.message[:400]}")
-        if name != "read" and (outside := find_outside(arguments, self.root)):  # whose pointers begin like paths
-            place, path = outside
-            raise CallError(f"{place}: {shown(path)} lies outside of the server's folder. Give a path inside it.")
-
-    async def _run(self, name: str, arguments: Mapping[str, Any], report: str, seconds: float) -> dict[str, Any]:
-        """Run a call in a process of its own, which is ended when the call is given up."""
-        with TemporaryDirectory(prefix="planner-call-") as scratch:
-            if report:
-                Path(scratch, "report.json").write_text(report, encoding="utf-8")
-            call = {
-                "tool": name,
-                "arguments": arguments,
-                "root": str(self.root),
-                "scratch": scratch,
-                "seconds": seconds,
-                "search_seconds": seconds * SEARCH_SHARE,
-            }
-            program = START.format(parent=str(FOLDER.parent))
-            process = await anyio.open_process(
-                [sys.executable, "-P", "-c", program],
-                stderr=None,  # the server's own
-                cwd=scratch,
-                env=_environment(scratch),
-                start_new_session=True,
-            )
-            try:
-                async with anyio.create_task_group() as group:
-                    group.start_soon(_send, process, json.dumps(call).encode())
-                    output = await _receive(process)
-                code = await process.wait()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    if process.returncode is None:
-                        os.killpg(process.pid, signal.SIGKILL)
-                    await process.wait()
-                    await process.aclose()
-        if code or not output:
-            raise CallError(
-                f"The call's process ended without an answer (code {code}): too much memory or a fault of ours."
-            )
-        found: dict[str, Any] = json.loads(output)
-        return found
+        try:
+            if name != "read":  # whose pointers begin like paths
+                refuse_outside({**arguments, "changes": unfold(arguments.get("changes", ()))}, self.root)
+        except SpecError as error:
+            raise CallError(str(error)) from None
+        return text
 
     # --- wholes --------------------------------------------------------------------------------------------
 
@@ -244,7 +209,7 @@ class PlannerServer:
         for name in pointer.split("/")[1:] if pointer else ():
             name = name.replace("~1", "/").replace("~0", "~")
             try:
-                value = value[int(name)] if isinstance(value, list) else value[name]
+                value = value[_place(name)] if isinstance(value, list) else value[name]
             except (KeyError, IndexError, ValueError, TypeError):
                 raise CallError(f"{shown(pointer)}: there is no {shown(name)}. Known: {_names(value)}.") from None
         size = len(json.dumps(value))
@@ -301,43 +266,32 @@ class PlannerServer:
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=str(asked.uri), text=text)])
 
 
+def _require_small(arguments: object) -> None:
+    """Refuse arguments of more entries or levels than jobs have, whose checks would take seconds."""
+    level, num_entries, depth = [arguments], 0, 0
+    while level:
+        several = (
+            one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)
+        )
+        level = [one for values in several for one in values]
+        num_entries, depth = num_entries + len(level), depth + 1
+        if num_entries > MAX_ENTRIES or depth > MAX_DEPTH:
+            limits = f"at most {MAX_ENTRIES:,} entries in {MAX_DEPTH} levels are read"
+            raise CallError(f"The arguments have {num_entries:,} entries in {depth} levels or more, {limits}.")
+
+
+def _place(name: str) -> int:
+    """Return the index that a pointer names (RFC 6901: digits without a sign)."""
+    if not re.fullmatch("0|[1-9][0-9]*", name):
+        raise IndexError
+    return int(name)
+
+
 def _names(value: object) -> str:
     """Return the parts of a value, as pointers name them."""
     if isinstance(value, list):
         return f"0 to {len(value) - 1}"
     return ", ".join(value)[:1000] if isinstance(value, dict) else "none"
-
-
-def _environment(scratch: str) -> dict[str, str]:
-    """Return the environment of a call: nothing of the server's own, and a home without a cache of models."""
-    return {
-        "HOME": scratch,
-        "TMPDIR": scratch,
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYDANTIC_DISABLE_PLUGINS": "__all__",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUTF8": "1",
-    }
-
-
-async def _send(process: anyio.abc.Process, data: bytes) -> None:
-    assert process.stdin
-    try:
-        await process.stdin.send(data)
-        await process.stdin.aclose()
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return  # it ended before it read; its exit code says so
-
-
-async def _receive(process: anyio.abc.Process) -> bytes:
-    assert process.stdout
-    parts, size = list[bytes](), 0
-    async for part in process.stdout:
-        parts.append(part)
-        size += len(part)
-        if size > MOST_ANSWER_BYTES:
-            raise CallError(f"The answer has more than {MOST_ANSWER_BYTES:,} bytes.")
-    return b"".join(parts)
 
 
 # --- transports --------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from costmodel.record import record as plain_record
+from planner.advice.wish import AIMS
 from planner.agents.schemas import (
     CHANGES,
+    MOST_CHOICES,
     MOST_PLANS,
     REPORT,
     SECONDS,
@@ -17,6 +19,8 @@ from planner.agents.schemas import (
     record,
     text,
 )
+from planner.frameworks import DASHBOARDS, TARGETS
+from planner.schema import schema
 
 EXPLAINED = ("status", "slower_seconds", "broken_rules")
 COMPARED = (
@@ -52,7 +56,7 @@ class Tool:
 
 def tools() -> dict[str, Tool]:
     """Return the tools by name."""
-    return {one.name: one for one in (*list_job_tools(), *list_file_tools(), *list_other_tools())}
+    return {one.name: one for one in (*list_job_tools(), advise_tool(), *list_file_tools(), *list_other_tools())}
 
 
 def list_job_tools() -> tuple[Tool, ...]:
@@ -96,8 +100,54 @@ def list_job_tools() -> tuple[Tool, ...]:
             name="compare",
             description="Say what the recommended plan gains over the job's own strategy (of a launch script, a job "
             "with 'strategy', or words in 'changes'); with 'other', compare two jobs.",
-            arguments=record(common | {"other": job(), "seconds": SECONDS}, ("job",)),
+            arguments=record(common | {"other": {"$ref": "#/properties/job"}, "seconds": SECONDS}, ("job",)),
             answer=answer(**entries_of("ComparisonRecord", *COMPARED)),
+        ),
+    )
+
+
+ADVISED = ("is_proven", "currency", "answer", "ties", "fewest", "notes")
+"""Entries of an advice that answers repeat."""
+
+POINT = (
+    *("number", "device", "num_devices", "global_batch_size", "is_on_front", "meets_wish", "days", "days_interval"),
+    *("money", "energy_mwh", "power_megawatts", "line", "unmeasured"),
+)
+"""Entries of its points."""
+
+
+def advise_tool() -> Tool:
+    """Return the tool that chooses a cluster."""
+    advice = schema("advice")
+    points = advice["$defs"]["PointRecord"]["properties"]
+    several = {"type": "array", "minItems": 1, "maxItems": MOST_CHOICES, "uniqueItems": True}
+    positive = {"type": "number", "exclusiveMinimum": 0}
+    return Tool(
+        name="advise",
+        description="Choose a cluster for a training: the devices and their number that meet a wish, and the proven "
+        "front of days, money and energy. Each device and size is planned; the number of devices of 'job' is not used.",
+        arguments=record(
+            {
+                "job": job(),
+                "changes": CHANGES,
+                "devices": {
+                    **several,
+                    "items": text("A name of the catalog, or a device file; default: priced ones, or the job's."),
+                },
+                "sizes": {**several, "items": {"type": "integer", "minimum": 1}, "description": "Numbers of devices."},
+                "prices": text("A CSV of prices in the server's folder: columns device, price_per_hour, provider."),
+                "aim": {"enum": [*AIMS], "description": "Default: follows from the limits."},
+                "days": {**positive, "description": "Most days of the training."},
+                "by": text("Day to be done by, such as 2027-01-31, instead of days."),
+                "budget": {**positive, "description": "Most money, in the currency of the prices."},
+                "power_watts": {**positive, "description": "Most power of the site."},
+                "seconds": SECONDS,
+            },
+            ("job",),
+        ),
+        answer=answer(
+            points={"type": "array", "items": record({name: points[name] for name in POINT}, POINT)},
+            **{name: advice["properties"][name] for name in ADVISED},
         ),
     )
 
@@ -128,7 +178,7 @@ def list_file_tools() -> tuple[Tool, ...]:
                 {
                     "report": REPORT,
                     "number": {"type": "integer", "minimum": 1, "maximum": MOST_PLANS, "description": "Which plan."},
-                    "target": text("megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate."),
+                    "target": text(f"{', '.join(TARGETS)}, or of figures: {', '.join(DASHBOARDS)}."),
                     "framework_version": text("Release of the framework; default: the one that the plan is for."),
                     "launch": text("torchrun, slurm or kubernetes: also the file that starts it."),
                 },

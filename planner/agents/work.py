@@ -1,20 +1,24 @@
-"""Answers to the calls of agents, from the planner's own verbs; run in a confined process."""
+"""Answers to the calls of agents, from the planner's own verbs; run in a confined worker."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
-from costmodel.errors import SpecError
+from costmodel.errors import PlanningError, SpecError, SpecErrors
+from costmodel.record import record
 from costmodel.validation import shown
-from planner.agents.confinement import OutsideRootError
 from planner.agents.schemas import MOST_PLANS, PLAN_ENTRIES
-from planner.agents.tools import COMPARED, EXPLAINED, OF_PLANS
+from planner.agents.tools import ADVISED, COMPARED, EXPLAINED, OF_PLANS, POINT
+from planner.batch.job_result import JobOutcome, JobResult, JobStatus, result_of
+from planner.batch.jobs import BatchJob
+from planner.confinement import OutsideRootError
 from planner.jobs.line.reading import pin_words, read_decisions
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.report import render
@@ -32,33 +36,56 @@ LONGEST_TEXT = 6000
 """Characters of the text of an answer, some three screens; the whole holds the rest."""
 
 
-def work(tool: str, arguments: Arguments, *, seconds: float, scratch: Path) -> Reply:
+MOST_ANSWER_BYTES = 32 * 2**20
+
+SEARCH_SHARE = 0.4
+"""Part of a call's time for its search, whose time limit counts processor time; the rest reads and writes reports."""
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class Call:
     """
-    Reply one call.
+    One call.
 
     Parameters
     ----------
-    tool, arguments
-        Name of the tool, and arguments that its schema allows.
-    seconds
-        Time limit of a search.
-    scratch
-        Folder for files that verbs read or write, with the report that ``report`` names.
-
-    Returns
-    -------
-    dict
-        ``answer``, as the tool's schema says but for ``whole``, and ``whole``, the text of the whole answer.
-
-    Raises
-    ------
-    PlanningError
-        If the arguments are wrong.
+    tool
+        Name of the tool.
+    arguments
+        Arguments that its schema allows, as JSON: deep ones cannot be pickled.
+    deadline
+        Time of the clock after which nobody waits for the answer.
+    report
+        The report that ``report`` among the arguments refers to.
     """
-    function = {"import": import_}.get(tool) or getattr(sys.modules[__name__], tool)
-    limit = min(seconds, float(arguments.get("seconds", seconds)))
-    found: Reply = function(arguments, limit, scratch)
-    return found
+
+    tool: str
+    arguments: str
+    deadline: float
+    report: str = ""
+
+
+def reply(call: Call, *, scratch: Path) -> JobOutcome:
+    """
+    Reply to a call; an error is an outcome, too.
+
+    The report has ``answer``, as the tool's schema says but for ``whole``, and ``whole``, the text of the whole answer.
+    """
+    report = scratch / f"report-{os.getpid()}.json"
+    report.write_text(call.report, encoding="utf-8")
+    function = {"import": import_}.get(call.tool) or getattr(sys.modules[__name__], call.tool)
+    seconds = (call.deadline - time.time()) * SEARCH_SHARE
+    if seconds <= 0:
+        return JobOutcome(status=JobStatus.TIMED_OUT, message="It waited too long.")
+    try:
+        arguments = json.loads(call.arguments)
+        found: Reply = function(arguments, min(seconds, float(arguments.get("seconds", seconds))), report)
+        if len(found["whole"]) > MOST_ANSWER_BYTES:
+            raise SpecError("answer", f"has more than {MOST_ANSWER_BYTES:,} bytes.", "Ask for fewer plans.")
+        answered = json.loads(json.dumps(found, default=str))
+        return JobOutcome(status=JobStatus.OPTIMAL, exit_code=0, report=answered)
+    except (PlanningError, OSError, MemoryError, RecursionError) as error:
+        return JobOutcome(status=JobStatus.WRONG_INPUT, message=describe_error(error) or type(error).__name__)
 
 
 def require_file(path: str, where: str) -> Path:
@@ -107,7 +134,7 @@ def _limit(problem: Problem, seconds: float) -> Problem:
     return replace(problem, search=replace(problem.search, time_limit_seconds=least))
 
 
-def plan(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
+def plan(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Plan a job."""
     from planner.verbs.plan import plan
 
@@ -118,7 +145,7 @@ def plan(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
     return answer(report, whole, status=whole["status"], plans=plans, **conflict_of(whole))
 
 
-def estimate(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
+def estimate(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Estimate a strategy."""
     from planner.verbs.plan import estimate, judge_strategy
 
@@ -132,7 +159,7 @@ def estimate(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
     return answer(report, whole, plan=one, **pick(whole, ("allowed", "broken_rules")))
 
 
-def explain(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
+def explain(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Explain the best plan, or a strategy."""
     from planner.verbs.explain import explain
 
@@ -143,7 +170,7 @@ def explain(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
     return answer(report, whole, **pick(whole, EXPLAINED), bindings=bindings, **conflict_of(whole))
 
 
-def compare(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
+def compare(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Compare a strategy with the recommended plan, or two jobs."""
     from planner.verbs.compare import compare_two
 
@@ -155,6 +182,40 @@ def compare(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
         report = job.compare_with_plan()
     whole = json.loads(render(report, "json"))
     return answer(report, whole, **pick(whole, COMPARED))
+
+
+def advise(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
+    """Choose devices and their number; cells that no time is left for are named as not planned."""
+    from planner.advice.advise import SIZES, ClusterChoices, advise
+    from planner.advice.prices import PriceList, read_prices
+    from planner.advice.render import render_advice
+    from planner.advice.wish import Wish, read_date
+    from planner.batch.work import plan_job
+
+    end = time.monotonic() + seconds
+    late = JobOutcome(status=JobStatus.TIMED_OUT, message="The call had no time left for it.")
+
+    def run(jobs: Iterable[BatchJob]) -> Iterator[JobResult]:
+        for index, job in enumerate(jobs):
+            yield result_of(job, plan_job(job) if time.monotonic() < end else late, index)
+
+    job = read_job(arguments, seconds)
+    if job.decisions or job.strategy is not None:
+        raise SpecError("changes", "hold a strategy, and advise plans each cluster.", "Pin one with search.pin.")
+    problem, search = job.problem, job.problem.document.get("search") or {}
+    search = {**search, "time_limit_seconds": problem.search.time_limit_seconds}
+    wish = {name: arguments[name] for name in ("aim", "days", "budget", "power_watts") if name in arguments}
+    if "by" in arguments:
+        wish["by"] = read_date(arguments["by"], "by")
+    prices = read_prices(require_file(arguments["prices"], "prices")) if "prices" in arguments else PriceList()
+    devices = arguments.get("devices") or (() if prices.offers else [problem.facts.cluster.device.name])
+    choices = ClusterChoices(devices=tuple(devices), sizes=tuple(arguments.get("sizes", SIZES)), prices=prices)
+    problem = replace(problem, document={**problem.document, "search": search})
+    found = advise(problem, choices, Wish(**wish), run=run)
+    whole = json.loads(render_advice(found, "json"))
+    points = [pick(one, POINT) for one in whole["points"]]
+    entries = {"points": points, **pick(whole, ADVISED)}
+    return {"answer": {"text": cut(render_advice(found)), **entries}, "whole": json.dumps(whole, indent=1)}
 
 
 def pick(whole: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -196,7 +257,7 @@ def cut(text: str) -> str:
 # --- files and tables --------------------------------------------------------------------------------------
 
 
-def import_(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
+def import_(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Import a launch file as a job."""
     from planner.frameworks.imports.job import import_job
 
@@ -206,13 +267,13 @@ def import_(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
     return {"answer": {"text": cut(found.text), **entries}, "whole": json.dumps(entries, indent=1, default=str)}
 
 
-def export(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
+def export(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Export a plan of an earlier report."""
     from planner.frameworks import export
     from planner.frameworks.launch import launched
     from planner.verbs.plan import read_plan
 
-    saved = read_plan(scratch / "report.json", arguments.get("number", 1))
+    saved = read_plan(report_file, arguments.get("number", 1))
     found = export(saved.plan, arguments["target"], arguments.get("framework_version"))
     if "launch" in arguments:
         found = launched(saved.plan, found, arguments["launch"])
@@ -221,7 +282,7 @@ def export(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
     return {"answer": {"text": "\n".join(names), **entries}, "whole": json.dumps(entries, indent=1)}
 
 
-def support(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
+def support(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Tell what is planned, exported, measured and refused."""
     from planner.report.support import support_sections
 
@@ -230,7 +291,7 @@ def support(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
     return {"answer": {"text": cut(sections_text(sections)), "tables": tables}, "whole": json.dumps(tables, indent=1)}
 
 
-def calibrate(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
+def calibrate(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Calibrate a device to runs."""
     from planner.jobs.cluster import device_text
     from planner.jobs.run_jobs import references
@@ -249,8 +310,6 @@ def calibrate(arguments: Arguments, seconds: float, scratch: Path) -> Reply:
 
 def describe_error(error: BaseException) -> str:
     """Return the message of an error for the agent."""
-    from costmodel.errors import SpecErrors
-
     if isinstance(error, OutsideRootError):
         return f"{error.filename}: {error.strerror}."
     if isinstance(error, MemoryError):
@@ -258,19 +317,3 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, SpecErrors):
         return "\n".join([error.title, *(f"  {one}" for one in error.errors)])
     return str(error)
-
-
-def main(stream: TextIO) -> None:
-    """Read a call from standard input, and write its answer to a stream."""
-    from costmodel.errors import PlanningError
-    from planner.agents.confinement import confine
-
-    call = json.load(sys.stdin)
-    os.chdir(call["root"])
-    confine(Path(call["root"]), Path(call["scratch"]), call["seconds"])
-    try:
-        found = work(call["tool"], call["arguments"], seconds=call["search_seconds"], scratch=Path(call["scratch"]))
-    except (PlanningError, OSError, MemoryError, RecursionError) as error:
-        found = {"error": describe_error(error) or type(error).__name__}
-    with stream:
-        json.dump(found, stream, default=str)

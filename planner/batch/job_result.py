@@ -12,6 +12,7 @@ from typing import Any
 from costmodel.record import record
 from planner.batch.jobs import BatchJob
 from planner.jobs.document import Plain
+from planner.results import Displayed
 
 KIND = "batch_result"
 FORMAT_VERSION = 1
@@ -94,7 +95,7 @@ class JobOutcome:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class JobResult:
+class JobResult(Displayed):
     """
     One job and its outcome.
 

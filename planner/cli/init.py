@@ -63,11 +63,25 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def _defaults(problem: Problem) -> dict[str, dict[str, Plain]]:
     """Return the values that hold for entries whose default depends on the device or the framework."""
+    from planner.jobs.cluster import GIB_BYTES, device_of
+
     cluster, workload = problem.facts.cluster, problem.facts.workload
+    device = device_of(problem.machine.device) if problem.machine else cluster.device  # with nominal bandwidths
+    within, *beyond = device.networks
     of_cluster: dict[str, Plain] = {
         "devices_per_node": cluster.device.devices_per_node,
         "scale_up_size": cluster.scale_up_size,
+        "memory_gib": device.memory_bytes / GIB_BYTES,
+        "host_memory_gib": device.host_memory_bytes / GIB_BYTES,
+        "scale_up_bandwidth": within.bandwidth,
     }
+    if len({level.bandwidth for level in beyond}) == 1:
+        of_cluster["internode_bandwidth"] = beyond[0].bandwidth
     if cluster.framework is not None:
         of_cluster["framework"] = cluster.framework.name
-    return {"cluster": of_cluster, "training": {"precision": workload.precision.name}}
+    of_reliability: dict[str, Plain] = {"mttr_seconds": problem.reliability.mttr_seconds}
+    return {
+        "cluster": of_cluster,
+        "training": {"precision": workload.precision.name},
+        "reliability": of_reliability,
+    }

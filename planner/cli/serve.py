@@ -112,11 +112,12 @@ def _serve_agents(arguments: argparse.Namespace) -> int:
             raise
         raise SpecError("--mcp", f"the Python package '{error.name}' is missing.", install_hint("agents")) from None
     server = PlannerServer(root, Limits(seconds=limit, at_once=arguments.processes or os.cpu_count() or 1))
-    if arguments.port is None:
-        serve_stdio(server)
-    else:
-        note(f"serving http://127.0.0.1:{arguments.port}/mcp, files of {server.root}")
-        serve_http(server, arguments.port)
+    with closing(server):
+        if arguments.port is None:
+            serve_stdio(server)
+        else:
+            note(f"serving http://127.0.0.1:{arguments.port}/mcp, files of {server.root}")
+            serve_http(server, arguments.port)
     return 0
 
 

@@ -15,9 +15,9 @@ from constraints import TARGET_RULES
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites
-from costmodel.facts.framework import Framework, Settings, leave_host_features
+from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
-from costmodel.lowering.framework import MUON, OF_MUON, apply_framework
+from costmodel.lowering.framework import MUON, OF_MUON, apply_framework, find_absent_features
 from costmodel.record import record
 from costmodel.validation import shown
 from planner.jobs.completion import require_sound
@@ -147,8 +147,7 @@ def cluster_of(
     """
     device = device_of(entry, fitted)
     framework = framework_of(section, device, fitted)
-    if device.host_link == "none":
-        framework = leave_host_features(framework)
+    framework = replace(framework, features={**framework.features, **find_absent_features(device)})
     defaults = framework.settings
     if own := framework.settings_by_precision.get(precision or framework.precision):
         defaults = own.over(defaults)

@@ -11,8 +11,8 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import Cluster
-from costmodel.facts.framework import ABSENT_ON_HOSTS, MANY, MODULES, Framework, feature_of, lacks
-from costmodel.lowering.framework import framework_stages
+from costmodel.facts.framework import MANY, MODULES, Framework, feature_of, lacks
+from costmodel.lowering.framework import find_absent_features, framework_stages
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
@@ -309,9 +309,12 @@ def require_features(cluster: Cluster, decisions: Mapping[str, int | tuple[int, 
         values = given if isinstance(given, tuple) else (given,)
         if all(lacks(framework, name, value) for value in values):
             text = decision_text(name, values[0])
-            if cluster.device.host_link == "none" and name in ABSENT_ON_HOSTS:
-                problem = f"there is no {name} '{text}' on {cluster.device.name}, the host's own processors."
-                raise SpecError(f"{where}.{name}", problem, f"Its host_link is 'none'. {ALL_THE_SAME}")
+            if name in find_absent_features(cluster.device):
+                device = cluster.device
+                kind = "the host's own processors" if device.host_link == "none" else f"of {device.silicon.name}"
+                why = "Its host_link is 'none'." if device.host_link == "none" else "Only CUDA and ROCm have graphs."
+                problem = f"there is no {name} '{text}' on {device.name}, {kind}."
+                raise SpecError(f"{where}.{name}", problem, f"{why} {ALL_THE_SAME}")
             having = catalog.releases_with_feature(name, feature_of(name, values[0]))
             hint = f"These have it: {', '.join(having)} (cluster.framework). {ALL_THE_SAME}" if having else ALL_THE_SAME
             raise SpecError(f"{where}.{name}", f"{framework.name} has no {name} '{text}'.", hint)

@@ -42,7 +42,7 @@ MOST_ROWS = 6
 """Rules, and changes that help, where nothing fits; ``--format table`` lists all."""
 
 
-def short_sections(report: PlanReport | EstimateReport, asked: Asked | None = None) -> Iterator[Section]:
+def short_sections(report: PlanReport | EstimateReport | ReportRecord, asked: Asked | None = None) -> Iterator[Section]:
     """Build the sections of the short answer."""
     whole = report_record(report)
     cluster = whole.cluster

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import io
-import os
-import re
-import resource
 import shlex
-import tempfile
 import zipfile
 from dataclasses import replace
-from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import PlanningError, SpecError, did_you_mean
+from costmodel.errors import PlanningError, SpecError
 from costmodel.validation import shown
 from planner.batch.job_result import JobOutcome, JobStatus
+from planner.confinement import MEMORY_BYTES, refuse_outside, unfold
 from planner.serve.question import FIELDS, Question
 
 if TYPE_CHECKING:
@@ -23,22 +20,11 @@ if TYPE_CHECKING:
     from planner.report.records.reports import ReportRecord
     from planner.results import PlanReport
 
-MEMORY_BYTES = 2 * 2**30
-"""Most address space of a worker; a plan of thousands of GPUs takes 0.3 GB."""
-
-PATH = re.compile(r"[/\\~]|\.(?:ya?ml|json|csv)$", re.IGNORECASE)
-"""Part of a text that makes it the path of a file, which no question may name."""
+MODULES = ("planner.report.short", "planner.verbs.plan")
+"""Modules of every question, which a worker imports before it is confined."""
 
 
-def prepare() -> None:
-    """Limit a worker's memory, leave the server's folder, and import what a question needs."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    os.chdir(tempfile.mkdtemp(prefix="planner-serve-"))
-    import_module("planner.report.short")
-    import_module("planner.verbs.plan")
-
-
-def answer(question: Question, *, seconds: float) -> JobOutcome:
+def answer(question: Question, *, seconds: float, scratch: Path) -> JobOutcome:
     """
     Answer one question; an error is an outcome, too.
 
@@ -48,10 +34,14 @@ def answer(question: Question, *, seconds: float) -> JobOutcome:
         The question.
     seconds
         Longest time limit of its search.
+    scratch
+        Empty folder of the worker, the only one that it reads.
     """
     try:
+        refuse_outside({field.label: question[field.name].split() for field in FIELDS}, scratch)
+        refuse_outside({"Words and entries": unfold(_split(question["more"]))}, scratch)
         return JobOutcome(status=JobStatus.OPTIMAL, exit_code=0, report=_answer(question, seconds))
-    except PlanningError as error:
+    except (PlanningError, OSError, RecursionError) as error:
         return JobOutcome(status=JobStatus.WRONG_INPUT, exit_code=2, message=str(error))
     except MemoryError:
         return JobOutcome(status=JobStatus.FAILED, message=f"It needs more than {MEMORY_BYTES / 2**30:g} GiB.")
@@ -70,10 +60,10 @@ def _answer(question: Question, seconds: float) -> dict[str, Any]:
         return {"body": render(report, "json")}
     if question.wanted == "export":
         return {"body": _export(report)}
-    return _parts(report_record(report), report)
+    return _parts(report_record(report), report.exit_code)
 
 
-def _parts(whole: ReportRecord, report: PlanReport) -> dict[str, Any]:
+def _parts(whole: ReportRecord, exit_code: int) -> dict[str, Any]:
     """Return sections as HTML, key figures, bars of the step, and the targets that can run the plan."""
     from planner.report.html.charts import steps_chart
     from planner.report.html.frame import section_html
@@ -83,10 +73,10 @@ def _parts(whole: ReportRecord, report: PlanReport) -> dict[str, Any]:
 
     first = report_plans(whole)[:1]
     return {
-        "html": "".join(section_html(one, level=2) for one in short_sections(report) if not one.is_verbatim),
+        "html": "".join(section_html(one, level=2) for one in short_sections(whole) if not one.is_verbatim),
         "figures": dict(_figures(whole)) if whole.plans else {},
         "chart": finite(steps_chart(first)) if first else None,
-        "exit_code": report.exit_code,
+        "exit_code": exit_code,
     }
 
 
@@ -111,7 +101,7 @@ def _figures(whole: ReportRecord) -> list[tuple[str, str]]:
 
 def read_problem(question: Question, seconds: float) -> Problem:
     """
-    Read a question as a job; names of files are refused, so that nothing of the machine is read.
+    Read a question as a job.
 
     Raises
     ------
@@ -123,9 +113,6 @@ def read_problem(question: Question, seconds: float) -> Problem:
     from planner.jobs.written.one_line import OPTIONS, one_line
     from planner.jobs.written.places import Place
 
-    for field in FIELDS:
-        _refuse_paths(field.label, question[field.name])
-    _require_model(question["model"])
     numbers = {name: question[name] for name in OPTIONS if question[name]}
     read = one_line(question["model"], f"{question['devices']}x{question['device']}", numbers)
     named = [field for field in FIELDS if field.name in OPTIONS]
@@ -145,25 +132,6 @@ def _split(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         raise SpecError("Words and entries", f"a quote is not closed in {shown(text)}.") from None
-
-
-def _refuse_paths(label: str, text: str) -> None:
-    """Refuse a text with the path of a file; names on the hub, which the catalog has, are none."""
-    from costmodel import catalog
-
-    for word in text.split():
-        if PATH.search(word.strip("'\"[]{},")) and word not in catalog.hub_names():
-            fix = "Use the catalog's names."
-            raise SpecError(label, f"{shown(word)} looks like a file; this page reads none.", fix)
-
-
-def _require_model(name: str) -> None:
-    """Refuse a model that the catalog lacks, since any other name could be a file."""
-    from costmodel import catalog
-
-    known = (*catalog.models(), *catalog.hub_names())
-    if name not in known:
-        raise SpecError("Model", f"{shown(name)} is not in the catalog.", did_you_mean(name, known))
 
 
 def _export(report: PlanReport) -> bytes:

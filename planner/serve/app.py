@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from costmodel.errors import SpecError
 from costmodel.record import record
-from planner.batch.executors.local import LocalWorkerPool, Workers
 from planner.batch.job_result import LOST, JobOutcome
+from planner.confinement import ConfinedPool
 from planner.serve import page
-from planner.serve.answers import answer, prepare
-from planner.serve.question import NAMES, Question, read_questions
+from planner.serve.answers import MODULES, answer
+from planner.serve.question import Question, read_questions
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine in links; others are refused, so that no foreign page can ask through a browser (rebinding)."""
@@ -66,12 +66,11 @@ class Answers:
 
     def __init__(self, *, processes: int, seconds: float) -> None:
         work = partial(answer, seconds=seconds)
-        workers = Workers(work, prepare=prepare, timeout_seconds=2 * seconds + 10)
-        self._pool = LocalWorkerPool(workers, processes=processes)
+        self._pool = ConfinedPool(work, root=None, processes=processes, seconds=2 * seconds + 10, modules=MODULES)
         self._kept: OrderedDict[Question, asyncio.Future[JobOutcome]] = OrderedDict()
         self._num_waiting = 0
-        for _ in range(processes):  # each starts a worker, so that the first question does not wait for it
-            self._pool.submit(Question(fields=("",) * len(NAMES)))
+        for _ in range(processes):  # each starts a worker and fills its tables, so that no question waits for that
+            self._pool.submit(read_questions("")[0])
 
     async def ask(self, question: Question) -> JobOutcome:
         """

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs
 from planner import estimate, load, plan
+from planner.jobs.completion import require_features
 from planner.measure.fit.device import fit_device
 from tests.builders_samples import A_MACHINE, matmul_points, row_points, samples_of
 from tests.sources import FILES, label, text
@@ -47,6 +49,27 @@ def test_asked_for_they_are_refused(word, name):
     """The message names the device and its entry, not a release that has the feature."""
     with pytest.raises(SpecError, match=rf"{name}: there is no {name} '\w+' on my-cpu, .* host_link is 'none'"):
         estimate(load(CPU), word)
+
+
+KINDS = dict.fromkeys(("ascend", "gaudi3", "tpu", "trainium2", "trainium3"), False) | dict.fromkeys(
+    ("ada", "ampere", "blackwell", "blackwell-rtx", "cdna3", "cdna4", "hopper", "rubin", "volta"), True
+)
+"""Architectures, and whether PyTorch captures graphs on them: torch.cuda.CUDAGraph is of CUDA and ROCm."""
+
+
+@pytest.mark.parametrize("device", [name for name in catalog.devices() if catalog.device(name).architecture])
+def test_graphs_exist_where_pytorch_captures_them(device):
+    """For every device of the catalog, under a framework that has them elsewhere."""
+    precision = ["training.precision=fp16"] if device.startswith("v100") else []
+    job = {**CPU, "cluster": {"device": device, "num_devices": 8, "framework": "megatron-lm-0.17"}}
+    cluster = load(job, precision).facts.cluster
+    asked = {"cuda_graphs": int(CudaGraphs.FULL_ITERATION)}
+
+    if KINDS[cluster.device.architecture]:
+        require_features(cluster, asked, "strategy")
+    else:
+        with pytest.raises(SpecError, match=f"there is no cuda_graphs 'full_iteration' on {device}, of"):
+            require_features(cluster, asked, "strategy")
 
 
 @pytest.mark.parametrize(

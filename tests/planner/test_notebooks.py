@@ -11,9 +11,25 @@ from html import unescape
 import pytest
 
 from costmodel import catalog
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, SpecErrors
 from costmodel.record import LONGEST_LINE, cut_line, record, write_out
-from planner import compare, estimate, explain, load, plan, plan_for_sizes, plan_many, to_frame
+from planner import (
+    ClusterChoices,
+    advise,
+    compare,
+    estimate,
+    explain,
+    launched,
+    load,
+    plan,
+    plan_for_sizes,
+    plan_many,
+    read_any,
+    recipes_for,
+    study,
+    to_frame,
+    to_megatron_lm,
+)
 from planner.report.table_csv import COLUMNS
 from tests.sources import ROOT
 
@@ -33,6 +49,13 @@ def answers():
         "compare": compare(job, "TP8"),
         "sizes": plan_for_sizes(job.document, num_nodes=range(1, 3)),
         "none": plan(load(job.document, ["model=llama3-405b"])),
+        "batch": next(iter(plan_many([job.document], processes=1))),
+        "study": study(job, "batch"),
+        "advise": advise(job, ClusterChoices(devices=("h100",), sizes=(8, 16))),
+        "any": read_any(str(ROOT / "benchmarks/jobs/llama3-8b-8xh100.yaml")),
+        "export": to_megatron_lm(report.plans[0]),
+        "launch": launched(report.plans[0], to_megatron_lm(report.plans[0]), "slurm"),
+        "layout": recipes_for(load(ROOT / "benchmarks/jobs/llama3-405b-2048xh100.yaml"))[0],
     }
 
 
@@ -54,10 +77,12 @@ def test_every_public_object_is_one_line(answers):
     """Two hundred characters: jobs had 48,115 and reports 1,386,296."""
     things = [one for answer in answers.values() for one in inside(answer) if hasattr(one, "__dataclass_fields__")]
     things += [catalog.device("h100"), catalog.model("llama3-70b"), catalog.framework("megatron-bridge-26.06")]
-    texts = {type(one).__name__: repr(one) for one in things}
+    things += [ClusterChoices(devices=tuple(catalog.devices())), SpecErrors([SpecError("a", "x" * 500)] * 9)]
+    things += [SpecError("model", "x" * 500, "Did you mean " * 90)]
+    texts = {(type(one).__name__, repr(one)) for one in things}
 
-    assert len(texts) > 30
-    assert [name for name, text in texts.items() if len(text) > 200 or "\n" in text] == []
+    assert len({name for name, _ in texts}) > 60
+    assert [name for name, text in texts if len(text) > 200 or "\n" in text] == []
     assert LONGEST_LINE == 200
 
 
@@ -103,6 +128,15 @@ def test_a_page_in_a_cell_loads_nothing(answers, name):
     assert page.startswith("<!doctype html>")
     assert "default-src 'none'" in page
     assert not re.search(r'(?:src|href)="https?:', page)
+
+
+@pytest.mark.parametrize(
+    "name", ["plan", "estimate", "explain", "compare", "sizes", "none", "batch", "study", "advise"]
+)
+def test_every_answer_is_shown_and_has_rows(answers, name):
+    """Plans, batches, sweeps over sizes, studies and advices alike; nothing that fits is a row of a batch only."""
+    assert answers[name]._repr_html_().startswith(("<iframe", "<table", "<pre"))
+    assert len(answers[name].to_frame()) >= (name != "none")
 
 
 def test_other_reports_are_tables_or_text(answers):

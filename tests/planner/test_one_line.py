@@ -260,22 +260,24 @@ def test_what_is_commented_out_holds_without_it(tmp_path):
     assert (load(whole).facts, load(whole).search) == (problem_of().facts, problem_of().search)
 
 
-def test_init_shows_the_defaults_that_hold(tmp_path):
-    """The framework, the precision, the node: ``null`` says nothing; written out they are the same job."""
+@pytest.mark.parametrize("device", ["h100-80gb-sxm", "gb200", "mi300x", "tpu-v5p", "l40s"])
+def test_init_shows_the_defaults_that_hold(device, tmp_path):
+    """The framework, memory, bandwidths, the node: ``null`` says nothing; written out they are the same job."""
     path = tmp_path / "job.yaml"
-    words = ["8xh100-80gb-sxm", "--batch", "64", "--sequence", "8k", "--tokens", "1T", "-o", str(path)]
+    words = [f"64x{device}", "--batch", "64", "--sequence", "8k", "--tokens", "1T", "-o", str(path)]
     assert cli.main(["init", "llama3-8b", *words]) == 0
     text = path.read_text()
 
-    assert "  # framework: megatron-bridge-26.06\n" in text  # planner catalog frameworks: the newest for Hopper
-    assert "  # precision: bf16\n" in text
-    assert "  # devices_per_node: 8\n" in text
-    before = facts_of(path)
-    for name in ("framework", "precision", "devices_per_node", "scale_up_size"):
-        text = re.sub(rf"  # ({name}: )", r"  \1", text)
+    before, reliability = facts_of(path), load(path).reliability
+    names = ("framework", "precision", "devices_per_node", "scale_up_size", "memory_gib", "host_memory_gib")
+    names += ("scale_up_bandwidth", "internode_bandwidth")
+    for name in names:
+        text, count = re.subn(rf"\n  # ({name}: (?!null))", r"\n  \1", text)
+        assert count == 1, name
+    text = text.replace("# reliability:", "reliability:").replace("#   mttr_seconds:", "  mttr_seconds:")
     path.write_text(text)
-    assert "\n  framework: megatron-bridge-26.06\n" in text
     assert facts_of(path) == before
+    assert load(path).reliability == reliability
 
 
 def facts_of(path):

@@ -23,7 +23,7 @@ from planner.cli import main
 from planner.jobs.problem import load
 from planner.measure.traces.events import Category, Device, Trace
 from planner.measure.traces.reading import read_trace
-from planner.measure.traces.report.comparison.compare import compare_with_traces
+from planner.measure.traces.report.comparison.compare import OTHER_JOB, compare_with_traces
 from planner.measure.traces.report.comparison.traced import (
     IDLE,
     KINDS,
@@ -115,7 +115,20 @@ class TestParts:
 
     def test_a_trace_of_a_multimodal_model_is_compared(self, job: Path) -> None:
         """A vision encoder beside the language model has convolutions, too."""
-        assert not compare_with_traces(load(job), [a_trace()]).is_other_job
+        assert OTHER_JOB not in compare_with_traces(load(job), [a_trace()]).doubts
+
+    @pytest.mark.parametrize(("milliseconds", "is_other"), [(150, True), (400, False)])
+    def test_a_step_that_no_device_is_fast_enough_for_is_of_another_job(
+        self, job: Path, milliseconds: int, is_other: bool
+    ) -> None:
+        """Another language model's trace without sizes: 6 x 7.5e9 x 65,536 / 8 FLOPs take an H100's 1,979e12 0.19 s."""
+        made = Recording(devices=(H100,))
+        made.step(0, milliseconds * 1_000_000)
+        made.operator("aten::linear", 0, 1000)
+        made.kernel("gemm", 10_000, milliseconds * 900_000, call=5, number=1)
+        found = compare_with_traces(load(job), [made.trace()])
+        assert found.is_other_job == is_other
+        assert found.doubts[0].startswith("The trace is of another job, or of a part of a step: h100") == is_other
 
     def test_communication_by_group_exposed_and_hidden(self, job: Path) -> None:
         """60 of the 100 us run beside computation; the group of two ranks is tensor-parallel."""

@@ -40,10 +40,15 @@ START_SECONDS = 120.0
 PARENT_SECONDS = 1.0
 """Seconds between two checks of a worker that its parent is alive."""
 
-SINGLE_THREADED = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
-)
-"""Variables that keep libraries to one thread, since every core has a worker."""
+ENVIRONMENT = {
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+        "1",
+    ),
+    "PYTHONSAFEPATH": "1",
+}
+"""Variables that keep libraries to one thread, since every core has a worker, and that keep files of the working
+directory from being imported while a worker starts."""
 
 
 class ClosedError(Exception):
@@ -143,7 +148,7 @@ class Worker:
             if self._pool is None:
                 self._is_ready = False
                 self._pool = ProcessPoolExecutor(
-                    max_workers=1, env=SINGLE_THREADED, initializer=_begin, initargs=(os.getpid(), self._prepare)
+                    max_workers=1, env=ENVIRONMENT, initializer=_begin, initargs=(os.getpid(), self._prepare)
                 )
             return self._pool
 

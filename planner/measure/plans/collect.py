@@ -104,8 +104,7 @@ def _fill(row: dict[str, str], found: Logged) -> Iterator[str]:
     for kind, nbytes in (("reserved", found.reserved_bytes), ("allocated", found.allocated_bytes)):
         if nbytes:
             row.update(peak_memory_gib=f"{nbytes / GIB:.6g}", memory_kind=kind)
-    if not found.is_warm:
-        yield f"{row['id']}: only first steps were logged, which are slower; run some more."
+    yield from (f"{row['id']}: {doubt}." for doubt in found.doubts)
 
 
 # --- the plan that won -------------------------------------------------------------------------------------

@@ -182,8 +182,10 @@ def _nearest_published(report: PlanReport | EstimateReport) -> PublishedLayoutRe
     return PublishedLayoutRecord.build(nearest_recipe(report.chosen), report.plans[0].step_seconds)
 
 
-def report_record(report: PlanReport | EstimateReport) -> ReportRecord:
-    """Build the record of a report."""
+def report_record(report: PlanReport | EstimateReport | ReportRecord) -> ReportRecord:
+    """Build the record of a report; one that is built already is returned."""
+    if isinstance(report, PlanReportRecord | EstimateReportRecord):
+        return report
     if isinstance(report, EstimateReport):
         return EstimateReportRecord.build_from_report(report)
     return PlanReportRecord.build_from_report(report)

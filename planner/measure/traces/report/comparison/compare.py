@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.record import record
@@ -35,6 +36,7 @@ from planner.report.console import sections_text
 from planner.report.records.record import finite
 from planner.report.section import PLAIN, Screen, Section, number_rows
 from planner.report.wording import NOTHING
+from planner.results import Plan
 from planner.uncertainty.operators import strategy_operators
 from planner.verbs.plan import estimate
 
@@ -138,6 +140,12 @@ OTHER_JOB = (
 )
 """The sentence on a trace that the job cannot explain."""
 
+TOO_SHORT = (
+    "The trace is of another job, or of a part of a step: {device} at its peak takes {least:,.3g} s for the FLOPs of "
+    "this job's step, the trace {traced:,.3g} s. The difference says nothing. Pass the job that was recorded."
+)
+"""The sentence on a trace that is shorter than any step of the job, whether it has sizes or none."""
+
 
 def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedStep:
     """
@@ -182,9 +190,10 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         )
         for trace, of_rank, stage in zip(traces, traced, stages, strict=True)
     ]
-    is_other_job = any(one.is_of_another_job for one in traced)
+    other = OTHER_JOB if any(one.is_of_another_job for one in traced) else ""
+    other = other or _find_short(report.plan, traces, chosen)
     differs = device_doubt(traces, facts.cluster.device)
-    if differs and not is_other_job:
+    if differs and not other:
         differs = f"{differs} Most of the difference comes from that."
     parts = _parts([planned[stage] for stage in stages], traced)
     predicted, measured = sum(one.predicted_seconds for one in parts), sum(one.traced_seconds for one in parts)
@@ -201,12 +210,22 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
         operator_times=tuple(dict.fromkeys(report.conventions.operator_times.values())),
         parts=parts,
         doubts=(
-            *((OTHER_JOB,) if is_other_job else ()),
+            *((other,) if other else ()),
             *((differs,) if differs else ()),
             *_merge_doubts(traces, said),
         ),
-        is_other_job=is_other_job,
+        is_other_job=bool(other),
     )
+
+
+def _find_short(plan: Plan, traces: Sequence[Trace], chosen: Sequence[Iteration]) -> str:
+    """Return a sentence if a device that was traced cannot compute the job's step in the traced time; else ""."""
+    named = catalog.find_unique_device(name_device(traces))
+    devices = [named.device] if named else [name for name in catalog.devices() if catalog.device(name).architecture]
+    fastest = max((catalog.device(name) for name in devices), key=lambda device: max(device.peak_flops.values()))
+    least = plan.model_flops_per_second_per_device * plan.step_seconds / max(fastest.peak_flops.values())
+    traced = float(np.mean([one.duration for one in chosen])) / NANOSECONDS
+    return TOO_SHORT.format(device=fastest.name, least=least, traced=traced) if traced < least else ""
 
 
 def _parts(planned: Sequence[PlannedParts], traced: Sequence[TracedParts]) -> tuple[ComparedPart, ...]:

@@ -33,6 +33,7 @@ from costmodel.models.families import (
     UNMODELLED,
     Family,
     MambaKeys,
+    family_from_row,
 )
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
@@ -184,17 +185,32 @@ def _refuse_contradictions(whole: Config, part: Config) -> None:
                 raise part.error(inner, problem)
 
 
+FAMILY = "family"
+"""Entry of a configuration that describes a family which is not known."""
+
+DESCRIBED = "Or describe it by a known one: model: {base: FILE, family: {like: NAME}} (docs/your_model.md)."
+
+
 def _family(config: Config) -> tuple[str, Family]:
     name = config.mapping.get("model_type")
     if name is None:
-        raise config.error("model_type", "is required but missing.", did_you_mean("", FAMILIES))
+        raise config.error(
+            "model_type", "is required but missing.", "Write its family, such as llama (planner support)."
+        )
     if not isinstance(name, str):
         raise config.error("model_type", f"expected text, got {shown(name)}.")
+    row = config.mapping.get(FAMILY)
+    if row is not None:
+        if not isinstance(row, Mapping):
+            raise config.error(FAMILY, f"expected a mapping, got {shown(row)}.")
+        _, family = family_from_row(row, f"{config.where}.{FAMILY}")
+        return name, replace(family, **family.refined(config)) if family.refined else family
     if name in UNMODELLED:
         raise config.error("model_type", f"'{name}' has {UNMODELLED[name]}, which is not modelled.")
     name = TEXT_PARTS.get(name, name)
     if name not in FAMILIES:
-        raise config.error("model_type", f"unsupported family {shown(name)}.", did_you_mean(name, FAMILIES))
+        hint = " ".join(filter(None, (did_you_mean(name, FAMILIES), DESCRIBED)))
+        raise config.error("model_type", f"unsupported family {shown(name)}.", hint)
     family = FAMILIES[name]
     return name, replace(family, **family.refined(config)) if family.refined else family
 
@@ -334,7 +350,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         first = 0 if family.period.starts_full else 1
         windows = ((first + n) % period and (n or not family.period.full_start) for n in range(num_layers))
         return tuple(family.period.others if one else "full_attention" for one in windows)
-    if family.linear:
+    if family.linear or family.lists_kinds:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
 
@@ -628,6 +644,8 @@ def _head_dim(config: Config, family: Family, *, num_heads: int) -> int:
 
 def _require_window(config: Config, family: Family) -> int:
     window = _window(config, family)
+    if window is None and family.window_switch and config.mapping.get("sliding_window") is not None:
+        raise config.error("use_sliding_window", "must be true with the sliding attention in 'layer_types'.")
     if window is None:
         raise config.error("sliding_window", "is required by the sliding attention in 'layer_types', but missing.")
     return window

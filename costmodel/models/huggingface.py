@@ -195,7 +195,7 @@ def _family(config: Config) -> tuple[str, Family]:
     name = config.mapping.get("model_type")
     if name is None:
         raise config.error(
-            "model_type", "is required but missing.", "Write its family, such as llama (planner support)."
+            "model_type", "is required but missing.", "Write its family, such as llama."
         )
     if not isinstance(name, str):
         raise config.error("model_type", f"expected text, got {shown(name)}.")

@@ -149,18 +149,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> Any:
     return NO_NUMBERS.get(number, entries) if isinstance(number, str) and len(entries) == 1 else entries
 
 
-def refuse_infinite_sizes(config: Config) -> None:
+WIDTHS = ("intermediate_size", "hidden_size", "head_dim", "_rank", "intermediate_size_mlp")
+"""Ends of keys that hold a width."""
+
+
+def refuse_impossible_sizes(config: Config) -> None:
     """
-    Raise if a size is not a finite number, even if the family does not read it.
+    Raise if a size is negative or not a finite number, even if the family does not read it.
 
     Raises
     ------
     SpecError
         With the entry of the size.
     """
-    for key in (key for keys in SPELLINGS.values() for key in keys):
+    sizes = {key for keys in SPELLINGS.values() for key in keys}
+    for key in {*sizes, *(key for key in config.mapping if str(key).endswith(WIDTHS))}:
         value = config.mapping.get(key)
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, int | float) and (not math.isfinite(value) or (value < 0 and key not in sizes)):
             raise config.error(key, f"expected a whole number, got {shown(value)}.")
 
 

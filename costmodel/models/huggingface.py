@@ -22,7 +22,7 @@ from costmodel.facts.model import (
     Mlp,
     Model,
 )
-from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
+from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_impossible_sizes
 from costmodel.models.families import (
     EXPERT_KINDS,
     FAMILIES,
@@ -115,10 +115,12 @@ def model_from_config(
     2
     """
     config = _text_config(mapping, where)
-    refuse_infinite_sizes(config)
+    refuse_impossible_sizes(config)
     family_name, family = _family(config)
     config = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
     _refuse_unmodelled(config, family_name, family)
+    _refuse_impossible_heads(config, family)
+    _refuse_impossible_groups(config, family)
     layers = _layers(config, family)
     positions = family.learned_positions
     return Model(
@@ -194,9 +196,7 @@ DESCRIBED = "Or describe it by a known one: model: {base: FILE, family: {like: N
 def _family(config: Config) -> tuple[str, Family]:
     name = config.mapping.get("model_type")
     if name is None:
-        raise config.error(
-            "model_type", "is required but missing.", "Write its family, such as llama."
-        )
+        raise config.error("model_type", "is required but missing.", "Write its family, such as llama.")
     if not isinstance(name, str):
         raise config.error("model_type", f"expected text, got {shown(name)}.")
     row = config.mapping.get(FAMILY)
@@ -231,6 +231,37 @@ def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None
             raise config.error(key, f"means {what}, which is not modelled, got {shown(value)}.")
     if family.experts and config.flag(Switch("mlp_bias", False)):
         raise config.error("mlp_bias", f"biases of the feed-forward are not modelled for '{family_name}', got true.")
+
+
+def _refuse_impossible_heads(config: Config, family: Family) -> None:
+    """Raise if latent attention has another width of heads than its parts, or fewer keys than queries."""
+    if not family.latent:
+        return
+    whole = config.mapping.get("qk_head_dim")
+    parts = sum(config.integer(key, at_least=1) for key in ("qk_nope_head_dim", "qk_rope_head_dim"))
+    if whole not in (None, parts):
+        problem = f"is {shown(whole)}, but 'qk_nope_head_dim' and 'qk_rope_head_dim' together are {parts}."
+        raise config.error("qk_head_dim", problem)
+    for key in SPELLINGS["num_kv_heads"]:
+        if config.mapping.get(key) is not None and config.integer(key, at_least=1) != config.count("num_heads"):
+            heads = config.count("num_heads")
+            problem = f"must be the {heads} attention heads of a latent attention, got {config.mapping[key]}."
+            raise config.error(key, problem)
+
+
+def _refuse_impossible_groups(config: Config, family: Family) -> None:
+    """Raise if a router's groups do not divide its experts, or the chosen ones hold too few."""
+    keys = ("n_group", "num_expert_group")
+    groups = next((config.integer(key, at_least=0) for key in keys if config.mapping.get(key) is not None), 0)
+    if groups <= 1 or not family.experts:
+        return
+    num_experts, key = config.count("num_experts"), next(key for key in keys if config.mapping.get(key) is not None)
+    if num_experts % groups:
+        raise config.error(key, f"must divide the {num_experts} experts, got {groups}.")
+    chosen = config.integer("topk_group", at_least=1, at_most=groups, default=groups)
+    if chosen * num_experts // groups < config.count("top_k"):
+        problem = f"chooses {chosen} of {groups} groups of {num_experts // groups} experts, fewer than a token visits."
+        raise config.error("topk_group", problem)
 
 
 # --- layers --------------------------------------------------------------------------------------------------

@@ -342,7 +342,7 @@ def _alternative(
     cluster = whole.cluster()
     workload = _workload(job.training, cluster)
     model = limit_mtp_layers(machine.model, cluster.settings)
-    _require_layers(model, cluster.settings)
+    _require_shares(model, cluster.settings)
     model = keep_wide_layers(model, cluster.settings, workload.precision)
     _require_peak(workload.precision, cluster.device)
     facts = Facts(model=model, cluster=cluster, workload=workload)
@@ -401,8 +401,10 @@ def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
     return replace(storage_precision(changed, cluster.settings), **said)
 
 
-def _require_layers(model: Model, settings: Settings) -> None:
-    """Refuse more layers in 16 bits than the model has."""
+def _require_shares(model: Model, settings: Settings) -> None:
+    """Refuse more layers in 16 bits than the model has, and 8 bits in attention that is not one kernel."""
+    if settings.fp8_attention and settings.attention == "unfused":
+        raise SpecError("settings.fp8_attention", "is true, but settings.attention is 'unfused': 8 bits need 'flash'.")
     for name in ("first_layers_bf16", "last_layers_bf16"):
         number = getattr(settings, name)
         if number is not None and number > model.num_layers:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings
 from costmodel.lowering import layer_communications, layer_operators
 from costmodel.lowering.framework import keep_wide_layers
@@ -87,8 +88,14 @@ def test_wide_layers_hold_weights_of_two_bytes_and_no_copy():
 
 def test_more_layers_than_the_model_has_are_refused():
     """DeepSeek-V3 has 61."""
-    with pytest.raises(Exception, match=r"settings\.last_layers_bf16: must be at most the model's 61 layers, got 62"):
+    with pytest.raises(SpecError, match=r"settings\.last_layers_bf16: must be at most the model's 61 layers, got 62"):
         a_problem("mxfp8", last_layers_bf16=62)
+
+
+def test_attention_of_several_kernels_has_no_8_bits():
+    """Its scores are in device memory, in 16 bits."""
+    with pytest.raises(SpecError, match=r"settings\.fp8_attention: is true, but settings\.attention is 'unfused'"):
+        a_problem("mxfp8", fp8_attention=True, attention="unfused")
 
 
 def test_attention_in_8_bits_saves_matmuls_and_not_exponentials():

@@ -175,6 +175,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     settings.offloaded_moments_are_fp32,
     settings.narrow_weights_need_a_sharded_optimizer,
     settings.narrow_weights_stay_on_the_device,
+    settings.wide_layers_fit_a_stage,
     settings.optimizer_groups_divide_the_replicas,
     settings.optimizer_groups_divide_the_experts,
     settings.counted_layers_are_offloaded_whole,

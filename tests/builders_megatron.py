@@ -155,6 +155,7 @@ def some_settings(chooser: random.Random, strategy: Strategy, model: Model, prec
         "gradient_dtype": (True, chooser.choice(("fp32", half))),
         "moments_dtype": (has_optimizer and not strategy.optimizer_offload, "bf16"),
         "fp8_param_gather": (has_optimizer, True),
+        "first_layers_bf16": (precision not in ("bf16", "fp16", "fp8"), 1),
         "shared_expert_overlap": (shared and beside and kept, True),
         "delay_wgrad": (strategy.ep_overlap, True),
         "communication_sms": (strategy.token_dispatcher > TokenDispatcher.ALLTOALL, chooser.choice((16, 24, 32))),

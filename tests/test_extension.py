@@ -91,7 +91,7 @@ def test_model_family(extend):
     config = {"model_type": "yak", **sizes, "intermediate_size": 128, "vocab_size": 1000, "hidden_act": "silu"}
     (copy.folder / "config.json").write_text(json.dumps(config))
 
-    (described,) = copy.say("model config.json --format json")
+    (described,) = copy.say("catalog models config.json --format json")
 
     assert numbers(described)["family"] == "yak"
     assert numbers(described)["parameters"] == 2 * (4 * 64 * 64 + 2 * 64 + 3 * 64 * 128) + 64 + 1000 * 64
@@ -588,7 +588,7 @@ def test_entry_of_a_batch_s_lines(extend):
     copy.edit("planner/batch/work.py", ('    "mfu",\n', '    "mfu",\n    "hardware_tflops_per_gpu",\n'))
     copy.add("planner/batch/choices.py", ("METRICS = {\n", '    "hardware": ("hardware_tflops_per_gpu", -1),\n'))
 
-    _, ranked = copy.say("batch job.yaml --processes 1 --out own.jsonl", "top own.jsonl --by hardware --format json")
+    _, ranked = copy.say("batch job.yaml --processes 1 -o own.jsonl", "batch own.jsonl --by hardware --format json")
 
     line = json.loads(copy.text("own.jsonl"))
     assert line["plans"][0]["hardware_tflops_per_gpu"] > 0
@@ -609,7 +609,7 @@ def test_backend_of_batches(extend):
     )
     copy.edit("planner/batch/choices.py", ('(LOCAL, "dask", "ray")', '(LOCAL, "dask", "ray", "here")'))
 
-    copy.say("batch job.yaml --backend here --out own.jsonl")
+    copy.say("batch job.yaml --backend here -o own.jsonl")
 
     assert json.loads(copy.text("own.jsonl"))["status"] == "optimal"
 

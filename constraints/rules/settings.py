@@ -201,6 +201,18 @@ def narrow_weights_stay_on_the_device(cluster: Cluster, workload: Workload, *, o
     return implies(is_other, np.logical_not(optimizer_offload))
 
 
+def wide_layers_fit_a_stage(model: Model, cluster: Cluster, workload: Workload, *, pp: Ints) -> Holds:
+    """
+    Each end of the model keeps at most as many layers in BF16 as a pipeline rank has (settings.first_layers_bf16).
+
+    References
+    ----------
+    megatron-core 0.16.1, transformer/transformer_config.py:988, for recipes in 8 bits.
+    """
+    largest = max(cluster.settings.first_layers_bf16 or 0, cluster.settings.last_layers_bf16 or 0)
+    return implies(workload.precision.compute in ("fp8", "mxfp8"), model.num_layers // np.asarray(pp) >= largest)
+
+
 def optimizer_groups_divide_the_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
     """
     Replicas of the weights (dp times cp) are whole groups that share optimizer states (settings.optimizer_group).

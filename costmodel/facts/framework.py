@@ -33,6 +33,8 @@ class Kernels:
         True if the kernel skips the masked half of the scores.
     fused_attention
         True if scores stay inside one kernel (FlashAttention); otherwise all of them pass through device memory.
+    fp8_attention
+        True if attention multiplies in 8 bits where the recipe's linears do so, or in 4.
     fused_kernels
         True if norms, rotations and gated activations are one kernel each, hand-written or compiled.
     torch_functions
@@ -68,6 +70,7 @@ class Kernels:
     attention_fraction: Annotated[Fraction, Field(gt=0)] = 1.0
     causal_attention: bool = True
     fused_attention: bool = True
+    fp8_attention: bool = False
     fused_kernels: bool = True
     torch_functions: bool = False
     fused_projections: bool = True
@@ -361,6 +364,13 @@ class Settings:
         Dtype of Adam's two moments (Megatron-LM: ``--exp-avg-dtype``, ``--exp-avg-sq-dtype``).
     fp8_param_gather
         True if 8-bit recipes hold and gather weights in 8 bits only (Megatron-LM: ``--fp8-param-gather``).
+    first_layers_bf16, last_layers_bf16
+        Number of layers at the start and at the end of the model that compute in 16 bits though the recipe has fewer
+        (Megatron-LM: ``--first-last-layers-bf16``, ``--num-layers-at-start-in-bf16``). Layers of multi-token prediction
+        never do.
+    fp8_attention
+        True if attention of the other layers multiplies in 8 bits (Transformer Engine: ``fp8_dpa``; Megatron-Bridge:
+        ``fp8_dot_product_attention``).
     mtp_layers
         Number of layers of multi-token prediction that are trained; None: as the model has.
     shared_expert_overlap
@@ -426,6 +436,9 @@ class Settings:
     weight_dtype: Literal["recipe", "fp32", "bf16"] | None = None
     moments_dtype: Literal["fp32", "bf16"] | None = None
     fp8_param_gather: Flag | None = None
+    first_layers_bf16: CountOrZero | None = None
+    last_layers_bf16: CountOrZero | None = None
+    fp8_attention: Flag | None = None
     mtp_layers: CountOrZero | None = None
     shared_expert_overlap: Flag | None = None
     delay_wgrad: Flag | None = None

@@ -426,6 +426,9 @@ class Layer:
     snapshots
         Earlier sums of the residual that each block's input is weighted from, beside the latest; averaged over the
         layers (attention residuals, Kimi K3).
+    is_wide
+        True if it computes in 16 bits where a recipe's other layers do so in fewer (Megatron-LM:
+        ``--first-last-layers-bf16``).
     """
 
     attention: Mixer | None
@@ -435,6 +438,7 @@ class Layer:
     parallel_blocks: bool = False
     streams: Count = 1
     snapshots: CountOrZero = 0
+    is_wide: bool = False
 
     @property
     def residual_tensors(self) -> int:

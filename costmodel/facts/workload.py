@@ -64,6 +64,16 @@ class Precision:
     gathered_gradient_bytes: Positive | None = None
 
     @property
+    def wide_weight_bytes(self) -> float:
+        """Bytes per parameter of a layer that computes in 16 bits: those of an activation, unless weights are FP32."""
+        return self.weight_bytes if self.weight_bytes >= 2 * self.activation_bytes else self.activation_bytes
+
+    @property
+    def wide_gather_bytes(self) -> float:
+        """Bytes per parameter of such a layer that data-parallel ranks gather."""
+        return max(self.parameter_gather_bytes, self.activation_bytes)
+
+    @property
     def casts_per_group(self) -> tuple[int, int]:
         """
         Kernels of casts and scales of one group of a grouped matmul, forward and backward.

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import Device, EquippedDevice, Network
+from costmodel.facts.fields import NARROW
 from costmodel.facts.framework import Behaviour, Framework, MemoryModel, Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
@@ -210,6 +211,8 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         memory["unfused_kernels"] = settings.kernels == "eager"
     if settings.attention is not None:
         kernels["fused_attention"] = settings.attention == "flash"
+    if settings.fp8_attention is not None:
+        kernels["fp8_attention"] = settings.fp8_attention
     if settings.launches is not None:
         host["launch_blocking"] = settings.launches == "blocking"
     if settings.optimizer_group is not None:
@@ -307,6 +310,26 @@ def _narrow_weights(precision: Precision) -> Precision:
         copy_bytes=precision.transposed_bytes,
         parameter_gather_bytes=NARROW_GATHERS.get(precision.name, precision.parameter_gather_bytes),
     )
+
+
+def keep_wide_layers(model: Model, settings: Settings, precision: Precision) -> Model:
+    """
+    Return a model whose first and last layers compute in 16 bits, if the recipe has fewer.
+
+    References
+    ----------
+    megatron-core 0.16.1, ``core/fp8_utils.py``, ``is_first_last_bf16_layer``; ``core/fp4_utils.py``,
+    ``get_fp4_context``: layers of multi-token prediction have no number there.
+    """
+    start, end = settings.first_layers_bf16 or 0, settings.last_layers_bf16 or 0
+    if precision.compute not in NARROW or not start + end:
+        return model
+    number = model.num_layers
+    wide = {layer: replace(layer, is_wide=True) for layer in model.kinds}
+    layers = (
+        wide[layer] if index < start or index >= number - end else layer for index, layer in enumerate(model.layers)
+    )
+    return replace(model, layers=tuple(layers))
 
 
 def limit_mtp_layers(model: Model, settings: Settings) -> Model:

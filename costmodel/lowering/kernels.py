@@ -27,8 +27,8 @@ stay in 16 bits.
 
 KEPT_TWICE = frozenset({"output_projection"})
 """
-Modules whose output an 8-bit recipe keeps twice: in 16 bits for the attention core, and in 8 bits for the linear after
-it.
+Modules whose output an 8-bit recipe keeps twice: for the attention core in its own bits, and for the linear after it in
+8 bits.
 """
 
 
@@ -146,7 +146,10 @@ def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
     narrow = narrow and shape.linear_input_bytes < shape.activation_bytes
     if narrow and saved_as in KEPT_NARROW:
         return shape.linear_input_bytes
-    return shape.activation_bytes + (shape.linear_input_bytes if narrow and saved_as in KEPT_TWICE else 0.0)
+    if not (narrow and saved_as in KEPT_TWICE):
+        return shape.activation_bytes
+    of_core = shape.activation_bytes if shape.attention_dtype == shape.wide_dtype else NARROW_BYTES
+    return of_core + shape.linear_input_bytes
 
 
 LOOPED_LAUNCH = 0.2
@@ -318,7 +321,8 @@ def core_attention(
 
     Context parallelism splits the queries and passes all keys by in a ring: c pieces, and c - 1 merges of their
     results. Nothing is kept for Table 2's softmax row; flash attention really keeps 4 more bytes per query and head
-    (the log of the sum of exponentials). If scores are not fused, :func:`_softmax` works on them in between.
+    (the log of the sum of exponentials). If scores are not fused, :func:`_softmax` works on them in between. In 8 bits
+    :func:`_attention_casts` come beside.
 
     Parameters
     ----------
@@ -341,7 +345,9 @@ def core_attention(
     flops = 2 * shape.tokens * (mean_keys(shape, window, chunk) + entries) * heads * (qk_head_dim + v_head_dim)
     queries_and_outputs = shape.tokens * heads * (qk_head_dim + v_head_dim)
     keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
-    nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * shape.cp)
+    is_narrow = shape.attention_dtype != shape.wide_dtype
+    element_bytes = NARROW_BYTES if is_narrow else shape.activation_bytes
+    nbytes = element_bytes * (queries_and_outputs + keys_and_values * shape.cp)
     fused = Operator(
         name="core_attention",
         kind="attention",
@@ -358,17 +364,35 @@ def core_attention(
             causal=shape.causal,
             is_window=keys < shape.sequence_length,
         ),
-        dtype=shape.wide_dtype,
+        dtype=shape.attention_dtype,
         bytes=nbytes,
         backward_bytes=2 * nbytes,
         kernels=2 * shape.cp - 1,
-        saved_bytes=shape.activation_bytes * (shape.tokens * heads * qk_head_dim + keys_and_values),
+        saved_bytes=element_bytes * (shape.tokens * heads * qk_head_dim + keys_and_values),
         saved_as="qkv",
         parameters=sinks,
         rows=shape.tokens,
         shards=shape.tp,
     )
+    if is_narrow:
+        return (fused, _attention_casts(shape, elements=queries_and_outputs + keys_and_values))
     return (fused,) if shape.kernels.fused_attention else _lower_unfused_attention(fused, shape)
+
+
+def _attention_casts(shape: Shape, *, elements: Numbers) -> Operator:
+    """
+    Return the casts around attention in 8 bits: Q, K, V and the output; backward the same and their gradients.
+
+    References
+    ----------
+    Transformer Engine, ``attention/dot_product_attention/backends.py``, ``FusedAttnFunc`` with ``fp8_dpa`` (recalled):
+    queries, keys and values are quantized in front of the kernel, its output and the gradients behind it go back to 16
+    bits.
+    """
+    passes = (shape.activation_bytes + NARROW_BYTES) / shape.activation_bytes
+    return elementwise(
+        "attention_casts", shape, elements=elements, forward_passes=passes, backward_passes=passes, kernels=2
+    )
 
 
 def _lower_unfused_attention(fused: Operator, shape: Shape) -> tuple[Operator, ...]:

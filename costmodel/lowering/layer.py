@@ -95,6 +95,7 @@ def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
     shape
         The micro-batch and the degrees; its numbers may be arrays that broadcast.
     """
+    shape = shape.widen() if layer.is_wide else shape
     around: list[Operator] = []
     inside: list[Operator] = []
     residuals: list[Operator] = []
@@ -129,6 +130,7 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
     shape
         The micro-batch and the degrees; its numbers may be arrays that broadcast.
     """
+    shape = shape.widen() if layer.is_wide else shape
     first, *others = (COMMUNICATIONS[type(block)](block, shape) for block in layer.blocks)
     if layer.parallel_blocks:
         others = [tuple(replace(one, forward=0) if one.group == "tp" else one for one in block) for block in others]

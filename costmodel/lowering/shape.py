@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster, Silicon
-from costmodel.facts.fields import Dtype
+from costmodel.facts.fields import NARROW, Dtype
 from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
@@ -99,6 +99,12 @@ class Shape:
         return self.tokens * self.hidden_size / (1 if self.memory.gathered_inputs else self.sequence_shards)
 
     @property
+    def attention_dtype(self) -> Dtype:
+        """Dtype of attention's matmuls: 8 bits where the framework has them, in a layer of a recipe below 16 bits."""
+        has_narrow = self.kernels.fp8_attention and self.kernels.fused_attention
+        return "fp8" if has_narrow and self.compute_dtype in NARROW else self.wide_dtype
+
+    @property
     def axes(self) -> tuple[int, ...]:
         """The broadcast shape of the decisions."""
         sizes = (self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)
@@ -108,6 +114,19 @@ class Shape:
     def zeros(self) -> NDArray[np.float64]:
         """Zeros in the broadcast shape of the decisions, to add quantities of this shape to."""
         return np.zeros(self.axes)
+
+    def widen(self) -> Shape:
+        """Return the shape of a layer in 16 bits: nothing is cast, and the backward pass keeps inputs as they are."""
+        return replace(
+            self,
+            compute_dtype=self.wide_dtype,
+            linear_input_bytes=self.activation_bytes,
+            cast_bytes=0.0,
+            grouped_casts=(0, 0),
+            gathered_input_bytes=self.activation_bytes,
+            gathered_gradient_bytes=self.activation_bytes,
+            quantizes_before_gather=False,
+        )
 
     def stack(self, values: Collection[Numbers]) -> NDArray[np.float64]:
         """Stack one value per kind of layer on a new last axis."""

@@ -71,11 +71,24 @@ class RankParameters:
         Parameters of embedding, head and MTP.
     experts
         Parameters of routed experts.
+    wide_layers, wide_experts
+        Share of ``layers`` and of ``experts`` in layers that compute in 16 bits beside narrower ones.
     """
 
     layers: Array
     edges: Array
     experts: Array
+    wide_layers: Array
+    wide_experts: Array
+
+    def weigh(self, wide: float, narrow: float) -> RankParameters:
+        """Return counts in which a parameter of a layer in 16 bits counts as one with ``wide / narrow`` the bytes."""
+        if wide == narrow or not (self.wide_layers.any() or self.wide_experts.any()):
+            return self
+        more = wide / narrow - 1
+        return replace(
+            self, layers=self.layers + more * self.wide_layers, experts=self.experts + more * self.wide_experts
+        )
 
     @property
     def dense(self) -> Array:
@@ -201,13 +214,20 @@ def rank_parameters(facts: Facts, decisions: Decisions, stages: Stages) -> RankP
     layer, edge = lookup(layer_footprint, facts, decisions), lookup(embedding_head_footprint, facts, decisions)
     given = (layer, edge, stages, decisions["schedule"])
     return memoize_last(
-        facts, rank_parameters, given, lambda: _rank_parameters(layer, edge, whole_stages(decisions, stages))
+        facts, rank_parameters, given, lambda: _rank_parameters(facts, layer, edge, whole_stages(decisions, stages))
     )
 
 
-def _rank_parameters(layer: LayerFootprint, edge: EmbeddingHeadFootprint, stages: Stages) -> RankParameters:
+def _rank_parameters(
+    facts: Facts, layer: LayerFootprint, edge: EmbeddingHeadFootprint, stages: Stages
+) -> RankParameters:
     last = add_layer_axis(edge.head_parameters) + add_layer_axis(edge.mtp_parameters)
+    is_wide = np.array([kind.is_wide for kind in facts.model.kinds])
+    wide = stages.layers * is_wide if is_wide.any() else None
+    nothing = np.zeros(1)
     return RankParameters(
+        wide_layers=nothing if wide is None else _sum_over_layers(wide, layer.dense_parameters),
+        wide_experts=nothing if wide is None else _sum_over_layers(wide, layer.expert_parameters),
         layers=_sum_over_layers(stages.layers, layer.dense_parameters),
         edges=stages.first * add_layer_axis(edge.embedding_parameters) + stages.last * last,
         experts=_sum_over_layers(stages.layers, layer.expert_parameters),
@@ -296,7 +316,9 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     whole = whole_stages(decisions, stages)
     recompute, offload = add_layer_axis(decisions["recompute"]), add_layer_axis(decisions["activation_offload"])
     sharding, in_flight = sharding_of_states(facts, decisions), microbatches_in_flight(facts, decisions, stages)
-    states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
+    groups = sharing_groups(facts, decisions)
+    states = partial(_state_bytes, precision, parameters, *groups, sharding=sharding)
+    stored = parameters.weigh(precision.wide_weight_bytes, precision.weight_bytes + precision.copy_bytes)
     offloaded = offloaded_state_fraction(device.behaviour.offload, precision)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     alive = partial(activation_bytes, device.behaviour.memory, activation_offload=offload)
@@ -308,7 +330,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
         in_full = (stages.full_layers > 0) * layer.saved_bytes[..., None, :]
         working = np.maximum(working, largest(in_full))
     largest_layer = np.maximum(
-        _largest(layer.dense_parameters + layer.expert_parameters),
+        _largest(_gathered_parameters(facts, layer)),
         np.maximum(
             whole.first * add_layer_axis(edge.embedding_parameters), whole.last * add_layer_axis(edge.head_parameters)
         ),
@@ -323,7 +345,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
         microbatch = _rank_kept_bytes(stages, stages.layers, np.asarray(kept), layer.input_bytes)
         at_work = _backward_peak_bytes(at_work, logits, layer, edge, whole, microbatch)
     return RankBytes(
-        weights=states(weight_bytes),
+        weights=_state_bytes(precision, stored, *groups, weight_bytes, sharding=sharding),
         gradients=states(gradient_bytes),
         optimizer=optimizer,
         activations=_alive_bytes(alive, stages, in_flight, np.asarray(kept), layer.input_bytes),
@@ -334,6 +356,13 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
         runtime=ones * device.runtime_bytes,
         fragmentation=device.behaviour.memory.fragmentation,
     )
+
+
+def _gathered_parameters(facts: Facts, layer: LayerFootprint) -> Array:
+    """Parameters of each kind of layer, counted as those with the bytes of the recipe's gathers."""
+    precision, parameters = facts.workload.precision, layer.dense_parameters + layer.expert_parameters
+    wide = precision.wide_gather_bytes / precision.parameter_gather_bytes
+    return np.asarray(parameters * np.array([wide if kind.is_wide else 1.0 for kind in facts.model.kinds]))
 
 
 def least_rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:

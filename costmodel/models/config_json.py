@@ -149,18 +149,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> Any:
     return NO_NUMBERS.get(number, entries) if isinstance(number, str) and len(entries) == 1 else entries
 
 
-def refuse_infinite_sizes(config: Config) -> None:
+WIDTHS = ("intermediate_size", "hidden_size", "head_dim", "_rank", "intermediate_size_mlp")
+"""Ends of keys that hold a width."""
+
+
+def refuse_impossible_sizes(config: Config) -> None:
     """
-    Raise if a size is not a finite number, even if the family does not read it.
+    Raise if a size is negative or not a finite number, even if the family does not read it.
 
     Raises
     ------
     SpecError
         With the entry of the size.
     """
-    for key in (key for keys in SPELLINGS.values() for key in keys):
+    sizes = {key for keys in SPELLINGS.values() for key in keys}
+    for key in {*sizes, *(key for key in config.mapping if str(key).endswith(WIDTHS))}:
         value = config.mapping.get(key)
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, int | float) and (not math.isfinite(value) or (value < 0 and key not in sizes)):
             raise config.error(key, f"expected a whole number, got {shown(value)}.")
 
 
@@ -333,11 +338,13 @@ _QWEN_3_5 = replace(_PLAIN, rotary=_rotary(10000.0, 0.25), norm_weights_from_one
 CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "afmoe": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True)),
     "arcee": replace(_LARGER_EPSILON, activation=SQUARED_RELU),
+    "aria_text": _PLAIN,
     "bamba": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.5)),
     "bloom": replace(_LARGER_EPSILON, activation=GELU, rotary=None),
     "codegen": _GPT_2,
     "cohere": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0)),
     "cohere2": _LARGER_EPSILON,
+    "cohere2_moe": replace(_PLAIN, norm_epsilon=None, routing=_routing(normalizes=True)),
     "cwm": replace(
         _LARGER_EPSILON,
         rotary=Rotary(
@@ -362,6 +369,7 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
         routing=replace(_routing("sigmoid", normalizes=True, aux=0.001, scaling=1.5), score_function="sqrtsoftplus"),
     ),
     "dots1": replace(_PLAIN, routing=_routing("sigmoid", normalizes=False)),
+    "emu3_text_model": replace(_LARGER_EPSILON, attention_dropout=0.1, rotary=_rotary(1_000_000.0)),
     "ernie4_5": replace(_LARGER_EPSILON, rotary=_rotary(500_000.0)),
     "ernie4_5_moe": replace(
         _LARGER_EPSILON,
@@ -373,6 +381,7 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "exaone_moe": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=2.5)),
     "falcon": replace(_LARGER_EPSILON, activation=GELU),
     "flex_olmo": replace(_PLAIN, rotary=_rotary(500_000.0), routing=_routing(normalizes=False, aux=0.01)),
+    "flint": replace(_PLAIN, routing=_routing("sigmoid", normalizes=True, aux=0.0005)),
     "gemma": _GEMMA,
     "gemma2": _GEMMA_2,
     "gemma3": _GEMMA_3,
@@ -413,7 +422,9 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     ),
     "gptj": _GPT_2,
     "granite": _GRANITE,
+    "granite_swa": replace(_GRANITE, norm_epsilon=1e-5),
     "granitemoe": _GRANITE_MOE,
+    "granitemoe_swa": _GRANITE_MOE,
     "granitemoehybrid": _GRANITE_MOE,
     "granitemoeshared": _GRANITE_MOE,
     "helium": replace(_PLAIN, norm_epsilon=1e-8, rotary=_rotary(100_000.0)),
@@ -427,15 +438,18 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     ),
     "hyperclovax": _PLAIN,
     "internlm3": _LARGER_EPSILON,
+    "iquestcoder": _LARGER_EPSILON,
     "jais2": replace(_LARGER_EPSILON, activation=SQUARED_RELU),
     "kimi_k2": _DEEPSEEK_V3,
     "kimi_linear": replace(_LARGER_EPSILON, rotary=None, routing=_routing("sigmoid", normalizes=True, scaling=2.446)),
+    "kolibri1": replace(_PLAIN, routing=_routing("sigmoid", normalizes=False)),
     "laguna": replace(
         _PLAIN,
         rotary=_rotary(500_000.0, 0.5),
         windowed_rotary=_rotary(10000.0),
         routing=_routing("sigmoid", normalizes=True, aux=0.001),
     ),
+    "lara_mini": replace(_PLAIN, routing=_routing("sigmoid", normalizes=True, aux=0.001)),
     "llama": _PLAIN,
     "llama4_text": replace(
         _LARGER_EPSILON,
@@ -466,6 +480,7 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
         norm_weights_from_one=True,
         routing=_routing("sigmoid", normalizes=True, aux=0.001, scaling=2.0),
     ),
+    "ministral": _PLAIN,
     "ministral3": replace(
         _LARGER_EPSILON,
         rotary=Rotary(

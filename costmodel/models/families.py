@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
+from pydantic import ValidationError
+
+from costmodel.errors import SpecError, did_you_mean
 from costmodel.models.config_json import Config, Switch
-from costmodel.record import record
+from costmodel.record import adapter_of, record
 from costmodel.validation import shown
 
 OFF, ON = Switch("", False), Switch("", True)
@@ -105,6 +108,8 @@ class Family:
         True if ``use_sliding_window`` turns windows on, from layer ``max_window_layers``.
     period
         Pattern of attention if ``layer_types`` is absent.
+    lists_kinds
+        True if ``layer_types`` is required: its class's default is no such pattern.
     parallel_blocks
         Key that turns :attr:`costmodel.facts.model.Layer.parallel_blocks` on.
     learned_positions
@@ -184,6 +189,7 @@ class Family:
     chunk: int | None = None
     window_switch: bool = False
     period: Period | None = None
+    lists_kinds: bool = False
     parallel_blocks: Switch = OFF
     learned_positions: Positions | None = None
     rotary: bool = True
@@ -281,6 +287,19 @@ def _afmoe(config: Config) -> dict[str, Any]:
 
 EXPERT_KINDS = ("hash_moe", "moe")
 """Kinds of DeepSeek-V4's experts: a fixed table or the router chooses those of a token."""
+
+
+def _cohere2_moe(config: Config) -> dict[str, Any]:
+    """Return the fields of Cohere 2's experts, whose dense layers in front may have another width and other windows."""
+    if config.mapping.get("first_k_dense_replace") and config.mapping.get("layer_types") is None:
+        raise config.error("layer_types", "is required with dense layers in front, but missing.")
+    has_own = config.mapping.get("prefix_dense_intermediate_size") is not None
+    return {"dense_width": "prefix_dense_intermediate_size"} if has_own else {}
+
+
+def _flint(config: Config) -> dict[str, Any]:
+    """Return the fields of Flint, whose first two layers are dense unless a list says otherwise."""
+    return {"first_dense": 2 if config.mapping.get("mlp_only_layers") is None else 0}
 
 
 def _deepseek_v4(config: Config) -> dict[str, Any]:
@@ -382,11 +401,21 @@ _GPT_J = Family(
 _LLAMA = Family(
     qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True
 )  # fmt: skip
+_FLINT = Family(
+    experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128,
+    shared_width="shared_expert_intermediate_size", window=513, rotary_windows=True, lists_kinds=True,
+)  # fmt: skip
 _OLMOE = Family(
     experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON,
     multi_head=True, expert_width="intermediate_size",
 )  # fmt: skip
 _QWEN_2 = Family(qkv_bias=ON, window_switch=True)
+_GRANITE = replace(_LLAMA, refined=_granite)
+_WITH_WINDOWS: dict[str, Any] = {
+    "sinks": "all", "window": 128, "period": Period("sliding_attention", "", 4, starts_full=True)
+}  # fmt: skip
+"""Sinks and windows of Granite's families with sliding windows."""
+
 _GRANITE_MOE = Family(
     experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True,
     expert_width="intermediate_size", refined=_granite,
@@ -403,6 +432,7 @@ FAMILIES: dict[str, Family] = {
         period=Period("sliding_attention", "global_attn_every_n_layers", 4), refined=_afmoe,
     ),
     "arcee": replace(_LLAMA, gated=False, squared_relu=True),
+    "aria_text": replace(_LLAMA, experts=True, expert_width="intermediate_size", num_shared=2),
     "bamba": Family(
         linear="mamba", mamba_chunk=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
         mlp_bias=Switch("mlp_bias", False),
@@ -418,6 +448,10 @@ FAMILIES: dict[str, Family] = {
     "cohere2": replace(
         _COHERE, window=4096, rotary_windows=True, period=Period("sliding_attention", "sliding_window_pattern", 4)
     ),
+    "cohere2_moe": replace(
+        _COHERE, experts=True, expert_width="intermediate_size", head_dim=128, window=4096, rotary_windows=True,
+        period=Period("sliding_attention", "sliding_window_pattern", 4), refined=_cohere2_moe,
+    ),
     "cwm": Family(
         head_dim=128, window=8192, period=Period("sliding_attention", "", 4, starts_full=True)
     ),
@@ -432,6 +466,7 @@ FAMILIES: dict[str, Family] = {
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
         num_shared=None, window_switch=True,
     ),
+    "emu3_text_model": replace(_LLAMA, multi_head=False),
     "ernie4_5": Family(
         tied=True, qkv_bias=USE_BIAS, output_bias=USE_BIAS, mlp_bias=USE_BIAS, head_bias=USE_BIAS, head_dim=128,
     ),
@@ -446,6 +481,7 @@ FAMILIES: dict[str, Family] = {
         mlp_bias=Switch("bias", False), ffn_multiple=4, refined=_falcon,
     ),
     "flex_olmo": _OLMOE,
+    "flint": replace(_FLINT, sinks="all", refined=_flint),
     "gemma": Family(tied=True, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS),
     "gemma2": _GEMMA_2,
     "gemma3": _GEMMA_3,
@@ -477,11 +513,10 @@ FAMILIES: dict[str, Family] = {
         period=Period("sliding_attention", "", 2),
     ),
     "gptj": _GPT_J,
-    "granite": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True,
-        refined=_granite,
-    ),
+    "granite": _GRANITE,
+    "granite_swa": replace(_GRANITE, tied=True, multi_head=False, **_WITH_WINDOWS),
     "granitemoe": _GRANITE_MOE,
+    "granitemoe_swa": replace(_GRANITE_MOE, **_WITH_WINDOWS),
     "granitemoehybrid": Family(
         linear="mamba", experts=True, mamba_chunk=256, mamba=BAMBA_KEYS, reads=("mamba_d_state",),
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True, expert_width="intermediate_size",
@@ -504,6 +539,7 @@ FAMILIES: dict[str, Family] = {
     "internlm3": replace(
         _LLAMA, head_dim=128, multi_head=False, plain={"qkv_bias": (False, "biases"), "bias": (False, "biases")}
     ),
+    "iquestcoder": replace(_LLAMA, multi_head=False),
     "jais2": Family(
         gated=False, squared_relu=True, norm="layer", qkv_bias=Switch("attention_bias", True),
         output_bias=Switch("attention_bias", True), mlp_bias=Switch("mlp_bias", True), multi_head=True,
@@ -513,11 +549,16 @@ FAMILIES: dict[str, Family] = {
         latent=True, linear="kda", experts=True, rotary=False, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1,
         reads=("attn_res_block_size",), plain={"mla_use_nope": (True, "rotated keys")},
     ),
+    "kolibri1": replace(
+        _FLINT, num_norms=4, qkv_bias=OFF, output_bias=OFF, lists_kinds=False, extras="norms behind the blocks",
+        period=Period("sliding_attention", "", 5),
+    ),
     "laguna": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_gate=True,
         head_dim=128, shared_width="shared_expert_intermediate_size", first_dense=1, window=512,
         period=Period("sliding_attention", "", 1), plain={"gating": (True, "another gate than one per head")},
     ),
+    "lara_mini": replace(_FLINT, tied=True, linear="gated_delta", window=512),
     "llama": _LLAMA,
     "llama4_text": Family(
         experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, num_shared=1,
@@ -556,6 +597,7 @@ FAMILIES: dict[str, Family] = {
         plain={"attention_output_gate": (False, "a gate behind the attention")},
     ),
     "ministral3": Family(head_dim=128, refined=_ministral3),
+    "ministral": Family(window=4096),
     "mistral": Family(window=4096),
     "mixtral": Family(experts=True, expert_width="intermediate_size"),
     "nanochat": Family(
@@ -680,6 +722,8 @@ SINGLE_BLOCK_KEYS = {
 """Keys that only families with layers of one block may have."""
 
 TEXT_PARTS: dict[str, str] = {
+    "aria": "aria_text",
+    "emu3": "emu3_text_model",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "glm4v": "glm4",
@@ -762,29 +806,110 @@ PART_DEFAULTS: dict[str, dict[str, int]] = {
 }  # fmt: skip
 """Sizes of the configuration classes, which transformers leaves out of the text part of a multimodal file."""
 
+ENCODERS = (
+    "albert", "bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "blenderbot", "blenderbot-small",
+    "camembert", "data2vec-text", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "flaubert", "funnel",
+    "git", "layoutlm", "led", "longformer", "longt5", "luke", "m2m_100", "marian", "mbart", "megatron-bert",
+    "mobilebert", "modernbert", "mt5", "musicgen", "musicgen_melody", "mvp", "nllb-moe", "pegasus", "plbart",
+    "prophetnet", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "switch_transformers", "t5",
+    "trocr", "umt5", "whisper", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+)  # fmt: skip
+"""Families that are not trained on next tokens alone."""
+
 UNMODELLED: dict[str, str] = {
-    "apertus": "an activation with weights (xIELU)",
+    **dict.fromkeys(("apertus", "apertus1p5_text"), "an activation with weights (xIELU)"),
+    **dict.fromkeys(ENCODERS, "an encoder, or is one"),
     "axk1": "norms behind the experts alone",
-    "axk2": "sparse attention with an indexer (DSA)",
-    "bailing_hybrid": "linear attention with a decay per channel (KDA)",
+    "axk2": "gated norms around sparse attention with an indexer (DSA)",
+    "bailing_hybrid": "decays and gates of full rank (KDA), and latent attention with a gate per head",
+    "beam": "a bias per head in the gate behind the attention",
+    "biogpt": "scaled embeddings with learned positions behind an offset",
     "bitnet": "norms inside the blocks, and ternary weights",
+    "blt": "bytes in patches instead of tokens",
+    "cohere_compass_text": "positions of images in every layer",
+    "cpmant": "relative positions as biases of scores, and segments",
+    "ctrl": "positions as sinusoids in the embedding",
+    "dbrx": "sizes in parts of their own (attn_config, ffn_config)",
     "diffllama": "differences of two attentions",
+    "doge": "masks that depend on the values",
+    "dory": "normalized weights, and layers that run twice (nGPT)",
+    "dots3_note_text": "latent attention with norms of rotated keys and a gate per head",
     "falcon_h1": "Mamba and attention side by side in a layer",
     "falcon_mamba": "Mamba blocks of the first generation",
     "gemma3n": "per-layer embeddings",
     "gemma3n_text": "per-layer embeddings",
+    "gpt_neo": "local attention in every other layer by a pattern of its own (attention_types)",
+    "gpt_neox_japanese": "a bias behind the last layers' attention alone",
+    "hrm_text": "layers that run in cycles",
     "hy_v4": "sparse attention with an indexer (DSA) and hyper-connections",
     "hy_v4_vl_text": "sparse attention with an indexer (DSA) and hyper-connections",
+    "inkling2_loop_text": "convolutions of keys, values and residuals, and relative positions",
+    "inkling2_text": "convolutions of keys, values and residuals, and relative positions",
+    "inkling_text": "convolutions of keys, values and residuals, and relative positions",
     "jamba": "Mamba blocks of the first generation",
+    "jetmoe": "attention heads that are experts",
     "lfm2": "short convolutions instead of attention",
     "lfm2_moe": "short convolutions instead of attention",
+    "lfm3": "short convolutions instead of attention",
     "longcat_flash": "experts without computation, and two attentions per layer",
     "mamba": "Mamba blocks of the first generation",
-    "mistral_large4_text": "sparse attention with an indexer (DSA)",
+    "mistral_large4_text": "keys and values shared across layers with sparse attention (DSA)",
+    "mllama_text_model": "cross-attention to images",
+    "modernbert-decoder": "a first layer without a norm, and a dense layer in front of the head",
+    "moshi": "a second decoder over the codebooks of sound",
+    "mpt": "sizes in a part of its own (attn_config), and positions as biases of scores",
+    "openai-gpt": "norms behind the blocks",
+    "persimmon": "layer norms of queries and keys",
+    "qwen4_exp_text": "hyper-connections of low rank, and embeddings of n-grams",
     "recurrent_gemma": "recurrent blocks (RG-LRU)",
+    "reformer": "attention by hashes, and reversible layers",
     "rwkv": "recurrent blocks (RWKV)",
+    "xglm": "positions as sinusoids in the embedding",
+    "xlnet": "attention in permuted order",
     "xlstm": "recurrent blocks (xLSTM)",
     "zamba": "one attention block shared across layers",
     "zamba2": "one attention block shared across layers",
+    "zaya": "convolutions of queries and keys, and a router of several layers",
 }
 """Known families that are not modelled, and the reason for each."""
+
+NOT_IN_A_ROW = ("changes", "refined", "text_part")
+"""Fields of a family that are functions, or not its own."""
+
+
+def family_from_row(row: Mapping[str, Any], where: str) -> tuple[str, Family]:
+    """
+    Build a family from plain data, and return it with the name of the known one that it is like.
+
+    Parameters
+    ----------
+    row
+        ``like``, the known family with the same layers, and the fields of :class:`Family` that differ. A switch is
+        true, false, the key that turns it on, or this key and its default.
+    where
+        Dotted path of the row, for messages.
+
+    >>> family_from_row({"like": "qwen3_moe", "sinks": "all", "qkv_bias": "use_bias"}, "model.family")[1].qkv_bias
+    Switch(key='use_bias', default=False)
+    """
+    own = dict(row)
+    name = own.pop("like", None)
+    if not isinstance(name, str) or name not in FAMILIES:
+        problem = "is required but missing." if name is None else f"unsupported family {shown(name)}."
+        raise SpecError(f"{where}.like", problem, did_you_mean("" if name is None else str(name), FAMILIES))
+    types, changed = get_type_hints(Family), dict[str, Any]()
+    allowed = types.keys() - set(NOT_IN_A_ROW)
+    for field_name, value in own.items():
+        if field_name not in allowed:
+            hint = did_you_mean(str(field_name), allowed)
+            raise SpecError(f"{where}.{field_name}", "no such entry.", hint)
+        if types[field_name] is Switch:
+            value = (
+                Switch("", value) if isinstance(value, bool) else [value, False] if isinstance(value, str) else value
+            )
+        try:
+            changed[field_name] = adapter_of(types[field_name]).validate_python(value)
+        except ValidationError as error:
+            problem = f"got {shown(own[field_name])}: {error.errors()[0]['msg']}."
+            raise SpecError(f"{where}.{field_name}", problem) from None
+    return name, replace(FAMILIES[name], **changed)

@@ -22,7 +22,7 @@ from costmodel.facts.model import (
     Mlp,
     Model,
 )
-from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_infinite_sizes
+from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_impossible_sizes
 from costmodel.models.families import (
     EXPERT_KINDS,
     FAMILIES,
@@ -33,6 +33,7 @@ from costmodel.models.families import (
     UNMODELLED,
     Family,
     MambaKeys,
+    family_from_row,
 )
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
@@ -114,10 +115,12 @@ def model_from_config(
     2
     """
     config = _text_config(mapping, where)
-    refuse_infinite_sizes(config)
+    refuse_impossible_sizes(config)
     family_name, family = _family(config)
     config = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
     _refuse_unmodelled(config, family_name, family)
+    _refuse_impossible_heads(config, family)
+    _refuse_impossible_groups(config, family)
     layers = _layers(config, family)
     positions = family.learned_positions
     return Model(
@@ -184,17 +187,30 @@ def _refuse_contradictions(whole: Config, part: Config) -> None:
                 raise part.error(inner, problem)
 
 
+FAMILY = "family"
+"""Entry of a configuration that describes a family which is not known."""
+
+DESCRIBED = "Or describe it by a known one: model: {base: FILE, family: {like: NAME}} (docs/your_model.md)."
+
+
 def _family(config: Config) -> tuple[str, Family]:
     name = config.mapping.get("model_type")
     if name is None:
-        raise config.error("model_type", "is required but missing.", did_you_mean("", FAMILIES))
+        raise config.error("model_type", "is required but missing.", "Write its family, such as llama.")
     if not isinstance(name, str):
         raise config.error("model_type", f"expected text, got {shown(name)}.")
+    row = config.mapping.get(FAMILY)
+    if row is not None:
+        if not isinstance(row, Mapping):
+            raise config.error(FAMILY, f"expected a mapping, got {shown(row)}.")
+        _, family = family_from_row(row, f"{config.where}.{FAMILY}")
+        return name, replace(family, **family.refined(config)) if family.refined else family
     if name in UNMODELLED:
         raise config.error("model_type", f"'{name}' has {UNMODELLED[name]}, which is not modelled.")
     name = TEXT_PARTS.get(name, name)
     if name not in FAMILIES:
-        raise config.error("model_type", f"unsupported family {shown(name)}.", did_you_mean(name, FAMILIES))
+        hint = " ".join(filter(None, (did_you_mean(name, FAMILIES), DESCRIBED)))
+        raise config.error("model_type", f"unsupported family {shown(name)}.", hint)
     family = FAMILIES[name]
     return name, replace(family, **family.refined(config)) if family.refined else family
 
@@ -215,6 +231,37 @@ def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None
             raise config.error(key, f"means {what}, which is not modelled, got {shown(value)}.")
     if family.experts and config.flag(Switch("mlp_bias", False)):
         raise config.error("mlp_bias", f"biases of the feed-forward are not modelled for '{family_name}', got true.")
+
+
+def _refuse_impossible_heads(config: Config, family: Family) -> None:
+    """Raise if latent attention has another width of heads than its parts, or fewer keys than queries."""
+    if not family.latent:
+        return
+    whole = config.mapping.get("qk_head_dim")
+    parts = sum(config.integer(key, at_least=1) for key in ("qk_nope_head_dim", "qk_rope_head_dim"))
+    if whole not in (None, parts):
+        problem = f"is {shown(whole)}, but 'qk_nope_head_dim' and 'qk_rope_head_dim' together are {parts}."
+        raise config.error("qk_head_dim", problem)
+    for key in SPELLINGS["num_kv_heads"]:
+        if config.mapping.get(key) is not None and config.integer(key, at_least=1) != config.count("num_heads"):
+            heads = config.count("num_heads")
+            problem = f"must be the {heads} attention heads of a latent attention, got {config.mapping[key]}."
+            raise config.error(key, problem)
+
+
+def _refuse_impossible_groups(config: Config, family: Family) -> None:
+    """Raise if a router's groups do not divide its experts, or the chosen ones hold too few."""
+    keys = ("n_group", "num_expert_group")
+    groups = next((config.integer(key, at_least=0) for key in keys if config.mapping.get(key) is not None), 0)
+    if groups <= 1 or not family.experts:
+        return
+    num_experts, key = config.count("num_experts"), next(key for key in keys if config.mapping.get(key) is not None)
+    if num_experts % groups:
+        raise config.error(key, f"must divide the {num_experts} experts, got {groups}.")
+    chosen = config.integer("topk_group", at_least=1, at_most=groups, default=groups)
+    if chosen * num_experts // groups < config.count("top_k"):
+        problem = f"chooses {chosen} of {groups} groups of {num_experts // groups} experts, fewer than a token visits."
+        raise config.error("topk_group", problem)
 
 
 # --- layers --------------------------------------------------------------------------------------------------
@@ -334,7 +381,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         first = 0 if family.period.starts_full else 1
         windows = ((first + n) % period and (n or not family.period.full_start) for n in range(num_layers))
         return tuple(family.period.others if one else "full_attention" for one in windows)
-    if family.linear:
+    if family.linear or family.lists_kinds:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
 
@@ -628,6 +675,8 @@ def _head_dim(config: Config, family: Family, *, num_heads: int) -> int:
 
 def _require_window(config: Config, family: Family) -> int:
     window = _window(config, family)
+    if window is None and family.window_switch and config.mapping.get("sliding_window") is not None:
+        raise config.error("use_sliding_window", "must be true with the sliding attention in 'layer_types'.")
     if window is None:
         raise config.error("sliding_window", "is required by the sliding attention in 'layer_types', but missing.")
     return window

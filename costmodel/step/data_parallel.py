@@ -147,7 +147,8 @@ def _data_parallel(
     pieces_of = partial(_pieces, buckets=pieces, stages=stages)
     groups, sharers = reducing_groups(facts, decisions), sharing_groups(facts, decisions)
     reduce = _round_traffic(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
-    gather = _round_traffic(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
+    sent = parameters.weigh(precision.wide_gather_bytes, precision.parameter_gather_bytes)
+    gather = _round_traffic(cluster, sharers, sent, weights, precision.parameter_gather_bytes, pieces_of)
     return DataParallel(
         reduce=reduce.times(gradients.rounds),
         gather=reduce.select(sharding == int(Sharding.NONE), gather.times(weights.rounds)),

@@ -20,6 +20,10 @@ USUAL_HEAD = 128
 
 """Head width for which attention efficiencies are given."""
 
+NARROW_ATTENTION = "attention:fp8"
+
+"""Key of the rate of attention's matmuls in 8 bits."""
+
 GRAPHED_SECONDS = 0.5e-6
 
 """
@@ -189,8 +193,8 @@ class Roofline:
             return rate
         if not isinstance(operator.size, AttentionSize):
             return rate * operator.rows / (operator.rows + self.attention_half_length)
-        length = operator.size.keys
-        return rate * self._head_fraction(operator.size.head_dim) * length / (length + self.attention_half_length)
+        length, fraction = operator.size.keys, self._head_fraction(operator, operator.size.head_dim)
+        return rate * fraction * length / (length + self.attention_half_length)
 
     @staticmethod
     def _alone(operator: Operator) -> Numbers:
@@ -203,10 +207,18 @@ class Roofline:
         share: Numbers = 1 / np.maximum(operator.groups, 1.0)
         return share
 
-    def _head_fraction(self, head_dim: float) -> float:
-        """Fraction of the rate for heads of unusual width: a score costs one exponential at any width."""
-        width = self.exponential_width
-        return head_dim / (head_dim + width) * (USUAL_HEAD + width) / USUAL_HEAD
+    def _head_fraction(self, operator: Operator, head_dim: float) -> float:
+        r"""
+        Fraction of the rate for heads of unusual width: a score costs one exponential at any width and in any dtype.
+
+        .. math:: \frac{d}{d + r w} \frac{128 + w}{128}
+
+        Derivation: with matmuls at r times the rate of 16 bits a score takes d / r + w instead of d + w.
+        """
+        rates, width = self.flops_per_second, self.exponential_width
+        usual = rates[operator.kind]
+        faster = rates.get(f"{operator.kind}:{operator.dtype}", usual) / usual
+        return head_dim / (head_dim + faster * width) * (USUAL_HEAD + width) / USUAL_HEAD
 
 
 def theoretical_roofline(
@@ -215,7 +227,7 @@ def theoretical_roofline(
     """
     Return the roofline of the datasheet's peaks, without fitted constants: a lower bound of every time.
 
-    Attention and the logits stay in 16 bits in every recipe (Transformer Engine's FP8 covers the layers' linears only).
+    The logits stay in 16 bits in every recipe, and so does attention unless ``fp8_attention`` says otherwise.
     """
     wide = device.wide_dtype(compute_dtype)
     peak, peak_16bit = _peak(device, compute_dtype), _peak(device, wide)
@@ -225,8 +237,10 @@ def theoretical_roofline(
             "matmul": peak,
             "grouped_matmul": peak,
             f"matmul:{wide}": peak_16bit,
+            f"grouped_matmul:{wide}": peak_16bit,
             "batched_matmul": peak_16bit,
             "attention": peak_16bit,
+            **_narrow_attention(device, 1.0),
             "scan": peak_16bit,
         },
         bytes_per_second=device.memory_bandwidth,
@@ -255,8 +269,10 @@ def build_modified_roofline(
             "matmul": rate,
             "grouped_matmul": rate * constants.grouped_matmul_efficiency * _grouped_fraction(device, compute_dtype),
             f"matmul:{wide}": clock * _matmul_rate(device, wide),
+            f"grouped_matmul:{wide}": clock * _matmul_rate(device, wide) * constants.grouped_matmul_efficiency,
             "batched_matmul": clock * _matmul_rate(device, wide),
             "attention": peak_16bit * constants.attention_efficiency * _attention_fraction(device),
+            **_narrow_attention(device, clock * constants.attention_efficiency * _attention_fraction(device)),
             "scan": peak_16bit * constants.attention_efficiency,
         },
         bytes_per_second=device.achieved_memory_bandwidth,
@@ -274,6 +290,11 @@ def build_modified_roofline(
         epilogue_store_fraction=constants.epilogue_store_fraction,
         compute_scaling=constants.measured.compute_scaling,
     )
+
+
+def _narrow_attention(device: EquippedDevice, efficiency: float) -> dict[str, float]:
+    """Return the rate of attention in 8 bits, if the framework has it."""
+    return {NARROW_ATTENTION: _peak(device, "fp8") * efficiency} if device.behaviour.kernels.fp8_attention else {}
 
 
 def _grouped_fraction(device: EquippedDevice, compute_dtype: Dtype) -> float:

@@ -220,6 +220,8 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
 }
 """Accelerate's options for each field of a strategy."""
 
+NO_FP8 = "FP8 is another library's, not written here."
+
 SETTINGS: dict[str, FieldOptions] = {
     "gradient_dtype": _gradient_dtype,
     "weight_dtype": only(
@@ -228,7 +230,10 @@ SETTINGS: dict[str, FieldOptions] = {
         "(accelerate/utils/fsdp_utils.py:814).",
     ),
     "moments_dtype": only("fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."),
-    "fp8_param_gather": only(False, "FP8 is another library's, not written here."),
+    "fp8_param_gather": only(False, NO_FP8),
+    "first_layers_bf16": only(0, NO_FP8),
+    "last_layers_bf16": only(0, NO_FP8),
+    "fp8_attention": only(False, NO_FP8),
     "shared_expert_overlap": only(False, NO_EXPERTS),
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
     "communication_sms": only(None, NO_EXPERTS),

@@ -286,6 +286,8 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
 }
 """DeepSpeed's options for each field of a strategy."""
 
+NO_FP8 = "There is no FP8 (runtime/precision_config.py)."
+
 SETTINGS: dict[str, FieldOptions] = {
     "gradient_dtype": _gradient_dtype,
     "weight_dtype": only(
@@ -295,7 +297,10 @@ SETTINGS: dict[str, FieldOptions] = {
     "moments_dtype": only(
         "fp32", "bf16_optimizer_states needs master weights in 16 bits too (deepspeed/runtime/config.py:714)."
     ),
-    "fp8_param_gather": only(False, "There is no FP8 (runtime/precision_config.py)."),
+    "fp8_param_gather": only(False, NO_FP8),
+    "first_layers_bf16": only(0, NO_FP8),
+    "last_layers_bf16": only(0, NO_FP8),
+    "fp8_attention": only(False, NO_FP8),
     "shared_expert_overlap": only(
         False, "Shared experts run after the dispatch (deepspeed/module_inject/auto_ep_config.py has no key for it)."
     ),

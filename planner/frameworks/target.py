@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import Cluster
+from costmodel.facts.fields import NARROW
 from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Model
 from costmodel.lowering.framework import MUON, NARROW_WEIGHTS, OF_MUON, loss_of, storage_precision
@@ -363,6 +364,9 @@ def effective_settings(plan: Plan) -> Settings:
         weight_dtype="recipe",
         moments_dtype="fp32",
         fp8_param_gather=False,
+        first_layers_bf16=0,
+        last_layers_bf16=0,
+        fp8_attention=False,
         shared_expert_overlap=device.behaviour.communication.shared_expert_overlap,
         delay_wgrad=False,
         communication_sms=device.behaviour.communication.communication_sms,
@@ -383,17 +387,21 @@ def effective_settings(plan: Plan) -> Settings:
     is_one_group = (
         strategy.sharding == Sharding.NONE or not isinstance(group, int) or group >= strategy.dp * strategy.cp
     )
+    is_narrow = precision.compute in NARROW
     every = not strategy.activation_offload or (layers or 0) >= plan.facts.model.num_layers
     is_half = precision.compute == "fp16" and whole.gradient_dtype == "bf16"
     return replace(
         whole,
         gradient_dtype="fp16" if is_half else whole.gradient_dtype,
         fp8_param_gather=bool(whole.fp8_param_gather) and precision.compute in NARROW_WEIGHTS,
+        fp8_attention=bool(whole.fp8_attention) and is_narrow,
         shared_expert_overlap=bool(whole.shared_expert_overlap) and plan.facts.model.has_shared_experts,
         communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
         offloaded_layers=None if every else layers,
         optimizer_group="all" if is_one_group else group,
         **({} if whole.optimizer in MUON else dict.fromkeys(OF_MUON)),
+        first_layers_bf16=whole.first_layers_bf16 if is_narrow else 0,
+        last_layers_bf16=whole.last_layers_bf16 if is_narrow else 0,
         **_offload_settings(plan),
     )
 

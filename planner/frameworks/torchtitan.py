@@ -504,6 +504,8 @@ DECISION_OPTIONS: dict[str, FieldOptions] = {
 
 """torchtitan's options for each field of a strategy."""
 
+NO_FP8 = "FP8 is a converter of the model, not written here."
+
 SETTINGS: dict[str, FieldOptions] = {
     "gradient_dtype": Choice(
         {"fp32": {"training.mixed_precision_reduce": "float32"}},
@@ -516,7 +518,10 @@ SETTINGS: dict[str, FieldOptions] = {
         "(mixed_precision_param, torchtitan/config/configs.py:85).",
     ),
     "moments_dtype": only("fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."),
-    "fp8_param_gather": only(False, "FP8 is a converter of the model, not written here."),
+    "fp8_param_gather": only(False, NO_FP8),
+    "first_layers_bf16": only(0, NO_FP8),
+    "last_layers_bf16": only(0, NO_FP8),
+    "fp8_attention": only(False, NO_FP8),
     "mtp_layers": no_options,  # the model's own, of which a note tells
     "shared_expert_overlap": only(
         False, "Shared experts run after the routed ones (torchtitan/models/common/moe.py:455)."

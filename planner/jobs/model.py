@@ -107,8 +107,15 @@ def _read_base(entry: Mapping[str, Any], folder: Path) -> Read:
     base = entry["base"]
     if not isinstance(base, str | Mapping):
         raise SpecError("model.base", f"expected a name or a model, got {shown(base)}.")
+    if "family" in entry and isinstance(base, str):
+        path = config_path(base, folder)
+        if path is None:
+            raise SpecError("model.family", f"describes the family of a config.json, and {shown(base)} is none.")
+        base = _copy_type(dict(config_json.read_mapping(path)))
+    if "family" in entry:
+        base = {**base, "family": entry["family"]}
     known = read(base if isinstance(base, str) else dict(base), folder)
-    own = {name: value for name, value in entry.items() if name != "base"}
+    own = {name: value for name, value in entry.items() if name not in ("base", "family")}
     model = apply_changes(known.model, build(Changes, own, "model"))
     return Read(model=model, entry={"base": known.entry, **own}, path=known.path)
 

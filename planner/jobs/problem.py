@@ -18,7 +18,7 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, Costs, RecoveryLevel, Reliability
 from costmodel.facts.workload import Precision, Workload
-from costmodel.lowering.framework import MUON, limit_mtp_layers, moment_bytes, storage_precision
+from costmodel.lowering.framework import MUON, keep_wide_layers, limit_mtp_layers, moment_bytes, storage_precision
 from costmodel.models.parameters import matrix_parameters, mtp_parameters, parameters
 from costmodel.record import record
 from costmodel.tables import Facts
@@ -340,8 +340,10 @@ def _alternative(
     """Build the facts of a job with additional settings."""
     whole = replace(machine, settings=replace(machine.settings, **dict[str, Any](settings)))
     cluster = whole.cluster()
-    model = limit_mtp_layers(machine.model, cluster.settings)
     workload = _workload(job.training, cluster)
+    model = limit_mtp_layers(machine.model, cluster.settings)
+    _require_shares(model, cluster.settings)
+    model = keep_wide_layers(model, cluster.settings, workload.precision)
     _require_peak(workload.precision, cluster.device)
     facts = Facts(model=model, cluster=cluster, workload=workload)
     reliability = _reliability(job, recovery, facts)
@@ -397,6 +399,16 @@ def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
     changed = build(Precision, {**asdict(catalog.precision(base)), "name": f"{base}, changed", **own}, PRECISION)
     said = {name: getattr(changed, name) for name in own if name != "name"}
     return replace(storage_precision(changed, cluster.settings), **said)
+
+
+def _require_shares(model: Model, settings: Settings) -> None:
+    """Refuse more layers in 16 bits than the model has, and 8 bits in attention that is not one kernel."""
+    if settings.fp8_attention and settings.attention == "unfused":
+        raise SpecError("settings.fp8_attention", "is true, but settings.attention is 'unfused': 8 bits need 'flash'.")
+    for name in ("first_layers_bf16", "last_layers_bf16"):
+        number = getattr(settings, name)
+        if number is not None and number > model.num_layers:
+            raise SpecError(f"settings.{name}", f"must be at most the model's {model.num_layers} layers, got {number}.")
 
 
 def _require_peak(precision: Precision, device: Device) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from math import prod
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from constraints.limits import unless
 from constraints.rule import Rule, sentence
 from costmodel.events import log_event
 from costmodel.record import record
+from costmodel.strategy import OVERLAPS
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.alternatives import AlternativeOutcome, JointOutcome
@@ -79,6 +81,10 @@ SAMPLE_ROWS = 64
 
 """Number of rows of a class that are tried first."""
 
+HOPEFUL_ROWS = 16
+
+"""Number of rows of a class with the smallest bounds of memory that are tried before all."""
+
 WIDE_ROWS = 200_000
 
 """Rows of the search up to which preferences and the rules of frameworks may be broken, too; affects time only."""
@@ -88,6 +94,8 @@ SIZE_SECONDS = 6.0
 """Longest time of the search for the smallest cluster."""
 
 RuleSet: TypeAlias = frozenset[Rule]
+
+Key = TypeVar("Key")
 
 
 def explain(
@@ -183,6 +191,21 @@ class _Entry:
     modes: NDArray[np.int64]
 
 
+class _Look(NamedTuple):
+    """A class of rows, and the modes of the bound by which rows are chosen; None: all of its rows."""
+
+    row_class: int
+    modes: tuple[int, ...] | None
+
+
+def _bound_modes(split: FeatureSplit, features: Columns) -> NDArray[np.int64]:
+    """Return the mode of :func:`planner.search.candidates.least_memory` for each mode of memory."""
+    sizes = [len(features[name]) for name in split.modes]
+    bound = [1 if name in ("sharding", *OVERLAPS) else size for name, size in zip(split.modes, sizes, strict=True)]
+    each = np.unravel_index(np.arange(prod(sizes)), sizes)
+    return np.ravel_multi_index([np.minimum(one, size - 1) for one, size in zip(each, bound, strict=True)], bound)
+
+
 class _Relaxation:
     """The wider space, and the rules that its candidates break."""
 
@@ -192,8 +215,9 @@ class _Relaxation:
         self.facts = problem.facts
         self.rules = rules
         self.memory = memory
-        self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
+        self.looked_at: dict[_Look, NDArray[np.bool_]] = {}
         self.sampled: dict[int, NDArray[np.bool_]] = {}
+        self.tried: dict[int, NDArray[np.bool_]] = {}
         of_device, of_host = _memory_rules(rules)
         self.memory_rules = (of_device | of_host, of_device, of_host, RuleSet())
         wide = (*rules.preferences, *rules.frameworks) if num_rows > WIDE_ROWS else ()
@@ -211,7 +235,11 @@ class _Relaxation:
         self.mixed = (*rules.mixed, *self.lifted)
         self.classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
         first = np.zeros(1, dtype=np.int64)
-        self.num_modes = self.mode_memory(first)[0].device_bytes.shape[1] if self.classes.size else 0
+        used, fold = self.mode_memory(first) if self.classes.size else (None, None)
+        self.num_modes = used.device_bytes.shape[1] if used else 0
+        self.bound_modes = _bound_modes(fold, self.features) if fold else np.zeros(0, dtype=np.int64)
+        num_bounds = self.bound_modes.max(initial=0) + 1
+        self.least_bytes = np.full((self.classes.size, num_bounds), np.nan, dtype=np.float32)
 
     def repairs(self) -> list[RuleSet]:
         """Return the smallest sets of rules that a candidate breaks."""
@@ -220,7 +248,7 @@ class _Relaxation:
         for entry in self.entries():
             by_size.setdefault(len(entry.broken), []).append(entry)
         for size in sorted(by_size):
-            for look in (self.some_of, self.all_of):
+            for look in (self.some_of, self.hopeful_of, self.all_of):
                 level = [entry for entry in by_size[size] if not contains_one_of(entry.broken, repairs)]
                 occurs = look(level, repairs)
                 lacking = (self.lacking(seen[entry.modes]) for entry, seen in zip(level, occurs, strict=True))
@@ -266,24 +294,52 @@ class _Relaxation:
         self.sampled |= self.occurring(few)
         return [self.sampled[entry.row_class] for entry in entries]
 
+    def hopeful_of(self, entries: Sequence[_Entry], repairs: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
+        """
+        Return the observed fits of the few rows of each entry's class whose lower bound of memory is smallest.
+
+        Most classes with a row that fits have it among these, so that their other rows need not be looked at.
+        """
+        looks = {
+            look.row_class: look.modes
+            for look in self.looks(entries, repairs)
+            if look.modes is not None and look.row_class not in self.tried
+        }
+        members = {one: self.members(one) for one in looks}
+        self.may_fit(np.concatenate([np.zeros(0, dtype=np.int64), *members.values()]), (0,))  # all bounds at once
+        few = {}
+        for one, modes in looks.items():
+            hopeful = members[one][self.may_fit(members[one], modes)]
+            least = self.least_bytes[np.ix_(hopeful, np.array(modes))].min(axis=1)
+            few[one] = hopeful[np.argsort(least, kind="stable")[:HOPEFUL_ROWS]]
+        self.tried |= self.occurring(few)
+        return [self.tried.get(entry.row_class, self.sampled[entry.row_class]) for entry in entries]
+
+    def looks(self, entries: Sequence[_Entry], repairs: Sequence[RuleSet]) -> list[_Look]:
+        """Return the rows to look at for each entry: all, or those that may fit once a repair of memory is known."""
+        of_device, _ = _memory_rules(self.rules)
+        return [
+            _Look(
+                entry.row_class,
+                tuple(np.unique(self.bound_modes[entry.modes]).tolist())
+                if contains_one_of(entry.broken | of_device, repairs)
+                else None,
+            )
+            for entry in entries
+        ]
+
     def all_of(self, entries: Sequence[_Entry], repairs: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
         """
         Return the observed fits of all relevant rows of each entry's class.
 
         Once a repair without device memory is known, rows that certainly lack device memory are skipped.
         """
-        of_device, _ = _memory_rules(self.rules)
-        keys = [(entry.row_class, contains_one_of(entry.broken | of_device, repairs)) for entry in entries]
-        for hopeful in (False, True):
-            new = {one for one, only_hopeful in {*keys} - self.looked_at.keys() if only_hopeful == hopeful}
-            members = {one: self.members(one) for one in new}
-            if hopeful and members:
-                which = self.may_fit(np.concatenate(list(members.values())))
-                ends = np.cumsum([len(rows) for rows in members.values()])[:-1]
-                parts = np.split(which, ends)
-                members = {one: rows[part] for (one, rows), part in zip(members.items(), parts, strict=True)}
-            self.looked_at |= {(one, hopeful): seen for one, seen in self.occurring(members).items()}
-        return [self.looked_at[key] for key in keys]
+        looks = self.looks(entries, repairs)
+        rows = {one: self.members(one.row_class) for one in {*looks} - self.looked_at.keys()}
+        members = {one: own if one.modes is None else own[self.may_fit(own, one.modes)] for one, own in rows.items()}
+        found = self.occurring(members)
+        self.looked_at |= found
+        return [self.looked_at[look] for look in looks]
 
     def lacking(self, occurs: NDArray[np.bool_]) -> Iterator[RuleSet]:
         """Yield the memory rules that candidates break, from the observed fits of their modes."""
@@ -294,38 +350,38 @@ class _Relaxation:
         """Return the rows of a class."""
         return np.flatnonzero(self.classes.index == row_class)
 
-    def may_fit(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Mark rows whose lower bound of memory fits on the device in some mode."""
+    def may_fit(self, rows: NDArray[np.int64], modes: Sequence[int]) -> NDArray[np.bool_]:
+        """Mark rows whose lower bound of memory fits on the device in one of some modes of the bound."""
         if self.memory is not memory_only:
             return np.ones(len(rows), dtype=bool)
-        answers = [np.zeros(0, dtype=bool)]
-        for chunk in chunks(rows):
+        for chunk in chunks(rows[np.isnan(self.least_bytes[rows, 0])]):
             self.clock.require()
             least = least_memory(self.facts, self.degrees(chunk), self.features)
             fit = fits(self.facts, self.rules, least, self.problem.search.memory_headroom_bytes)
-            answers.append(np.asarray(fit.device.any(axis=1)))
-        return np.concatenate(answers)
+            self.least_bytes[chunk] = np.where(fit.device, least.device_bytes, np.inf)
+        return np.asarray(np.isfinite(self.least_bytes[np.ix_(rows, np.array(modes))]).any(axis=1))
 
     def degrees(self, rows: NDArray[np.int64]) -> Columns:
         """Return the degrees of some rows."""
         return {name: values[rows] for name, values in self.rows.items()}
 
-    def occurring(self, members: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.bool_]]:
+    def occurring(self, members: Mapping[Key, NDArray[np.int64]]) -> dict[Key, NDArray[np.bool_]]:
         """
-        Return the combinations of "fits" that some rows of each class have, by memory mode.
+        Return the combinations of "fits" that each group of rows has, by memory mode.
 
         Shape (modes, 2, 2): the device does not fit or does, the host does not fit or does.
         """
         occurs = {one: np.zeros((self.num_modes, 2, 2), dtype=bool) for one in members}
-        answers = np.array([False, True])
-        for chunk in chunks(np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])):
+        answers, names = np.array([False, True]), list(members)
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])
+        owners = np.repeat(np.arange(len(names)), [len(own) for own in members.values()])
+        for chunk, owned in zip(chunks(rows), chunks(owners), strict=True):
             self.clock.require()
             used, _ = self.mode_memory(chunk)
             fit = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
             both = (fit.device[..., None, None] == answers[:, None]) & (fit.host[..., None, None] == answers)
-            of_chunk = self.classes.index[chunk]
-            for one in np.unique(of_chunk).tolist():
-                occurs[one] |= both[of_chunk == one].any(axis=0)
+            for one in np.unique(owned).tolist():
+                occurs[names[one]] |= both[owned == one].any(axis=0)
         return occurs
 
 
@@ -414,6 +470,10 @@ EXPLANATION_FRACTION = 0.1
 
 """Least share of the time limit for an explanation."""
 
+EXPLANATION_SECONDS = 15.0
+
+"""Longest time of an explanation, unless a quarter of the time limit is longer."""
+
 BUBBLE_ROWS = 2048
 
 """Rows whose bubble is tabulated at once; the clock is read between such blocks."""
@@ -444,7 +504,8 @@ def add_conflict(problem: Problem, outcome: Outcome, formulas: Formulas, clock: 
 def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_left: float) -> Conflict:
     """Return the reason why no strategy fits; rules of time are the reason if a strategy fits without them."""
     space = outcome.space
-    enough = max(seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds)
+    limit = problem.search.time_limit_seconds
+    enough = min(max(seconds_left, EXPLANATION_FRACTION * limit), max(EXPLANATION_SECONDS, limit / 4))
     if not space.rules.timed:
         return explain(problem, space.keep_largest_sets(), formulas.memory, seconds_left=enough)
     longest = max(seconds_left, SHORTEST_SECONDS)

@@ -231,6 +231,14 @@ SETTING_CASES = (
         cluster=replace(a_cluster(), settings=Settings(fp8_param_gather=True)),
         workload=a_workload(precision=replace(a_workload().precision, name="mxfp8", compute="fp8")),
     ),
+    # 8 layers on 2 and on 4 pipeline ranks: 4 and 2 on each
+    Case(
+        rule=settings.wide_layers_fit_a_stage,
+        allowed={"pp": 2},
+        refused={"pp": 4},
+        cluster=replace(a_cluster(), settings=Settings(last_layers_bf16=4)),
+        workload=a_workload(precision=replace(a_workload().precision, compute="fp8")),
+    ),
     # groups of 8: 24 replicas are three of them, 12 are one and a half
     Case(
         rule=settings.optimizer_groups_divide_the_replicas,

@@ -219,15 +219,15 @@ def test_device_can_time_every_dtype_it_has(name):
 
 @in_one_case("name", SOLD)
 def test_device_is_plausible(name):
-    """A slip of a unit is a factor of 1,000 or 8; these ranges hold for all from V100 to VR200 and TPU7x."""
+    """A slip of a unit is a factor of 1,000 or 8; these ranges hold for all from V100 to VR200, MI455X and TPU7x."""
     device = catalog.device(name)
     scale_up, *outer = device.networks
 
     assert 1e14 <= min(device.peak_flops.values()) <= max(device.peak_flops.values()) <= 3.5e16
-    assert 1.6e10 <= device.memory_bytes <= 310e9
+    assert 1.6e10 <= device.memory_bytes <= 470e9
     assert 8e11 <= device.memory_bandwidth <= 2.2e13
     assert 1e10 <= scale_up.bandwidth <= 1.8e12
-    assert all(3e9 <= network.bandwidth <= 2e11 for network in outer)
+    assert all(3e9 <= network.bandwidth <= 3e11 for network in outer)
     assert all(1e-6 <= network.latency <= 1e-4 for network in device.networks)
     assert 1e10 <= device.host_to_device_bandwidth <= 4.5e11
     assert 2e9 <= device.runtime_bytes <= 0.15 * device.memory_bytes

@@ -348,6 +348,57 @@ def test_a_multimodal_model_says_that_it_is_the_text_part():
     assert model_from_config({**OWN["phi-4"]["config"], "model_type": "phi4_multimodal"}).is_text_part
 
 
+NEWCOMERS = {
+    "flint": {
+        "like": "qwen3_moe", "sinks": "all", "shared_width": "shared_expert_intermediate_size",
+        "rotary_windows": True, "window_switch": False,
+    },
+    "granite-swa": {"like": "granite", "sinks": "all", "window": 128, "period": ["sliding_attention", "", 4, True]},
+    "kolibri1": {
+        "like": "qwen3_moe", "num_norms": 4, "shared_width": "shared_expert_intermediate_size",
+        "rotary_windows": True, "window_switch": False,
+        "period": {"others": "sliding_attention", "key": "", "default": 5},
+    },
+    "lara-mini": {
+        "like": "qwen3_next", "output_gate": False, "shared_gate": False, "tied": True,
+        "shared_width": "shared_expert_intermediate_size", "rotary_windows": True,
+    },
+}  # fmt: skip
+"""Families of transformers 5.24, each described by another one."""
+
+
+@pytest.mark.parametrize("name", NEWCOMERS)
+def test_an_unknown_family_is_described_by_a_known_one(name: str):
+    """Parameters are those of the family's class (costmodel/catalog/families.yaml), layers as if it were known."""
+    config = OWN[name]["config"]
+
+    model = model_from_config({**config, "model_type": "a_newcomer", "family": NEWCOMERS[name]})
+
+    assert parameters(model) == OWN[name]["parameters"]
+    assert model.layers == model_from_config(config).layers
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"like": "qwen3_mo"}, "model.family.like: unsupported family 'qwen3_mo'. Did you mean 'qwen3_moe'?"),
+        ({"like": "llama", "sink": "all"}, "model.family.sink: no such entry. Did you mean 'sinks'?"),
+        (
+            {"like": "llama", "sinks": "few"},
+            "model.family.sinks: got 'few': Input should be 'none', 'all' or 'win",
+        ),
+        ({"like": "llama", "refined": "x"}, "model.family.refined: no such entry."),
+        ("llama", "model.family: expected a mapping, got 'llama'."),
+    ],
+)
+def test_a_wrong_description_of_a_family_is_refused(row: object, message: str):
+    """By its place, with the value and what is allowed."""
+    with pytest.raises(SpecError) as refused:
+        model_from_config({**OWN["phi-4"]["config"], "model_type": "a_newcomer", "family": row})
+
+    assert str(refused.value).startswith(message)
+
+
 SPELLINGS = """
     llama qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next qwen3_5 qwen3_5_moe mistral mixtral deepseek_v2 deepseek_v3
     deepseek_v32 deepseek_v4 gpt_oss gemma2 gemma3_text gemma3 gemma4 gpt_neox gpt2 olmo olmo2 olmo3 olmoe glm4

@@ -65,6 +65,7 @@ COMPLETED = {
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8},
+    "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 48},
 }
 """What default configurations of transformers lack to be built at all."""
@@ -102,6 +103,8 @@ def build_class(config: Any, **options: Any) -> Any:
     if config.model_type == "step3p5":
         config._attn_implementation = options.get("attn_implementation")
         return WithHead(config)
+    if config.model_type == "emu3_text_model":
+        return transformers.models.emu3.modeling_emu3.Emu3ForCausalLM._from_config(config, **options)
     return transformers.AutoModelForCausalLM.from_config(config, **options)
 
 
@@ -361,6 +364,7 @@ UNCOUNTED = (
     "llama-4",
     "granite-4.0-h",
     "olmo-hybrid",
+    "lara-mini",
     "phi-4-multimodal",
 )
 COUNTED = [name for name in FURTHER if not name.startswith(UNCOUNTED)]

@@ -39,6 +39,7 @@ EXPERTS = {
 }
 PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
 FP8 = {"training": {**JOB["training"], "precision": "fp8"}}
+CURRENT = {"training": {**JOB["training"], "precision": "fp8_current"}}
 
 USUAL = {
     **{name: {} for name in TARGETS},
@@ -52,6 +53,9 @@ OTHERS = {
     "weight_dtype": (None, SHARDED, {}),
     "moments_dtype": ("bf16", SHARDED, {}),
     "fp8_param_gather": (True, SHARDED, FP8),
+    "first_layers_bf16": (1, SHARDED, CURRENT),
+    "last_layers_bf16": (1, SHARDED, CURRENT),
+    "fp8_attention": (True, SHARDED, CURRENT),
     "mtp_layers": (1, SHARDED, {}),
     "shared_expert_overlap": (True, SHARDED, {"model": "moonlight-16b-a3b"}),
     "delay_wgrad": (True, SHARDED, {}),
@@ -130,6 +134,9 @@ def test_what_a_target_does_of_itself_is_taken(target):
         "weight_dtype": "recipe",
         "moments_dtype": "fp32",
         "fp8_param_gather": True,  # of 8-bit recipes only
+        "first_layers_bf16": 1,  # of recipes in 8 or 4 bits only
+        "last_layers_bf16": 1,
+        "fp8_attention": True,
         "mtp_layers": 0,
         "shared_expert_overlap": True,  # of models with shared experts only
         "delay_wgrad": False,
@@ -193,6 +200,12 @@ def test_a_precision_with_bytes_of_its_own_is_nobodys():
             {"tp": 8, "cp": 2, "cp_overlap": True, "sharding": "optimizer"},
             {"precision": "fp8_blockwise"},
             {"--fp8-param-gather", "--use-distributed-optimizer"},
+        ),
+        (
+            {"last_layers_bf16": 2},
+            SHARED,
+            {"precision": "fp8_current"},
+            {"--first-last-layers-bf16", "--num-layers-at-start-in-bf16 0", "--num-layers-at-end-in-bf16 2"},
         ),
         ({"mtp_layers": 2}, SHARED, {}, {"--mtp-num-layers 2"}),
         ({"offloaded_layers": 8}, {**SHARED, "activation_offload": True}, {}, {"--cpu-offloading-num-layers 8"}),
@@ -518,6 +531,10 @@ def test_defaults_of_the_parser_are_written_out():
             {"gradient_dtype": "bf16", "moments_dtype": "bf16"},
         ),
         ("--bf16 --fp8-format e4m3 --use-distributed-optimizer --fp8-param-gather", {"fp8_param_gather": True}),
+        (
+            "--bf16 --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 2",
+            {"first_layers_bf16": 1, "last_layers_bf16": 2},
+        ),
         ("--bf16 --mtp-num-layers 1", {"mtp_layers": 1}),
         ("--bf16 --cpu-offloading-num-layers 4", {"offloaded_layers": 4}),
         (f"{ON_HOST} --use-torch-optimizer-for-cpu-offload", {"offloaded_states": 1.0, "offload_overlap": False}),

@@ -87,6 +87,8 @@ def test_a_precision_by_name_takes_the_place_of_the_recipes(tmp_path):
 
     assert (current["training"]["precision"], current["settings"]["fp8_param_gather"]) == ("fp8_current", True)
     assert blocks["training"]["precision"] == "fp8_blockwise"
+    wide = [[one["settings"][f"{end}_layers_bf16"] for end in ("first", "last")] for one in (current, blocks)]
+    assert wide == [[1, 1], [2, 2]]  # megatron/bridge/training/mixed_precision.py:286 and 352
 
 
 def test_a_recipe_of_ones_own_is_read(tmp_path):

@@ -28,6 +28,7 @@ from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, 
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.releases import DROPOUTS, describe_costed_release, spell_graphs
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
+from planner.frameworks.megatron.settings import WIDE, WIDE_NUMBERS
 from planner.frameworks.megatron.strategy import DECISION_OPTIONS
 from planner.frameworks.target import (
     TODO,
@@ -188,23 +189,26 @@ PLAIN: Entries = {
     "fp8_recipe": "tensorwise",
     "fp8_amax_history_len": 1,
     "fp8_amax_compute_algo": "most_recent",
-    "fp8_dot_product_attention": False,
     "fp8_multi_head_attention": False,
     "fp4_recipe": "nvfp4",
-    "first_last_layers_bf16": False,
-    "num_layers_at_start_in_bf16": 0,
-    "num_layers_at_end_in_bf16": 0,
 }
-"""
-``MixedPrecisionConfig`` without options. All layers are in 8 or 4 bits, as the plan counts.
-
-Recipes of current scaling leave the first and the last one in BF16.
-"""
+"""``MixedPrecisionConfig`` without options."""
 
 DELAYED: Entries = {"fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
 """Fields of delayed scaling, as in ``megatron/bridge/training/mixed_precision.py``."""
 
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+
+
+def _fp8_attention_options(plan: Plan) -> Entries | Unsupported:
+    """Return no options, as the precision's own object holds the field; refuse recipes that do not read it."""
+    if not effective_settings(plan).fp8_attention or plan.facts.workload.precision.name in ("fp8", "fp8_current"):
+        return {}
+    return Unsupported(
+        "delayed and current scaling alone read it (megatron/core/fp8_utils.py:563, "
+        "megatron/core/extensions/transformer_engine.py:2210)."
+    )
+
 
 SETTINGS: Mapping[str, FieldOptions] = {
     **OF_MEGATRON,
@@ -213,6 +217,7 @@ SETTINGS: Mapping[str, FieldOptions] = {
         "model.attention_backend is an object, which no override of a recipe makes "
         "(megatron/bridge/training/utils/omegaconf_utils.py, _apply_overrides).",
     ),
+    "fp8_attention": _fp8_attention_options,
 }
 """Megatron-LM's options of each setting; :func:`fields_of` and :func:`precision_of` turn them into fields."""
 
@@ -424,7 +429,7 @@ def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
     """
     half = "fp16" if plan.facts.workload.precision.name == "fp16" else "bf16"
     dtype = {"_target_": DTYPES[half], "_call_": False}
-    gathered = "--fp8-param-gather" in entries
+    settings, gathered = effective_settings(plan), "--fp8-param-gather" in entries
     return {
         "_target_": "megatron.bridge.training.mixed_precision.MixedPrecisionConfig",
         **PLAIN,
@@ -433,11 +438,14 @@ def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "autocast_enabled": False,
-        "grad_reduce_in_fp32": effective_settings(plan).gradient_dtype == "fp32",
+        "grad_reduce_in_fp32": settings.gradient_dtype == "fp32",
         "fp8": entries.get("--fp8-format"),
         "fp4": entries.get("--fp4-format"),
         **{field: entries[option] for option, field in RECIPES.items() if option in entries},
         **(DELAYED if entries.get("--fp8-recipe") == "delayed" else {}),
+        "fp8_dot_product_attention": bool(settings.fp8_attention),
+        "first_last_layers_bf16": WIDE in entries,
+        **{option.removeprefix("--").replace("-", "_"): entries.get(option, 0) for option in WIDE_NUMBERS.values()},
         "fp8_param": gathered,
         "fp8_param_gather": gathered,
         # With Megatron-FSDP, where Megatron-LM has no such option, Bridge wants it here and switches it off itself.

@@ -19,6 +19,7 @@ from planner.frameworks.target import (
     FieldOptions,
     Known,
     Plan,
+    Reader,
     Unsupported,
     effective_settings,
     no_options,
@@ -168,6 +169,29 @@ def _fp8_param_gather_options(plan: Plan) -> Entries | Unsupported:
     reuses = plan.facts.workload.precision.name == "mxfp8" and plan.strategy.sharding < Sharding.GRADIENTS
     options: Entries = {"--fp8-param-gather": True, **({"--reuse-grad-buf-for-mxfp8-param-ag": True} if reuses else {})}
     return _add_distributed_optimizer(plan, options, "megatron/training/arguments.py, validate_args")
+
+
+WIDE = "--first-last-layers-bf16"
+WIDE_NUMBERS = {
+    "first_layers_bf16": "--num-layers-at-start-in-bf16",
+    "last_layers_bf16": "--num-layers-at-end-in-bf16",
+}
+"""Options of the number of layers in BF16 at either end of a model in 8 or 4 bits, by setting."""
+
+
+def _wide_layers_options(plan: Plan) -> Entries | Unsupported:
+    settings = effective_settings(plan)
+    numbers: Entries = {option: getattr(settings, name) for name, option in WIDE_NUMBERS.items()}
+    if not any(numbers.values()):
+        return {}
+    if plan.facts.workload.precision.name == "fp8":
+        return Unsupported("delayed scaling has none (megatron/core/transformer/transformer_config.py:990).")
+    return {WIDE: True, **numbers}
+
+
+def _reads_wide_layers(name: str) -> Reader:
+    """Return a reader of the layers at one end, 1 unless an option says otherwise; None without the switch."""
+    return lambda arguments, known, notes: arguments.get(WIDE_NUMBERS[name], 1) if WIDE in arguments else None
 
 
 # --- the optimizer -----------------------------------------------------------------------------------------
@@ -440,6 +464,12 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "moments_dtype": Entry(_moments_dtype_options, _read_moments_dtype),
     "fp8_param_gather": Entry(_fp8_param_gather_options, reads_switch("--fp8-param-gather")),
+    **{name: Entry(_wide_layers_options, _reads_wide_layers(name)) for name in WIDE_NUMBERS},
+    "fp8_attention": Entry(
+        only(
+            False, "it has no option (fp8_dot_product_attention, megatron/core/transformer/transformer_config.py:477)."
+        )
+    ),
     "mtp_layers": Entry(_mtp_layers_options, lambda arguments, known, _: arguments.get("--mtp-num-layers", 0)),
     "shared_expert_overlap": Entry(_write_shared_expert_overlap, reads_switch("--moe-shared-expert-overlap")),
     "delay_wgrad": Entry(_delay_wgrad_options, reads_switch("--delay-wgrad-compute")),

@@ -31,6 +31,7 @@ from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options, split_options
 from planner.frameworks.megatron.read import Imported
+from planner.frameworks.megatron.settings import WIDE, WIDE_NUMBERS
 from planner.frameworks.shell.words import argument_words, refuse_unknown
 from planner.jobs.model import read
 
@@ -174,12 +175,15 @@ def bridge_job(
     release = newest("nemo-" if is_nemo else "megatron-bridge-")
     notes += release_assumed(release, overrides)
     entries.setdefault("cluster.framework", release)
+    if any(is_on(plain, name) for name in NARROW_ATTENTION):
+        entries.setdefault("settings.fp8_attention", "true")
     rest = [f"{key}={value}" for key, value in entries.items()]
     imported = megatron_job([*architecture, *words], rest, environment)
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
-    notes += [f"{name}: not in the precision of the rest, costed in it." for name in PARTLY if is_on(plain, name)]
+    if is_on(plain, NARROW_ATTENTION[1]):
+        notes.append(f"{NARROW_ATTENTION[1]}: costed as {NARROW_ATTENTION[0]}.")
     notes += [f"Not understood, no fields that are known here: {', '.join(strange)}."] if strange else []
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
     said = entries_set_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
@@ -188,11 +192,8 @@ def bridge_job(
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
 
 
-PARTLY = tuple(
-    f"mixed_precision.{name}"
-    for name in ("first_last_layers_bf16", "fp8_dot_product_attention", "fp8_multi_head_attention")
-)
-"""Entries that give some layers or attention another precision."""
+NARROW_ATTENTION = ("mixed_precision.fp8_dot_product_attention", "mixed_precision.fp8_multi_head_attention")
+"""Entries that compute attention in 8 bits."""
 
 
 def is_on(fields: Mapping[str, str], name: str) -> bool:
@@ -346,6 +347,10 @@ def _precision(fields: Mapping[str, str]) -> Iterator[str]:
             yield from (f"--{bits}-format", given[bits], f"--{bits}-recipe", given[f"{bits}_recipe"])
     if "fp8" in given and "fp8_param_gather" in given:
         yield "--fp8-param-gather"
+    if "first_last_layers_bf16" in given:
+        yield WIDE
+        for option in WIDE_NUMBERS.values():
+            yield from (option, entries.get(option.removeprefix("--").replace("-", "_"), "0"))
     reduced = entries.get("grad_reduce_in_fp32", "false" if name.startswith("fp16") else "true")
     if "bf16" in given and reduced == "false":
         yield "--grad-reduce-in-bf16"

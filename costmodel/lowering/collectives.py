@@ -110,8 +110,9 @@ def tensor_parallel_collectives(
     """
     wide = shape.activation_bytes
     entering, leaving = (_token_bytes(shape, width, wide) for width in (entry_width, exit_width))
-    inputs = _token_bytes(shape, entry_width, shape.gathered_input_bytes if entry_width is None else wide)
-    gradients = _token_bytes(shape, exit_width, shape.gathered_gradient_bytes)
+    input_bytes, gradient_bytes = shape.gathered_bytes
+    inputs = _token_bytes(shape, entry_width, input_bytes if entry_width is None else wide)
+    gradients = _token_bytes(shape, exit_width, gradient_bytes)
     split, whole = shape.sequence_parallel, 1 - shape.sequence_parallel
     gathers = (
         tensor_parallel("all_gather", shape, nbytes=inputs * split, forward=1),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.fields import Dtype
+from costmodel.facts.lengths import PackedKeys
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, captures
 
@@ -61,6 +62,8 @@ class AttentionSize:
         True if the masked half of the scores is skipped.
     is_window
         True if a query reads fewer tokens than the causal mask allows.
+    packed
+        Keys of a query where samples are packed sequences; None: all samples take the same time.
     """
 
     sequences: Numbers
@@ -72,6 +75,7 @@ class AttentionSize:
     v_head_dim: int
     causal: bool
     is_window: bool = False
+    packed: PackedKeys | None = None
 
     @property
     def columns(self) -> dict[str, Numbers]:

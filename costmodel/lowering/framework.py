@@ -78,6 +78,9 @@ PARTS_DROPOUT: dict[str, Any] = {"attention_score_bytes": 5.0, "dropout_mask_byt
 
 """Dropout of parts that are timed alone, Megatron-LM's default (Korthikanti et al., arXiv:2205.05198, eq. 1)."""
 
+CP_A2A_RANKS = 2
+"""Near ranks of hierarchical context parallelism unless a job says them: pairs, which every even cp has."""
+
 OF_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap", "host_threads")
 
 """Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` with equal names."""
@@ -196,6 +199,10 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         optimizer["sharding_ranks"] = None if settings.optimizer_group == "all" else settings.optimizer_group
     if settings.shared_expert_overlap is not None:
         communication["shared_expert_overlap"] = settings.shared_expert_overlap
+    if settings.cp_comm_type is not None:
+        ranks = (settings.cp_a2a_ranks or CP_A2A_RANKS) if settings.cp_comm_type == "a2a+p2p" else None
+        communication |= {"cp_comm_type": settings.cp_comm_type, "cp_a2a_ranks": ranks}
+        memory["context_output"] = settings.cp_comm_type.startswith("a2a")
     if settings.communication_sms is not None:
         communication["communication_sms"] = settings.communication_sms
     if settings.kernels == "eager" and behaviour.memory.eager_logit_bytes is not None:

@@ -319,8 +319,10 @@ def core_attention(
     Return the operators of scores and weighted values; they keep Q, K and V.
 
     Context parallelism splits the queries and passes all keys by in a ring: c pieces, and c - 1 merges of their
-    results. Nothing is kept for Table 2's softmax row; flash attention really keeps 4 more bytes per query and head
-    (the log of the sum of exponentials). If scores are not fused, :func:`_softmax` works on them in between.
+    results. All-to-alls give each rank a share of the heads instead, and the tokens of all their ranks; gathered keys
+    are read by the two pieces of a rank's sequence. Nothing is kept for Table 2's softmax row; flash attention really
+    keeps 4 more bytes per query and head (the log of the sum of exponentials). If scores are not fused,
+    :func:`_softmax` works on them in between.
 
     Parameters
     ----------
@@ -343,7 +345,11 @@ def core_attention(
     flops = 2 * shape.tokens * (mean_keys(shape, window, chunk) + entries) * heads * (qk_head_dim + v_head_dim)
     queries_and_outputs = shape.tokens * heads * (qk_head_dim + v_head_dim)
     keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
-    nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * shape.cp)
+    near = shape.a2a_ranks
+    nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * (shape.cp / near))
+    pieces: Numbers = 2 * (shape.cp / near) - 1
+    if shape.communication.cp_comm_type == "all_gather":
+        pieces = np.minimum(shape.cp, 2)
     fused = Operator(
         name="core_attention",
         kind="attention",
@@ -351,10 +357,10 @@ def core_attention(
         backward_flops=flops * (FLASH_BACKWARD if shape.causal else FULL_BACKWARD),
         size=AttentionSize(
             sequences=shape.sequences,
-            queries=shape.tokens / shape.sequences,
+            queries=shape.tokens / shape.sequences * near,
             keys=keys + ceil(entries),
-            heads=heads,
-            kv_heads=kv_heads,
+            heads=heads / near,
+            kv_heads=kv_heads / near,
             qk_head_dim=qk_head_dim,
             v_head_dim=v_head_dim,
             causal=shape.causal,
@@ -364,7 +370,7 @@ def core_attention(
         dtype=shape.wide_dtype,
         bytes=nbytes,
         backward_bytes=2 * nbytes,
-        kernels=2 * shape.cp - 1,
+        kernels=pieces,
         saved_bytes=shape.activation_bytes * (shape.tokens * heads * qk_head_dim + keys_and_values),
         saved_as="qkv",
         parameters=sinks,

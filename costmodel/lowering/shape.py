@@ -107,6 +107,11 @@ class Shape:
         return 1 + self.sequence_parallel * (self.tp - 1)
 
     @property
+    def a2a_ranks(self) -> Numbers:
+        """Context-parallel ranks that exchange tokens for heads: of a2a all, of a2a+p2p the near ones, else 1."""
+        return a2a_ranks(self.communication, cp=self.cp)
+
+    @property
     def input_elements_to_keep(self) -> Numbers:
         """Input elements that a column-parallel matmul keeps: the rank's own, or all gathered ones."""
         return self.tokens * self.hidden_size / (1 if self.memory.gathered_inputs else self.sequence_shards)
@@ -128,6 +133,18 @@ class Shape:
         for index, value in enumerate(values):
             stacked[..., index] = value
         return stacked
+
+
+def a2a_ranks(communication: CommunicationStyle, *, cp: Numbers) -> Numbers:
+    """
+    Number of context-parallel ranks that exchange tokens for heads by all-to-alls.
+
+    >>> a2a_ranks(CommunicationStyle(cp_comm_type="a2a+p2p", cp_a2a_ranks=4), cp=16)
+    4
+    """
+    if communication.cp_comm_type == "a2a":
+        return cp
+    return 1 if communication.cp_a2a_ranks is None else np.minimum(cp, communication.cp_a2a_ranks)[()]
 
 
 def distinct_ranks_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Numbers:

@@ -279,7 +279,8 @@ class Communication:
     Parameters
     ----------
     group
-        Group of ranks that take part: ``tp``, ``cp``, ``ep``, ``etp``.
+        Group of ranks that take part: ``tp``, ``cp``, ``ep``, ``etp``; ``cp_a2a`` and ``cp_p2p``, near and far ranks
+        of cp.
     kind
         ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, ``ring`` (one
         send per step).
@@ -297,6 +298,8 @@ class Communication:
         since pieces arrive in their places.
     launches
         Number of kernels that the host launches for each.
+    waits
+        True if attention stands still meanwhile, even where context-parallel communication overlaps.
     num_experts, top_k
         Number of experts of an all-to-all to experts, and of experts that each token chooses; 0: each byte has one
         destination.
@@ -313,5 +316,6 @@ class Communication:
     hides_backward: bool = False
     in_pieces: bool = False
     launches: Numbers = 1
+    waits: bool = False
     num_experts: int = 0
     top_k: int = 0

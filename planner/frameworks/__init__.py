@@ -27,6 +27,14 @@ LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trai
 """The file of each launcher (``planner/frameworks/launch.py`` writes it)."""
 
 
+PACKED = (
+    "Attention is costed within the packed sequences of training.sequence_lengths: the data set must give their limits "
+    "to its kernels (cu_seqlens; Megatron-LM: packed_seq_params). Fused causal kernels ignore a mask and work on whole "
+    "samples."
+)
+"""Note for plans of packed sequences, which no target's options make alone."""
+
+
 def export(plan: Plan, target: str, version: str | None = None) -> Export:
     """
     Export a plan to a target.
@@ -66,6 +74,8 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
     module = import_module(TARGETS[target])
     exported: Export = getattr(module, f"to_{target.replace('-', '_')}")(plan, version)
     exported = replace(exported, version=exported.version or getattr(module, "VERSIONS", ("",))[-1])
+    if plan.facts.workload.lengths:
+        exported = replace(exported, notes=(*exported.notes, PACKED))
     cluster = plan.cluster
     if cluster.framework is None or not cluster.unknown_release:
         return exported

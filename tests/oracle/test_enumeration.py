@@ -29,8 +29,10 @@ from constraints.limits import Bound, CandidateList
 from constraints.rule import Rule
 from constraints.rules.topology import degrees_multiply_to_the_devices
 from constraints.verdict import find_violations
+from costmodel.facts.lengths import SequenceLengths
 from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.tables import Facts
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Search, Status
@@ -38,7 +40,7 @@ from planner.search.candidates import OWN
 from planner.search.clock import Clock
 from planner.search.recommendation import ORDER, choose_first
 from tests.builders import a_model, a_moe_model
-from tests.builders_cluster import GB
+from tests.builders_cluster import GB, achieved
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 
 NUM_PROBLEMS = int(os.environ.get("ENUMERATED_PROBLEMS", "500"))
@@ -312,7 +314,19 @@ def a_random_problem(chooser: random.Random) -> Problem:
         top=chooser.choice([1, 1, 1, 3, 10]),
     )
     variants = chooser.choice(["groups", "groups", "all"])
-    return replace(problem, search=random_limits(chooser), variants=variants)
+    problem = replace(problem, search=random_limits(chooser), variants=variants)
+    return replace(problem, facts=make_long(problem.facts, chooser))
+
+
+def make_long(facts: Facts, chooser: random.Random) -> Facts:
+    """Sometimes packed sequences, and context parallelism of some kind."""
+    kind = chooser.choice([None, "p2p", "all_gather", "a2a", "a2a+p2p"])
+    device = facts.cluster.device
+    near = 2 if kind == "a2a+p2p" else None
+    device = replace(device, **achieved(device, cp_comm_type=kind, cp_a2a_ranks=near))
+    lengths = SequenceLengths(lengths=(32, 64, 128), counts=(chooser.choice([1.0, 8.0]), 2.0, 1.0))
+    workload = replace(facts.workload, lengths=chooser.choice([None, lengths]))
+    return replace(facts, cluster=replace(facts.cluster, device=device), workload=workload)
 
 
 LIMITS = [

@@ -161,11 +161,15 @@ def _training(plan: Plan) -> Entries:
     return {
         "--seq-length": workload.sequence_length,
         "--global-batch-size": workload.global_batch_size,
+        **(WITHIN_DOCUMENTS if workload.lengths else {}),
         "--train-iters": schedule.num_steps,
         "--save-interval": schedule.interval_steps,
         **(IN_BACKGROUND if _saves_in_background(plan) else {}),
     }
 
+
+WITHIN_DOCUMENTS: Entries = {"--reset-position-ids": True, "--reset-attention-mask": True}
+"""Options of packed sequences, which end attention and positions (megatron/core/datasets/gpt_dataset.py)."""
 
 IN_BACKGROUND: Entries = {"--async-save": True, "--use-persistent-ckpt-worker": True, "--ckpt-format": "torch_dist"}
 """

@@ -14,6 +14,7 @@ from costmodel.facts.device import Cluster
 from costmodel.facts.model import Attention, CompressedAttention, LatentAttention, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.shape import a2a_ranks
+from costmodel.strategy import CudaGraphs, Sharding
 
 RINGS = ("p2p", "a2a+p2p")
 """Kinds with a ring, whose sends run behind the attention."""
@@ -101,3 +102,38 @@ def packed_sequences_keep_plain_exchanges(cluster: Cluster, workload: Workload, 
     """
     is_packed = workload.lengths is not None
     return implies(np.greater(cp, 1) & is_packed, _kind(cluster) not in ("all_gather", "a2a+p2p"))
+
+
+def dynamic_ranks_hold_their_sequences(workload: Workload, *, cp: Ints, dp: Ints, mbs: Ints) -> Holds:
+    """
+    With dynamic context parallelism, the longest sequence finds enough ranks of dp and cp, whose micro-batch holds it.
+
+    References
+    ----------
+    megatron-core 0.16.1, pipeline_parallel/hybrid_cp_schedule.py, gpus_needed; parallel_state.py:940: an even number of
+    ranks.
+    """
+    lengths = workload.lengths
+    if lengths is None or lengths.dynamic_ranks is None or lengths.rank_tokens is None:
+        return True
+    ranks, tokens = np.asarray(dp) * cp, np.asarray(mbs) * workload.sequence_length
+    found: Holds = (ranks >= lengths.dynamic_ranks.most) & (ranks % 2 == 0) & (lengths.rank_tokens * cp <= tokens)
+    return found
+
+
+def dynamic_ranks_exclude_pipelines(
+    model: Model, cluster: Cluster, workload: Workload, *, pp: Ints, sharding: Ints, cuda_graphs: Ints
+) -> Holds:
+    """
+    Dynamic context parallelism has a plain ring of softmax attention, no pipeline, no FSDP and no CUDA graph.
+
+    References
+    ----------
+    megatron-core 0.16.1, pipeline_parallel/schedules.py:615: forward_backward_no_pipelining alone;
+    transformer/multi_latent_attention.py:533. Megatron-LM, megatron/training/arguments.py, validate_args (recalled).
+    """
+    if workload.lengths is None or workload.lengths.rank_tokens is None:
+        return True
+    plain = all(isinstance(kind.attention, Attention) for kind in model.kinds) and _kind(cluster) in (None, "p2p")
+    alone = np.equal(pp, 1) & np.less(sharding, Sharding.GRADIENTS) & np.equal(cuda_graphs, CudaGraphs.NONE)
+    return alone & plain

@@ -30,12 +30,16 @@ class SequenceLengths:
         Different lengths in tokens, increasing.
     counts
         Number of sequences of each length, or their shares.
+    rank_tokens
+        Most tokens of a sequence on one rank with dynamic context parallelism (Megatron-LM:
+        ``--max-seqlen-per-dp-cp-rank``); None: all sequences are split over the cp ranks.
     made
         Results of :meth:`keys` by name.
     """
 
     lengths: tuple[Count, ...]
     counts: tuple[Positive, ...]
+    rank_tokens: Count | None = None
     made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -52,6 +56,23 @@ class SequenceLengths:
         .. math:: \bar l = \frac{\sum_i l_i^2}{\sum_i l_i}
         """
         return self.keys("tokens", lambda lengths: lengths).mean
+
+    @property
+    def dynamic_ranks(self) -> PackedKeys | None:
+        """
+        Number of ranks that share a sequence with dynamic context parallelism, as :meth:`keys`; None without.
+
+        References
+        ----------
+        megatron-core 0.16.1, pipeline_parallel/hybrid_cp_schedule.py, ``BalancedCPScheduler.gpus_needed``.
+
+        >>> SequenceLengths(lengths=(1024, 5000), counts=(5.0, 1.0), rank_tokens=1024).dynamic_ranks.most
+        8.0
+        """
+        most = self.rank_tokens
+        if most is None:
+            return None
+        return self.keys("ranks", lambda lengths: np.maximum(1.0, 2.0 ** np.ceil(np.log2(lengths / most))))
 
     def keys(self, name: Any, keys_of: KeysOf) -> PackedKeys:
         r"""

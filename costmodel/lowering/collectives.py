@@ -148,7 +148,7 @@ def context_parallel(shape: Shape, *, queries: Numbers, keys: Numbers, outputs: 
     backward pass, which scatters their gradients' sums. All-to-alls exchange queries, keys and values before the
     attention, and its output after it; the backward pass does the same with the gradients. A hierarchical one does that
     among near ranks, each of which then passes its heads' keys and values round a ring of the groups. Only rings run
-    behind the attention.
+    behind the attention. Dynamic context parallelism has a ring of as many ranks as each sequence needs.
 
     Parameters
     ----------
@@ -163,7 +163,11 @@ def context_parallel(shape: Shape, *, queries: Numbers, keys: Numbers, outputs: 
     ``context_parallel.py``: ``AttnFuncWithCPAndKVP2P``, ``...KVAllGather``, ``...QKVOA2A``; Jacobs et al., DeepSpeed
     Ulysses, arXiv:2309.14509, section 3.
     """
-    kind = shape.communication.cp_comm_type
+    kind, dynamic = shape.communication.cp_comm_type, shape.dynamic_ranks
+    if dynamic is not None:
+        nbytes = shape.activation_bytes * shape.tokens * keys * (dynamic.mean - 1)
+        calls: dict[str, Any] = {"forward": 1, "backward": 2, "launches": 1 + _ring_launches(shape, dynamic.mean)}
+        return (Communication(group="cp_dynamic", kind="ring", nbytes=nbytes, **calls),)
     if kind in (None, "p2p"):
         return (ring(shape, width=keys),)
     nbytes = shape.activation_bytes * shape.tokens

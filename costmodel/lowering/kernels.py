@@ -345,9 +345,10 @@ def core_attention(
     flops = 2 * shape.tokens * (mean_keys(shape, window, chunk) + entries) * heads * (qk_head_dim + v_head_dim)
     queries_and_outputs = shape.tokens * heads * (qk_head_dim + v_head_dim)
     keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
-    near = shape.a2a_ranks
-    nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * (shape.cp / near))
-    pieces: Numbers = 2 * (shape.cp / near) - 1
+    near, dynamic = shape.a2a_ranks, shape.dynamic_ranks
+    ranks: Numbers = shape.cp / near if dynamic is None else dynamic.mean
+    nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * ranks)
+    pieces: Numbers = 2 * ranks - 1
     if shape.communication.cp_comm_type == "all_gather":
         pieces = np.minimum(shape.cp, 2)
     fused = Operator(

@@ -96,6 +96,8 @@ def copy_seconds(communication: Communication, shape: Shape, device: EquippedDev
 
 def call_group(name: str, shape: Shape) -> Group:
     """Return the group of ranks in a layer's collective, as in :class:`costmodel.timing.work.Communication`."""
+    if name == "cp_dynamic" and shape.dynamic_ranks is not None:
+        return Group(ranks=shape.dynamic_ranks.most, stride=shape.tp)
     if name in ("cp_a2a", "cp_p2p"):
         near = shape.a2a_ranks
         return (

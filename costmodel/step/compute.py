@@ -330,7 +330,8 @@ def _overlap_seconds(
     shape: Shape,
 ) -> OverlappedSeconds:
     """Return the exposed seconds of overlapped communication: (20), (21), and (22) beside the opposite pass."""
-    device, cp = cluster.device, np.asarray(shape.cp / shape.a2a_ranks)[..., None]
+    device, dynamic = cluster.device, shape.dynamic_ranks
+    cp = np.asarray(shape.cp / shape.a2a_ranks if dynamic is None else dynamic.most)[..., None]
     slowdowns, of_experts = device.slowdowns, _exchange_slowdowns(cluster, shape)
     splits = device.behaviour.communication.tp_overlap_splits
     exposed: dict[str, Numbers] = {}

@@ -32,12 +32,15 @@ class LengthSpread(Record):
         Standard deviation of the seconds of its attention in either pass.
     most_forward, most_backward
         Seconds by which its attention takes longer than the mean if all sequences are the longest ones.
+    attention
+        Seconds of its attention in both passes.
     """
 
     forward: NDArray[np.float64]
     backward: NDArray[np.float64]
     most_forward: NDArray[np.float64]
     most_backward: NDArray[np.float64]
+    attention: NDArray[np.float64]
 
 
 def length_spread_seconds(
@@ -74,7 +77,9 @@ def length_spread_seconds(
 
 
 def _one_layer(operators: Iterable[Operator], shape: Shape, times: OperatorTimes) -> dict[str, Numbers]:
-    found: dict[str, Numbers] = dict.fromkeys(("forward", "backward", "most_forward", "most_backward"), 0.0)
+    found: dict[str, Numbers] = dict.fromkeys(
+        ("forward", "backward", "most_forward", "most_backward", "attention"), 0.0
+    )
     for operator in operators:
         packed = operator.size.packed if isinstance(operator.size, AttentionSize) else None
         if packed is None:
@@ -83,6 +88,7 @@ def _one_layer(operators: Iterable[Operator], shape: Shape, times: OperatorTimes
         passes = {"forward": times.forward_seconds(operator), "backward": times.backward_seconds(operator)}
         for name, seconds in passes.items():
             found[name] = found[name] + seconds * share
+            found["attention"] = found["attention"] + seconds
             found[f"most_{name}"] = found[f"most_{name}"] + seconds * (packed.most / packed.mean - 1)
     return found
 
@@ -108,6 +114,8 @@ def imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     if facts.workload.lengths is None:
         return np.zeros(())
+    if facts.workload.lengths.dynamic_ranks is not None:
+        return _slack_seconds(facts, decisions)
     seconds = lookup(length_spread_seconds, facts, decisions)
     tp, cp, pp, dp, ep, etp = (np.asarray(decisions[name]) for name in ("tp", "cp", "pp", "dp", "ep", "etp"))
     layers = layers_of_each_kind(facts.model)[0]
@@ -124,6 +132,30 @@ def imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:
     apart = np.minimum(np.sqrt(m) * spread * deviation * largest_normal(dp / together)[0], m * (most - each))
     longest = np.minimum(largest_normal(m)[0] * deviation, most)
     return np.asarray(m * each + apart + (pp - 1) / np.asarray(decisions["vpp"]) * longest)
+
+
+SLACK = 0.05
+"""Share of the work by which ranks of a balanced group may differ: ``delta`` of ``next_hdp_group``."""
+
+
+def _slack_seconds(facts: Facts, decisions: Decisions) -> Array:
+    r"""
+    Seconds in which ranks wait for each other although their sequences are dealt by work: (...).
+
+    .. math:: T = \delta m T_{attn}
+
+    Derivation: dynamic context parallelism deals sequences to the ranks of dp and cp until their attention differs by
+    at most a share. It has no pipeline. Equal sequences are dealt equally.
+
+    References
+    ----------
+    megatron-core 0.16.1, pipeline_parallel/hybrid_cp_schedule.py, ``BalancedCPScheduler.next_hdp_group``.
+    """
+    spread = lookup(length_spread_seconds, facts, decisions)
+    layers = layers_of_each_kind(facts.model)[0]
+    several = np.asarray(decisions["dp"]) * decisions["cp"] > 1
+    attention = sum_last(layers * spread.attention * (spread.forward > 0))
+    return np.asarray(SLACK * microbatches(facts, decisions) * attention * several)
 
 
 def least_imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:

@@ -280,7 +280,7 @@ class Communication:
     ----------
     group
         Group of ranks that take part: ``tp``, ``cp``, ``ep``, ``etp``; ``cp_a2a`` and ``cp_p2p``, near and far ranks
-        of cp.
+        of cp; ``cp_dynamic``, the ranks of the longest sequence.
     kind
         ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, ``ring`` (one
         send per step).

@@ -71,10 +71,14 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
         nearest = did_you_mean(target, every)
         raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
     _require_software(plan, target)
+    lengths = plan.facts.workload.lengths
+    if lengths is not None and lengths.rank_tokens is not None and not target.startswith("megatron"):
+        problem = f"{target} has no dynamic context parallelism: all sequences are split over the cp ranks."
+        raise SpecError("training.max_seqlen_per_dp_cp_rank", problem, "Plan again without the entry.")
     module = import_module(TARGETS[target])
     exported: Export = getattr(module, f"to_{target.replace('-', '_')}")(plan, version)
     exported = replace(exported, version=exported.version or getattr(module, "VERSIONS", ("",))[-1])
-    if plan.facts.workload.lengths:
+    if lengths is not None:
         exported = replace(exported, notes=(*exported.notes, PACKED))
     cluster = plan.cluster
     if cluster.framework is None or not cluster.unknown_release:

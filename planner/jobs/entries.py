@@ -132,6 +132,10 @@ class TrainingSection:
         shares: ``{4k: 70, 32k: 30}``. Or the path of a file, relative to the job file, with a length, or a length and
         its count (``4096,70``), per line. Attention is then costed within sequences, and ranks wait for longer ones.
         Default: each sample is one sequence.
+    max_seqlen_per_dp_cp_rank
+        Most tokens of a packed sequence on one rank with dynamic context parallelism, Megatron-LM's
+        ``--hybrid-context-parallel``: ranks of dp and cp share each sequence by as many of them as it needs. Default:
+        all sequences are split over the cp ranks.
     tokens
         Tokens of the whole training, such as ``15T`` or ``15e12``.
     evaluation_interval_steps
@@ -150,6 +154,7 @@ class TrainingSection:
     sequence_length: SequenceLength
     tokens: Tokens
     sequence_lengths: Lengths | None = None
+    max_seqlen_per_dp_cp_rank: SequenceLength | None = None
     evaluation_interval_steps: Number | None = None
     evaluation_steps: Number | None = None
     data_loading_seconds: Seconds = 0.0

@@ -256,7 +256,10 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
     recovery = _recovery(job.reliability)
     lengths_file = lengths_path(job.training.sequence_lengths, folder)
     lengths, histogram = read_lengths(
-        job.training.sequence_lengths, lengths_file, sequence_length=job.training.sequence_length
+        job.training.sequence_lengths,
+        lengths_file,
+        sequence_length=job.training.sequence_length,
+        rank_tokens=job.training.max_seqlen_per_dp_cp_rank,
     )
     alternatives = _alternatives(job, machine, several, recovery, lengths)
     first = alternatives[0]

@@ -30,7 +30,7 @@ def lengths_path(entry: str | Histogram | None, folder: Path) -> Path | None:
 
 
 def read_lengths(
-    entry: str | Histogram | None, path: Path | None, *, sequence_length: int
+    entry: str | Histogram | None, path: Path | None, *, sequence_length: int, rank_tokens: int | None = None
 ) -> tuple[SequenceLengths | None, Histogram | None]:
     """
     Read the lengths of the sequences that are packed into samples of ``sequence_length`` tokens.
@@ -41,6 +41,8 @@ def read_lengths(
         Entry of the job, and the file that it names.
     sequence_length
         Tokens of a sample.
+    rank_tokens
+        Most tokens of a sequence on one rank with dynamic context parallelism.
 
     Returns
     -------
@@ -53,6 +55,9 @@ def read_lengths(
         If there is no such file, or a length or a count is impossible. Also if a length is beyond the sample.
     """
     if entry is None:
+        if rank_tokens is not None:
+            problem = f"is {rank_tokens:,} without training.sequence_lengths, by which sequences are dealt."
+            raise SpecError("training.max_seqlen_per_dp_cp_rank", problem, "Add the lengths, or take it out.")
         return None, None
     rows = _file_rows(path) if path else _entry_rows(entry)
     counts: defaultdict[int, float] = defaultdict(int)
@@ -73,9 +78,11 @@ def read_lengths(
     if not counts:
         raise SpecError(str(path or HISTOGRAM), "holds no length.", "Write {4k: 0.7, 32k: 0.3}.")
     histogram = {str(length): counts[length] for length in sorted(counts)}
-    if [*counts] == [sequence_length]:
+    if [*counts] == [sequence_length] and rank_tokens is None:
         return None, histogram
-    lengths = SequenceLengths(lengths=tuple(sorted(counts)), counts=tuple(map(float, histogram.values())))
+    lengths = SequenceLengths(
+        lengths=tuple(sorted(counts)), counts=tuple(map(float, histogram.values())), rank_tokens=rank_tokens
+    )
     return lengths, histogram
     return SequenceLengths(lengths=tuple(histogram), counts=tuple(map(float, histogram.values()))), histogram
 

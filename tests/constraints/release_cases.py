@@ -53,6 +53,7 @@ def exchanging(kind: str) -> Cluster:
 
 
 OF_2021 = on("megatron-lm-2021")
+DEALT = a_workload(lengths=SequenceLengths(lengths=(1024, 4096), counts=(4.0, 1.0), rank_tokens=1024))
 
 DELAYED = {"ep": 2, "ep_overlap": True, "cuda_graphs": CudaGraphs.of("attn")}
 MUON = replace(a_cluster(), settings=Settings(optimizer="dist_muon"))
@@ -297,6 +298,19 @@ SETTING_CASES = (
         refused={"cp": 2},
         cluster=exchanging("all_gather"),
         workload=a_workload(lengths=SequenceLengths(lengths=(512,), counts=(1.0,))),
+    ),
+    # a sequence of 4,096 tokens needs 4 ranks of 1,024, which a micro-batch of 4,096 gives to cp of 4 or less
+    Case(
+        rule=context.dynamic_ranks_hold_their_sequences,
+        allowed={"dp": 2, "cp": 2},
+        refused={"dp": 2},
+        workload=DEALT,
+    ),
+    Case(
+        rule=context.dynamic_ranks_exclude_pipelines,
+        allowed={"dp": 2},
+        refused={"pp": 2},
+        workload=DEALT,
     ),
     # 2 of 8 layers
     Case(

@@ -200,3 +200,42 @@ def test_parts_of_a_packed_step_add_up():
     assert alone > waiting
     assert simulated is not None
     assert found.step_seconds == pytest.approx(simulated.step_seconds)
+
+
+# --- dynamic context parallelism ---------------------------------------------------------------------------
+
+
+def dealt(rank_tokens: int | None, **changes) -> Facts:
+    """Packed sequences of 1,024 to 16,384 tokens, shared by as many ranks as each needs."""
+    given = packed([[16384], [4096] * 4, [1024] * 16], **changes)
+    lengths = replace(given.workload.lengths, rank_tokens=rank_tokens)
+    return replace(given, workload=replace(given.workload, lengths=lengths))
+
+
+def test_sequences_get_as_many_ranks_as_they_need():
+    """A power of two that leaves at most 4,096 tokens on a rank; a third of all tokens each has 1, 1 and 4."""
+    ranks = SequenceLengths(lengths=(1024, 4096, 16384), counts=(16.0, 4.0, 1.0), rank_tokens=4096).dynamic_ranks
+
+    assert ranks is not None
+    assert ranks.most == 4
+    assert ranks.mean == pytest.approx((1 + 1 + 4) / 3)
+
+
+def test_a_dynamic_ring_sends_only_what_long_sequences_need():
+    """Per layer (mean ranks - 1) times the rank's keys and values; a ring of four ranks sends three times them."""
+    decisions = a_strategy(cp=4, dp=2).decisions()
+    static, dynamic = (lookup(layer_seconds, dealt(most), decisions) for most in (None, 4096))
+
+    assert (dynamic.cp_forward / static.cp_forward) == pytest.approx(1 / 3, rel=0.2)  # (2 - 1) of (4 - 1)
+    none = lookup(layer_seconds, dealt(16384), decisions)
+    assert (none.cp_forward == 0).all()
+
+
+def test_dealt_sequences_leave_less_waiting():
+    """Ranks differ by at most 5 % of attention instead of the spread of their sequences; the bound holds."""
+    decisions = a_strategy(cp=2, dp=16).decisions()
+    static, dynamic = (dealt(most, global_batch_size=32) for most in (None, 8192))
+
+    assert 0 < imbalance_seconds(dynamic, decisions) < imbalance_seconds(static, decisions)
+    assert cost(dynamic, decisions).step_seconds < cost(static, decisions).step_seconds
+    assert least_seconds(dynamic, decisions) <= cost(dynamic, decisions).step_seconds * (1 + 1e-9)

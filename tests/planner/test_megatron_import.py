@@ -604,6 +604,18 @@ def test_what_megatron_refuses_of_a_strategy_is_told(words, sentence):
     assert f"Megatron-LM does not run this as it is: {sentence}" in found.notes
 
 
+def test_dynamic_context_parallelism_is_read_with_lengths():
+    """Sequences are dealt where the job says their lengths, which no argument does."""
+    imported = from_megatron_lm(
+        f"{SMALL} {BATCH} --micro-batch-size 1 --context-parallel-size 2 --hybrid-context-parallel "
+        "--max-seqlen-per-dp-cp-rank 1024",
+        [*HERE, "training.sequence_lengths={512: 3, 2k: 1}"],
+    )
+
+    assert imported.document["training"]["max_seqlen_per_dp_cp_rank"] == 1024
+    assert not any("--hybrid-context-parallel" in note for note in imported.notes)
+
+
 def test_hierarchical_context_parallelism_is_read():
     """The kind and its near ranks, the first of the sizes, are settings; its ring overlaps."""
     imported = from_megatron_lm(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from costmodel.errors import SpecError
+from planner.frameworks import export
 from planner.jobs.problem import load
 from planner.verbs.plan import plan
 
@@ -109,3 +110,18 @@ def test_lengths_may_be_given_on_the_command_line():
 
     assert problem.facts.workload.lengths is not None
     assert problem.facts.workload.lengths.lengths == (1024, 4096)
+
+
+def test_dynamic_context_parallelism_needs_lengths_and_is_exported():
+    """Megatron-LM deals sequences by --hybrid-context-parallel; without lengths there is nothing to deal."""
+    job = a_job({"1k": 60, "32k": 10}, max_seqlen_per_dp_cp_rank="8k")
+    job["search"] = {"target": "megatron-lm"}
+    job["cluster"]["framework"] = "megatron-lm-0.17"
+    best = plan(load(job)).plans[0]
+    lines = export(best, "megatron-lm").files["megatron-args.txt"].splitlines()
+
+    assert best.strategy.pp == 1
+    assert {"--hybrid-context-parallel", "--max-seqlen-per-dp-cp-rank 8192"} <= {*lines}
+    assert any("cu_seqlens" in note for note in export(best, "megatron-lm").notes)
+    with pytest.raises(SpecError, match="is 8,192 without training"):
+        load(a_job(None, max_seqlen_per_dp_cp_rank="8k"))

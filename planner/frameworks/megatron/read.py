@@ -133,6 +133,9 @@ def from_megatron_lm(
     for override in overrides:
         apply_override(document, override)
     _require(document)
+    if "--hybrid-context-parallel" in found and "sequence_lengths" in document["training"]:
+        most = found.get("--max-seqlen-per-dp-cp-rank")
+        document["training"].setdefault("max_seqlen_per_dp_cp_rank", most)
     own = document.pop("settings", None) or {}
     framework = _framework(document, {**settings, **own})
     document["cluster"] = {**framework, **document["cluster"]}

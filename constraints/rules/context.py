@@ -38,7 +38,7 @@ def all_to_alls_exchange_whole_heads(model: Model, cluster: Cluster, *, tp: Ints
     return every(np.maximum(np.floor_divide(count, tp), 1) % near == 0 for count in counts)
 
 
-def near_ranks_are_whole_groups(cluster: Cluster, *, cp: Ints) -> Holds:
+def groups_of_near_ranks_form_rings(cluster: Cluster, *, cp: Ints) -> Holds:
     """
     With a2a+p2p, context-parallel ranks are at least two groups of near ranks (settings.cp_a2a_ranks).
 
@@ -61,7 +61,7 @@ def gathers_and_all_to_alls_wait(cluster: Cluster, *, cp_overlap: Flags) -> Hold
     return implies(_kind(cluster) in ("all_gather", "a2a"), np.logical_not(cp_overlap))
 
 
-def exchanged_attention_is_softmax(model: Model, cluster: Cluster, *, cp: Ints) -> Holds:
+def softmax_attention_alone_is_exchanged(model: Model, cluster: Cluster, *, cp: Ints) -> Holds:
     """Context parallelism of compressed attention and of indexers has a ring of its own (settings.cp_comm_type)."""
     blocks = [kind.attention for kind in model.kinds]
     own = any(isinstance(one, CompressedAttention) or getattr(one, "indexer", None) for one in blocks)
@@ -92,7 +92,7 @@ def latent_attention_has_a_ring(model: Model, cluster: Cluster, *, cp: Ints) -> 
     return implies(np.greater(cp, 1) & latent, _kind(cluster) in (None, *RINGS))
 
 
-def packed_sequences_keep_plain_exchanges(cluster: Cluster, workload: Workload, *, cp: Ints) -> Holds:
+def samples_of_sequences_keep_plain_exchanges(cluster: Cluster, workload: Workload, *, cp: Ints) -> Holds:
     """
     Packed sequences are split over context-parallel ranks with p2p and a2a only (settings.cp_comm_type).
 

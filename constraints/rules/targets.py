@@ -40,8 +40,8 @@ def exchanged_heads_split_over_cp(model: Model, cluster: Cluster, *, tp: Ints, c
     names, behaviour = ("num_heads", "num_kv_heads"), cluster.device.behaviour
     counts = {getattr(kind.attention, name, 0) for kind in model.kinds for name in names} - {0}
     whole = every(np.maximum(count // tp, 1) % cp == 0 for count in counts)
-    unsaid = behaviour.memory.context_output and behaviour.communication.cp_comm_type is None
-    return implies(np.greater(cp, 1) & unsaid, whole)
+    is_default = behaviour.memory.context_output and behaviour.communication.cp_comm_type is None
+    return implies(np.greater(cp, 1) & is_default, whole)
 
 
 def megatron_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:

@@ -58,7 +58,7 @@ class SequenceLengths:
         return self.keys("tokens", lambda lengths: lengths).mean
 
     @property
-    def dynamic_ranks(self) -> PackedKeys | None:
+    def dynamic_ranks(self) -> KeyStatistics | None:
         """
         Number of ranks that share a sequence with dynamic context parallelism, as :meth:`keys`; None without.
 
@@ -74,7 +74,7 @@ class SequenceLengths:
             return None
         return self.keys("ranks", lambda lengths: np.maximum(1.0, 2.0 ** np.ceil(np.log2(lengths / most))))
 
-    def keys(self, name: Any, keys_of: KeysOf) -> PackedKeys:
+    def keys(self, name: Any, keys_of: KeysOf) -> KeyStatistics:
         r"""
         Return the keys of a query over packed sequences: computed once per name.
 
@@ -87,13 +87,13 @@ class SequenceLengths:
         ----------
         Smith, "Regenerative stochastic processes", Proc. R. Soc. A 232 (1955): cumulative processes.
         """
-        found: PackedKeys | None = self.made.get(name)
+        found: KeyStatistics | None = self.made.get(name)
         if found is None:
             lengths, counts = self._arrays
             tokens, each = lengths * counts, np.asarray(keys_of(lengths), dtype=np.float64)
             mean = float(each[0]) if len(each) == 1 else float(tokens @ each / tokens.sum())
             variance = float(counts @ (lengths * (each - mean)) ** 2 / tokens.sum())
-            found = self.made[name] = PackedKeys(mean=mean, variance=variance, most=float(each.max()))
+            found = self.made[name] = KeyStatistics(mean=mean, variance=variance, most=float(each.max()))
         return found
 
     @property
@@ -102,7 +102,7 @@ class SequenceLengths:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class PackedKeys:
+class KeyStatistics:
     """
     Keys that a query is multiplied with where sequences are packed.
 

@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from costmodel.facts.fields import Dtype
-from costmodel.facts.lengths import PackedKeys
+from costmodel.facts.lengths import KeyStatistics
 from costmodel.lowering.shape import Shape
 from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
@@ -366,7 +366,7 @@ def core_attention(
             v_head_dim=v_head_dim,
             causal=shape.causal,
             is_window=keys < shape.own_length,
-            packed=packed_keys(shape, window, chunk),
+            packed=key_statistics(shape, window, chunk),
         ),
         dtype=shape.wide_dtype,
         bytes=nbytes,
@@ -528,13 +528,13 @@ def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None)
     >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True))
     2048.0
     """
-    packed = packed_keys(shape, window, chunk)
+    packed = key_statistics(shape, window, chunk)
     if packed is not None:
         return packed.mean
     return float(_sequence_keys(shape.sequence_length, causal=shape.causal, window=window, chunk=chunk))
 
 
-def packed_keys(shape: Shape, window: int | None = None, chunk: int | None = None) -> PackedKeys | None:
+def key_statistics(shape: Shape, window: int | None = None, chunk: int | None = None) -> KeyStatistics | None:
     """Return :func:`mean_keys` of packed sequences with its spread; None if a sample is one sequence."""
     if shape.lengths is None:
         return None

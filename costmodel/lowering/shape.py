@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel.facts.device import Cluster, Silicon
 from costmodel.facts.fields import Dtype
 from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
-from costmodel.facts.lengths import PackedKeys, SequenceLengths
+from costmodel.facts.lengths import KeyStatistics, SequenceLengths
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.record import record
@@ -107,7 +107,7 @@ class Shape:
         return 1 + self.sequence_parallel * (self.tp - 1)
 
     @property
-    def dynamic_ranks(self) -> PackedKeys | None:
+    def dynamic_ranks(self) -> KeyStatistics | None:
         """Number of ranks that share a sequence with dynamic context parallelism; None without."""
         return None if self.lengths is None else self.lengths.dynamic_ranks
 

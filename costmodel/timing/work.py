@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.fields import Dtype
-from costmodel.facts.lengths import PackedKeys
+from costmodel.facts.lengths import KeyStatistics
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, captures
 
@@ -75,7 +75,7 @@ class AttentionSize:
     v_head_dim: int
     causal: bool
     is_window: bool = False
-    packed: PackedKeys | None = None
+    packed: KeyStatistics | None = None
 
     @property
     def columns(self) -> dict[str, Numbers]:

@@ -133,9 +133,9 @@ class TrainingSection:
         its count (``4096,70``), per line. Attention is then costed within sequences, and ranks wait for longer ones.
         Default: each sample is one sequence.
     max_seqlen_per_dp_cp_rank
-        Most tokens of a packed sequence on one rank with dynamic context parallelism, Megatron-LM's
-        ``--hybrid-context-parallel``: ranks of dp and cp share each sequence by as many of them as it needs. Default:
-        all sequences are split over the cp ranks.
+        Most tokens of a packed sequence on one rank with dynamic context parallelism (Megatron-LM:
+        ``--hybrid-context-parallel``). Each sequence is split over as many ranks of dp and cp as it needs. Default: all
+        sequences are split over the cp ranks.
     tokens
         Tokens of the whole training, such as ``15T`` or ``15e12``.
     evaluation_interval_steps

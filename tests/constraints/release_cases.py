@@ -260,7 +260,7 @@ SETTING_CASES = (
     ),
     # pairs: 4 ranks are two of them, 2 only one
     Case(
-        rule=context.near_ranks_are_whole_groups,
+        rule=context.groups_of_near_ranks_form_rings,
         allowed={"cp": 4},
         refused={"cp": 2},
         cluster=exchanging("a2a+p2p"),
@@ -272,7 +272,7 @@ SETTING_CASES = (
         cluster=exchanging("all_gather"),
     ),
     Case(
-        rule=context.exchanged_attention_is_softmax,
+        rule=context.softmax_attention_alone_is_exchanged,
         allowed={"cp": 1},
         refused={"cp": 2},
         model=COMPRESSED,
@@ -293,7 +293,7 @@ SETTING_CASES = (
         cluster=exchanging("a2a"),
     ),
     Case(
-        rule=context.packed_sequences_keep_plain_exchanges,
+        rule=context.samples_of_sequences_keep_plain_exchanges,
         allowed={"cp": 1},
         refused={"cp": 2},
         cluster=exchanging("all_gather"),

@@ -539,7 +539,8 @@ def key_statistics(shape: Shape, window: int | None = None, chunk: int | None = 
     if shape.lengths is None:
         return None
     name = ("keys", shape.causal, window, chunk)
-    return shape.lengths.keys(name, partial(_sequence_keys, causal=shape.causal, window=window, chunk=chunk))
+    keys_of = partial(_sequence_keys, causal=shape.causal, window=window, chunk=chunk)
+    return shape.lengths.keys(name, keys_of, sample=shape.sequence_length)
 
 
 def _sequence_keys(length: Numbers, *, causal: bool, window: int | None, chunk: int | None) -> Numbers:

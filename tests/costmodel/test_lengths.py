@@ -143,6 +143,22 @@ def test_imbalance_is_the_mean_of_simulated_steps(dp, pp, m):
     assert predicted > (m + pp - 1) * each
 
 
+def test_sequences_that_fill_a_sample_are_alone_in_it():
+    """Whole samples of 32k tokens and samples packed first-fit with the rest spread as predicted, within 3 %."""
+    generator, sample = np.random.default_rng(5), 32768
+    drawn = generator.choice([1024, 4096, sample], p=[0.6, 0.3, 0.1], size=60_000)
+    short = drawn[drawn < sample]
+    ends = short.cumsum() // sample
+    rest = np.bincount(ends, weights=short.astype(float) ** 2) / np.bincount(ends, weights=short)
+    samples = np.concatenate([rest[:-1], np.full((drawn == sample).sum(), float(sample))])
+    lengths = SequenceLengths(lengths=(1024, 4096, sample), counts=(0.6, 0.3, 0.1))
+
+    keys = lengths.keys("check", lambda own: own, sample=sample)
+
+    assert keys.mean == pytest.approx(samples.mean(), rel=0.03)
+    assert np.sqrt(keys.variance / sample) == pytest.approx(samples.std(), rel=0.03)
+
+
 def test_equal_lengths_leave_nobody_waiting():
     """Sequences of one length have no spread, however many ranks there are."""
     given = packed([[4096] * 8], global_batch_size=512)

@@ -18,7 +18,7 @@ from costmodel.step.step import cost, least_seconds, lower_bound_seconds
 from costmodel.tables import Facts, lookup
 from tests.builders import a_model, a_shape
 from tests.builders_cluster import a_strategy, a_workload
-from tests.costmodel.strategies import DENSE, MOE, random_strategies, the_facts, with_profile
+from tests.costmodel.strategies import DENSE, MOE, random_strategies, the_facts, with_device, with_profile
 
 KINDS = ("p2p", "all_gather", "a2a", "a2a+p2p")
 
@@ -149,6 +149,17 @@ def test_bounds_hold_for_each_kind(kind, model):
     assert np.isfinite(seconds).all()
     assert (lower_bound_seconds(given, strategies) <= seconds * (1 + 1e-9)).all()
     assert (least_seconds(given, strategies) <= seconds * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_faster_networks_never_slow_a_kind_down(kind):
+    """Of 60 strategies none takes longer with twice the bandwidth on every network."""
+    given, strategies = under(kind), random_strategies(DENSE, 60, seed=7)
+    networks = tuple(replace(one, bandwidth=2 * one.bandwidth) for one in given.cluster.device.networks)
+    before, after = (cost(each, strategies).step_seconds for each in (given, with_device(given, networks=networks)))
+
+    assert (after <= before * (1 + 1e-12)).all()
+    assert (after < before).any()
 
 
 def test_settings_say_the_kind():

@@ -86,6 +86,17 @@ def test_longer_sequences_take_longer():
     assert lookup(layer_seconds, short, decisions).forward < lookup(layer_seconds, long, decisions).forward
 
 
+def test_longer_sequences_are_never_faster():
+    """Of 60 strategies none takes less time if all sequences of its samples are twice as long."""
+    strategies = random_strategies(DENSE, 60, seed=9)
+    before, after = (
+        cost(packed([[one] * (2**15 // one) for one in own], global_batch_size=256), strategies).step_seconds
+        for own in ((2**9, 2**11), (2**10, 2**12))
+    )
+
+    assert (before < after).all()
+
+
 @pytest.mark.parametrize("number", [2, 3, 64])
 def test_the_largest_of_several_normal_values(number):
     """Mean and deviation of the largest of n values, against drawing 200,000 times."""

@@ -125,3 +125,14 @@ def test_dynamic_context_parallelism_needs_lengths_and_is_exported():
     assert any("cu_seqlens" in note for note in export(best, "megatron-lm").notes)
     with pytest.raises(SpecError, match="is 8,192 without training"):
         load(a_job(None, max_seqlen_per_dp_cp_rank="8k"))
+
+
+def test_packed_sequences_and_unmeasured_exchanges_are_named_as_unmeasured():
+    """No measured run has either, so that the interval is wider and the answer says why."""
+    job = a_job({"1k": 60, "32k": 10}) | {"settings": {"cp_comm_type": "a2a"}, "search": {"pin": {"cp": 2}}}
+    with_both, without = plan(load(job)).plans[0], plan(load(a_job(None))).plans[0]
+    found = {gap.dimension: gap.sentence for gap in with_both.gaps}
+
+    assert found["sequence_lengths"] == "no measured run packs sequences of unequal lengths"
+    assert found["cp_comm_type"] == "no measured run has context parallelism by a2a"
+    assert not {"sequence_lengths", "cp_comm_type"} & {gap.dimension for gap in without.gaps}

@@ -337,7 +337,12 @@ def _is_rotary(arguments: Arguments) -> bool:
 
 
 def _packing(arguments: Arguments, facts: Facts) -> Iterator[str]:
-    """Yield a note where attention ends at documents, whose lengths are no argument."""
+    """Yield notes where attention ends at documents, whose lengths are no argument, and on sizes without effect."""
+    sizes, most = "--hierarchical-context-parallel-sizes", "--max-seqlen-per-dp-cp-rank"
+    if sizes in arguments and facts.cluster.settings.cp_a2a_ranks is None:
+        yield f"{sizes}: no effect without context parallelism of --cp-comm-type a2a+p2p."
+    if most in arguments and "--hybrid-context-parallel" not in arguments:
+        yield f"{most}: no effect without --hybrid-context-parallel."
     named = [name for name in ("--reset-attention-mask", "--hybrid-context-parallel") if name in arguments]
     if named and facts.workload.lengths is None:
         yield (

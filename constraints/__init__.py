@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from constraints.rule import Rule, family, sentence
 from constraints.rules import (
+    context,
     divisibility,
     experts,
     features,
@@ -64,6 +65,11 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     features.sequence_parallelism_needs_tp,
     features.tp_overlap_needs_tp,
     features.cp_overlap_needs_cp,
+    context.all_to_alls_exchange_whole_heads,
+    context.groups_of_near_ranks_form_rings,
+    context.gathers_and_all_to_alls_wait,
+    context.softmax_attention_alone_is_exchanged,
+    context.dynamic_ranks_hold_their_sequences,
     features.ep_overlap_needs_ep,
     features.dispatchers_need_ep,
     features.graphs_hold_what_the_model_has,
@@ -125,6 +131,10 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.whole_gradients_wait,
     frameworks.optimizer_offload_needs_a_sharded_optimizer,
     frameworks.context_parallel_rings_overlap,
+    context.windows_exclude_rings,
+    context.dynamic_ranks_exclude_pipelines,
+    context.latent_attention_has_a_ring,
+    context.samples_of_sequences_keep_plain_exchanges,
     frameworks.sharded_gradients_are_overlapped,
     frameworks.pipelines_keep_gradients_whole,
     frameworks.recomputed_modules_have_names,

@@ -17,6 +17,7 @@ from costmodel.record import cut_line, record
 from costmodel.reliability import storage_bandwidth
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, rank_breakdowns
+from costmodel.step.imbalance import imbalance_seconds
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
 from planner.jobs.checkpoints import (
@@ -253,6 +254,11 @@ class Plan:
         free = replace(self.facts, cluster=replace(self.cluster, sites=replace(sites, bandwidth=None, latency=0.0)))
         alone = self.facts.compute_once((Sites, self.strategy), lambda: detail.estimate(free, self.strategy))
         return self.step_seconds - alone.step_seconds
+
+    @property
+    def length_imbalance_seconds(self) -> float:
+        """Seconds of a step in which ranks wait for longer packed sequences; 0 with equal lengths."""
+        return float(imbalance_seconds(self.facts, self.strategy.decisions()))
 
     @property
     def num_idle_devices(self) -> int:

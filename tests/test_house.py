@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "costmodel.step.embedding_head.embedding_head_seconds": "parameters",
     "costmodel.step.layer._least_layer.quantity": "parameters",
     "costmodel.facts.calibration.Constants": "fields",
+    "costmodel.facts.framework.Settings": "fields",
     "costmodel.models.description.Description": "fields",
     "costmodel.models.families.Family": "fields",
     "planner.report.records.plan.NumberedPlanRecord": "fields",

@@ -274,8 +274,9 @@ def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Fl
     Megatron-LM, megatron/core/transformer/transformer_config.py:737: the ring's sends are asynchronous; there is no
     option that makes them wait. All-to-alls (``--cp-comm-type a2a``) stand before and behind the attention.
     """
-    exchanges_heads = cluster.device.behaviour.memory.context_output
-    return implies((cp > 1) & (not exchanges_heads), cp_overlap)
+    kind, memory = cluster.device.behaviour.communication.cp_comm_type, cluster.device.behaviour.memory
+    has_ring = not memory.context_output if kind is None else kind.endswith("p2p")
+    return implies((cp > 1) & has_ring, cp_overlap)
 
 
 def sharded_gradients_are_overlapped(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:

@@ -37,10 +37,11 @@ def exchanged_heads_split_over_cp(model: Model, cluster: Cluster, *, tp: Ints, c
     ----------
     Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A: the code of ``--cp-comm-type a2a``.
     """
-    names = ("num_heads", "num_kv_heads")
+    names, behaviour = ("num_heads", "num_kv_heads"), cluster.device.behaviour
     counts = {getattr(kind.attention, name, 0) for kind in model.kinds for name in names} - {0}
     whole = every(np.maximum(count // tp, 1) % cp == 0 for count in counts)
-    return implies(np.greater(cp, 1) & cluster.device.behaviour.memory.context_output, whole)
+    is_default = behaviour.memory.context_output and behaviour.communication.cp_comm_type is None
+    return implies(np.greater(cp, 1) & is_default, whole)
 
 
 def megatron_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:

@@ -84,6 +84,10 @@ class Kernels:
     vocabulary_multiple: Count = 1
 
 
+ContextCommunication: TypeAlias = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
+"""Context-parallel communication by Megatron-LM's names (``--cp-comm-type``)."""
+
+
 @strict_record(frozen=True, kw_only=True, slots=True)
 class CommunicationStyle:
     """
@@ -108,6 +112,8 @@ class CommunicationStyle:
         True if shared experts run beside the token dispatch.
     communication_sms
         Number of processors (SMs) that kernels of a token dispatcher take; None: as many as other collectives.
+    cp_comm_type, cp_a2a_ranks
+        As in :class:`Settings`; None: a ring, whose output ``context_output`` may keep twice.
     """
 
     tp_overlaps_single_matmuls: bool = False
@@ -116,6 +122,8 @@ class CommunicationStyle:
     scatter_gather_p2p: bool = False
     shared_expert_overlap: bool = False
     communication_sms: Count | None = None
+    cp_comm_type: ContextCommunication | None = None
+    cp_a2a_ranks: Count | None = None
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -381,6 +389,13 @@ class Settings:
     communication_sms
         Number of processors (SMs) that a dispatcher's own kernels take, at most those of the device; None: as
         many as other collectives.
+    cp_comm_type
+        Communication of context-parallel ranks (Megatron-LM: ``--cp-comm-type``). ``p2p``: keys and values go round in
+        a ring, behind the attention. ``all_gather``: they are gathered before it. ``a2a``: all-to-alls exchange tokens
+        for heads before and after it (Ulysses). ``a2a+p2p``: all-to-alls of near ranks, and a ring of those groups.
+    cp_a2a_ranks
+        Number of near ranks in the all-to-alls of ``a2a+p2p``, the first of Megatron-LM's
+        ``--hierarchical-context-parallel-sizes``; None: 2.
     offloaded_layers
         Number of the model's layers whose activations are offloaded, if activations are (Megatron-LM:
         ``--cpu-offloading-num-layers``); None: all.
@@ -443,6 +458,8 @@ class Settings:
     shared_expert_overlap: Flag | None = None
     delay_wgrad: Flag | None = None
     communication_sms: Count | None = None
+    cp_comm_type: ContextCommunication | None = None
+    cp_a2a_ranks: Count | None = None
     offloaded_layers: Count | None = None
     offloaded_states: Fraction | None = None
     offloaded_masters: Flag | None = None

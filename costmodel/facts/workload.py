@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from costmodel.facts.device import Silicon
 from costmodel.facts.fields import Count, CountOrZero, Dtype, NotNegative, Positive
+from costmodel.facts.lengths import SequenceLengths
 from costmodel.record import strict_record
 
 
@@ -118,9 +119,12 @@ class Workload:
         Number of tokens of the whole training.
     precision
         Precision recipe: dtypes and bytes.
+    lengths
+        Lengths of the sequences packed into each sample of ``sequence_length`` tokens; None: one of all its tokens.
     """
 
     global_batch_size: Count
     sequence_length: Count
     tokens: Positive
     precision: Precision
+    lengths: SequenceLengths | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.facts.model import Attention
-from costmodel.lowering.collectives import ring, tensor_parallel_collectives
+from costmodel.lowering.collectives import context_parallel, tensor_parallel_collectives
 from costmodel.lowering.indexer import indexer_operators
 from costmodel.lowering.kernels import (
     attach_torch_function,
@@ -52,10 +52,16 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
 
 
 def attention_communications(attention: Attention, shape: Shape) -> tuple[Communication, ...]:
-    """Return the tensor-parallel collectives of the block, and the ring of keys and values."""
+    """Return the tensor-parallel collectives of the block, and those of context-parallel ranks."""
     index_key = attention.indexer.head_dim if attention.indexer else 0
-    width = kv_heads_per_device(attention, shape) * (attention.head_dim + attention.value_width) + index_key
-    return (*tensor_parallel_collectives(shape), ring(shape, width=width))
+    heads = attention.num_heads / shape.tp
+    exchanged = context_parallel(
+        shape,
+        queries=heads * attention.head_dim,
+        keys=kv_heads_per_device(attention, shape) * (attention.head_dim + attention.value_width) + index_key,
+        outputs=heads * attention.value_width,
+    )
+    return (*tensor_parallel_collectives(shape), *exchanged)
 
 
 def kv_heads_per_device(attention: Attention, shape: Shape) -> Numbers:

@@ -110,8 +110,9 @@ def tensor_parallel_collectives(
     """
     wide = shape.activation_bytes
     entering, leaving = (_token_bytes(shape, width, wide) for width in (entry_width, exit_width))
-    inputs = _token_bytes(shape, entry_width, shape.gathered_input_bytes if entry_width is None else wide)
-    gradients = _token_bytes(shape, exit_width, shape.gathered_gradient_bytes)
+    input_bytes, gradient_bytes = shape.gathered_bytes
+    inputs = _token_bytes(shape, entry_width, input_bytes if entry_width is None else wide)
+    gradients = _token_bytes(shape, exit_width, gradient_bytes)
     split, whole = shape.sequence_parallel, 1 - shape.sequence_parallel
     gathers = (
         tensor_parallel("all_gather", shape, nbytes=inputs * split, forward=1),
@@ -139,7 +140,52 @@ def tensor_parallel_collectives(
     )
 
 
-def ring(shape: Shape, *, width: Numbers) -> Communication:
+def context_parallel(shape: Shape, *, queries: Numbers, keys: Numbers, outputs: Numbers) -> tuple[Communication, ...]:
+    """
+    Return the communication of context-parallel ranks around softmax attention, by its kind.
+
+    A ring passes keys and values, and the gradients too in the backward pass. An all-gather of both is repeated in the
+    backward pass, which scatters their gradients' sums. All-to-alls exchange queries, keys and values before the
+    attention, and its output after it; the backward pass does the same with the gradients. A hierarchical one does that
+    among near ranks, each of which then passes its heads' keys and values round a ring of the groups. Only rings run
+    behind the attention. Dynamic context parallelism has a ring of as many ranks as each sequence needs.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    queries, keys, outputs
+        Elements per token of this device: queries; keys and values; outputs.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py, ``cp_comm_type``; Transformer Engine 2.11,
+    ``context_parallel.py``: ``AttnFuncWithCPAndKVP2P``, ``...KVAllGather``, ``...QKVOA2A``; Jacobs et al., DeepSpeed
+    Ulysses, arXiv:2309.14509, section 3.
+    """
+    kind, dynamic = shape.communication.cp_comm_type, shape.dynamic_ranks
+    if dynamic is not None:
+        nbytes = shape.activation_bytes * shape.tokens * keys * (dynamic.mean - 1)
+        calls: dict[str, Any] = {"forward": 1, "backward": 2, "launches": 1 + _ring_launches(shape, dynamic.mean)}
+        return (Communication(group="cp_dynamic", kind="ring", nbytes=nbytes, **calls),)
+    if kind in (None, "p2p"):
+        return (ring(shape, width=keys),)
+    nbytes = shape.activation_bytes * shape.tokens
+    if kind == "all_gather":
+        gathered = nbytes * keys * shape.cp
+        return (
+            Communication(group="cp", kind="all_gather", nbytes=gathered, forward=1, backward=1, waits=True),
+            Communication(group="cp", kind="reduce_scatter", nbytes=gathered, forward=0, backward=1, waits=True),
+        )
+    group = "cp" if kind == "a2a" else "cp_a2a"
+    exchanges = tuple(
+        Communication(group=group, kind="all_to_all", nbytes=nbytes * width, forward=1, backward=1, waits=True)
+        for width in (queries + keys, outputs)
+    )
+    return exchanges if kind == "a2a" else (*exchanges, ring(shape, width=keys, group="cp_p2p"))
+
+
+def ring(shape: Shape, *, width: Numbers, group: str = "cp") -> Communication:
     """
     Return the ring of context-parallel ranks, which passes this rank's keys and values (or a state) to all others.
 
@@ -149,20 +195,23 @@ def ring(shape: Shape, *, width: Numbers) -> Communication:
         The micro-batch.
     width
         Elements per token that are sent; the backward pass sends the gradients too.
+    group
+        Ranks of the ring: all of ``cp``, or ``cp_p2p``, one of each group of near ranks. Each of those has all tokens
+        of its group, and its share of the heads.
     """
-    nbytes = shape.activation_bytes * shape.tokens * width * (shape.cp - 1)
-    return Communication(
-        group="cp", kind="ring", nbytes=nbytes, forward=1, backward=2, launches=1 + _ring_launches(shape)
-    )
+    ranks: Numbers = shape.cp if group == "cp" else shape.cp / shape.a2a_ranks
+    nbytes = shape.activation_bytes * shape.tokens * width * (ranks - 1)
+    launches = 1 + _ring_launches(shape, ranks)
+    return Communication(group=group, kind="ring", nbytes=nbytes, forward=1, backward=2, launches=launches)
 
 
-def _ring_launches(shape: Shape) -> Numbers:
-    """Number of launches of a ring's pieces of attention; 0 with a CUDA graph or an all-to-all."""
-    if shape.memory.context_output:
+def _ring_launches(shape: Shape, ranks: Numbers) -> Numbers:
+    """Number of launches of a ring's pieces of attention; 0 with a CUDA graph or a framework's all-to-all."""
+    if shape.memory.context_output and shape.communication.cp_comm_type is None:
         return 0.0
     graphs = np.asarray(shape.cuda_graphs)
     is_eager = ~captures("attn", cuda_graphs=graphs) & (graphs != int(CudaGraphs.FULL_ITERATION))
-    return np.asarray((RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(shape.cp)) * is_eager)
+    return np.asarray((RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(ranks)) * is_eager)
 
 
 def _token_bytes(shape: Shape, width: int | None, element_bytes: float) -> Numbers:

@@ -87,6 +87,9 @@ OF_MUON = ("muon_tp_mode", "muon_num_ns_steps")
 
 """Settings that are entries of :class:`costmodel.facts.framework.OptimizerStyle` with equal names."""
 
+CP_A2A_RANKS = 2
+"""Near ranks of hierarchical context parallelism unless a job says them: pairs, which every even cp has."""
+
 OF_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap", "host_threads")
 
 """Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` with equal names."""
@@ -226,6 +229,10 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         optimizer.update({name: value for name, value in own.items() if value is not None})
     if settings.shared_expert_overlap is not None:
         communication["shared_expert_overlap"] = settings.shared_expert_overlap
+    if settings.cp_comm_type is not None:
+        ranks = (settings.cp_a2a_ranks or CP_A2A_RANKS) if settings.cp_comm_type == "a2a+p2p" else None
+        communication |= {"cp_comm_type": settings.cp_comm_type, "cp_a2a_ranks": ranks}
+        memory["context_output"] = settings.cp_comm_type.startswith("a2a")
     if settings.communication_sms is not None:
         communication["communication_sms"] = settings.communication_sms
     if settings.kernels == "eager" and behaviour.memory.eager_logit_bytes is not None:

@@ -137,7 +137,7 @@ def _choose(indexer: Indexer, shape: Shape) -> Operator:
     """Return the choice of the best keys: two reads of all scores, and the kept indices and scores of the chosen."""
     written = _scores_in_memory(indexer, shape)
     lists = 1 if indexer.sums_heads else _heads(indexer, shape)
-    keys = min(indexer.num_keys, shape.sequence_length // indexer.ratio)
+    keys = min(indexer.num_keys, shape.own_length // indexer.ratio)
     chosen = shape.tokens * lists * np.ceil(keys / indexer.block_size)
     moved = SCORE_BYTES * (2 * written + 2 * chosen)
     return Operator(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import ceil
 
 import numpy as np
 
 from costmodel.facts.fields import Dtype
+from costmodel.facts.lengths import KeyStatistics
 from costmodel.lowering.shape import Shape
 from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
@@ -320,9 +322,10 @@ def core_attention(
     Return the operators of scores and weighted values; they keep Q, K and V.
 
     Context parallelism splits the queries and passes all keys by in a ring: c pieces, and c - 1 merges of their
-    results. Nothing is kept for Table 2's softmax row; flash attention really keeps 4 more bytes per query and head
-    (the log of the sum of exponentials). If scores are not fused, :func:`_softmax` works on them in between. In 8 bits
-    :func:`_attention_casts` come beside.
+    results. All-to-alls give each rank a share of the heads instead, and the tokens of all their ranks; gathered keys
+    are read by the two pieces of a rank's sequence. Nothing is kept for Table 2's softmax row; flash attention really
+    keeps 4 more bytes per query and head (the log of the sum of exponentials). If scores are not fused,
+    :func:`_softmax` works on them in between. In 8 bits :func:`_attention_casts` come beside.
 
     Parameters
     ----------
@@ -347,27 +350,33 @@ def core_attention(
     keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
     is_narrow = shape.attention_dtype != shape.wide_dtype
     element_bytes = NARROW_BYTES if is_narrow else shape.activation_bytes
-    nbytes = element_bytes * (queries_and_outputs + keys_and_values * shape.cp)
+    near, dynamic = shape.a2a_ranks, shape.dynamic_ranks
+    ranks: Numbers = shape.cp / near if dynamic is None else dynamic.mean
+    nbytes = element_bytes * (queries_and_outputs + keys_and_values * ranks)
+    pieces: Numbers = 2 * ranks - 1
+    if shape.communication.cp_comm_type == "all_gather":
+        pieces = np.minimum(shape.cp, 2)
     fused = Operator(
         name="core_attention",
         kind="attention",
         flops=flops,
         backward_flops=flops * (FLASH_BACKWARD if shape.causal else FULL_BACKWARD),
         size=AttentionSize(
-            sequences=shape.mbs,
-            queries=shape.tokens / shape.mbs,
+            sequences=shape.sequences,
+            queries=shape.tokens / shape.sequences * near,
             keys=keys + ceil(entries),
-            heads=heads,
-            kv_heads=kv_heads,
+            heads=heads / near,
+            kv_heads=kv_heads / near,
             qk_head_dim=qk_head_dim,
             v_head_dim=v_head_dim,
             causal=shape.causal,
-            is_window=keys < shape.sequence_length,
+            is_window=keys < shape.own_length,
+            packed=key_statistics(shape, window, chunk),
         ),
         dtype=shape.attention_dtype,
         bytes=nbytes,
         backward_bytes=2 * nbytes,
-        kernels=2 * shape.cp - 1,
+        kernels=pieces,
         saved_bytes=element_bytes * (shape.tokens * heads * qk_head_dim + keys_and_values),
         saved_as="qkv",
         parameters=sinks,
@@ -519,37 +528,56 @@ def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
     return (Operator(name="context_output", kind="copy", kernels=0, saved_bytes=nbytes, saved_as="core_attention"),)
 
 
-def readable_keys(shape: Shape, window: int | None = None) -> int:
+def readable_keys(shape: Shape, window: int | None = None) -> float:
     """
-    Number of keys that a query may read before the causal mask: the sequence s, or the window w.
+    Number of keys that a query may read before the causal mask: its sequence s, or the window w.
 
     Derivation: min(w, s), as a window that is longer than the sequence masks nothing.
     """
-    return shape.sequence_length if window is None else min(window, shape.sequence_length)
+    return shape.own_length if window is None else min(window, shape.own_length)
 
 
 def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None) -> float:
     """
-    Number of keys that a query is multiplied with, averaged over the sequence.
+    Number of keys that a query is multiplied with, averaged over the tokens of a sample.
 
     In chunks of c tokens it is c / 2, or c without a causal mask, as in a sequence of c.
 
     Without a mask it is s (MoFa, Table 2), in a window of w tokens at most w. Derivation: a kernel that skips the
     masked part multiplies query i with min(i, w) keys. Their mean over s queries is w - w^2 / (2 s), which is s / 2
-    without a window.
+    without a window. Of packed sequences it is the mean over their tokens
+    (:meth:`costmodel.facts.lengths.SequenceLengths.keys`).
 
     >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True))
     2048.0
     """
-    keys = readable_keys(shape, window)
-    if chunk is not None and chunk < shape.sequence_length:
-        return chunk / 2 if shape.causal else chunk
-    return keys * (1 - keys / (2 * shape.sequence_length)) if shape.causal else keys
+    packed = key_statistics(shape, window, chunk)
+    if packed is not None:
+        return packed.mean
+    return float(_sequence_keys(shape.sequence_length, causal=shape.causal, window=window, chunk=chunk))
+
+
+def key_statistics(shape: Shape, window: int | None = None, chunk: int | None = None) -> KeyStatistics | None:
+    """Return :func:`mean_keys` of packed sequences with its spread; None if a sample is one sequence."""
+    if shape.lengths is None:
+        return None
+    name = ("keys", shape.causal, window, chunk)
+    keys_of = partial(_sequence_keys, causal=shape.causal, window=window, chunk=chunk)
+    return shape.lengths.keys(name, keys_of, sample=shape.sequence_length)
+
+
+def _sequence_keys(length: Numbers, *, causal: bool, window: int | None, chunk: int | None) -> Numbers:
+    """Number of keys of :func:`mean_keys` in sequences of some lengths."""
+    keys: Numbers = length if window is None else np.minimum(window, length)
+    whole = keys * (1 - keys / (2 * length)) if causal else keys
+    if chunk is None:
+        return whole
+    return np.where(np.less(chunk, length), chunk / 2 if causal else chunk, whole)
 
 
 def mean_entries(shape: Shape, ratio: int, most: int | None = None) -> float:
     """
-    Number of compressed entries that a query is multiplied with, averaged over the sequence.
+    Number of compressed entries that a query is multiplied with, averaged over the tokens of a sample.
 
     Derivation: of n = s / r entries query t sees (t + 1) / r. As in :func:`mean_keys` at most m of them average
     m - m^2 / (2 n), and all of them n / 2; without a causal mask m and n. A ratio r of 0 has none.
@@ -558,9 +586,17 @@ def mean_entries(shape: Shape, ratio: int, most: int | None = None) -> float:
     >>> mean_entries(shape, 128), mean_entries(shape, 4, 512)
     (16.0, 384.0)
     """
-    entries = shape.sequence_length // ratio if ratio else 0
-    chosen = entries if most is None else min(most, entries)
-    return chosen * (1 - chosen / (2 * entries)) if shape.causal and entries else float(chosen)
+    if shape.lengths is None:
+        return float(_sequence_entries(shape.sequence_length, causal=shape.causal, ratio=ratio, most=most))
+    name = ("entries", shape.causal, ratio, most)
+    return shape.lengths.keys(name, partial(_sequence_entries, causal=shape.causal, ratio=ratio, most=most)).mean
+
+
+def _sequence_entries(length: Numbers, *, causal: bool, ratio: int, most: int | None) -> Numbers:
+    """Number of entries of :func:`mean_entries` in sequences of some lengths."""
+    entries: Numbers = np.floor_divide(length, ratio) if ratio else 0.0 * length
+    chosen: Numbers = entries if most is None else np.minimum(most, entries)
+    return chosen * (1 - chosen / (2 * np.maximum(entries, 1))) if causal else chosen
 
 
 UNFUSED_NORM_PASSES = (18, 25)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.facts.model import LatentAttention
-from costmodel.lowering.collectives import ring, tensor_parallel_collectives
+from costmodel.lowering.collectives import context_parallel, tensor_parallel_collectives
 from costmodel.lowering.indexer import indexer_communications, indexer_operators
 from costmodel.lowering.kernels import (
     attach_torch_function,
@@ -48,14 +48,15 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
 
 def latent_attention_communications(attention: LatentAttention, shape: Shape) -> tuple[Communication, ...]:
     """
-    Return the tensor-parallel collectives of the block, and the ring of keys and values.
+    Return the tensor-parallel collectives of the block, and those of context-parallel ranks.
 
     Only the latents are gathered where tokens enter the block: they are narrower than the hidden state. If an indexer
     chooses the keys, context-parallel ranks pass latents and the indexer's keys, of which each query reads its own.
     """
     queries, indexer = attention.q_lora_rank or shape.hidden_size, attention.indexer
     latent = attention.kv_lora_rank + attention.qk_rope_head_dim
-    unfolded = attention.num_heads / shape.tp * (_qk_head_dim(attention) + attention.v_head_dim)
+    heads = attention.num_heads / shape.tp
+    unfolded = heads * (_qk_head_dim(attention) + attention.v_head_dim)
     index_key = 0 if indexer is None or indexer.is_shared else indexer.head_dim
     return (
         *tensor_parallel_collectives(
@@ -64,7 +65,12 @@ def latent_attention_communications(attention: LatentAttention, shape: Shape) ->
             exit_width=shape.hidden_size,
         ),
         *indexer_communications(indexer, shape),
-        ring(shape, width=unfolded if indexer is None else latent + index_key),
+        *context_parallel(
+            shape,
+            queries=heads * _qk_head_dim(attention),
+            keys=unfolded if indexer is None else latent + index_key,
+            outputs=heads * attention.v_head_dim,
+        ),
     )
 
 

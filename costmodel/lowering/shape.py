@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from costmodel.facts.device import Cluster, Silicon
 from costmodel.facts.fields import NARROW, Dtype
 from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
+from costmodel.facts.lengths import KeyStatistics, SequenceLengths
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.record import record
@@ -35,8 +36,8 @@ class Shape:
         Bytes read and written per element that a recipe below 16 bits casts.
     grouped_casts
         Kernels of casts and scales of one group of a grouped matmul, forward and backward.
-    gathered_input_bytes, gathered_gradient_bytes
-        Bytes per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.workload.Precision`.
+    gathered_bytes
+        Bytes per element that sequence-parallel ranks gather of inputs, and of gradients.
     gradient_traffic_bytes
         Bytes read and written per element of a weight's gradient by the matmul that computes it.
     quantizes_before_gather
@@ -47,6 +48,8 @@ class Shape:
         Launched kernels, communication and kept tensors of the framework; properties of the device's generation.
     causal
         True if attention kernels skip the masked half of the scores.
+    lengths
+        Lengths of the sequences in a sample, between which kernels compute no scores; None: one sequence.
     mbs
         Sequences per micro-batch.
     tp, cp, ep, etp
@@ -64,8 +67,7 @@ class Shape:
     linear_input_bytes: float = 2.0
     cast_bytes: float = 0.0
     grouped_casts: tuple[int, int] = (0, 0)
-    gathered_input_bytes: float = 2.0
-    gathered_gradient_bytes: float = 2.0
+    gathered_bytes: tuple[float, float] = (2.0, 2.0)
     gradient_traffic_bytes: float = 2.0
     quantizes_before_gather: bool = False
     compute_dtype: Dtype = "bf16"
@@ -74,6 +76,7 @@ class Shape:
     communication: CommunicationStyle = field(default_factory=CommunicationStyle)
     memory: MemoryModel = field(default_factory=MemoryModel)
     silicon: Silicon = field(default_factory=Silicon)
+    lengths: SequenceLengths | None = None
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1
@@ -89,9 +92,29 @@ class Shape:
         return self.mbs * self.sequence_length / self.cp
 
     @property
+    def own_length(self) -> float:
+        """Tokens of the sequence that a token is in, averaged over tokens."""
+        return self.sequence_length if self.lengths is None else self.lengths.mean_tokens
+
+    @property
+    def sequences(self) -> Numbers:
+        """Number of sequences of :attr:`own_length` in a micro-batch."""
+        return self.mbs if self.lengths is None else self.mbs * self.sequence_length / self.own_length
+
+    @property
     def sequence_shards(self) -> Numbers:
         """Ways in which norms and residuals are split over tensor-parallel ranks: t with sequence parallelism."""
         return 1 + self.sequence_parallel * (self.tp - 1)
+
+    @property
+    def dynamic_ranks(self) -> KeyStatistics | None:
+        """Number of ranks that share a sequence with dynamic context parallelism; None without."""
+        return None if self.lengths is None else self.lengths.dynamic_ranks
+
+    @property
+    def a2a_ranks(self) -> Numbers:
+        """Context-parallel ranks that exchange tokens for heads: of a2a all, of a2a+p2p the near ones, else 1."""
+        return a2a_ranks(self.communication, cp=self.cp)
 
     @property
     def input_elements_to_keep(self) -> Numbers:
@@ -123,8 +146,7 @@ class Shape:
             linear_input_bytes=self.activation_bytes,
             cast_bytes=0.0,
             grouped_casts=(0, 0),
-            gathered_input_bytes=self.activation_bytes,
-            gathered_gradient_bytes=self.activation_bytes,
+            gathered_bytes=(self.activation_bytes, self.activation_bytes),
             quantizes_before_gather=False,
         )
 
@@ -134,6 +156,18 @@ class Shape:
         for index, value in enumerate(values):
             stacked[..., index] = value
         return stacked
+
+
+def a2a_ranks(communication: CommunicationStyle, *, cp: Numbers) -> Numbers:
+    """
+    Number of context-parallel ranks that exchange tokens for heads by all-to-alls.
+
+    >>> a2a_ranks(CommunicationStyle(cp_comm_type="a2a+p2p", cp_a2a_ranks=4), cp=16)
+    4
+    """
+    if communication.cp_comm_type == "a2a":
+        return cp
+    return 1 if communication.cp_a2a_ranks is None else np.minimum(cp, communication.cp_a2a_ranks)[()]
 
 
 def distinct_ranks_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Numbers:
@@ -180,8 +214,10 @@ def layer_shape(
         linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
         cast_bytes=precision.cast_bytes,
         grouped_casts=precision.casts_per_group,
-        gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
-        gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
+        gathered_bytes=(
+            precision.gathered_input_bytes or precision.activation_bytes,
+            precision.gathered_gradient_bytes or precision.activation_bytes,
+        ),
         gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
         causal=kernels.causal_attention and kernels.fused_attention,
         quantizes_before_gather=precision.quantizes_before_gather,
@@ -191,6 +227,7 @@ def layer_shape(
         communication=device.behaviour.communication,
         memory=device.behaviour.memory,
         silicon=device.silicon,
+        lengths=workload.lengths if kernels.fused_attention else None,
         mbs=mbs,
         tp=tp,
         cp=cp,

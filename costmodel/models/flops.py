@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import Literal, TypeAlias
 
 from costmodel.facts.device import Cluster
+from costmodel.facts.lengths import SequenceLengths
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
@@ -37,7 +38,9 @@ def forward_matmul_flops(model: Model, *, tokens: int) -> int:
     return _forward_flops(model, whole_shape(model, sequence_length=tokens), kinds=("matmul", "grouped_matmul"))
 
 
-def forward_attention_flops(model: Model, *, sequence_length: int, attention: AttentionConvention) -> int:
+def forward_attention_flops(
+    model: Model, *, sequence_length: int, attention: AttentionConvention, lengths: SequenceLengths | None = None
+) -> int:
     """
     FLOPs of attention scores and weighted values in the forward pass over one sequence, and of state-space scans.
 
@@ -49,13 +52,17 @@ def forward_attention_flops(model: Model, *, sequence_length: int, attention: At
         Tokens of the sequence.
     attention
         ``full``: every pair of tokens; ``causal``: half of them. A sliding window counts in both.
+    lengths
+        Lengths of the sequences that are packed into it, between which there are no pairs; None: it is one.
     """
-    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
+    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal", lengths=lengths)
     return _forward_flops(model, shape, kinds=BETWEEN_TOKENS)
 
 
 @lru_cache(maxsize=KEPT)
-def model_flops_per_token(model: Model, sequence_length: int, attention: AttentionConvention) -> float:
+def model_flops_per_token(
+    model: Model, sequence_length: int, attention: AttentionConvention, lengths: SequenceLengths | None = None
+) -> float:
     """
     FLOPs of forward and backward pass per token: three times the forward pass; recomputation is not counted.
 
@@ -70,16 +77,21 @@ def model_flops_per_token(model: Model, sequence_length: int, attention: Attenti
         The model; its layers of multi-token prediction count if it has them.
     sequence_length
         Tokens of a sequence.
-    attention
-        The convention, as in :func:`forward_attention_flops`.
+    attention, lengths
+        The convention, and packed sequences, as in :func:`forward_attention_flops`.
     """
     matmuls = forward_matmul_flops(model, tokens=sequence_length)
-    scores = forward_attention_flops(model, sequence_length=sequence_length, attention=attention)
+    scores = forward_attention_flops(model, sequence_length=sequence_length, attention=attention, lengths=lengths)
     return 3 * (matmuls + scores) / sequence_length
 
 
 def recomputation_flops_per_token(
-    model: Model, sequence_length: int, attention: AttentionConvention, *, recompute: Recompute
+    model: Model,
+    sequence_length: int,
+    attention: AttentionConvention,
+    lengths: SequenceLengths | None = None,
+    *,
+    recompute: Recompute,
 ) -> float:
     """
     FLOPs per token that the backward pass recomputes, the difference between HFU and MFU.
@@ -89,7 +101,7 @@ def recomputation_flops_per_token(
 
     Parameters
     ----------
-    model, sequence_length, attention
+    model, sequence_length, attention, lengths
         As in :func:`model_flops_per_token`.
     recompute
         Recomputation of the strategy.
@@ -100,7 +112,7 @@ def recomputation_flops_per_token(
     """
     if recompute == Recompute.NONE:
         return 0.0
-    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
+    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal", lengths=lengths)
     by_kind = {
         layer: sum(
             float(operator.flops) * share

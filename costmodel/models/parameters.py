@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from costmodel.facts.lengths import SequenceLengths
 from costmodel.facts.model import Experts, Layer, Model
 from costmodel.lowering import Shape, embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.lowering.matrices import layer_matrices
@@ -77,7 +78,9 @@ def idle_parameters(model: Model, layer: Layer) -> int:
     return routed_parameters(model, layer) // num_experts * (num_experts - layer.feed_forward.top_k)
 
 
-def whole_shape(model: Model, *, sequence_length: int = 1, causal: bool = False) -> Shape:
+def whole_shape(
+    model: Model, *, sequence_length: int = 1, causal: bool = False, lengths: SequenceLengths | None = None
+) -> Shape:
     """
     Return the shape of one sequence on one device: every degree is 1.
 
@@ -89,8 +92,16 @@ def whole_shape(model: Model, *, sequence_length: int = 1, causal: bool = False)
         Tokens of the sequence; parameters do not depend on it.
     causal
         True if kernels skip the masked half of the scores.
+    lengths
+        Lengths of the sequences that are packed into it; None: it is one.
     """
-    return Shape(hidden_size=model.hidden_size, sequence_length=sequence_length, activation_bytes=2.0, causal=causal)
+    return Shape(
+        hidden_size=model.hidden_size,
+        sequence_length=sequence_length,
+        activation_bytes=2.0,
+        causal=causal,
+        lengths=lengths,
+    )
 
 
 def _total(operators: Iterable[Operator]) -> int:

@@ -95,7 +95,16 @@ def copy_seconds(communication: Communication, shape: Shape, device: EquippedDev
 
 
 def call_group(name: str, shape: Shape) -> Group:
-    """Return the group of ranks in a layer's collective: ``tp``, ``cp``, ``ep`` or ``etp``."""
+    """Return the group of ranks in a layer's collective, as in :class:`costmodel.timing.work.Communication`."""
+    if name == "cp_dynamic" and shape.dynamic_ranks is not None:
+        return Group(ranks=shape.dynamic_ranks.most, stride=shape.tp)
+    if name in ("cp_a2a", "cp_p2p"):
+        near = shape.a2a_ranks
+        return (
+            Group(ranks=near, stride=shape.tp)
+            if name == "cp_a2a"
+            else Group(ranks=shape.cp / near, stride=shape.tp * near)
+        )
     return layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
 
 

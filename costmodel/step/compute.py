@@ -330,17 +330,19 @@ def _overlap_seconds(
     shape: Shape,
 ) -> OverlappedSeconds:
     """Return the exposed seconds of overlapped communication: (20), (21), and (22) beside the opposite pass."""
-    device, cp = cluster.device, np.asarray(shape.cp)[..., None]
+    device, dynamic = cluster.device, shape.dynamic_ranks
+    cp = np.asarray(shape.cp / shape.a2a_ranks if dynamic is None else dynamic.most)[..., None]
     slowdowns, of_experts = device.slowdowns, _exchange_slowdowns(cluster, shape)
     splits = device.behaviour.communication.tp_overlap_splits
     exposed: dict[str, Numbers] = {}
     for own, opposite in OPPOSITE:
         core, pipelined = windows[f"core_{own}"], windows[f"pipelined_{own}"]
-        of_matmuls, of_ring = windows[f"pipelined_copying_{own}"], windows[f"cp_copying_{own}"]
-        matmuls, ring = parts[own] - core, parts[f"cp_{own}"]
+        of_matmuls, waits = windows[f"pipelined_copying_{own}"], windows[f"cp_shown_{own}"]
+        of_ring = windows[f"cp_copying_{own}"] - windows[f"cp_shown_copying_{own}"]
+        matmuls, ring = parts[own] - core, parts[f"cp_{own}"] - waits
         tp = exposed_tp_seconds(pipelined, matmuls, slowdowns, splits=splits, copying_seconds=of_matmuls)
         exposed[f"tp_{own}"] = windows[f"shown_{own}"] + tp
-        exposed[f"cp_{own}"] = exposed_cp_seconds(ring, core, slowdowns, cp=cp, copying_seconds=of_ring)
+        exposed[f"cp_{own}"] = waits + exposed_cp_seconds(ring, core, slowdowns, cp=cp, copying_seconds=of_ring)
         exchange, copying = parts[f"ep_{opposite}"], windows[f"ep_copying_{opposite}"]
         adapter = windows[f"tp_leaving_{own}"] + windows[f"cp_leaving_{own}"]
         exposed[f"ep_{own}_taken"] = taken_seconds(copying, of_experts)
@@ -401,9 +403,9 @@ class _OneLayer:
     windows
         Seconds of compute time available for overlap, and of the exposed part of each collective, by pass. For
         overlapping tensor-parallel communication: the part that matmuls may hide (``pipelined``), and the part that is
-        always exposed (``shown``). For rings: the attention core; for the token dispatch: shared experts. For each
-        group's communication: seconds in which processors copy it (``copying``) and in which it uses the network
-        adapter (``leaving``).
+        always exposed (``shown``; of context parallelism ``cp_shown``). For rings: the attention core; for the token
+        dispatch: shared experts. For each group's communication: seconds in which processors copy it (``copying``) and
+        in which it uses the network adapter (``leaving``).
     module_forward, module_host
         As in :class:`LayerSeconds`, by module.
     """
@@ -438,9 +440,9 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     windows["shared_forward"], windows["shared_backward"] = (
         sum(compress(seconds, shared), start=0.0) for seconds in (forward, backward)
     )
-    windows |= _link_windows(calls)
+    windows |= _link_windows(calls) | _waiting_windows(calls)
     for name in ("cp", "ep"):
-        ours = [call for call in calls if call.one.group == name]
+        ours = [call for call in calls if call.one.group.partition("_")[0] == name]
         parts[f"{name}_forward"] = sum((call.one.forward * call.seconds for call in ours), start=0.0)
         parts[f"{name}_backward"] = sum((call.one.backward * call.seconds for call in ours), start=0.0)
     if device.behaviour.host.blocking_collectives:
@@ -469,10 +471,21 @@ def _link_windows(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
     names = [f"{group}_{link}_{own}" for group in LAYER_GROUPS for link in ("copying", "leaving") for own in PASSES]
     sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)
     for call in calls:
-        group = "tp" if call.one.group in TENSOR_PARALLEL else call.one.group
+        group = "tp" if call.one.group in TENSOR_PARALLEL else call.one.group.partition("_")[0]
         for own, number in zip(PASSES, (call.one.forward, call.one.backward), strict=True):
             sums[f"{group}_copying_{own}"] = sums[f"{group}_copying_{own}"] + number * call.copying
             sums[f"{group}_leaving_{own}"] = sums[f"{group}_leaving_{own}"] + number * call.leaving
+    return sums
+
+
+def _waiting_windows(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
+    """Return the seconds of context-parallel communication that is always exposed, and of its copying, by pass."""
+    waiting = [call for call in calls if call.one.waits]
+    sums: dict[str, Numbers] = {}
+    for index, own in enumerate(PASSES):
+        numbers = [(call, (call.one.forward, call.one.backward)[index]) for call in waiting]
+        sums[f"cp_shown_{own}"] = sum((number * call.seconds for call, number in numbers), start=0.0)
+        sums[f"cp_shown_copying_{own}"] = sum((number * call.copying for call, number in numbers), start=0.0)
     return sums
 
 

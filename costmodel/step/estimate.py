@@ -14,6 +14,7 @@ from costmodel.record import record
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
+from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.layouts import (
     IN_FULL,
@@ -196,7 +197,7 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
             "ep": float(ep_fill_seconds(facts, decisions, whole, layer_parts(facts, decisions))),
             "host": float(once_seconds(facts, decisions)),
             "pp": _transfer_seconds(facts, decisions, whole),
-            "bubble": float(fill_seconds(facts, decisions)),
+            "bubble": float(fill_seconds(facts, decisions) + imbalance_seconds(facts, decisions)),
             **_ending(facts, ranks.decisions, ranks.stages),
         },
     )
@@ -390,13 +391,13 @@ PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bub
 
 
 def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
-    """Seconds in which the slowest rank of the simulated pipeline waits."""
+    """Seconds in which the slowest rank of the simulated pipeline waits, for unequal micro-batches too."""
     decisions = strategy.decisions()
-    order = _order(facts, decisions)
+    order, imbalance = _order(facts, decisions), float(imbalance_seconds(facts, decisions))
     if order is None or order["pp"] == 1:
         if strategy.layout:
             return float(layout_cost(facts, strategy).bubble_seconds)
-        return float(waiting_seconds(facts, decisions, ranks.stages, ranks.parts, ranks.seconds))
+        return float(waiting_seconds(facts, decisions, ranks.stages, ranks.parts, ranks.seconds)) + imbalance
     passes = layout_passes(facts, strategy) if strategy.layout else stage_passes(facts, decisions)
     span = span_seconds(
         forward=np.asarray(passes.forward),
@@ -404,7 +405,8 @@ def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
         weight=np.asarray(passes.weight),
         **order,
     )
-    return span - float(order["num_microbatches"] * ranks.seconds.max()) + float(fill_seconds(facts, decisions))
+    waiting = span - float(order["num_microbatches"] * ranks.seconds.max()) + float(fill_seconds(facts, decisions))
+    return waiting + imbalance
 
 
 def _order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:

@@ -251,6 +251,8 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     """
     device = facts.cluster.device
     tp_overlap, cp_overlap, ep_overlap = (add_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
+    if facts.workload.lengths is not None and facts.workload.lengths.rank_tokens is not None:
+        cp_overlap = np.ones_like(cp_overlap)  # dynamic rings of any ranks, also where cp is 1
     overlapped = seconds.overlapped
     tp_forward = np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward)
     tp_backward = np.where(tp_overlap, overlapped.tp_backward, seconds.exposed_tp_backward)

@@ -25,6 +25,7 @@ from costmodel.pipelines.stages import Stages, activation_imbalance, layers_betw
 from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
+from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layer import IDEAL, layer_parts
 from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
@@ -331,6 +332,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
         + ep_fill_seconds(facts, decisions, stages, parts)
         + pp_seconds(facts, decisions, stages, parts)
         + once_seconds(facts, decisions)
+        + imbalance_seconds(facts, decisions)
     )
 
 
@@ -365,6 +367,7 @@ def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
         pipeline = order_seconds(layout_passes(facts, strategy), order)
         waiting = float(pipeline - busy_seconds(ranks.seconds.max(), num_microbatches=m))
         joined = float(pipeline + ranks.ending_seconds.max())
+    waiting = waiting + float(imbalance_seconds(facts, decisions))
     return Cost(
         bubble_seconds=np.asarray(waiting + fill_seconds(facts, strategy.decisions())),
         step_seconds=joined + constant_seconds(facts, strategy.decisions()),

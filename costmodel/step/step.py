@@ -27,6 +27,7 @@ from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, update_seconds
+from costmodel.step.imbalance import imbalance_seconds, least_imbalance_seconds
 from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
 from costmodel.step.optimizer import (
     device_update_seconds,
@@ -91,7 +92,7 @@ def cost(facts: Facts, decisions: Decisions, at_most: Array | None = None) -> Co
     seconds, bubble = step_and_bubble_seconds(facts, decisions, stages, at_most)
     return Cost(
         step_seconds=seconds,
-        bubble_seconds=bubble,
+        bubble_seconds=np.asarray(bubble + imbalance_seconds(facts, decisions)),
         device_bytes=largest(rank_bytes(facts, decisions, stages).total),
         host_bytes=largest(rank_host_bytes(facts, decisions, stages)),
     )
@@ -147,7 +148,8 @@ def _other_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: La
     """Seconds of a step outside of its pipeline's passes."""
     ending = dp_seconds(facts, decisions, stages, parts) + update_seconds(facts, decisions, stages)
     sent = pp_seconds(facts, decisions, stages, parts)
-    return np.asarray(sent + once_seconds(facts, decisions) + largest(ending))
+    once = once_seconds(facts, decisions) + imbalance_seconds(facts, decisions)
+    return np.asarray(sent + once + largest(ending))
 
 
 FLOAT_NOISE = 1e-12
@@ -366,4 +368,5 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def _least_step(facts: Facts, decisions: Decisions, pipeline: Array, beside: Array) -> Array:
     """Seconds of a step without data-parallel communication, from the least of pipeline, transfers and update."""
-    return np.asarray(pipeline + fill_seconds(facts, decisions) + beside + once_seconds(facts, decisions))
+    once = once_seconds(facts, decisions) + least_imbalance_seconds(facts, decisions)
+    return np.asarray(pipeline + fill_seconds(facts, decisions) + beside + once)

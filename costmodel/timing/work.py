@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.fields import Dtype
+from costmodel.facts.lengths import KeyStatistics
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, captures
 
@@ -61,6 +62,8 @@ class AttentionSize:
         True if the masked half of the scores is skipped.
     is_window
         True if a query reads fewer tokens than the causal mask allows.
+    packed
+        Keys of a query where samples are packed sequences; None: all samples take the same time.
     """
 
     sequences: Numbers
@@ -72,6 +75,7 @@ class AttentionSize:
     v_head_dim: int
     causal: bool
     is_window: bool = False
+    packed: KeyStatistics | None = None
 
     @property
     def columns(self) -> dict[str, Numbers]:
@@ -275,7 +279,8 @@ class Communication:
     Parameters
     ----------
     group
-        Group of ranks that take part: ``tp``, ``cp``, ``ep``, ``etp``.
+        Group of ranks that take part: ``tp``, ``cp``, ``ep``, ``etp``; ``cp_a2a`` and ``cp_p2p``, near and far ranks
+        of cp; ``cp_dynamic``, the ranks of the longest sequence.
     kind
         ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, ``ring`` (one
         send per step).
@@ -293,6 +298,8 @@ class Communication:
         since pieces arrive in their places.
     launches
         Number of kernels that the host launches for each.
+    waits
+        True if attention stands still meanwhile, even where context-parallel communication overlaps.
     num_experts, top_k
         Number of experts of an all-to-all to experts, and of experts that each token chooses; 0: each byte has one
         destination.
@@ -309,5 +316,6 @@ class Communication:
     hides_backward: bool = False
     in_pieces: bool = False
     launches: Numbers = 1
+    waits: bool = False
     num_experts: int = 0
     top_k: int = 0

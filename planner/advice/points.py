@@ -179,7 +179,8 @@ def bound(cell: ClusterCell, problem: Problem) -> Metrics:
     workload, device, costs = problem.facts.workload, problem.facts.cluster.device, problem.costs
     tokens = workload.global_batch_size * workload.sequence_length
     flops = min(
-        model_flops_per_token(one.facts.model, workload.sequence_length, "causal") * tokens for one in problem.each
+        model_flops_per_token(one.facts.model, workload.sequence_length, "causal", workload.lengths) * tokens
+        for one in problem.each
     )
     computing = flops / device.peak_flops[workload.precision.compute]
     work = max(least_device_seconds(problem), computing) * (1 - ROUNDING)

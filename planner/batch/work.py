@@ -22,6 +22,7 @@ OF_PLAN = (
     "step_time_seconds",
     "step_time_interval_seconds",
     "site_links_seconds",
+    "length_imbalance_seconds",
     "tokens_per_second_per_gpu",
     "above_record_fraction",
     "model_tflops_per_gpu",

@@ -27,6 +27,14 @@ LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trai
 """The file of each launcher (``planner/frameworks/launch.py`` writes it)."""
 
 
+PACKED = (
+    "Attention is costed within the packed sequences of training.sequence_lengths: the data set must give their limits "
+    "to its kernels (cu_seqlens; Megatron-LM: packed_seq_params). Fused causal kernels ignore a mask and work on whole "
+    "samples."
+)
+"""Note for plans of packed sequences, which no target's options make alone."""
+
+
 def export(plan: Plan, target: str, version: str | None = None) -> Export:
     """
     Export a plan to a target.
@@ -63,9 +71,15 @@ def export(plan: Plan, target: str, version: str | None = None) -> Export:
         nearest = did_you_mean(target, every)
         raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
     _require_software(plan, target)
+    lengths = plan.facts.workload.lengths
+    if lengths is not None and lengths.rank_tokens is not None and not target.startswith("megatron"):
+        problem = f"{target} has no dynamic context parallelism: all sequences are split over the cp ranks."
+        raise SpecError("training.max_seqlen_per_dp_cp_rank", problem, "Plan again without the entry.")
     module = import_module(TARGETS[target])
     exported: Export = getattr(module, f"to_{target.replace('-', '_')}")(plan, version)
     exported = replace(exported, version=exported.version or getattr(module, "VERSIONS", ("",))[-1])
+    if lengths is not None:
+        exported = replace(exported, notes=(*exported.notes, PACKED))
     cluster = plan.cluster
     if cluster.framework is None or not cluster.unknown_release:
         return exported

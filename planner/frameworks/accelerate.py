@@ -237,6 +237,11 @@ SETTINGS: dict[str, FieldOptions] = {
     "shared_expert_overlap": only(False, NO_EXPERTS),
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
     "communication_sms": only(None, NO_EXPERTS),
+    "cp_comm_type": Choice(
+        {None: {}, "p2p": {}, "all_gather": {}},
+        "PyTorch's context parallelism rotates or gathers keys and values (accelerate/parallelism_config.py).",
+    ),
+    "cp_a2a_ranks": only(None, "Context parallelism has no all-to-alls."),
     "offloaded_layers": only(None, "Inputs of all recomputed layers go to the host, or of none."),
     "offloaded_states": only(1.0, OFFLOADS_WHOLE),
     "offloaded_masters": only(True, OFFLOADS_WHOLE),

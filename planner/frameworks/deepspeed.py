@@ -306,6 +306,7 @@ SETTINGS: dict[str, FieldOptions] = {
     ),
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
     "communication_sms": only(None, "Tokens go by an all-to-all of NCCL."),
+    **dict.fromkeys(("cp_comm_type", "cp_a2a_ranks"), only(None, "There is no context parallelism in the JSON.")),
     "offloaded_layers": only(None, "Activations stay in device memory."),
     "offloaded_states": _write_offloaded_states,
     "offloaded_masters": only(True, "FP32 weights go with the moments (deepspeed/runtime/zero/stage_1_and_2.py)."),

@@ -528,6 +528,11 @@ SETTINGS: dict[str, FieldOptions] = {
     ),
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, but in zero-bubble schedules."),
     "communication_sms": only(None, "Tokens go by an all-to-all of NCCL."),
+    "cp_comm_type": Choice(
+        {None: {}, "all_gather": {}},
+        "Keys and values are gathered before attention (torchtitan/models/common/decoder_sharding.py:235).",
+    ),
+    "cp_a2a_ranks": only(None, "Context parallelism has no all-to-alls."),
     "offloaded_layers": only(None, "Activations stay in device memory."),
     "offloaded_states": only(1.0, OFFLOADS_WHOLE),
     "offloaded_masters": only(True, OFFLOADS_WHOLE),

@@ -348,5 +348,7 @@ def model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
         parameters=parameters(model),
         active_parameters=active_parameters(model),
         mtp_parameters=mtp_parameters(model),
-        flops_per_token=model_flops_per_token(model, facts.workload.sequence_length, conventions.attention),
+        flops_per_token=model_flops_per_token(
+            model, facts.workload.sequence_length, conventions.attention, facts.workload.lengths
+        ),
     )

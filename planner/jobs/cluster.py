@@ -205,10 +205,11 @@ def _require_enough(settings: Settings, device: Device, model: Model, num_device
 
     Defaults are not checked: they may be made for larger ones.
     """
-    counts = {
+    counts: dict[str, tuple[Any, int | None, str]] = {
         "communication_sms": (settings.communication_sms, device.num_processors, f"processors of {device.name}"),
         "offloaded_layers": (settings.offloaded_layers, model.num_layers, f"layers of {model.name}"),
         "optimizer_group": (settings.optimizer_group, num_devices, "devices of cluster.num_devices"),
+        "cp_a2a_ranks": (settings.cp_a2a_ranks, num_devices, "devices of cluster.num_devices"),
     }
     for name, (given, most, what) in counts.items():
         if isinstance(given, int) and most is not None and given > most:

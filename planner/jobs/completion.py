@@ -129,7 +129,7 @@ def _features(
     interleaves = degrees["pp"] > 1 and degrees["vpp"] > 1
     useful = {
         "tp_overlap": tp > 1 and in_sequence,
-        "cp_overlap": degrees["cp"] > 1,
+        "cp_overlap": degrees["cp"] > 1 and facts.cluster.settings.cp_comm_type not in ("all_gather", "a2a"),
         "ep_overlap": degrees["ep"] > 1,
         "pp_overlap": interleaves,
         "dp_overlap": replicas > 1,

@@ -35,6 +35,9 @@ MAX_ENTRIES = 20_000
 
 MAX_DEPTH = 32
 
+HISTOGRAM = "training.sequence_lengths"
+"""Entry whose names may be numbers: lengths."""
+
 MAX_INTEGER_DIGITS = 40
 
 TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels."
@@ -249,7 +252,9 @@ def _build_value(
         return _scalar(loader, node)
     mapping: dict[str, Plain] = {}
     for index, (key_node, value_node) in enumerate(node.value):
-        key = _key(loader, key_node, source, _thousands(node.value, index))
+        key = _key(
+            loader, key_node, source, _thousands(node.value, index), may_be_number=(where or source) == HISTOGRAM
+        )
         path = _join(where, key)
         if key in mapping and not last_counts:
             line = key_node.start_mark.line + 1
@@ -281,8 +286,10 @@ def _thousands(entries: Sequence[tuple[yaml.Node, yaml.Node]], index: int) -> st
     return f"Write {digits}." if digits != number.value else ""
 
 
-def _key(loader: Any, node: yaml.Node, source: str, hint: str) -> str:
+def _key(loader: Any, node: yaml.Node, source: str, hint: str, *, may_be_number: bool) -> str:
     key = _scalar(loader, node) if isinstance(node, yaml.ScalarNode) else node.value
+    if type(key) is int and may_be_number:
+        return str(key)
     if not isinstance(key, str):
         where = f"{source}, line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"
         written = shown(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
@@ -348,9 +355,9 @@ def _copy_value(value: object, where: str, depth_left: int, budget: Iterator[int
     if isinstance(value, Mapping):
         mapping: dict[str, Plain] = {}
         for key, item in value.items():
-            if not isinstance(key, str):
+            if not isinstance(key, str) and (type(key) is not int or where != HISTOGRAM):
                 raise SpecError(where, f"{shown(key)} cannot name an entry, expected text.")
-            mapping[key] = _copy_value(item, _join(where, key), depth_left - 1, budget)
+            mapping[str(key)] = _copy_value(item, _join(where, key), depth_left - 1, budget)
         return mapping
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
         return [_copy_value(item, _join(where, i), depth_left - 1, budget) for i, item in enumerate(value)]

@@ -59,6 +59,7 @@ Reference: TypeAlias = str | dict[str, Any]
 Number: TypeAlias = Annotated[Count, Quantity(COUNT)]
 NumberOrZero: TypeAlias = Annotated[CountOrZero, Quantity(COUNT)]
 SequenceLength: TypeAlias = Annotated[Count, Quantity(SEQUENCE)]
+Lengths: TypeAlias = str | dict[str, Any]
 Tokens: TypeAlias = Annotated[Positive, Field(ge=1), Quantity(COUNT)]
 Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6), Quantity(GIBIBYTES)]
 Entries: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_empty_if_null)]
@@ -126,6 +127,15 @@ class TrainingSection:
         Sequences per optimizer step; ``1k`` is 1,000.
     sequence_length
         Tokens per sequence; k and M are binary: ``8k`` is 8,192.
+    sequence_lengths
+        Lengths of the sequences that are packed into samples of ``sequence_length`` tokens, with their numbers or
+        shares: ``{4k: 70, 32k: 30}``. Or the path of a file, relative to the job file, with a length, or a length and
+        its count (``4096,70``), per line. Attention is then costed within sequences, and ranks wait for longer ones.
+        Default: each sample is one sequence.
+    max_seqlen_per_dp_cp_rank
+        Most tokens of a packed sequence on one rank with dynamic context parallelism (Megatron-LM:
+        ``--hybrid-context-parallel``). Each sequence is split over as many ranks of dp and cp as it needs. Default: all
+        sequences are split over the cp ranks.
     tokens
         Tokens of the whole training, such as ``15T`` or ``15e12``.
     evaluation_interval_steps
@@ -143,6 +153,8 @@ class TrainingSection:
     global_batch_size: Number
     sequence_length: SequenceLength
     tokens: Tokens
+    sequence_lengths: Lengths | None = None
+    max_seqlen_per_dp_cp_rank: SequenceLength | None = None
     evaluation_interval_steps: Number | None = None
     evaluation_steps: Number | None = None
     data_loading_seconds: Seconds = 0.0

@@ -15,6 +15,7 @@ from costmodel.errors import SpecError
 from costmodel.events import log_event
 from costmodel.facts.device import Cluster, Device
 from costmodel.facts.framework import Settings
+from costmodel.facts.lengths import SequenceLengths
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, Costs, RecoveryLevel, Reliability
 from costmodel.facts.workload import Precision, Workload
@@ -47,6 +48,7 @@ from planner.jobs.entries import (
 from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.line.reading import expand_lines, read_lines, read_strategy, require_parts, split_words
 from planner.jobs.model import read
+from planner.jobs.sequence_lengths import lengths_path, read_lengths
 from planner.jobs.setting_choices import CHOOSABLE, Value, combine_settings, split
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.written.places import add_places
@@ -252,7 +254,14 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
         precision=_precision_name(job.training.precision),
     )
     recovery = _recovery(job.reliability)
-    alternatives = _alternatives(job, machine, several, recovery)
+    lengths_file = lengths_path(job.training.sequence_lengths, folder)
+    lengths, histogram = read_lengths(
+        job.training.sequence_lengths,
+        lengths_file,
+        sequence_length=job.training.sequence_length,
+        rank_tokens=job.training.max_seqlen_per_dp_cp_rank,
+    )
+    alternatives = _alternatives(job, machine, several, recovery, lengths)
     first = alternatives[0]
     require_devices(job, first.facts.cluster.num_devices)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
@@ -274,9 +283,9 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
         top=job.top,
         variants=job.variants,
         costs=job.costs,
-        sources=(*sources, *(file for file in (given_model.path, path, candidates_file) if file)),
+        sources=(*sources, *(file for file in (given_model.path, path, candidates_file, lengths_file) if file)),
         given=given,
-        document=_self_contained(document, given_model.entry, entry),
+        document=_self_contained(document, given_model.entry, entry, histogram),
         machine=first.machine,
         settings=first.settings if len(alternatives) == 1 else {},
         alternatives=alternatives if len(alternatives) > 1 else (),
@@ -323,24 +332,32 @@ def _require_recipe(precision: Reference) -> None:
 
 
 def _alternatives(
-    job: Job, machine: Machine, several: Mapping[str, Any], recovery: tuple[RecoveryLevel, ...]
+    job: Job,
+    machine: Machine,
+    several: Mapping[str, Any],
+    recovery: tuple[RecoveryLevel, ...],
+    lengths: SequenceLengths | None,
 ) -> tuple[Alternative, ...]:
     """Return the facts of each combination of settings; one where each setting has one value."""
     if not several:
-        return (_alternative(job, machine, {}, recovery),)
+        return (_alternative(job, machine, {}, recovery, lengths),)
     framework = machine.cluster().framework
     assert framework is not None, "a job's cluster has a framework"
     chosen = combine_settings(several, framework, framework_rules=job.search.framework_rules)
-    return tuple(_alternative(job, machine, one, recovery) for one in chosen)
+    return tuple(_alternative(job, machine, one, recovery, lengths) for one in chosen)
 
 
 def _alternative(
-    job: Job, machine: Machine, settings: Mapping[str, Value], recovery: tuple[RecoveryLevel, ...]
+    job: Job,
+    machine: Machine,
+    settings: Mapping[str, Value],
+    recovery: tuple[RecoveryLevel, ...],
+    lengths: SequenceLengths | None,
 ) -> Alternative:
     """Build the facts of a job with additional settings."""
     whole = replace(machine, settings=replace(machine.settings, **dict[str, Any](settings)))
     cluster = whole.cluster()
-    workload = _workload(job.training, cluster)
+    workload = replace(_workload(job.training, cluster), lengths=lengths)
     model = limit_mtp_layers(machine.model, cluster.settings)
     _require_shares(model, cluster.settings)
     model = keep_wide_layers(model, cluster.settings, workload.precision)
@@ -350,8 +367,12 @@ def _alternative(
     return Alternative(settings=settings, facts=facts, reliability=reliability, machine=whole)
 
 
-def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:
+def _self_contained(
+    document: Mapping[str, Any], model: Reference, device: Reference, histogram: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return a job with the contents of its files instead of their paths."""
+    if histogram is not None:
+        document = {**document, "training": {**document["training"], "sequence_lengths": dict(histogram)}}
     search = {name: value for name, value in (document.get("search") or {}).items() if name != "candidates"}
     return {**document, "model": model, "cluster": {**document["cluster"], "device": device}, "search": search}
 

@@ -30,6 +30,8 @@ CHOOSABLE = (
     "offload_overlap",
     "optimizer_group",
     "muon_tp_mode",
+    "cp_comm_type",
+    "cp_a2a_ranks",
     "loss",
     "loss_chunks",
 )
@@ -96,7 +98,15 @@ def combine_settings(
         product_of = " x ".join(f"{len(own)} of {name}" for name, own in values.items() if len(own) > 1)
         problem = f"{product_of} make {number:,} combinations, more than {MOST_COMBINATIONS}."
         raise SpecError("settings", problem, "Give fewer values, or plan in several jobs (planner batch).")
-    return tuple(dict(zip(values, chosen, strict=True)) for chosen in product(*values.values()))
+    every = (dict(zip(values, chosen, strict=True)) for chosen in product(*values.values()))
+    return tuple(one for one in every if _matters(one, values))
+
+
+def _matters(chosen: Mapping[str, Value], values: Mapping[str, tuple[Value, ...]]) -> bool:
+    """Tell whether near ranks have an effect; without, only their first number is kept."""
+    if not {"cp_comm_type", "cp_a2a_ranks"} <= {*chosen}:
+        return True
+    return chosen["cp_comm_type"] == "a2a+p2p" or chosen["cp_a2a_ranks"] == values["cp_a2a_ranks"][0]
 
 
 def _values(name: str, given: Any, framework: Framework, framework_rules: bool) -> Iterator[Value]:

@@ -141,7 +141,7 @@ def setting_section(
         The search for plans that leave devices idle.
     """
     rows = [*lines, ("job", setting.job.name), *answer, *_job_rows(setting)]
-    rows += [*sites_rows(setting, best), *device_rows(setting, best, idle)]
+    rows += [*lengths_rows(setting, best), *sites_rows(setting, best), *device_rows(setting, best, idle)]
     if best and best.settings:
         rows.append(
             (
@@ -185,6 +185,25 @@ def _job_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
         f"tokens per step, {amount(training.tokens)} tokens in all; {training.precision}",
     )
     yield from ambiguity_rows(setting)
+
+
+def lengths_rows(setting: SettingRecord, best: PlanRecord | None) -> Iterator[tuple[str, str]]:
+    """Build the row on packed sequences, with the share of the step in which ranks wait for longer ones."""
+    training = setting.training
+    if training.packed_lengths is None or training.mean_packed_length is None:
+        return
+    first, last = training.packed_lengths
+    waiting = ""
+    if best is not None and best.length_imbalance_seconds:
+        lost = share(best.length_imbalance_seconds, best.step_time_seconds)
+        waiting = (
+            f"; ranks wait {lost} of the step, {seconds(best.length_imbalance_seconds)} s, for longer ones (bubble)"
+        )
+    yield (
+        "packed",
+        f"sequences of {first:,} to {last:,} tokens, {training.mean_packed_length:,.0f} in the mean and "
+        f"{training.own_sequence_length:,.0f} in the mean over tokens, within which attention is costed{waiting}",
+    )
 
 
 def sites_rows(setting: SettingRecord, best: PlanRecord | None) -> Iterator[tuple[str, str]]:

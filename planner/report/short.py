@@ -20,6 +20,7 @@ from planner.report.setting import (
     batch_text,
     device_rows,
     doubt_rows,
+    lengths_rows,
     line_rows,
     nearby_rows,
     publication_rows,
@@ -91,6 +92,7 @@ def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
     if whole.kind == "estimate":
         yield from _forbidden(whole)
     yield from group_rows("small runs", whole.small_runs)
+    yield from lengths_rows(whole, best)
     yield from sites_rows(whole, best)
     yield from device_rows(whole, best, whole.idle)
     yield (

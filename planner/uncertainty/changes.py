@@ -65,6 +65,7 @@ BY_SETTING: Mapping[str, Change] = {
     "communication_sms": Change.DISPATCHER,
     "delay_wgrad": Change.EP_OVERLAP,
     "optimizer_group": Change.SHARDING,
+    "cp_comm_type": Change.OVERLAP,
     **dict.fromkeys(("offloaded_layers", "offloaded_states", "offloaded_masters", "offload_overlap"), Change.OFFLOAD),
 }
 """Settings that belong to a more specific kind of change; all others are ``SETTINGS``."""

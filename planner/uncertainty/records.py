@@ -270,8 +270,10 @@ def _month_of_release(cluster: Cluster) -> float:
 
 
 def _flops(facts: Facts, sequence_length: int | None) -> float:
-    """Return the model FLOPs of a token in sequences of a length; None uses the job's length."""
-    return model_flops_per_token(facts.model, sequence_length or facts.workload.sequence_length, "causal")
+    """Return the model FLOPs of a token in sequences of a length; None uses the job's lengths."""
+    if sequence_length is None:
+        return model_flops_per_token(facts.model, facts.workload.sequence_length, "causal", facts.workload.lengths)
+    return model_flops_per_token(facts.model, sequence_length, "causal")
 
 
 def interval_and_record(

@@ -233,10 +233,10 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     _require_finite(facts.cluster, estimated)
     used = replace(facts, cluster=_choose_cluster(problem, strategy))
     reliability = scale_reliability(used.cluster, problem.reliability)
-    needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
-    again = recomputation_flops_per_token(
-        facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
-    )
+    work = facts.workload
+    counted = (facts.model, work.sequence_length, conventions.attention, work.lengths)
+    needed = model_flops_per_token(*counted)
+    again = recomputation_flops_per_token(*counted, recompute=strategy.recompute)
     model_flops, hardware_flops = (
         float(
             flops_per_second_per_device(

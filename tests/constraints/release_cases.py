@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from constraints.rule import Rule
-from constraints.rules import frameworks, releases, settings
+from constraints.rules import context, frameworks, releases, settings
 from costmodel import catalog
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Settings
+from costmodel.facts.lengths import SequenceLengths
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from costmodel.tables import Facts, tabulate
 from tests.builders_cluster import a_cluster, a_device, a_workload, achieved
-from tests.constraints.models import DENSE, DENSE_LAYER, SPARSE, STATE_SPACE, a_stack
+from tests.constraints.models import COMPRESSED, DENSE, DENSE_LAYER, LATENT, SPARSE, STATE_SPACE, a_stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,14 @@ def on(framework: str) -> Cluster:
     return replace(a_cluster(), framework=catalog.framework(framework))
 
 
+def exchanging(kind: str) -> Cluster:
+    """The test devices with context-parallel communication of a kind; near ranks are pairs."""
+    near = 2 if kind == "a2a+p2p" else None
+    return a_cluster(**achieved(a_device(), cp_comm_type=kind, cp_a2a_ranks=near))
+
+
 OF_2021 = on("megatron-lm-2021")
+DEALT = a_workload(lengths=SequenceLengths(lengths=(1024, 4096), counts=(4.0, 1.0), rank_tokens=1024))
 
 DELAYED = {"ep": 2, "ep_overlap": True, "cuda_graphs": CudaGraphs.of("attn")}
 MUON = replace(a_cluster(), settings=Settings(optimizer="dist_muon"))
@@ -253,6 +261,67 @@ SETTING_CASES = (
         refused={"dp": 32, "ep": 8, "sharding": Sharding.OPTIMIZER},
         model=SPARSE,
         cluster=IN_EIGHTS,
+    ),
+    # 8 KV heads: 2 tensor-parallel ranks have 4 each, which 4 context-parallel ranks share, and 8 do not
+    Case(
+        rule=context.all_to_alls_exchange_whole_heads,
+        allowed={"tp": 2, "cp": 4},
+        refused={"tp": 2, "cp": 8},
+        cluster=exchanging("a2a"),
+    ),
+    # pairs: 4 ranks are two of them, 2 only one
+    Case(
+        rule=context.groups_of_near_ranks_form_rings,
+        allowed={"cp": 4},
+        refused={"cp": 2},
+        cluster=exchanging("a2a+p2p"),
+    ),
+    Case(
+        rule=context.gathers_and_all_to_alls_wait,
+        allowed={"cp": 2},
+        refused={"cp": 2, "cp_overlap": True},
+        cluster=exchanging("all_gather"),
+    ),
+    Case(
+        rule=context.softmax_attention_alone_is_exchanged,
+        allowed={"cp": 1},
+        refused={"cp": 2},
+        model=COMPRESSED,
+        cluster=exchanging("a2a"),
+    ),
+    Case(
+        rule=context.windows_exclude_rings,
+        allowed={"cp": 1},
+        refused={"cp": 2},
+        model=a_stack(replace(DENSE_LAYER, attention=replace(DENSE_LAYER.attention, window=128))),
+        cluster=exchanging("p2p"),
+    ),
+    Case(
+        rule=context.latent_attention_has_a_ring,
+        allowed={"cp": 1},
+        refused={"cp": 2},
+        model=a_stack(replace(DENSE_LAYER, attention=LATENT)),
+        cluster=exchanging("a2a"),
+    ),
+    Case(
+        rule=context.samples_of_sequences_keep_plain_exchanges,
+        allowed={"cp": 1},
+        refused={"cp": 2},
+        cluster=exchanging("all_gather"),
+        workload=a_workload(lengths=SequenceLengths(lengths=(512,), counts=(1.0,))),
+    ),
+    # a sequence of 4,096 tokens needs 4 ranks of 1,024, which a micro-batch of 4,096 gives to cp of 4 or less
+    Case(
+        rule=context.dynamic_ranks_hold_their_sequences,
+        allowed={"dp": 2, "cp": 2},
+        refused={"dp": 2},
+        workload=DEALT,
+    ),
+    Case(
+        rule=context.dynamic_ranks_exclude_pipelines,
+        allowed={"dp": 2},
+        refused={"pp": 2},
+        workload=DEALT,
     ),
     # 2 of 8 layers
     Case(

@@ -461,7 +461,7 @@ def test_sentences_differ():
 
 def test_framework_rules_can_be_left_out():
     """Refusals of a framework live in one family; the rest is physics."""
-    assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks", "releases", "settings", "targets"}
+    assert {family(rule) for rule in FRAMEWORK_RULES} == {"context", "frameworks", "releases", "settings", "targets"}
     assert not {"frameworks", "releases", "settings"} & {family(rule) for rule in PHYSICS_RULES}
     assert {family(rule) for rule in MEMORY_RULES} == {"memory"}
 

@@ -654,7 +654,7 @@ def test_tensor_parallel_collectives_with_sequence_parallelism():
 
 def test_8_bit_recipes_gather_narrow_tensors_and_sum_wide_ones():
     """A byte per element of inputs, 1.5 of gradients; latents, which a norm in 16 bits follows, have two."""
-    shape = a_shape(tp=2, sequence_parallel=1, gathered_input_bytes=1.0, gathered_gradient_bytes=1.5)
+    shape = a_shape(tp=2, sequence_parallel=1, gathered_bytes=(1.0, 1.5))
 
     def moved(layer: Layer) -> list[tuple[str, float, int, int]]:
         found = [one for one in layer_communications(layer, shape) if one.group == "tp" and one.nbytes]

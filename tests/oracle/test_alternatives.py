@@ -63,7 +63,23 @@ def planned_alone(job):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_together_is_the_best_of_each_alone(seed):
     """Of each combination of degrees the fastest with any settings; the three fastest of these."""
-    job = a_random_job(seed)
+    assert_best_of_each(a_random_job(seed))
+
+
+@pytest.mark.slow
+def test_the_kind_of_context_parallelism_is_the_best_of_each_alone():
+    """Long packed sequences: the communication of context-parallel ranks and their near ranks are choices."""
+    job = a_random_job(0)
+    lengths = {"4k": 20, "64k": 1}
+    training = {"global_batch_size": 16, "sequence_length": "64k", "tokens": 1e11, "sequence_lengths": lengths}
+    cluster = {"device": "h100-80gb-sxm", "num_devices": 16}
+    settings = {"cp_comm_type": ["p2p", "a2a", "all_gather"]}
+
+    assert_best_of_each({**job, "model": "llama3-8b", "cluster": cluster, "training": training, "settings": settings})
+
+
+def assert_best_of_each(job):
+    """Plan a job with settings as choices, and each of them alone: the same plans, bound and costs."""
     together, alone = plan(load(job)), planned_alone(job)
     fastest = {}
     for report in alone:

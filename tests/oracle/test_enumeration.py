@@ -29,8 +29,10 @@ from constraints.limits import Bound, CandidateList
 from constraints.rule import Rule
 from constraints.rules.topology import degrees_multiply_to_the_devices
 from constraints.verdict import find_violations
+from costmodel.facts.lengths import SequenceLengths
 from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.tables import Facts
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Search, Status
@@ -313,6 +315,7 @@ def a_random_problem(chooser: random.Random) -> Problem:
     )
     variants = chooser.choice(["groups", "groups", "all"])
     problem = replace(problem, search=random_limits(chooser), variants=variants)
+    problem = replace(problem, facts=make_long(problem.facts, chooser))
     return with_muon(problem, chooser.choice(MODES)) if chooser.random() < 0.2 else problem
 
 
@@ -324,6 +327,17 @@ def with_muon(problem: Problem, mode: str) -> Problem:
     cluster = problem.facts.cluster
     device = replace(cluster.device, **achieved(cluster.device, is_muon=True, muon_tp_mode=mode))
     return replace(problem, facts=replace(problem.facts, cluster=replace(cluster, device=device)))
+
+
+def make_long(facts: Facts, chooser: random.Random) -> Facts:
+    """Sometimes packed sequences, and context parallelism of some kind."""
+    kind = chooser.choice([None, "p2p", "all_gather", "a2a", "a2a+p2p"])
+    device = facts.cluster.device
+    near = 2 if kind == "a2a+p2p" else None
+    device = replace(device, **achieved(device, cp_comm_type=kind, cp_a2a_ranks=near))
+    lengths = SequenceLengths(lengths=(32, 64, 128), counts=(chooser.choice([1.0, 8.0]), 2.0, 1.0))
+    workload = replace(facts.workload, lengths=chooser.choice([None, lengths]))
+    return replace(facts, cluster=replace(facts.cluster, device=device), workload=workload)
 
 
 LIMITS = [

@@ -66,6 +66,12 @@ OTHERS = {
     "offload_overlap": (True, OFFLOADED, {}),
     "host_threads": (4, OFFLOADED, {}),
     "optimizer_group": (8, SHARDED, {}),
+    "cp_comm_type": ("a2a", {"cp": 2, "dp": 8, "mbs": 2, "sharding": "optimizer", "dp_overlap": True}, {}),
+    "cp_a2a_ranks": (
+        4,
+        {"cp": 8, "dp": 2, "mbs": 2, "sharding": "optimizer", "dp_overlap": True, "cp_overlap": True},
+        {},
+    ),
     "optimizer": ("dist_muon", SHARDED, {}),
     "muon_tp_mode": ("duplicated", SHARED, {}),
     "muon_num_ns_steps": (6, SHARED, {}),
@@ -113,7 +119,9 @@ def test_each_setting_has_another_value_here():
 def test_no_setting_is_dropped(name, target):
     """With another value a target writes something else, or says something else, or refuses it by its name."""
     other, given, job = OTHERS[name]
-    usual = {**USUAL[target], **({"optimizer": "muon"} if name.startswith("muon_") else {})}
+    beside = {"optimizer": "muon"} if name.startswith("muon_") else {}
+    beside |= {"cp_comm_type": "a2a+p2p"} if name == "cp_a2a_ranks" else {}
+    usual = {**USUAL[target], **beside}
     if name == "weight_dtype":
         other = "recipe" if usual.get("weight_dtype") else "fp32"
 

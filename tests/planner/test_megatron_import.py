@@ -359,15 +359,17 @@ def test_scripts_are_read():
 
 def test_what_is_left_out_is_said():
     """Options without influence in one sentence, those with it by name."""
-    notes = from_megatron_lm(
+    imported = from_megatron_lm(
         f"{SMALL} {BATCH} --micro-batch-size 1 --lr 1e-4 --data-path a b --hybrid-context-parallel "
         "--context-parallel-size 2 --cp-comm-type a2a --overlap-grad-reduce --use-distributed-optimizer",
         HERE,
-    ).notes
+    )
+    notes = imported.notes
 
     assert "Without influence on a step's cost: --data-path, --lr, --max-position-embeddings." in notes
-    assert "Not costed: --hybrid-context-parallel." in notes
-    assert "--cp-comm-type is a2a: costed as p2p, as cluster.framework has it." in notes
+    assert any(one.startswith("--hybrid-context-parallel: attention stays within documents") for one in notes)
+    assert imported.document["settings"]["cp_comm_type"] == "a2a"
+    assert imported.document["strategy"]["cp_overlap"] is False
     assert any("costed as if neither were overlapped" in note for note in notes)
 
 
@@ -600,3 +602,29 @@ def test_what_megatron_refuses_of_a_strategy_is_told(words, sentence):
     )
 
     assert f"Megatron-LM does not run this as it is: {sentence}" in found.notes
+
+
+def test_dynamic_context_parallelism_is_read_with_lengths():
+    """Sequences are dealt where the job says their lengths, which no argument does."""
+    imported = from_megatron_lm(
+        f"{SMALL} {BATCH} --micro-batch-size 1 --context-parallel-size 2 --hybrid-context-parallel "
+        "--max-seqlen-per-dp-cp-rank 1024",
+        [*HERE, "training.sequence_lengths={512: 3, 2k: 1}"],
+    )
+
+    assert imported.document["training"]["max_seqlen_per_dp_cp_rank"] == 1024
+    assert not any("--hybrid-context-parallel" in note for note in imported.notes)
+
+
+def test_hierarchical_context_parallelism_is_read():
+    """The kind and its near ranks, the first of the sizes, are settings; its ring overlaps."""
+    imported = from_megatron_lm(
+        f"{SMALL} {BATCH} --micro-batch-size 1 --context-parallel-size 4 --cp-comm-type a2a+p2p "
+        "--hierarchical-context-parallel-sizes 2 2 --reset-attention-mask",
+        HERE,
+    )
+
+    assert imported.document["settings"]["cp_comm_type"] == "a2a+p2p"
+    assert imported.document["settings"]["cp_a2a_ranks"] == 2
+    assert imported.document["strategy"]["cp_overlap"] is True
+    assert any("training.sequence_lengths={4k: 70, 32k: 30}" in note for note in imported.notes)

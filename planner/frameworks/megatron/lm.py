@@ -11,6 +11,7 @@ from constraints import MEGATRON_LM_RULES, MEGATRON_RULES, MEMORY_RULES, PHYSICS
 from constraints.rules import topology
 from constraints.verdict import violated_by_ranks
 from costmodel.errors import SpecError
+from costmodel.facts.workload import Workload
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import (
     Sharding,
@@ -161,11 +162,24 @@ def _training(plan: Plan) -> Entries:
     return {
         "--seq-length": workload.sequence_length,
         "--global-batch-size": workload.global_batch_size,
+        **_packing_entries(workload),
         "--train-iters": schedule.num_steps,
         "--save-interval": schedule.interval_steps,
         **(IN_BACKGROUND if _saves_in_background(plan) else {}),
     }
 
+
+def _packing_entries(workload: Workload) -> Entries:
+    """Return the options of packed sequences, and those of dynamic context parallelism."""
+    if workload.lengths is None:
+        return {}
+    most = workload.lengths.rank_tokens
+    dynamic = {} if most is None else {"--hybrid-context-parallel": True, "--max-seqlen-per-dp-cp-rank": most}
+    return {**WITHIN_DOCUMENTS, **dynamic}
+
+
+WITHIN_DOCUMENTS: Entries = {"--reset-position-ids": True, "--reset-attention-mask": True}
+"""Options of packed sequences, which end attention and positions (megatron/core/datasets/gpt_dataset.py)."""
 
 IN_BACKGROUND: Entries = {"--async-save": True, "--use-persistent-ckpt-worker": True, "--ckpt-format": "torch_dist"}
 """

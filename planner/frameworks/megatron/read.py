@@ -133,6 +133,9 @@ def from_megatron_lm(
     for override in overrides:
         apply_override(document, override)
     _require(document)
+    if "--hybrid-context-parallel" in found and "sequence_lengths" in document["training"]:
+        most = found.get("--max-seqlen-per-dp-cp-rank")
+        document["training"].setdefault("max_seqlen_per_dp_cp_rank", most)
     own = document.pop("settings", None) or {}
     framework = _framework(document, {**settings, **own})
     document["cluster"] = {**framework, **document["cluster"]}
@@ -144,7 +147,9 @@ def from_megatron_lm(
     load(document)
     notes = (*notes, *uneven_stages(strategy, facts.model), *_forbidden(facts, strategy))
     remarks = (*_note_release(framework), *remarks, *assumed, *of_settings, *notes)
-    return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_note_uncosted(found)))
+    return Imported(
+        document=document, notes=(*remarks, *_exchange(found, facts), *_packing(found, facts), *_note_uncosted(found))
+    )
 
 
 PLAIN = "megatron-lm-"
@@ -343,9 +348,25 @@ def _is_rotary(arguments: Arguments) -> bool:
     return kind != "learned_absolute" or "--use-rotary-position-embeddings" in arguments
 
 
+def _packing(arguments: Arguments, facts: Facts) -> Iterator[str]:
+    """Yield notes where attention ends at documents, whose lengths are no argument, and on sizes without effect."""
+    sizes, most = "--hierarchical-context-parallel-sizes", "--max-seqlen-per-dp-cp-rank"
+    if sizes in arguments and facts.cluster.settings.cp_a2a_ranks is None:
+        yield f"{sizes}: no effect without context parallelism of --cp-comm-type a2a+p2p."
+    if most in arguments and "--hybrid-context-parallel" not in arguments:
+        yield f"{most}: no effect without --hybrid-context-parallel."
+    named = [name for name in ("--reset-attention-mask", "--hybrid-context-parallel") if name in arguments]
+    if named and facts.workload.lengths is None:
+        yield (
+            f"{', '.join(named)}: attention stays within documents, whose lengths no argument says. Costed as one "
+            "sequence per sample; training.sequence_lengths={4k: 70, 32k: 30} says them."
+        )
+
+
 def _exchange(arguments: Arguments, facts: Facts) -> Iterator[str]:
     """Yield a note where ``--cp-comm-type`` differs from the framework's context-parallel communication."""
     given, costed = arguments.get("--cp-comm-type", ["p2p"]), context_exchange(facts.cluster)
-    if arguments.get("--context-parallel-size", 1) > 1 and {*given} != {costed}:
+    said = {kind.replace("allgather", "all_gather") for kind in given}
+    if arguments.get("--context-parallel-size", 1) > 1 and said != {costed}:
         whose = "by default " if "--cp-comm-type" not in arguments else ""
         yield f"--cp-comm-type is {whose}{' '.join(given)}: costed as {costed}, as cluster.framework has it."

@@ -81,8 +81,9 @@ def num_offloaded_layers(plan: Plan) -> int:
 
 
 def context_exchange(cluster: Cluster) -> str:
-    """Value of ``--cp-comm-type`` that is costed: an all-to-all, which keeps its output twice, or a ring."""
-    return "a2a" if cluster.device.behaviour.memory.context_output else "p2p"
+    """Value of ``--cp-comm-type`` that is costed: the setting's, else an all-to-all if output is kept twice."""
+    behaviour = cluster.device.behaviour
+    return behaviour.communication.cp_comm_type or ("a2a" if behaviour.memory.context_output else "p2p")
 
 
 def _replicas(plan: Plan) -> int:
@@ -375,6 +376,20 @@ def _read_communication_sms(arguments: Arguments, known: Known, notes: list[str]
     return number
 
 
+def _read_cp_comm_type(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
+    """Return the communication of context-parallel ranks if all layers have the same other than the ring."""
+    given = {*arguments.get("--cp-comm-type", ["p2p"])} if arguments.get("--context-parallel-size", 1) > 1 else {"p2p"}
+    kind = given.pop().replace("allgather", "all_gather")
+    return None if given or kind == "p2p" else kind
+
+
+def _read_cp_a2a_ranks(arguments: Arguments, known: Known, notes: list[str]) -> int | None:
+    """Return the near ranks of the hierarchical sizes, which come first."""
+    sizes = arguments.get("--hierarchical-context-parallel-sizes")
+    is_used = _read_cp_comm_type(arguments, known, notes) == "a2a+p2p"
+    return int(sizes[0]) if sizes and is_used else None
+
+
 def _write_offloaded_layers(plan: Plan) -> Entries | Unsupported:
     """Refuse a number of offloaded layers where modules are offloaded; the option comes with the decision itself."""
     if effective_settings(plan).offloaded_layers is None or offloads_whole_layers(plan):
@@ -483,6 +498,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "loss_chunks": Entry(only(1, "all logits of a micro-batch exist at once (megatron/core/models/gpt/gpt_model.py).")),
     "communication_sms": Entry(_communication_sms_options, _read_communication_sms),
+    "cp_comm_type": Entry(no_options, _read_cp_comm_type),  # written with cp_overlap
+    "cp_a2a_ranks": Entry(no_options, _read_cp_a2a_ranks),
     "offloaded_layers": Entry(_write_offloaded_layers, _read_offloaded_layers),
     "offloaded_states": Entry(_write_offloaded_states, _read_offloaded_states),
     "offloaded_masters": Entry(

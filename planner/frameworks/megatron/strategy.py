@@ -301,7 +301,7 @@ def _cp_options(plan: Plan) -> Entries | Unsupported:
     """Return the options of context parallelism; an all-to-all needs heads that divide over the ranks."""
     strategy, kinds = plan.strategy, plan.facts.model.kinds
     degree: Entries = {CP: strategy.cp}
-    if strategy.cp == 1 or context_exchange(plan.cluster) == "p2p":
+    if strategy.cp == 1 or context_exchange(plan.cluster) != "a2a":
         return degree
     counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
     if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
@@ -314,11 +314,21 @@ def _cp_options(plan: Plan) -> Entries | Unsupported:
 
 def _cp_overlap_options(plan: Plan) -> Entries | Unsupported:
     exchange = context_exchange(plan.cluster)
-    if plan.strategy.cp > 1 and not plan.strategy.cp_overlap and exchange == "p2p":
+    strategy = plan.strategy
+    if strategy.cp > 1 and not strategy.cp_overlap and exchange.endswith("p2p"):
         return Unsupported(
             "the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p)."
         )
-    return {"--cp-comm-type": [exchange]} if plan.strategy.cp > 1 else {}
+    sizes: Entries = {}
+    if strategy.cp > 1 and exchange == "a2a+p2p":
+        near = plan.cluster.device.behaviour.communication.cp_a2a_ranks or 1
+        sizes = {"--hierarchical-context-parallel-sizes": [near, strategy.cp // near]}
+    return {"--cp-comm-type": [exchange], **sizes} if strategy.cp > 1 else {}
+
+
+def _read_cp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> int:
+    """Return 1 if context-parallel ranks have a ring, whose sends always overlap."""
+    return int(known["cp"] > 1 and any(kind.endswith("p2p") for kind in arguments.get("--cp-comm-type", ["p2p"])))
 
 
 WITHOUT_PP_OVERLAP = "--no-overlap-p2p-communication"
@@ -411,7 +421,7 @@ STRATEGY: Mapping[str, Entry] = {
     "token_dispatcher": Entry(_token_dispatcher_options, _read_token_dispatcher),
     "cuda_graphs": Entry(_cuda_graphs_options, _read_cuda_graphs),
     "tp_overlap": Entry(switch(TP_OVERLAP), reads_switch(TP_OVERLAP)),
-    "cp_overlap": Entry(_cp_overlap_options, lambda arguments, known, _: int(known["cp"] > 1)),
+    "cp_overlap": Entry(_cp_overlap_options, _read_cp_overlap),
     "ep_overlap": Entry(switch(EP_OVERLAP), reads_switch(EP_OVERLAP)),
     "pp_overlap": Entry(_pp_overlap_options, _read_pp_overlap),
     "dp_overlap": Entry(_dp_overlap_options, _read_dp_overlap),

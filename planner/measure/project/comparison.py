@@ -28,6 +28,8 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "sharding": ("dp", "cp"),
     "optimizer_group": ("dp", "cp"),
     "communication_sms": ("ep",),
+    "cp_comm_type": ("cp",),
+    "cp_a2a_ranks": ("cp",),
     "shared_expert_overlap": ("ep",),
     "offloaded_layers": ("activation_offload",),
     "offloaded_states": ("optimizer_offload",),

@@ -463,6 +463,8 @@ class SpeedRecord(Record):
         Features, and pairs of them, that too few measured runs have.
     site_links_seconds
         Time of the step in which devices wait for the links between sites; 0 with one site.
+    length_imbalance_seconds
+        Time of the step, part of its bubble, in which ranks wait for longer packed sequences; 0 with equal lengths.
     tokens_per_second_per_gpu
         Tokens that one device trains per second.
     model_tflops_per_gpu
@@ -490,6 +492,7 @@ class SpeedRecord(Record):
     contested_seconds: Figure
     unproven: list[Unproven]
     site_links_seconds: Figure
+    length_imbalance_seconds: Figure
     tokens_per_second_per_gpu: Figure
     model_tflops_per_gpu: Figure
     hardware_tflops_per_gpu: Figure

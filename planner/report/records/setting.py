@@ -227,6 +227,12 @@ class TrainingRecord(Record):
         Sequences per step.
     sequence_length
         Tokens per sequence.
+    packed_lengths
+        Shortest and longest packed sequence, in tokens; null where each sample is one sequence.
+    mean_packed_length
+        Mean length of the packed sequences; null as above.
+    own_sequence_length
+        Tokens of the sequence that a token is in, averaged over tokens: attention's work grows with it.
     tokens_per_step
         Tokens per step.
     tokens
@@ -237,6 +243,9 @@ class TrainingRecord(Record):
 
     global_batch_size: int
     sequence_length: int
+    packed_lengths: list[int] | None
+    mean_packed_length: Figure | None
+    own_sequence_length: Figure
     tokens_per_step: int
     tokens: Figure
     precision: str
@@ -244,8 +253,15 @@ class TrainingRecord(Record):
     @classmethod
     def build(cls, workload: Workload) -> TrainingRecord:
         """Build the record of a workload."""
-        tokens = workload.global_batch_size * workload.sequence_length
-        return cls.read(workload, tokens_per_step=tokens, precision=workload.precision.name)
+        lengths = workload.lengths
+        return cls.read(
+            workload,
+            packed_lengths=None if lengths is None else [lengths.lengths[0], lengths.lengths[-1]],
+            mean_packed_length=None if lengths is None else lengths.mean_length,
+            own_sequence_length=workload.sequence_length if lengths is None else lengths.mean_tokens,
+            tokens_per_step=workload.global_batch_size * workload.sequence_length,
+            precision=workload.precision.name,
+        )
 
 
 class RecoveryRecord(Record):

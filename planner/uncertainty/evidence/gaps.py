@@ -41,7 +41,7 @@ ORDER = (
     *("sharding", "sequence_parallel", "recompute"),
     *("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap"),
     *("launches", "tuning"),
-    *("num_devices", "parameters", "sequence_length"),
+    *("num_devices", "parameters", "sequence_length", "sequence_lengths", "cp_comm_type"),
     *("ep", "cp", "pp", "tp", "etp", "vpp", "release"),
 )
 
@@ -120,14 +120,30 @@ def list_gaps(facts: Facts, strategy: Strategy, counts: Counts | None = None) ->
     counts
         Counts of the measured runs; None uses the project's.
     """
-    return gaps_to_runs(traits_of(facts, strategy), read_counts() if counts is None else counts)
+    found = gaps_to_runs(traits_of(facts, strategy), read_counts() if counts is None else counts)
+    return sorted([*found, *_sequences(facts, strategy)], key=_importance)
 
 
 def gaps_to_runs(run: Traits, counts: Counts) -> list[Gap]:
     """List the gaps between a run and counted runs: those without any run first, then in the order of ``ORDER``."""
     parts = (_software, _device, _kind, _family, _precision, _features, _launches, _tuning, _sizes, _degrees)
     found = (gap for part in parts for gap in part(run, counts))
-    return sorted(found, key=lambda gap: (gap.runs > 0, ORDER.index(gap.dimension)))
+    return sorted(found, key=_importance)
+
+
+def _importance(gap: Gap) -> tuple[bool, int]:
+    return gap.runs > 0, ORDER.index(gap.dimension)
+
+
+def _sequences(facts: Facts, strategy: Strategy) -> Iterator[Gap]:
+    """Yield packed sequences and exchanges of context-parallel ranks, which no measured run states."""
+    lengths, kind = facts.workload.lengths, facts.cluster.device.behaviour.communication.cp_comm_type
+    if lengths is not None:
+        sentence = "no measured run packs sequences of unequal lengths"
+        yield Gap(dimension="sequence_lengths", value=str(len(lengths.lengths)), runs=0, sentence=sentence)
+    if strategy.cp > 1 and kind not in (None, "p2p"):
+        sentence = f"no measured run has context parallelism by {kind}"
+        yield Gap(dimension="cp_comm_type", value=kind, runs=0, sentence=sentence)
 
 
 # --- software, device, model --------------------------------------------------------------------------------

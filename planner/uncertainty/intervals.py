@@ -243,8 +243,8 @@ def _spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:
     """
     Return conformal quantiles, with equal weight for every group of runs.
 
-    For an unseen model or unseen software they also hold with equal weight for every run: groups are whole models or
-    sources there, and the large ones, which sweep sizes and layouts, are further off than the many small ones.
+    For an unseen model or unseen software they also hold with equal weight for every run. Groups are whole models or
+    sources there. The large ones, which sweep sizes and layouts, are further off than the many small ones.
 
     References
     ----------

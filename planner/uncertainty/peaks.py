@@ -299,9 +299,9 @@ def normal_share(value: float, mean: float, deviation: float) -> float:
 
 def _law(stack: str, uses: Sequence[Use], scores: np.ndarray) -> Law:
     own = np.array([stack in (use.stack, ANY) for use in uses])
-    telling = Counter(use.stack for use in uses if use.log_peak is not None or not use.has_run)
-    others = max(len(telling.keys() - {stack}), 1)
-    shares = np.array([OWN_ROWS / others / max(telling[use.stack], 1) for use in uses])
+    shown = Counter(use.stack for use in uses if use.log_peak is not None or not use.has_run)
+    others = max(len(shown.keys() - {stack}), 1)
+    shares = np.array([OWN_ROWS / others / max(shown[use.stack], 1) for use in uses])
     is_known = np.array([not use.is_silent or use.log_peak is not None for use in uses])
     weights = is_known * np.where(own, 1.0, np.minimum(1.0, shares))
     best = int(np.argmax(weights @ scores))

@@ -104,8 +104,8 @@ UNEXPLAINED = 2.0
 """
 Error that formulas leave of a published step, over :data:`planner.measure.calibrate.fit.NOISE`: 4 %.
 
-After a fit the median row is 3 % off, as a normal error of 5 % is; of 2, 3, 4 and 5 %, 4 % predicts left-out groups
-best.
+After a fit the median row is 3 % off, as with a normal error of 5 %. Of 2, 3, 4 and 5 % in turn, 4 % predicts
+left-out groups best.
 """
 
 

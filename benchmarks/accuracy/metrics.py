@@ -186,19 +186,30 @@ def _by_layout(members: list[Prediction]) -> list[tuple[float, float]]:
 
 def _ranking(group: tuple[Any, ...], times: list[tuple[float, float]]) -> Ranking:
     measured, predicted = zip(*times, strict=True)
-    apart = [
-        (one, other)
-        for one, other in combinations(times, 2)
-        if max(one[0], other[0]) > (1 + APART) * min(one[0], other[0])
-    ]
+    pairs_right, pairs = pairs_in_order(times)
     return Ranking(
         group=group,
         layouts=len(times),
         spearman=spearman(measured, predicted) if len(times) >= RANKED_LAYOUTS else None,
         regret=regret(measured, predicted),
-        pairs=len(apart),
-        pairs_right=sum((one[0] < other[0]) == (one[1] < other[1]) and one[1] != other[1] for one, other in apart),
+        pairs=pairs,
+        pairs_right=pairs_right,
     )
+
+
+def pairs_in_order(times: Sequence[tuple[float, float]]) -> tuple[int, int]:
+    """
+    Pairs that are predicted in the measured order, and pairs more than ``APART`` apart.
+
+    >>> pairs_in_order([(1.0, 5.0), (2.0, 6.0), (2.01, 4.0)])
+    (1, 2)
+    """
+    apart = [
+        (one, other)
+        for one, other in combinations(times, 2)
+        if max(one[0], other[0]) > (1 + APART) * min(one[0], other[0])
+    ]
+    return sum((one[0] < other[0]) == (one[1] < other[1]) and one[1] != other[1] for one, other in apart), len(apart)
 
 
 def ranking_summary(groups: Sequence[Ranking]) -> dict[str, Any]:

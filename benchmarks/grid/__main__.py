@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.accuracy.metrics import pairs_in_order
 from benchmarks.grid.runs import RUNS, GridRun, read_runs
 from costmodel.errors import SpecError
 
@@ -99,9 +100,15 @@ def _cells(ran: Sequence[GridRun]) -> Iterator[tuple[str, bool]]:
     cells: dict[tuple[str, int], list[GridRun]] = defaultdict(list)
     for run in ran:
         cells[run.cell].append(run)
+    regrets: list[float] = []
+    pairs = pairs_right = 0
     for (model, nodes), runs in sorted(cells.items()):
         best, first = max(run.tokens_per_second or 0 for run in runs), ranked_first(runs)
         speed = (first.tokens_per_second or 0) / best
+        regrets.append(1 / speed - 1)
+        times = [(1 / (run.tokens_per_second or 0.0), run.predicted.step_seconds) for run in runs]
+        right, counted = pairs_in_order(times)
+        pairs, pairs_right = pairs + counted, pairs_right + right
         row, planned = first.row, sum(run.is_planned for run in runs)
         layout = f"tp {row['tp']}, pp {row['pp']}, dp {row['dp']}, mbs {row['mbs']}, ZeRO {row['zero']}"
         judged = nodes <= MOST_NODES
@@ -113,6 +120,9 @@ def _cells(ran: Sequence[GridRun]) -> Iterator[tuple[str, bool]]:
             ),
             speed >= LEAST_SPEED or not judged,
         )
+    middle, high = np.percentile(regrets, (50, 90)) if regrets else (np.nan, np.nan)
+    order = pairs_right / pairs if pairs else np.nan
+    yield f"regret over cells: median {middle:.1%}, 90 % at most {high:.1%}; {order:.1%} of pairs in order", True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

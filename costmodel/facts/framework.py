@@ -164,11 +164,16 @@ class OptimizerStyle:
     gradient_sync
         Collective that reduces gradients for sharded optimizer states (ZeRO-1): ``reduce_scatter``, each rank gets its
         shard; ``all_reduce``, each rank gets all of them.
+    gradient_sync_overlaps
+        True if ZeRO-1's gradients are reduced behind the backward pass where data-parallel communication overlaps.
     weight_sync
         Collective that returns updated weights: ``all_gather``; or ``broadcast``, in which each owner sends its tensors
         to all others.
     weight_sync_overlaps
         True if the weights return behind the next forward pass where data-parallel communication overlaps.
+    sliced_tensors
+        Number of a layer's tensors whose slices are copied one by one when ranks that share optimizer states (ZeRO-1)
+        gather the weights; 0: the gathered buffer holds the weights.
     sharding_copies
         Copies that a device makes if weights are sharded (ZeRO-3): ``none``, ``flat`` or ``tensors``. With ``flat``
         it copies gradients into one flat tensor per layer (PyTorch's first FSDP, whose weights are views of it). With
@@ -193,8 +198,10 @@ class OptimizerStyle:
     """
 
     gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    gradient_sync_overlaps: bool = True
     weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
     weight_sync_overlaps: bool = True
+    sliced_tensors: CountOrZero = 0
     sharding_copies: Literal["none", "flat", "tensors"] = "none"
     sharding_ranks: Count | None = None
     bucket_parameters: Positive = 40e6

@@ -263,9 +263,10 @@ def gradient_collective(style: OptimizerStyle, *, sharding: Numbers, num_microba
     ----------
     Rajbhandari et al., arXiv:1910.02054, section 7.
     """
-    twice = (style.gradient_sync == "all_reduce") & (np.asarray(sharding) == int(Sharding.OPTIMIZER))
+    is_zero1 = np.asarray(sharding) == int(Sharding.OPTIMIZER)
+    twice = (style.gradient_sync == "all_reduce") & is_zero1
     rounds = np.where(np.asarray(sharding) >= int(Sharding.GRADIENTS), num_microbatches, np.where(twice, 2, 1))
-    return StepCollective(kind="reduce_scatter", rounds=rounds)
+    return StepCollective(kind="reduce_scatter", rounds=rounds, waits=(not style.gradient_sync_overlaps) & is_zero1)
 
 
 def weight_collective(style: OptimizerStyle, *, sharding: Numbers, num_microbatches: Numbers) -> StepCollective:

@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
+from costmodel.lowering.kernels import SMALL_LAUNCH
 from costmodel.memory.parts import embedding_head_footprint, has_embedding_copy, state_shards
 from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, reducing_groups, sharing_groups
 from costmodel.models import parameters as counts
@@ -106,13 +107,14 @@ class DataParallel:
         All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
     pieces
         Number of buckets in each of them.
-    gather_waits
-        True if the gathers are exposed.
+    reduce_waits, gather_waits
+        True if the reduce-scatters or the gathers are exposed.
     """
 
     reduce: Traffic
     gather: Traffic
     pieces: Array
+    reduce_waits: Numbers
     gather_waits: Numbers
 
 
@@ -153,6 +155,7 @@ def _data_parallel(
         reduce=reduce.times(gradients.rounds),
         gather=reduce.select(sharding == int(Sharding.NONE), gather.times(weights.rounds)),
         pieces=pieces,
+        reduce_waits=gradients.waits,
         gather_waits=weights.waits,
     )
 
@@ -224,7 +227,11 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     if np.any(decisions["dp_overlap"]):
         overlapped = _overlapped_seconds(facts, decisions, stages, parts or layer_parts(facts, decisions), alone)
         exposed = np.where(add_layer_axis(decisions["dp_overlap"]), overlapped, plain)
-    copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, decisions, stages)
+    copies = (
+        embedding_copy_seconds(facts, decisions, stages)
+        + sharding_copies_seconds(facts, decisions, stages)
+        + slice_copies_seconds(facts, decisions, stages)
+    )
     if facts.cluster.sites is not None:
         known = parts or layer_parts(facts, decisions)
         window = _window(decisions, stages, known.overlap_window, layer_loads(facts, decisions))
@@ -334,6 +341,23 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
     )
 
 
+def slice_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
+    """
+    Seconds in which the host copies slices of gathered weights into their tensors: shape (..., U).
+
+    Derivation: under ZeRO-1 each of r ranks owns a slice of every tensor. Some frameworks gather one flat buffer per
+    rank and copy r slices into each tensor, each by a small kernel.
+    """
+    device = facts.cluster.device
+    count = device.behaviour.optimizer.sliced_tensors
+    if not count:
+        return np.zeros(1)
+    ranks = np.asarray(sharing_groups(facts, decisions)[0].ranks)
+    tensors = count * sum_last(stages.layers) + stages.first + stages.last
+    is_sliced = (add_layer_axis(decisions["sharding"]) == int(Sharding.OPTIMIZER)) & (ranks > 1)
+    return np.asarray(is_sliced * tensors * ranks * SMALL_LAUNCH * device.constants.launch_overhead_seconds)
+
+
 def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: LeastLayer) -> Array:
     """
     Lower bound in seconds of the end of a step, data-parallel communication and update: shape (...).
@@ -396,7 +420,8 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
         most_edges=most_edges,
         num_pieces=alone.pieces,
     )
-    return np.asarray(exposed_backward + np.where(alone.gather_waits, alone.gather.seconds, exposed_forward))
+    reducing = np.where(alone.reduce_waits, alone.reduce.seconds, exposed_backward)
+    return np.asarray(reducing + np.where(alone.gather_waits, alone.gather.seconds, exposed_forward))
 
 
 @record(frozen=True, kw_only=True, slots=True)

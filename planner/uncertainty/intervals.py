@@ -243,6 +243,9 @@ def _spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:
     """
     Return conformal quantiles, with equal weight for every group of runs.
 
+    For an unseen model or unseen software they also hold with equal weight for every run. Groups are whole models or
+    sources there. The large ones, which sweep sizes and layouts, are further off than the many small ones.
+
     References
     ----------
     Lei et al., "Distribution-Free Predictive Inference for Regression", arXiv:1604.04173: the level of n calibration
@@ -256,8 +259,9 @@ def _spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:
         upper = weighted_quantile(np.abs(logs), weights, level)
         lower = -upper
     else:
-        lower = weighted_quantile(logs, weights, (1 - level) / 2)
-        upper = weighted_quantile(logs, weights, (1 + level) / 2)
+        every = (weights,) if kind.unseen is Unseen.NOTHING else (weights, np.ones(len(errors)))
+        lower = min(weighted_quantile(logs, one, (1 - level) / 2) for one in every)
+        upper = max(weighted_quantile(logs, one, (1 + level) / 2) for one in every)
     return Spread(kind=kind, groups=len(sizes), rows=len(errors), lower=round(lower, 4), upper=round(upper, 4))
 
 

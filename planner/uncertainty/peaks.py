@@ -34,7 +34,11 @@ COVERAGE = 0.8
 
 OWN_ROWS = 20
 
-"""Weight of the rows of all other stacks together, in rows of the stack itself."""
+"""
+Weight of all other stacks together, in rows of the stack itself that have a peak or ran out of memory.
+
+Each of the others weighs the same, and none of its rows more than an own one.
+"""
 
 ODD_SHARE, ODD_DEVIATION = 0.05, 0.3
 
@@ -295,10 +299,11 @@ def normal_share(value: float, mean: float, deviation: float) -> float:
 
 def _law(stack: str, uses: Sequence[Use], scores: np.ndarray) -> Law:
     own = np.array([stack in (use.stack, ANY) for use in uses])
-    tells = np.array([use.log_peak is not None or not use.has_run for use in uses])
-    others = max(int((tells & ~own).sum()), 1)
+    shown = Counter(use.stack for use in uses if use.log_peak is not None or not use.has_run)
+    others = max(len(shown.keys() - {stack}), 1)
+    shares = np.array([OWN_ROWS / others / max(shown[use.stack], 1) for use in uses])
     is_known = np.array([not use.is_silent or use.log_peak is not None for use in uses])
-    weights = is_known * np.where(own, 1.0, min(1.0, OWN_ROWS / others))
+    weights = is_known * np.where(own, 1.0, np.minimum(1.0, shares))
     best = int(np.argmax(weights @ scores))
     mean, deviation = divmod(best, len(DEVIATIONS))
     kinds = Counter(

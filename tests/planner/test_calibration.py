@@ -16,7 +16,7 @@ from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.advice import narrow_covariance
-from planner.measure.calibrate.cases import folds_of, group_of, share_work, source_weights
+from planner.measure.calibrate.cases import UNEXPLAINED, folds_of, group_of, share_work, source_weights
 from planner.measure.calibrate.constants import (
     MOST_PER_FRAMEWORK,
     CalibrationEntry,
@@ -180,7 +180,11 @@ def test_values_of_constants_reach_the_references():
 
 
 def test_priors_of_factors_are_those_that_are_not_one():
-    """SimuMax's matmuls at 0.85; NeMo's kernels of 2023 at 50.7 / 58.3; MLPerf's; attention of runs with 1M tokens."""
+    """
+    SimuMax's matmuls at 0.85; NeMo's kernels of 2023 at 50.7 / 58.3; MLPerf's; attention of runs with 1M tokens.
+
+    The first releases on Blackwell take 5.6 % longer than later ones: 1 / 1.056.
+    """
     kernels = dict.fromkeys(("matmul", "attention", "elementwise"), round(50.7 / 58.3, 2))
     of_2023 = {f"{name}_efficiency@hopper": factor for name, factor in kernels.items()}
 
@@ -189,6 +193,7 @@ def test_priors_of_factors_are_those_that_are_not_one():
     assert prior_factors() == {
         "megatron-lm-0.14": {"matmul_efficiency@blackwell": 0.85},
         "accelerate-1.15": {"attention_efficiency@hopper": 1.36},
+        "megatron-core-0.14": {"matmul_efficiency@blackwell": round(1 / 1.056, 3)},
         "nemo-23.09": of_2023,
         "nemo-mlperf-25.09": of_mlperf,
     }
@@ -242,7 +247,7 @@ def test_a_source_weighs_as_the_root_of_its_rows():
     large = [a_case("large", "model", 8, f"row-{number}") for number in range(17)]
     cases = [*large, a_case("small", "model", 8, "one")]
 
-    weights = source_weights(cases, without={"row-3"}) ** 2
+    weights = source_weights(cases, without={"row-3"}) ** 2 * UNEXPLAINED**2
 
     assert weights[3] == 0.0
     assert weights[:-1].sum() == pytest.approx(4.0)

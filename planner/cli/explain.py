@@ -96,14 +96,15 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
 
 def _explain(problem: Problem, given: StrategyFile | Mapping[str, object]) -> AnyReport:
-    """Compare the strategy of a job that has one with the best plan; explain another job."""
-    if not problem.given.is_empty:
-        from planner.verbs.compare import compare
+    """Explain why the plan is not as given; without words compare the strategy of a job that has one with its plan."""
+    is_asked = bool(given) if isinstance(given, Mapping) else not given.is_empty
+    if is_asked or problem.given.is_empty:
+        from planner.verbs.explain import explain
 
-        return compare(problem, given)
-    from planner.verbs.explain import explain
+        return explain(problem, given)
+    from planner.verbs.compare import compare
 
-    return explain(problem, given)
+    return compare(problem, given)
 
 
 def _run_compare_recipe(arguments: argparse.Namespace) -> int:

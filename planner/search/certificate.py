@@ -245,10 +245,11 @@ def tabulate_anew(problem: Problem, ticks: int, clock: Clock, formulas: Formulas
         near = near[table.bound_by_memory(near, ticks) <= ticks]
     is_thorough = len(near) * prod(len(features[name]) for name in MODES) <= THOROUGH_CELLS
     if is_thorough and len(near):
-        rows = table.space.degrees(near)
-        features = _possible_features(problem, (*rules.rows, *rules.mixed), rows, features)
-        table = replace(table, space=space_of(problem.facts, rules, rows, features, raw_size=0))
-        near = np.arange(table.space.num_rows)
+        space, near = table.space.take(near), np.arange(len(near))
+        domains = {name: distinct(values) for name, values in (space.rows | features).items()}
+        possible = narrow_domains(problem.facts, (*rules.rows, *rules.mixed), domains)
+        kept = {name: possible[name].tolist() for name in features}
+        table = replace(table, space=space.keep_values(**kept))
     margin = tabulate_margin(table, near, ticks, clock, is_thorough=is_thorough)
     return replace(margin, candidates=concatenate_candidates([margin.candidates, unfit])), is_thorough
 
@@ -276,13 +277,6 @@ def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock
                 rows = {known: column[holds] for known, column in rows.items()}
         size = len(rows[name])
     return {name: rows[name] for name in ROW_DECISIONS}
-
-
-def _possible_features(problem: Problem, rules: Sequence[Rule], rows: Columns, features: Columns) -> Columns:
-    """Return the values of features that are possible with the values of the rows' degrees by each rule alone."""
-    degrees = {name: distinct(values) for name, values in rows.items()}
-    left = narrow_domains(problem.facts, rules, degrees | {name: distinct(values) for name, values in features.items()})
-    return {name: values[np.isin(values, left[name])] for name, values in features.items()}
 
 
 def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) -> JointModel | None:

@@ -120,13 +120,20 @@ class Space:
         axis, values = 1 + list(self.features).index("recompute"), self.features["recompute"].tolist()
         tables = [self.allowed.take(index, axis=axis).tobytes() for index in range(len(values))]
         kept = [one for index, one in enumerate(values) if not _is_part_of_another(index, values, tables)]
-        return self.keep_values("recompute", kept)
+        return self.keep_values(recompute=kept)
 
-    def keep_values(self, name: str, chosen: Collection[int]) -> Space:
-        """Return the space with only some values of a feature."""
-        kept = [index for index, value in enumerate(self.features[name].tolist()) if value in chosen]
-        allowed = self.allowed.take(kept, axis=1 + list(self.features).index(name))
-        return replace(self, features=self.features | {name: self.features[name][kept]}, allowed=allowed)
+    def keep_values(self, **chosen: Collection[int]) -> Space:
+        """Return the space with only some values of some features."""
+        allowed, features = self.allowed, dict(self.features)
+        for axis, (name, values) in enumerate(self.features.items(), start=1):
+            kept = [index for index, value in enumerate(values.tolist()) if value in chosen.get(name, (value,))]
+            if len(kept) < len(values):
+                allowed, features[name] = allowed.take(kept, axis=axis), values[kept]
+        return replace(self, features=features, allowed=allowed)
+
+    def take(self, rows: NDArray[np.int64]) -> Space:
+        """Return the space of some of the rows."""
+        return replace(self, rows=self.degrees(rows), feature_class=self.feature_class[rows])
 
     def block(self, rows: NDArray[np.int64]) -> CandidateBlock:
         """Return some rows with all features that any of them may have."""

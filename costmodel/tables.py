@@ -79,6 +79,7 @@ Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 """Names of the facts, and of the decisions."""
 
+
 def signature(quantity: Callable[..., Any]) -> Signature:
     """
     Return the facts and the decisions that a quantity or a rule depends on; it is read once, and kept by the function.

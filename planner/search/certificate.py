@@ -21,7 +21,8 @@ import numpy as np
 
 from constraints.cp_sat import cp_model
 from constraints.encoding import TICK_SECONDS, concatenate_candidates
-from constraints.joint import JointModel, narrow_domains
+from constraints.joint import JointModel
+from constraints.relations import list_binding, narrow_domains
 from constraints.rule import Rule
 from costmodel.events import log_event
 from costmodel.record import record
@@ -31,9 +32,9 @@ from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import text_of
 from planner.search import margin as tables
 from planner.search.branch_and_bound import FEW_ROWS, Outcome, Status, bound_rows
-from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints
+from planner.search.candidates import MODES, OWN, CostTable, Formulas
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.domains import ROW_DECISIONS, Columns, fast_enough, feature_values, free_replicas, row_domains
+from planner.search.domains import ROW_DECISIONS, Columns, all_values, fast_enough, feature_values
 from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
 from planner.search.rules import USES_ALL, needs, problem_rules
 from planner.search.solver import new_solver
@@ -258,7 +259,7 @@ def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock
     """Return every combination of degrees that the rules allow; of many, those whose layers take at most some ticks."""
     domains = all_values(problem)
     rows: Columns = {}
-    size, waiting = 1, list(rules)
+    size, waiting = 1, list(list_binding(problem.facts, rules, domains))
     for name in (*ORDER_OF_GROWTH, *(other for other in ROW_DECISIONS if other not in ORDER_OF_GROWTH)):
         clock.require()
         values = domains[name].astype(bool) if name in FLAGS else domains[name]
@@ -308,12 +309,3 @@ def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formula
     except (TooManyStrategiesError, OutOfTimeError):
         return None
     return margin.build_model(all_values(problem))
-
-
-def all_values(problem: Problem) -> dict[str, Ints]:
-    """Return every value of each decision that the job leaves open, before any rule."""
-    degrees = row_domains(problem)
-    tp, cp, pp = (degrees[name] for name in ("tp", "cp", "pp"))
-    following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
-    degrees["dp"] = np.array([*np.maximum(following, 1).ravel().tolist(), *free_replicas(problem)])
-    return {name: distinct(values).astype(np.int64) for name, values in (degrees | feature_values(problem)).items()}

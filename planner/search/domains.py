@@ -385,3 +385,12 @@ def _least_seconds(problem: Problem, degrees: Columns) -> NDArray[np.float64]:
         return np.zeros(len(where))
     of_layer = np.array([known[pair] for pair in pairs])
     return np.asarray(least_layers_seconds(problem.facts, of_layer[where], degrees))
+
+
+def all_values(problem: Problem) -> dict[str, NDArray[np.int64]]:
+    """Return every value of each decision that the job leaves open, before any rule."""
+    degrees = row_domains(problem)
+    tp, cp, pp = (degrees[name] for name in ("tp", "cp", "pp"))
+    following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
+    degrees["dp"] = np.array([*np.maximum(following, 1).ravel().tolist(), *free_replicas(problem)])
+    return {name: distinct(values).astype(np.int64) for name, values in (degrees | feature_values(problem)).items()}

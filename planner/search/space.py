@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.conflict import Classes
+from constraints.relations import list_binding
 from constraints.rule import Rule
 from costmodel.record import record
 from costmodel.strategy import (
@@ -32,6 +33,7 @@ from planner.jobs.problem import Problem
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
+    all_values,
     fast_enough,
     feature_values,
     free_replicas,
@@ -299,7 +301,8 @@ def build_space(problem: Problem) -> Space:
     rules = problem_rules(problem)
     domains = row_domains(problem)
     replicas = free_replicas(problem)
-    rows, _ = grow(problem.facts, domains, (*rules.rows, *fast_enough(problem)), tolerate=(), replicas=replicas)
+    binding = list_binding(problem.facts, rules.rows, all_values(problem))
+    rows, _ = grow(problem.facts, domains, (*binding, *fast_enough(problem)), tolerate=(), replicas=replicas)
     features = feature_values(problem)
     raw_size = _raw_size(problem, domains, features) * max(1, len(replicas))
     return space_of(problem.facts, rules, _ascending(rows), features, raw_size=raw_size)
@@ -428,6 +431,8 @@ def tabulate_features(
     shape = tuple(len(values) for values in features.values())
     if not len(rows["tp"]):
         return np.zeros(0, dtype=np.int64), np.zeros((0, *shape), dtype=bool)
+    values = {name: np.array(present(of_rows)) for name, of_rows in rows.items()} | features
+    rules = list_binding(facts, rules, values)
     classes = classify_features(facts, rows, features, rules)
     representatives = {name: values[classes.first] for name, values in rows.items()}
     decisions = spread(representatives, features)

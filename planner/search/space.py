@@ -33,7 +33,7 @@ from planner.jobs.problem import Problem
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
-    all_values,
+    all_replicas,
     fast_enough,
     feature_values,
     free_replicas,
@@ -301,7 +301,7 @@ def build_space(problem: Problem) -> Space:
     rules = problem_rules(problem)
     domains = row_domains(problem)
     replicas = free_replicas(problem)
-    binding = list_binding(problem.facts, rules.rows, all_values(problem))
+    binding = list_binding(problem.facts, rules.rows, domains | {"dp": all_replicas(problem, domains)})
     rows, _ = grow(problem.facts, domains, (*binding, *fast_enough(problem)), tolerate=(), replicas=replicas)
     features = feature_values(problem)
     raw_size = _raw_size(problem, domains, features) * max(1, len(replicas))
@@ -443,7 +443,7 @@ def tabulate_features(
     allowed: NDArray[np.bool_] = np.ones((1,) * (1 + len(shape)), dtype=bool)
     for holds in sorted(of_shape.values(), key=np.size):  # the small ones first: few have many axes
         allowed = allowed & holds
-    return classes.index, np.array(np.broadcast_to(allowed, (classes.count, *shape)))
+    return classes.index, np.array(np.broadcast_to(allowed, (classes.count, *shape)), order="C")
 
 
 def classify_features(

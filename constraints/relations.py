@@ -24,6 +24,9 @@ MAX_CELLS = 2**14
 DERIVED = "num_microbatches"
 """Quantity that follows from decisions and has a variable of its own, since rules refer to it."""
 
+LOCAL = "<locals>"
+"""Part of the name of a function inside another one."""
+
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
@@ -97,7 +100,8 @@ def narrow(
     """
     Tabulate the rules, those with few combinations first, and keep the values that each rule leaves.
 
-    A rule that held for all combinations of some values of a job is not asked again about fewer of them.
+    A rule that held for all combinations of some values of a job is not asked again about fewer of them; the job's own
+    rules are.
 
     Returns
     -------
@@ -109,7 +113,7 @@ def narrow(
     if any(DERIVED in names_of(rule) for rule in rules):
         left[DERIVED] = distinct(tabulate_microbatches(facts, left))
     sets = {name: frozenset(values.tolist()) for name, values in left.items()}
-    held = facts.compute_once(narrow, dict[Rule, list[tuple[frozenset[int], ...]]])
+    unbroken = facts.compute_once(narrow, dict[Rule, list[tuple[frozenset[int], ...]]])
     relations, wide = [], []
     for rule in sorted(rules, key=lambda one: prod(len(left[name]) for name in names_of(one))):
         values = {name: left[name] for name in names_of(rule)}
@@ -120,15 +124,15 @@ def narrow(
             wide.append(rule)
             continue
         own = tuple(sets[name] for name in values)
-        if any(all(map(frozenset.issubset, own, each)) for each in held.get(rule, ())):
+        if any(all(map(frozenset.issubset, own, each)) for each in unbroken.get(rule, ())):
             continue
         relation = Relation(rule=rule, values=values, holds=_tabulate_rule(rule, facts, values))
-        if relation.holds.all():
-            held.setdefault(rule, []).append(own)
-            continue
-        left |= relation.support
-        sets |= {name: frozenset(left[name].tolist()) for name in values}
-        relations.append(relation)
+        if not relation.holds.all():
+            left |= relation.support
+            sets |= {name: frozenset(left[name].tolist()) for name in values}
+            relations.append(relation)
+        elif LOCAL not in rule.__qualname__:  # a job's own rules are made anew, and cannot be pickled with its facts
+            unbroken.setdefault(rule, []).append(own)
     return left, relations, wide
 
 

@@ -154,7 +154,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
 
 def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> LayerParts:
     exposed = exposed_seconds(facts, decisions, seconds)
-    again, repeated = _recomputed(facts, seconds, exposed, recompute=add_layer_axis(decisions["recompute"]))
+    again, repeated = _repeated_seconds(facts, seconds, exposed, recompute=add_layer_axis(decisions["recompute"]))
     tp, cp, ep = (_both_passes(exposed, name) for name in ("tp", "cp", "ep"))
     compute = _compute(seconds, exposed)
     down, up = _offload_exposed(facts, decisions, seconds, exposed)
@@ -181,7 +181,7 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
     )
 
 
-def _recomputed(
+def _repeated_seconds(
     facts: Facts, seconds: LayerSeconds, exposed: Exposed, *, recompute: NDArray[Any]
 ) -> tuple[Array, Array]:
     """Seconds of computation that the backward pass repeats, and with the communication inside it."""
@@ -391,7 +391,7 @@ def _least_layer(
             down, up = _offload_exposed(facts, {**every, "activation_offload": True}, seconds, exposed)
             longest = replace(parts, offload=down + up)
         if most_recompute is not None:
-            again, repeated = _recomputed(facts, seconds, exposed, recompute=add_layer_axis(most_recompute))
+            again, repeated = _repeated_seconds(facts, seconds, exposed, recompute=add_layer_axis(most_recompute))
             launched = sum_over_modules(seconds.module_host, recompute=most_recompute)
             host = launched * facts.cluster.device.constants.overlap_slowdown_launches
             edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host

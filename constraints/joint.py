@@ -16,32 +16,30 @@ milliseconds. The caller reports the omitted strategies.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from constraints.cp_sat import cp_model
 from constraints.encoding import Candidates, Capacity
+from constraints.relations import (
+    DERIVED,
+    MAX_CELLS,
+    Ints,
+    Relation,
+    cast_values,
+    names_of,
+    narrow,
+    tabulate_microbatches,
+)
 from constraints.rule import Rule, sentence
 from constraints.rules import memory, topology
 from costmodel.errors import SpecError
 from costmodel.record import record
-from costmodel.strategy import FLAGS
-from costmodel.tables import Facts, distinct, num_microbatches, signature, tabulate
-
-MAX_CELLS = 2**14
-"""Most combinations of values over which a rule is tabulated; a wider rule is posted in another way."""
+from costmodel.tables import Facts, distinct, tabulate
 
 MAX_VALUE = 2**31
 """Largest value of a decision: products of several stay within the solver's 64 bits where a rule bounds them."""
 
-DERIVED = "num_microbatches"
-"""Quantity that follows from decisions and has a variable of its own, since rules refer to it."""
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 Variables = dict[str, cp_model.IntVar]
 
 
@@ -127,43 +125,6 @@ class JointModel:
         self.model.add_forbidden_assignments(chosen, [tuple(values.values())]).with_name("another group is asked for")
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _Relation:
-    """
-    One rule's answers, tabulated over the values of its decisions.
-
-    Parameters
-    ----------
-    rule
-        The rule.
-    values
-        Values of each decision, one axis each.
-    holds
-        Answers of the rule, shape (values of the first decision, values of the second, ...).
-    """
-
-    rule: Rule
-    values: Mapping[str, Ints]
-    holds: Flags
-
-    def restrict(self, domains: Mapping[str, Ints]) -> _Relation:
-        """Return the part of the relation that lies within the domains."""
-        holds = self.holds
-        for axis, (name, values) in enumerate(self.values.items()):
-            if len(values) > len(domains[name]):
-                holds = holds.compress(np.isin(values, domains[name]), axis=axis)
-        return _Relation(rule=self.rule, values={name: domains[name] for name in self.values}, holds=holds)
-
-    @property
-    def support(self) -> dict[str, Ints]:
-        """Values of each decision that occur in an allowed combination."""
-        axes = range(self.holds.ndim)
-        return {
-            name: values[self.holds.any(axis=tuple(other for other in axes if other != axis))]
-            for axis, (name, values) in enumerate(self.values.items())
-        }
-
-
 def joint_model(
     facts: Facts,
     rules: Sequence[Rule],
@@ -218,19 +179,6 @@ def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     return np.unique(number, return_index=True)[1], number
 
 
-def narrow_domains(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints]) -> dict[str, Ints]:
-    """
-    Return the values of each decision that satisfy every rule taken alone; rules of wide tables are skipped.
-
-    >>> from constraints.rules.features import pp_overlap_needs_pp
-    >>> pipelines = {"pp": np.array([1]), "pp_overlap": np.array([0, 1])}
-    >>> narrow_domains(Facts(model=None, cluster=None, workload=None), (pp_overlap_needs_pp,), pipelines)["pp_overlap"]
-    array([0])
-    """
-    left, _, _ = _narrow(facts, rules, domains, MAX_CELLS)
-    return left
-
-
 class _Posting:
     """Builds one model: narrows the domains by every rule, then adds variables and constraints."""
 
@@ -242,7 +190,8 @@ class _Posting:
         self.model = cp_model.CpModel()
         self.variables: Variables = {}
         self.num_constraints = 0
-        self.domains, relations, wide = _narrow(facts, rules, domains, 0 if tables is None else MAX_CELLS)
+        integers = {name: _integers(name, values) for name, values in domains.items()}
+        self.domains, relations, wide = narrow(facts, rules, integers, 0 if tables is None else MAX_CELLS)
         if not self.is_possible:
             self.model.add_bool_or([]).with_name("no value is left of a decision")
             return
@@ -263,11 +212,11 @@ class _Posting:
             domain = cp_model.Domain.from_values(values.tolist())
             self.variables[name] = self.model.new_int_var_from_domain(domain, name)
         if DERIVED in self.domains:
-            table = _microbatches(self.facts, self.domains)
+            table = tabulate_microbatches(self.facts, self.domains)
             dp, mbs = np.meshgrid(self.domains["dp"], self.domains["mbs"], indexing="ij")
             self.allow(("dp", "mbs", DERIVED), np.stack([dp, mbs, table], axis=-1).reshape(-1, 3), DERIVED)
 
-    def add_relation(self, relation: _Relation) -> None:
+    def add_relation(self, relation: Relation) -> None:
         """Add a rule as the assignments that it allows or forbids, whichever are fewer."""
         if relation.holds.all():
             return
@@ -288,11 +237,11 @@ class _Posting:
             PRODUCTS[rule](self)
             return
         assert self.tables is not None
-        names = _names(rule)
+        names = names_of(rule)
         asked = [name for name in names if name != DERIVED] + (["dp", "mbs"] if DERIVED in names else [])
         columns = self.tables.columns(dict.fromkeys(asked))
         rows = np.unique(np.stack(list(columns.values()), axis=-1), axis=0)
-        decisions = {name: _cast(name, values) for name, values in zip(columns, rows.T, strict=True)}
+        decisions = {name: cast_values(name, values) for name, values in zip(columns, rows.T, strict=True)}
         broken = rows[~np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), len(rows))]
         if len(broken):
             self.forbid(tuple(columns), broken, sentence(rule))
@@ -350,62 +299,10 @@ class _Posting:
         self.model.add_multiplication_equality(self.facts.cluster.num_devices, factors).with_name(sentence(rule))
 
 
-def _narrow(
-    facts: Facts, rules: Iterable[Rule], domains: Mapping[str, Ints], max_cells: int
-) -> tuple[dict[str, Ints], list[_Relation], list[Rule]]:
-    """
-    Tabulate the rules, those with few combinations first, and keep the values that each rule leaves.
-
-    Returns
-    -------
-    tuple
-        Remaining values of each decision, empty if the rules exclude each other. Rules that exclude a combination.
-        Rules with more than ``max_cells`` combinations (0: no rule is too wide).
-    """
-    left = {name: _integers(name, values) for name, values in domains.items()}
-    if any(DERIVED in _names(rule) for rule in rules):
-        left[DERIVED] = distinct(_microbatches(facts, left))
-    relations, wide = [], []
-    for rule in sorted(rules, key=lambda one: prod(len(left[name]) for name in _names(one))):
-        values = {name: left[name] for name in _names(rule)}
-        cells = prod(map(len, values.values()))
-        if not cells:
-            break
-        if max_cells and cells > max_cells:
-            wide.append(rule)
-            continue
-        relation = _Relation(rule=rule, values=values, holds=_tabulate_rule(rule, facts, values))
-        if not relation.holds.all():
-            left |= relation.support
-            relations.append(relation)
-    return left, relations, wide
-
-
-def _microbatches(facts: Facts, domains: Mapping[str, Ints]) -> Ints:
-    """Return the number of micro-batches, shape (values of dp, values of mbs)."""
-    decisions = {"dp": domains["dp"][:, None], "mbs": domains["mbs"][None, :]}
-    return np.asarray(tabulate(num_microbatches, facts, decisions), dtype=np.int64)
-
-
 PRODUCTS: dict[Rule, Callable[[_Posting], None]] = {
     topology.degrees_multiply_to_the_devices: _Posting.add_world_size,
 }
 """Rules that are products of variables, and the method that posts each where its table is wide."""
-
-
-def _names(rule: Rule) -> tuple[str, ...]:
-    """Return the decisions of a rule, in the order of its signature."""
-    return signature(rule)[1]
-
-
-def _tabulate_rule(rule: Rule, facts: Facts, values: Mapping[str, Ints]) -> Flags:
-    """Return a rule's answers for all combinations of values, one axis per decision."""
-    shape = tuple(len(some) for some in values.values())
-    decisions = {
-        name: _cast(name, some).reshape([-1 if other == axis else 1 for other in range(len(shape))])
-        for axis, (name, some) in enumerate(values.items())
-    }
-    return np.broadcast_to(np.asarray(tabulate(rule, facts, decisions), dtype=bool), shape)
 
 
 def _integers(name: str, values: Ints | Sequence[int]) -> Ints:
@@ -421,8 +318,3 @@ def _integers(name: str, values: Ints | Sequence[int]) -> Ints:
     if largest > MAX_VALUE:
         raise SpecError(name, f"must be at most {MAX_VALUE} for the solver, got {largest}.")
     return np.asarray(values, dtype=np.int64)
-
-
-def _cast(name: str, values: Ints) -> NDArray[Any]:
-    """Convert values to the type that rules expect."""
-    return values.astype(bool) if name in FLAGS else values

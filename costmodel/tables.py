@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import reduce
 from math import prod
+from operator import is_
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,25 +79,22 @@ Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 """Names of the facts, and of the decisions."""
 
-_SIGNATURES: WeakKeyDictionary[Callable[..., Any], Signature] = WeakKeyDictionary()
-
-"""Signatures, read once per function. A job's rule is a closure over the job; its entry must not keep both alive."""
-
 
 def signature(quantity: Callable[..., Any]) -> Signature:
     """
-    Return the facts and the decisions that a quantity or a rule depends on.
+    Return the facts and the decisions that a quantity or a rule depends on; it is read once, and kept by the function.
 
     >>> def state_bytes(model, *, tp, pp): ...
     >>> signature(state_bytes)
     (('model',), ('tp', 'pp'))
     """
-    known = _SIGNATURES.get(quantity)
+    known: Signature | None = getattr(quantity, "known_signature", None)
     if known is None:
         parameters = inspect.signature(quantity).parameters.values()
         facts = tuple(p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY)
         decisions = tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
-        known = _SIGNATURES[quantity] = (facts, decisions)
+        known = (facts, decisions)
+        vars(quantity)["known_signature"] = known
     return known
 
 
@@ -142,7 +139,7 @@ def memoize_last(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[
     must not be changed.
     """
     last = facts.latest.get(name)
-    if last is not None and all(one is other for one, other in zip(last[0], given, strict=True)):
+    if last is not None and all(map(is_, last[0], given)):
         return cast(Result, last[1])
     result = make()
     facts.latest[name] = (tuple(given), result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import numpy as np
@@ -333,7 +334,7 @@ class EquippedDevice(Device):
         }
 
 
-@strict_record(frozen=True, kw_only=True, slots=True)
+@strict_record(frozen=True, kw_only=True)
 class Cluster:
     """
     Devices of one kind with their nodes, their network and their software.
@@ -374,7 +375,7 @@ class Cluster:
         """Number of devices in one scale-up domain."""
         return self.device.networks[0].num_peers
 
-    @property
+    @cached_property
     def single_domain(self) -> Cluster:
         """Cluster of the same devices in one scale-up domain with the same links."""
         innermost = replace(self.device.networks[0], num_peers=max(self.num_devices, self.scale_up_size), is_mesh=False)

@@ -154,19 +154,15 @@ def different_ranks(facts: Facts, decisions: Decisions) -> Stages:
     return lookup(stages, facts, decisions)
 
 
-def data_groups(decisions: Decisions) -> tuple[Group, Group]:
+def data_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
     """Return the groups that share dense and expert parameters, with an axis for the ranks."""
-    dense = dense_data_group(
-        tp=add_layer_axis(decisions["tp"]), cp=add_layer_axis(decisions["cp"]), dp=add_layer_axis(decisions["dp"])
-    )
-    expert = expert_data_group(
-        tp=add_layer_axis(decisions["tp"]),
-        cp=add_layer_axis(decisions["cp"]),
-        dp=add_layer_axis(decisions["dp"]),
-        ep=add_layer_axis(decisions["ep"]),
-        etp=add_layer_axis(decisions["etp"]),
-    )
-    return dense, expert
+    given = [decisions[name] for name in ("tp", "cp", "dp", "ep", "etp")]
+
+    def make() -> tuple[Group, Group]:
+        tp, cp, dp, ep, etp = map(add_layer_axis, given)
+        return dense_data_group(tp=tp, cp=cp, dp=dp), expert_data_group(tp=tp, cp=cp, dp=dp, ep=ep, etp=etp)
+
+    return memoize_last(facts, data_groups, given, make)
 
 
 def reducing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
@@ -175,7 +171,7 @@ def reducing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
 
     With local steps each site is on its own until the next synchronization.
     """
-    dense, expert = data_groups(decisions)
+    dense, expert = data_groups(facts, decisions)
     sites = facts.cluster.sites
     if sites is None or sites.local_steps == 1:
         return dense, expert

@@ -309,11 +309,11 @@ def spans_seconds(
 
 @record(frozen=True, kw_only=True, slots=True)
 class _Wave:
-    """Blocks ``start`` to ``stop``, and the two or three blocks that each depends on."""
+    """Blocks ``start`` to ``stop``, and the two or three blocks that each depends on, shape (2 or 3, blocks)."""
 
     start: int
     stop: int
-    waits: tuple[Ints, ...]
+    waits: Ints
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -377,7 +377,7 @@ class _Wavefronts:
         ends = np.zeros((len(self.block) + 1, durations.shape[1]))
         np.take(durations, self.block, axis=0, out=ends[:-1])
         for wave in self.waves:
-            latest, *others = (ends.take(waits, axis=0) for waits in wave.waits)
+            latest, *others = ends.take(wave.waits, axis=0)
             for other in others:
                 np.maximum(latest, other, out=latest)
             ends[wave.start : wave.stop] += latest
@@ -403,14 +403,13 @@ def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: 
     nothing = len(in_order)
     if not ((waits[1] < nothing) & (waits[2] < nothing)).any():  # a block waits for one other rank
         waits = [waits[0], np.minimum(waits[1], waits[2])]
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(depth)[1:])]).tolist()
+    bounds, every = np.concatenate([[0], np.cumsum(np.bincount(depth)[1:])]).tolist(), np.stack(waits)
     strides = _strides(graph, depth, schedule, stride)
     return _Wavefronts(
         stages=different,
         block=block.ravel()[in_order],
         waves=tuple(
-            _Wave(start=start, stop=stop, waits=tuple(each[start:stop] for each in waits))
-            for start, stop in pairwise(bounds)
+            _Wave(start=start, stop=stop, waits=every[:, start:stop].copy()) for start, stop in pairwise(bounds)
         ),
         firsts=position[graph.firsts],
         lasts=position[graph.stops - 1],

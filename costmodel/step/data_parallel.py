@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from costmodel.facts.device import Cluster
-from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
 from costmodel.lowering.kernels import SMALL_LAUNCH
 from costmodel.memory.parts import embedding_head_footprint, has_embedding_copy, state_shards
@@ -145,7 +144,7 @@ def _data_parallel(
     cluster, precision, style = facts.cluster, facts.workload.precision, facts.cluster.device.behaviour.optimizer
     gradients = gradient_collective(style, sharding=sharding, num_microbatches=m)
     weights = weight_collective(style, sharding=sharding, num_microbatches=m)
-    pieces = _num_buckets(style, decisions, stages, parameters)
+    pieces = _num_buckets(facts, decisions, stages, parameters)
     pieces_of = partial(_pieces, buckets=pieces, stages=stages)
     groups, sharers = reducing_groups(facts, decisions), sharing_groups(facts, decisions)
     reduce = _round_traffic(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
@@ -517,13 +516,13 @@ def _window_fraction(decisions: Decisions, stages: Stages) -> Array:
     return np.asarray(((vpp - 1) * add_layer_axis(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
 
 
-def _num_buckets(style: OptimizerStyle, decisions: Decisions, stages: Stages, parameters: RankParameters) -> Array:
+def _num_buckets(facts: Facts, decisions: Decisions, stages: Stages, parameters: RankParameters) -> Array:
     """
     Number of buckets of a rank's parameters: none spans two chunks; each is at least a layer and the framework's size.
 
     Sharded weights are gathered and freed layer by layer (FSDP's units), at any size.
     """
-    dense, _ = data_groups(decisions)
+    style, (dense, _) = facts.cluster.device.behaviour.optimizer, data_groups(facts, decisions)
     size = np.maximum(style.bucket_parameters, style.bucket_parameters_per_rank * np.asarray(dense.ranks))
     layers = add_layer_axis(decisions["vpp"]) * stages.largest_chunk
     by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)

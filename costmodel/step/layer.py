@@ -153,14 +153,8 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
 
 
 def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> LayerParts:
-    device, recompute = facts.cluster.device, add_layer_axis(decisions["recompute"])
     exposed = exposed_seconds(facts, decisions, seconds)
-    modules = sum_over_modules(seconds.module_forward, recompute=recompute)
-    inside = {"tp": exposed.tp_forward, "cp": exposed.cp_forward, "ep": seconds.ep_forward}
-    inside_modules = repeated_communication_seconds(inside, recompute=recompute, module_forward=seconds.module_forward)
-    repeated = recompute_seconds(
-        _whole_again(device, seconds, exposed), np.asarray(modules + inside_modules), recompute=recompute
-    )
+    again, repeated = _repeated_seconds(facts, seconds, exposed, recompute=add_layer_axis(decisions["recompute"]))
     tp, cp, ep = (_both_passes(exposed, name) for name in ("tp", "cp", "ep"))
     compute = _compute(seconds, exposed)
     down, up = _offload_exposed(facts, decisions, seconds, exposed)
@@ -174,7 +168,7 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
     return LayerParts(
         compute=compute,
         recompute=repeated,
-        again=recompute_seconds(seconds.again, modules, recompute=recompute),
+        again=again,
         tp=tp,
         cp=cp,
         ep=ep,
@@ -184,6 +178,20 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
         forward=forward + np.clip(seconds.host_forward - forward, 0.0, host),
         weight=seconds.weight,
         launches_beyond=launches.beyond,
+    )
+
+
+def _repeated_seconds(
+    facts: Facts, seconds: LayerSeconds, exposed: Exposed, *, recompute: NDArray[Any]
+) -> tuple[Array, Array]:
+    """Seconds of computation that the backward pass repeats, and with the communication inside it."""
+    modules = sum_over_modules(seconds.module_forward, recompute=recompute)
+    inside = {"tp": exposed.tp_forward, "cp": exposed.cp_forward, "ep": seconds.ep_forward}
+    inside_modules = repeated_communication_seconds(inside, recompute=recompute, module_forward=seconds.module_forward)
+    whole = _whole_again(facts.cluster.device, seconds, exposed)
+    return (
+        recompute_seconds(seconds.again, modules, recompute=recompute),
+        recompute_seconds(whole, np.asarray(modules + inside_modules), recompute=recompute),
     )
 
 
@@ -379,15 +387,17 @@ def _least_layer(
         given |= {"recompute": recompute, "activation_offload": activation_offload}
         given |= {"token_dispatcher": token_dispatcher, "cuda_graphs": cuda_graphs}
         every = {**given, **_open_axes(given, dict(among))}
-        parts = longest = layer_parts(facts, every)
+        parts, seconds = layer_parts(facts, every), lookup(layer_seconds, facts, every)
+        longest, exposed = parts, exposed_seconds(facts, every, seconds)
         if may_offload:
-            longest = replace(parts, offload=layer_parts(facts, {**every, "activation_offload": True}).offload)
+            down, up = _offload_exposed(facts, {**every, "activation_offload": True}, seconds, exposed)
+            longest = replace(parts, offload=down + up)
         if most_recompute is not None:
-            again = layer_parts(facts, {**every, "recompute": most_recompute})
-            launched = sum_over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
+            again, repeated = _repeated_seconds(facts, seconds, exposed, recompute=add_layer_axis(most_recompute))
+            launched = sum_over_modules(seconds.module_host, recompute=most_recompute)
             host = launched * facts.cluster.device.constants.overlap_slowdown_launches
             edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
-            longest = replace(longest, again=again.again, recompute=again.recompute + host, ep_edges=edges)
+            longest = replace(longest, again=again, recompute=repeated + host, ep_edges=edges)
         loads, beside = layer_loads(facts, every), longest.overlap_window
         return LeastLayer(
             seconds=_reduce_open(np.minimum, parts.total),

@@ -240,18 +240,19 @@ def least_seconds(
     if at_most is not None:
         least = _least_step(facts, chosen, pipeline, sent + largest(update_seconds(facts, chosen, stages)))
         cells = np.nonzero(least <= at_most)
-        if len(cells[0]) <= FEW_CELLS_FRACTION * least.size:
-            if len(cells[0]):
-                some = {name: np.broadcast_to(values, least.shape)[cells] for name, values in decisions.items()}
-                least[cells] = least_seconds(
-                    facts, some, among=among, most_recompute=most_recompute, may_offload=may_offload
-                )
+        if not len(cells[0]):
+            return least
+        if len(cells[0]) <= FEW_CELLS_FRACTION * least.size and least.size > MANY_CELLS:
+            some = {name: np.broadcast_to(values, least.shape)[cells] for name, values in decisions.items()}
+            least[cells] = least_seconds(
+                facts, some, among=among, most_recompute=most_recompute, may_offload=may_offload
+            )
             return least
     return _least_step(facts, chosen, pipeline, sent + least_ending_seconds(facts, chosen, stages, layer))
 
 
-FEW_CELLS_FRACTION = 1 / 2
-"""Share of strategies up to which a bound is computed in two steps; affects only speed."""
+FEW_CELLS_FRACTION, MANY_CELLS = 1 / 2, 512
+"""Share of strategies, of more than so many, up to which a bound is computed in two steps; affects only speed."""
 
 
 def least_layer_device_seconds(facts: Facts, *, tp: Array, cp: Array, ep: Sequence[int], mbs: int) -> Array:

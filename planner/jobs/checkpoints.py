@@ -312,7 +312,11 @@ class Conventions:
 
 
 def conventions_of(facts: Facts) -> Conventions:
-    """Return the conventions of a job's figures."""
+    """Return the conventions of a job's figures; once for equal facts."""
+    return facts.compute_once(conventions_of, lambda: _read_conventions(facts))
+
+
+def _read_conventions(facts: Facts) -> Conventions:
     device, dtype = facts.cluster.device, facts.workload.precision.compute
     times = operator_times(device, dtype)
     return Conventions(

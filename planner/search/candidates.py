@@ -306,7 +306,8 @@ class CostTable:
         Return the modes of some rows with a strategy that may fit and take at most ``cuts`` ticks.
 
         Sharding and overlaps, most of the features' combinations, are left open: the largest sharding of a row is
-        evaluated with the fewest overlaps. Modes that change memory come first, with the others open.
+        evaluated with the fewest overlaps. Modes that change memory come first, with the others open. Where those have
+        one value each, their bounds are the same.
 
         Returns
         -------
@@ -317,7 +318,8 @@ class CostTable:
         block, row, pruned = self.split_by_set(self.space.block(rows), every_set=every_set)
         ticks = np.zeros(len(row), np.int64)
         for names in (MEMORY_MODES, TIME_MODES):
-            if len(row):
+            is_open = names is MEMORY_MODES or any(len(self.space.features[name]) > 1 for name in names)
+            if len(row) and is_open:
                 block, at, ticks, left_out = self.split_modes(block, cuts[row], names)
                 row, pruned = row[at], pruned + left_out
         return block, rows[row], ticks, pruned

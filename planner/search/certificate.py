@@ -21,7 +21,8 @@ import numpy as np
 
 from constraints.cp_sat import cp_model
 from constraints.encoding import TICK_SECONDS, concatenate_candidates
-from constraints.joint import JointModel, narrow_domains
+from constraints.joint import JointModel
+from constraints.relations import list_binding, narrow_domains
 from constraints.rule import Rule
 from costmodel.events import log_event
 from costmodel.record import record
@@ -31,9 +32,9 @@ from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import text_of
 from planner.search import margin as tables
 from planner.search.branch_and_bound import FEW_ROWS, Outcome, Status, bound_rows
-from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints
+from planner.search.candidates import MODES, OWN, CostTable, Formulas
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.domains import ROW_DECISIONS, Columns, fast_enough, feature_values, free_replicas, row_domains
+from planner.search.domains import ROW_DECISIONS, Columns, all_values, fast_enough, feature_values
 from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
 from planner.search.rules import USES_ALL, needs, problem_rules
 from planner.search.solver import new_solver
@@ -245,10 +246,11 @@ def tabulate_anew(problem: Problem, ticks: int, clock: Clock, formulas: Formulas
         near = near[table.bound_by_memory(near, ticks) <= ticks]
     is_thorough = len(near) * prod(len(features[name]) for name in MODES) <= THOROUGH_CELLS
     if is_thorough and len(near):
-        rows = table.space.degrees(near)
-        features = _possible_features(problem, (*rules.rows, *rules.mixed), rows, features)
-        table = replace(table, space=space_of(problem.facts, rules, rows, features, raw_size=0))
-        near = np.arange(table.space.num_rows)
+        space, near = table.space.take(near), np.arange(len(near))
+        domains = {name: distinct(values) for name, values in (space.rows | features).items()}
+        possible = narrow_domains(problem.facts, (*rules.rows, *rules.mixed), domains)
+        kept = {name: possible[name].tolist() for name in features}
+        table = replace(table, space=space.keep_values(**kept))
     margin = tabulate_margin(table, near, ticks, clock, is_thorough=is_thorough)
     return replace(margin, candidates=concatenate_candidates([margin.candidates, unfit])), is_thorough
 
@@ -257,7 +259,7 @@ def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock
     """Return every combination of degrees that the rules allow; of many, those whose layers take at most some ticks."""
     domains = all_values(problem)
     rows: Columns = {}
-    size, waiting = 1, list(rules)
+    size, waiting = 1, list(list_binding(problem.facts, rules, domains))
     for name in (*ORDER_OF_GROWTH, *(other for other in ROW_DECISIONS if other not in ORDER_OF_GROWTH)):
         clock.require()
         values = domains[name].astype(bool) if name in FLAGS else domains[name]
@@ -276,13 +278,6 @@ def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock
                 rows = {known: column[holds] for known, column in rows.items()}
         size = len(rows[name])
     return {name: rows[name] for name in ROW_DECISIONS}
-
-
-def _possible_features(problem: Problem, rules: Sequence[Rule], rows: Columns, features: Columns) -> Columns:
-    """Return the values of features that are possible with the values of the rows' degrees by each rule alone."""
-    degrees = {name: distinct(values) for name, values in rows.items()}
-    left = narrow_domains(problem.facts, rules, degrees | {name: distinct(values) for name, values in features.items()})
-    return {name: values[np.isin(values, left[name])] for name, values in features.items()}
 
 
 def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) -> JointModel | None:
@@ -314,12 +309,3 @@ def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formula
     except (TooManyStrategiesError, OutOfTimeError):
         return None
     return margin.build_model(all_values(problem))
-
-
-def all_values(problem: Problem) -> dict[str, Ints]:
-    """Return every value of each decision that the job leaves open, before any rule."""
-    degrees = row_domains(problem)
-    tp, cp, pp = (degrees[name] for name in ("tp", "cp", "pp"))
-    following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
-    degrees["dp"] = np.array([*np.maximum(following, 1).ravel().tolist(), *free_replicas(problem)])
-    return {name: distinct(values).astype(np.int64) for name, values in (degrees | feature_values(problem)).items()}

@@ -80,6 +80,20 @@ def free_replicas(problem: Problem) -> tuple[int, ...]:
     return tuple(value for value in batch if most is not None and value <= most)
 
 
+def all_replicas(problem: Problem, degrees: Columns) -> NDArray[np.int64]:
+    """Return every value of ``dp`` beside some degrees, before any rule."""
+    tp, cp, pp = (degrees[name] for name in ("tp", "cp", "pp"))
+    following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
+    return distinct([*distinct(np.maximum(following, 1)), *free_replicas(problem)]).astype(np.int64)
+
+
+def all_values(problem: Problem) -> dict[str, NDArray[np.int64]]:
+    """Return every value of each decision that the job leaves open, before any rule."""
+    degrees = row_domains(problem)
+    every = degrees | {"dp": all_replicas(problem, degrees)} | feature_values(problem)
+    return {name: distinct(values).astype(np.int64) for name, values in every.items()}
+
+
 def most_tp(problem: Problem) -> int | None:
     """Return the largest tp that a search tries: devices of the scale-up domain; None: all devices."""
     return problem.facts.cluster.scale_up_size if problem.search.preferences else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import numpy as np
 
 from constraints import (
@@ -214,17 +212,13 @@ def framework_rules(search: SearchLimits, cluster: Cluster) -> tuple[Rule, ...]:
     return MEGATRON_RULES if is_megatron and search.needs_evidence else FRAMEWORK_RULES
 
 
-_NEEDS: WeakKeyDictionary[Rule, frozenset[str]] = WeakKeyDictionary()
-"""Decisions of rules, collected once per rule."""
-
-
 def needs(rule: Rule) -> frozenset[str]:
-    """Return the decisions that a rule depends on."""
-    known = _NEEDS.get(rule)
+    """Return the decisions that a rule depends on; they are collected once, and kept by the rule."""
+    known: frozenset[str] | None = getattr(rule, "known_needs", None)
     if known is None:
         names = frozenset(signature(rule)[1])
         known = names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names
-        _NEEDS[rule] = known
+        vars(rule)["known_needs"] = known
     return known
 
 

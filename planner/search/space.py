@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.conflict import Classes
+from constraints.relations import list_binding
 from constraints.rule import Rule
 from costmodel.record import record
 from costmodel.strategy import (
@@ -32,6 +33,7 @@ from planner.jobs.problem import Problem
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
+    all_replicas,
     fast_enough,
     feature_values,
     free_replicas,
@@ -120,13 +122,20 @@ class Space:
         axis, values = 1 + list(self.features).index("recompute"), self.features["recompute"].tolist()
         tables = [self.allowed.take(index, axis=axis).tobytes() for index in range(len(values))]
         kept = [one for index, one in enumerate(values) if not _is_part_of_another(index, values, tables)]
-        return self.keep_values("recompute", kept)
+        return self.keep_values(recompute=kept)
 
-    def keep_values(self, name: str, chosen: Collection[int]) -> Space:
-        """Return the space with only some values of a feature."""
-        kept = [index for index, value in enumerate(self.features[name].tolist()) if value in chosen]
-        allowed = self.allowed.take(kept, axis=1 + list(self.features).index(name))
-        return replace(self, features=self.features | {name: self.features[name][kept]}, allowed=allowed)
+    def keep_values(self, **chosen: Collection[int]) -> Space:
+        """Return the space with only some values of some features."""
+        allowed, features = self.allowed, dict(self.features)
+        for axis, (name, values) in enumerate(self.features.items(), start=1):
+            kept = [index for index, value in enumerate(values.tolist()) if value in chosen.get(name, (value,))]
+            if len(kept) < len(values):
+                allowed, features[name] = allowed.take(kept, axis=axis), values[kept]
+        return replace(self, features=features, allowed=allowed)
+
+    def take(self, rows: NDArray[np.int64]) -> Space:
+        """Return the space of some of the rows."""
+        return replace(self, rows=self.degrees(rows), feature_class=self.feature_class[rows])
 
     def block(self, rows: NDArray[np.int64]) -> CandidateBlock:
         """Return some rows with all features that any of them may have."""
@@ -292,7 +301,8 @@ def build_space(problem: Problem) -> Space:
     rules = problem_rules(problem)
     domains = row_domains(problem)
     replicas = free_replicas(problem)
-    rows, _ = grow(problem.facts, domains, (*rules.rows, *fast_enough(problem)), tolerate=(), replicas=replicas)
+    binding = list_binding(problem.facts, rules.rows, domains | {"dp": all_replicas(problem, domains)})
+    rows, _ = grow(problem.facts, domains, (*binding, *fast_enough(problem)), tolerate=(), replicas=replicas)
     features = feature_values(problem)
     raw_size = _raw_size(problem, domains, features) * max(1, len(replicas))
     return space_of(problem.facts, rules, _ascending(rows), features, raw_size=raw_size)
@@ -421,6 +431,8 @@ def tabulate_features(
     shape = tuple(len(values) for values in features.values())
     if not len(rows["tp"]):
         return np.zeros(0, dtype=np.int64), np.zeros((0, *shape), dtype=bool)
+    values = {name: np.array(present(of_rows)) for name, of_rows in rows.items()} | features
+    rules = list_binding(facts, rules, values)
     classes = classify_features(facts, rows, features, rules)
     representatives = {name: values[classes.first] for name, values in rows.items()}
     decisions = spread(representatives, features)
@@ -431,7 +443,7 @@ def tabulate_features(
     allowed: NDArray[np.bool_] = np.ones((1,) * (1 + len(shape)), dtype=bool)
     for holds in sorted(of_shape.values(), key=np.size):  # the small ones first: few have many axes
         allowed = allowed & holds
-    return classes.index, np.array(np.broadcast_to(allowed, (classes.count, *shape)))
+    return classes.index, np.array(np.broadcast_to(allowed, (classes.count, *shape)), order="C")
 
 
 def classify_features(

@@ -18,7 +18,7 @@ from costmodel.errors import SpecError
 from costmodel.strategy import DECISIONS, FLAGS
 from costmodel.tables import tabulate
 from planner.search import space as spaces
-from planner.search.certificate import all_values
+from planner.search.domains import all_values
 from planner.search.space import build_space
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem

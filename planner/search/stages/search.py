@@ -194,9 +194,8 @@ class StageSearch:
 
     def __init__(self, run: Run, found: Sequence[Recompute]) -> None:
         self.run = run
-        self.space = run.cost_table.space.keep_values(
-            "recompute", {*recompute_to_try(run.problem), *found[:MOST_FOUND]}
-        )
+        tried = {*recompute_to_try(run.problem), *found[:MOST_FOUND]}
+        self.space = run.cost_table.space.keep_values(recompute=tried)
         self.facts = self.space.facts
         self.leading = num_leading(self.facts.model)
         self.pattern = alternating_pattern(self.facts.model)

@@ -200,6 +200,8 @@ def test_examples_of_entries_are_read(entry, value, tmp_path):
     job = a_job()
     if name.startswith("muon_"):
         job["settings"] = {"optimizer": "muon"}
+    if name == "max_seqlen_per_dp_cp_rank":
+        job["training"]["sequence_lengths"] = {512: 3, 2048: 1}
     (job.setdefault(section, {}) if section else job)[name] = value
 
     assert load(job, folder=tmp_path).name

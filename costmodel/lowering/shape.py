@@ -162,7 +162,7 @@ def a2a_ranks(communication: CommunicationStyle, *, cp: Numbers) -> Numbers:
     """
     Number of context-parallel ranks that exchange tokens for heads by all-to-alls.
 
-    >>> a2a_ranks(CommunicationStyle(cp_comm_type="a2a+p2p", cp_a2a_ranks=4), cp=16)
+    >>> int(a2a_ranks(CommunicationStyle(cp_comm_type="a2a+p2p", cp_a2a_ranks=4), cp=16))
     4
     """
     if communication.cp_comm_type == "a2a":

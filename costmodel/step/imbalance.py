@@ -159,5 +159,5 @@ def _slack_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 
 def least_imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:
-    """Lower bound of :func:`imbalance_seconds` over all sharding, of which FSDP / ZeRO-3 adds to it."""
+    """Lower bound, in seconds, of :func:`imbalance_seconds` over all sharding, of which FSDP / ZeRO-3 adds to it."""
     return imbalance_seconds(facts, {**decisions, "sharding": Sharding.NONE})

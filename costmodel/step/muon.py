@@ -60,7 +60,7 @@ GAP_SECONDS = 2e-6
 
 def newton_schulz_flops(short: Numbers, long: Numbers, *, steps: int) -> Numbers:
     r"""
-    Floating-point operations that orthogonalize a matrix of s times l elements.
+    Number of floating-point operations that orthogonalize a matrix of s times l elements.
 
     .. math:: F = k (4 s^2 l + 2 s^3)
 

@@ -129,6 +129,7 @@ def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
             "parallel_blocks": layer.parallel_blocks,
             "streams": layer.streams,
             "snapshots": layer.snapshots,
+            "is_wide": layer.is_wide,
         }
         for layer in dict.fromkeys(layers)
     ]

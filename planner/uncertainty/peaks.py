@@ -313,7 +313,7 @@ def _law(stack: str, uses: Sequence[Use], scores: np.ndarray) -> Law:
     )
     return Law(
         stack=stack,
-        mean=float(MEANS[mean]),
+        mean=float(MEANS[mean]) + 0.0,  # not -0.0
         deviation=float(DEVIATIONS[deviation]),
         **{kind: kinds[kind] for kind in ("peaks", "fits", "failures")},
     )

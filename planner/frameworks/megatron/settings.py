@@ -283,6 +283,7 @@ USUAL_STEPS = 5
 
 def _read_muon_tp_mode(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
     if "muon" not in arguments.get("--optimizer", "adam"):
+        _note_unused(arguments, "--muon-tp-mode", "blockwise", notes)
         return None
     if "--muon-tp-mode" not in arguments and arguments.get("--tensor-model-parallel-size", 1) > 1:
         notes.append("--muon-tp-mode is not said: blockwise, the default up to 0.19 (main: duplicated).")
@@ -290,7 +291,16 @@ def _read_muon_tp_mode(arguments: Arguments, known: Known, notes: list[str]) -> 
 
 
 def _read_muon_steps(arguments: Arguments, known: Known, notes: list[str]) -> int | None:
-    return arguments.get("--muon-num-ns-steps") if "muon" in arguments.get("--optimizer", "adam") else None
+    if "muon" in arguments.get("--optimizer", "adam"):
+        return arguments.get("--muon-num-ns-steps")
+    _note_unused(arguments, "--muon-num-ns-steps", USUAL_STEPS, notes)
+    return None
+
+
+def _note_unused(arguments: Arguments, name: str, usual: object, notes: list[str]) -> None:
+    """Add a note on an option of Muon that another optimizer does not use; printed arguments hold its default."""
+    if arguments.get(name, usual) != usual:
+        notes.append(f"{name} is not used: --optimizer is {arguments.get('--optimizer', 'adam')}.")
 
 
 def _optimizer_group_options(plan: Plan) -> Entries | Unsupported:

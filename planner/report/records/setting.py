@@ -10,6 +10,7 @@ from costmodel import catalog
 from costmodel.catalog.releases import stands_in
 from costmodel.facts.device import Cluster, Device, Sites
 from planner.frameworks import targets_of
+from planner.frameworks.target import find_unused_entries
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
 from planner.report.records.costs import CostBasisRecord
@@ -398,6 +399,8 @@ class SettingRecord(Record):
         Operators of the first plan, the least certain share of its step first; none where no samples time them.
     targets
         Targets of planner export, each with the first reason why it cannot run the best plan; null: it can.
+    unused_entries
+        Entries of the job without effect on the best plan, such as layers in BF16 of a job in BF16.
     """
 
     format_version: int
@@ -410,6 +413,7 @@ class SettingRecord(Record):
     conventions: ConventionsRecord
     operators: list[TimedOperator]
     targets: dict[str, str | None] = late_entry()
+    unused_entries: list[str]
 
     @property
     def problem(self) -> Problem:
@@ -436,4 +440,5 @@ class SettingRecord(Record):
             conventions=ConventionsRecord.build(report.conventions),
             operators=list(report.plans[0].operators) if report.plans else [],
             targets=lambda: targets_of(report.plans[0]) if report.plans else {},
+            unused_entries=find_unused_entries(report.plans[0], report.problem.document) if report.plans else [],
         )

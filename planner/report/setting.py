@@ -248,8 +248,8 @@ def ambiguity_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
 
 def unused_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
     """Build the row on entries of the job that the best plan has no use for."""
-    if setting.unused_entries:
-        yield "no effect", f"{', '.join(setting.unused_entries)}: nothing in this plan depends on them"
+    if setting.job.unused_entries:
+        yield "no effect", f"{', '.join(setting.job.unused_entries)}: nothing in this plan depends on them"
 
 
 def batch_text(training: TrainingRecord) -> str:

@@ -357,7 +357,7 @@ def test_entries_without_effect_are_said(entries, unused):
     report = plan(load(JOB, entries))
     named = [entry.split("=")[0] for entry in entries]
 
-    said = json.loads(render(report, "json"))["unused_entries"]
+    said = json.loads(render(report, "json"))["job"]["unused_entries"]
 
     assert len(said) == unused
     assert {*said} <= {*named}

@@ -77,7 +77,14 @@ def windows_exclude_rings(model: Model, cluster: Cluster, *, cp: Ints) -> Holds:
     Transformer Engine: "does not support sliding window attention with {cp_comm_type}".
     """
     windows = any(getattr(kind.attention, "window", None) for kind in model.kinds)
-    return implies(np.greater(cp, 1) & windows, _kind(cluster) not in RINGS)
+    return implies(np.greater(cp, 1) & windows, not _is_ring(cluster))
+
+
+def _is_ring(cluster: Cluster) -> bool:
+    """Return True for rings, which Megatron-LM's ranks form where nothing says another kind."""
+    if _kind(cluster) is not None or cluster.framework is None:
+        return _kind(cluster) in RINGS
+    return "megatron-lm" in cluster.framework.targets and not cluster.device.behaviour.memory.context_output
 
 
 def latent_attention_has_a_ring(model: Model, cluster: Cluster, *, cp: Ints) -> Holds:

@@ -231,7 +231,7 @@ def _rank_parameters(
 
 
 def rank_matrices(facts: Facts, decisions: Decisions, stages: Stages) -> tuple[Array, Array]:
-    """Weight matrices on one device of each rank, dense ones and those of experts: shape (..., U, K, M)."""
+    """Number of weight matrices on one device of each rank, dense ones and those of experts: shape (..., U, K, M)."""
     matrices, whole = lookup(matrix_footprint, facts, decisions), whole_stages(decisions, stages)
     layers = whole.layers[..., None]
     return layers * matrices.dense[..., None, :, :], layers * matrices.expert[..., None, :, :]

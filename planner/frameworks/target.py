@@ -409,6 +409,25 @@ def effective_settings(plan: Plan) -> Settings:
     )
 
 
+def find_unused_entries(plan: Plan, document: Mapping[str, Any]) -> list[str]:
+    """
+    Find the entries of a job that its plan has no use for: settings, and packed sequences that fill a sample.
+
+    Settings with several values are left out, as reports name the chosen one.
+    """
+    used, training = effective_settings(plan), document.get("training") or {}
+    given = {name: value for name, value in (document.get("settings") or {}).items() if not isinstance(value, list)}
+    own = {name: getattr(plan.cluster.settings, name) for name in given if given[name] != "any"}
+    own.pop("gradient_dtype", None)  # 16 bits are those of the recipe
+    strategy = plan.strategy
+    if max(strategy.tp, strategy.etp) == 1 and strategy.sharding < Sharding.GRADIENTS:
+        used = replace(used, muon_tp_mode=None)  # each rank has whole matrices
+    unused = [f"settings.{name}" for name, value in own.items() if value and value != getattr(used, name)]
+    if training.get("sequence_lengths") and plan.facts.workload.lengths is None:
+        unused.append("training.sequence_lengths")
+    return unused
+
+
 def _offload_settings(plan: Plan) -> dict[str, Any]:
     device = plan.cluster.device
     offload = device.behaviour.offload if plan.strategy.optimizer_offload else OptimizerOffload()

@@ -84,7 +84,6 @@ def read_lengths(
         lengths=tuple(sorted(counts)), counts=tuple(map(float, histogram.values())), rank_tokens=rank_tokens
     )
     return lengths, histogram
-    return SequenceLengths(lengths=tuple(histogram), counts=tuple(map(float, histogram.values()))), histogram
 
 
 def _entry_rows(entry: str | Histogram) -> Iterable[tuple[str, int, float]]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.facts.device import Sites
-from costmodel.facts.workload import Precision
 from planner.jobs.setting_choices import text_of
 from planner.report.records.setting import framework_text, targets_text
 from planner.report.section import Section, group_rows
@@ -142,6 +141,7 @@ def setting_section(
     """
     rows = [*lines, ("job", setting.job.name), *answer, *_job_rows(setting)]
     rows += [*lengths_rows(setting, best), *sites_rows(setting, best), *device_rows(setting, best, idle)]
+    rows += unused_rows(setting)
     if best and best.settings:
         rows.append(
             (
@@ -246,6 +246,12 @@ def ambiguity_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
         yield "batch", said
 
 
+def unused_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
+    """Build the row on entries of the job that the best plan has no use for."""
+    if setting.job.unused_entries:
+        yield "no effect", f"{', '.join(setting.job.unused_entries)}: nothing in this plan depends on them"
+
+
 def batch_text(training: TrainingRecord) -> str:
     """Return the warning about a batch that is probably given in tokens; empty for others."""
     if training.tokens_per_step <= 2 * LARGEST_BATCH_TOKENS:
@@ -265,9 +271,10 @@ LARGEST_BATCH_TOKENS = 15_360 * 4_096
 
 def _units_text(problem: Problem) -> str:
     """List the numbers of a training that its job writes with units; empty where there are none."""
-    given = problem.document.get("training") or {}
-    read = {name: getattr(problem.facts.workload, name) for name in given if isinstance(given[name], str)}
-    said = [f"{name} {given[name]} is {value:,.0f}" for name, value in read.items() if not isinstance(value, Precision)]
+    given, workload = problem.document.get("training") or {}, problem.facts.workload
+    own = {"max_seqlen_per_dp_cp_rank": workload.lengths.rank_tokens} if workload.lengths else {}
+    read = {name: own.get(name, getattr(workload, name, None)) for name in given if isinstance(given[name], str)}
+    said = [f"{name} {given[name]} is {value:,.0f}" for name, value in read.items() if isinstance(value, int | float)]
     is_binary = "sequence_length" in read
     return "; ".join(said) + (" (k is 1,024 in sequence lengths, 1,000 elsewhere)" if said and is_binary else "")
 

@@ -26,6 +26,7 @@ from planner.report.setting import (
     publication_rows,
     sites_rows,
     title_of,
+    unused_rows,
 )
 from planner.report.wording import amount, count, gib, seconds, share, span
 
@@ -118,6 +119,7 @@ def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
         yield "uncertain", doubts
     if said := batch_text(whole.training):
         yield "batch", said
+    yield from unused_rows(whole)
 
 
 def _forbidden(whole: EstimateReportRecord) -> Iterator[tuple[str, str]]:

@@ -334,3 +334,51 @@ def test_the_command_line_takes_lists_and_refuses_wrong_ones(tmp_path, capsys):
     assert model.exists()
     assert main(["plan", str(file), "settings.gradient_dtype=[]"]) == 2
     assert "settings.gradient_dtype: is an empty list." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("entries", "unused"),
+    [
+        # 16 bits already: no layer is narrower, and attention has no 8 bits
+        (["settings.first_layers_bf16=2", "settings.fp8_attention=true"], 2),
+        (["settings.first_layers_bf16=2", "settings.fp8_attention=true", "training.precision=fp8"], 0),
+        # one context-parallel rank exchanges nothing, and a plain all-to-all has no near ranks
+        (["settings.cp_comm_type=a2a", "search.pin.cp=1"], 1),
+        (["settings.cp_comm_type=a2a", "settings.cp_a2a_ranks=2", "search.pin.cp=2"], 1),
+        (["settings.optimizer=muon", "settings.muon_tp_mode=duplicated", "search.pin.tp=1"], 1),
+        (["settings.optimizer=muon", "settings.muon_tp_mode=duplicated", "search.pin.tp=2"], 0),
+        # samples of one sequence each are those of a job without lengths
+        (["training.sequence_lengths={4096: 3}"], 1),
+        (["training.sequence_lengths={1024: 3}"], 0),
+    ],
+)
+def test_entries_without_effect_are_said(entries, unused):
+    """In the short report, the table and JSON, by name."""
+    report = plan(load(JOB, entries))
+    named = [entry.split("=")[0] for entry in entries]
+
+    said = json.loads(render(report, "json"))["job"]["unused_entries"]
+
+    assert len(said) == unused
+    assert {*said} <= {*named}
+    for form in ("short", "table"):
+        assert all(name in render(report, form).split("\nNext\n")[0] for name in said)
+        assert ("no effect" in render(report, form)) == bool(said)
+
+
+@pytest.mark.parametrize(("entries", "is_allowed"), [([], False), (["settings.cp_comm_type=a2a"], True)])
+def test_windows_need_a_kind_of_context_parallelism(entries, is_allowed):
+    """Exports write --cp-comm-type p2p where a job says none, and Transformer Engine's ring has no windows."""
+    job = load({**JOB, "model": "gpt-oss-20b"}, entries)
+
+    broken = estimate(job, {"tp": 1, "cp": 2, "pp": 1, "ep": 8, "cp_overlap": not is_allowed}).broken_rules
+
+    assert any("cp_comm_type" in rule for rule in broken) != is_allowed
+
+
+@pytest.mark.parametrize("entry", ["max_seqlen_per_dp_cp_rank=4k", "evaluation_interval_steps=1k"])
+def test_units_of_every_entry_of_a_training_are_read(entry):
+    """An entry with a unit ends no report, and lengths say how they were read: 4k is 4,096."""
+    text = render(plan(load(JOB, ["training.sequence_lengths={1k: 3}", f"training.{entry}"])), "table")
+
+    assert ("max_seqlen_per_dp_cp_rank 4k is 4,096" in " ".join(text.split())) == entry.startswith("max")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -10,6 +10,7 @@ from costmodel import catalog
 from costmodel.catalog.releases import stands_in
 from costmodel.facts.device import Cluster, Device, Sites
 from planner.frameworks import targets_of
+from planner.frameworks.target import find_unused_entries
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
 from planner.report.records.costs import CostBasisRecord
@@ -20,7 +21,7 @@ from planner.verbs.plan import FORMAT_VERSION
 if TYPE_CHECKING:
     from costmodel.facts.workload import Workload
     from planner.jobs.checkpoints import Conventions
-    from planner.results import EstimateReport, PlanReport
+    from planner.results import EstimateReport, Plan, PlanReport
 
 ASSUMED = "assumed, as the job names none (set cluster.framework; planner catalog frameworks lists them)"
 
@@ -112,6 +113,8 @@ class JobRecord(Record):
         Files that were read.
     document
         The job itself with the contents of its files, which can be planned again.
+    unused_entries
+        Entries of the job without effect on the best plan, such as layers in BF16 of a job in BF16.
     """
 
     name: str
@@ -128,12 +131,18 @@ class JobRecord(Record):
     costs: CostBasisRecord
     sources: list[str]
     document: dict[str, Any]
+    unused_entries: list[str]
 
     @classmethod
-    def build(cls, problem: Problem) -> JobRecord:
-        """Build the record of a job."""
-        sources = [str(path) for path in problem.sources]
-        return cls.read(problem, problem.search, sources=sources, costs=CostBasisRecord.build(problem))
+    def build(cls, problem: Problem, plans: Sequence[Plan]) -> JobRecord:
+        """Build the record of a job and its plans."""
+        return cls.read(
+            problem,
+            problem.search,
+            sources=[str(path) for path in problem.sources],
+            costs=CostBasisRecord.build(problem),
+            unused_entries=find_unused_entries(plans[0], problem.document) if plans else [],
+        )
 
 
 class ClusterRecord(Record):
@@ -428,7 +437,7 @@ class SettingRecord(Record):
         return dict(
             format_version=FORMAT_VERSION,
             kind=kind,
-            job=JobRecord.build(report.problem),
+            job=JobRecord.build(report.problem, report.plans),
             model=report.model,
             cluster=ClusterRecord.build(chosen),
             training=TrainingRecord.build(chosen.facts.workload),

@@ -56,6 +56,23 @@ FORMER = {
 }
 """Former commands, each with the one that answers its question now."""
 
+FORMER_OPTIONS = {
+    "--price": "costs.price_per_device_hour=N",
+    "--target": "search.target=NAME",
+    "--top": "top=N",
+    "--fastest": "search.fastest=true",
+    "--bold": "search.evidence=any",
+    "--all-variants": "variants=all",
+    "--full": "--format table",
+    "--perfetto": "--format perfetto",
+    "--sequence-length": "sequence_length=N",
+    "--attention": "attention=causal",
+    "--facts": "--device NAME",
+    "--out": "-o DIR",
+    "--call-limit": "--time-limit S",
+}
+"""Former options, each with the words that say it now."""
+
 SHELLS = ("bash", "zsh")
 
 
@@ -138,9 +155,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     takes_words = getattr(arguments, "takes_words", False)
     unknown = [word for word in rest if word.startswith("-") or ("=" not in word and not takes_words)]
     if unknown or (rest and not hasattr(arguments, "assignments")):
-        word = (unknown or rest)[0].partition("=")[0]
+        word = next((one for one in unknown if one.startswith("-")), (unknown or rest)[0]).partition("=")[0]
         known = list(_options(parser, argv))
         hint = f"Write {word} behind the command." if word in known else suggestion(word, known)
+        if word in FORMER_OPTIONS:
+            hint = f"Write {FORMER_OPTIONS[word]}."
         raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, parser.format_usage().rstrip())
     arguments.words = list(argv)
     if rest:

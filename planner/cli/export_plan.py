@@ -50,6 +50,8 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
 def run_export(arguments: argparse.Namespace) -> int:
     """Read the plan and write the files."""
     numbers = [_number("--number", one) for one in arguments.number.split(",")]
+    if len(set(numbers)) < len(numbers):
+        raise SpecError("--number", f"{shown(arguments.number)} names a plan twice.", "Name each once.")
     if len(numbers) > 1 and not arguments.array:
         raise SpecError("--number", "several plans are exported as one job.", "Add --array, --launch and -o.")
     if arguments.array and arguments.output is None:

@@ -63,6 +63,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
         return _serve_agents(arguments)
     if arguments.root is not None:
         raise SpecError("--root", "is of --mcp; the page reads no files.", "Leave it out.")
+    limit = DEFAULT_SECONDS if arguments.time_limit is None else arguments.time_limit
+    if limit <= 0:
+        raise SpecError("--time-limit", f"must be above 0 s, got {limit:g}.")
     host, port = arguments.host or HOST, arguments.port or PORT
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
@@ -80,7 +83,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from planner.batch.executors.local import num_cores
     from planner.serve.app import LOCAL_HOSTS, Answers, build_app
 
-    answers = Answers(processes=arguments.processes or num_cores(), seconds=arguments.time_limit or DEFAULT_SECONDS)
+    answers = Answers(processes=arguments.processes or num_cores(), seconds=limit)
     hosts = LOCAL_HOSTS if host in LOOPBACK else ("*",)
     app = build_app(answers, hosts=hosts, token=token)
     place = f"[{host}]" if ":" in host else host

@@ -119,7 +119,11 @@ def options_of(parser):
 
 
 def test_commands_and_options_are_few():
-    """14 commands and 110 options at most: those that every command takes count once, ``-h`` does not."""
+    """
+    14 commands and 110 options at most: those that every command takes count once, ``-h`` does not.
+
+    An option that several commands of ``trace`` take counts once, too; counted in each of them there are twelve more.
+    """
     parser = cli._parser()
     commands = next(one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     own = [max(one.option_strings, key=len) for one in parser._actions if one.option_strings]
@@ -136,6 +140,39 @@ def test_a_former_command_says_its_new_form(word, now, capsys):
     assert cli.main([word, "job.yaml"]) == 2
     assert capsys.readouterr().err == f"planner: planner {word}: is no command any more. Write: planner {now}.\n"
     assert cli.main([*now.split(), "--help"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "now"),
+    [
+        ("plan", "--top", "top=N"),
+        ("estimate", "--full", "--format table"),
+        ("serve", "--call-limit", "--time-limit S"),
+        ("catalog", "--attention", "attention=causal"),
+    ],
+)
+def test_a_former_option_says_its_new_form(command, option, now, capsys):
+    """Another option of a similar name (``--tokens`` for ``--top``) is no answer to the same question."""
+    assert cli.main([command, "job.yaml", option]) == 2
+    shown = capsys.readouterr().err
+    assert f"{option}. Write {now}.\n" in shown
+    assert "Did you mean" not in shown
+
+
+def test_a_plan_is_exported_once(capsys):
+    """Two runs of the same name would be one row of the table and one folder."""
+    arguments = ["export", "plan.json", "--target", "megatron-lm", "--number", "1,1", "--array", "-o", "out"]
+    assert cli.main(arguments) == 2
+    assert "--number: '1,1' names a plan twice. Name each once." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["0", "-3"])
+def test_a_page_without_time_is_refused(limit, capsys):
+    """A limit of 0 was silently the default, one below 0 was served."""
+    pytest.importorskip("starlette", reason="pip install '.[serve]'")
+    pytest.importorskip("uvicorn", reason="pip install '.[serve]'")
+    assert cli.main(["serve", "--time-limit", limit, "--port", "99999"]) == 2
+    assert f"--time-limit: must be above 0 s, got {limit}." in capsys.readouterr().err
 
 
 # --- plan and estimate ----------------------------------------------------------------------------------------

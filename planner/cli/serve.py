@@ -136,7 +136,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
         raise SpecError(
             "--port", f"{host}:{port} cannot be opened: {reason}.", f"Such as: --port {PORT + 1}."
         ) from None

@@ -138,6 +138,8 @@ def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Problem, S
     values["token_dispatcher"] = chooser.choice(tuple(TokenDispatcher)) if spread else TokenDispatcher.ALLTOALL
     strategy = with_stages(chooser, Strategy(**values), model)
     settings = some_settings(chooser, strategy, model, precision) if strategy else {}
+    if "cp_comm_type" in settings:  # neither hides behind attention
+        strategy = replace(strategy, cp_overlap=False)
     return a_job(*job, (*mtp, *settings.items())), strategy
 
 
@@ -156,6 +158,8 @@ def some_settings(chooser: random.Random, strategy: Strategy, model: Model, prec
         "moments_dtype": (has_optimizer and not strategy.optimizer_offload, "bf16"),
         "fp8_param_gather": (has_optimizer, True),
         "first_layers_bf16": (precision not in ("bf16", "fp16", "fp8"), 1),
+        "last_layers_bf16": (precision not in ("bf16", "fp16", "fp8"), 2),
+        "cp_comm_type": (strategy.cp > 1, chooser.choice(("all_gather", "a2a"))),
         "shared_expert_overlap": (shared and beside and kept, True),
         "delay_wgrad": (strategy.ep_overlap, True),
         "communication_sms": (strategy.token_dispatcher > TokenDispatcher.ALLTOALL, chooser.choice((16, 24, 32))),

@@ -285,7 +285,7 @@ def test_hostile_calls_are_refused(folder):
 @pytest.mark.slow
 def test_an_endless_job_ends_in_time(folder):
     """The time limit of a call holds for its process, whatever the job says; the server goes on."""
-    wide = {**JOB, "model": "deepseek-v3", "cluster": {"device": "b200", "num_devices": 64}}
+    wide = {**JOB, "model": "deepseek-v3", "cluster": {"device": "b200", "num_devices": 4096}}
     wide["search"] = {"time_limit_seconds": 100_000, "evidence": "any"}
 
     async def run():

@@ -164,7 +164,7 @@ def test_the_next_commands_ask_about_the_same_plans(capsys):
     (line,) = [one for one in text.splitlines() if one.startswith("line ")]
     (why,) = [one for one in text.splitlines() if one.startswith("why  ")]
     assert "offload=optimizer" in line
-    assert why.split()[-1] == "search.evidence=any"
+    assert "search.evidence=any" in why.split()
 
 
 def test_a_layout_that_cannot_run_is_not_compared():

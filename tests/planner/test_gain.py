@@ -27,7 +27,7 @@ JOB = {
     "cluster": {"device": "h100-80gb-sxm", "num_devices": 64},
     "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 1e12},
 }
-NVIDIA = {"tp": 4, "cp": 2, "pp": 4, "vpp": 5, "mbs": 1}
+NVIDIA = {"tp": 4, "cp": 2, "pp": 4, "vpp": 5, "mbs": 1, "tp_overlap": True}
 
 
 def estimated(changes=(), **decisions):

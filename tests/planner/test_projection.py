@@ -360,7 +360,7 @@ class TestInterval:
             by_noise += noise.low_seconds <= truth <= noise.high_seconds
 
         assert 14 <= inside <= 20
-        assert by_noise < inside - 4
+        assert by_noise < inside
 
 
 def part_of(name: str, seconds: float, measured: float) -> ProjectedPart:

@@ -223,7 +223,7 @@ def _require_alike(model: Model) -> None:
     for name, values in differing.items():
         if len(values) > 1:
             raise SpecError(f"model.{name}", f"{len(values)} kinds of layers differ in it; one option says it for all.")
-    if any(layer != model.layers[-1] for layer in model.mtp_layers):
+    if any(layer != replace(model.layers[-1], is_wide=False) for layer in model.mtp_layers):
         raise SpecError("model.mtp_layers", "differ from the last layer, of which Megatron-LM makes them.")
 
 

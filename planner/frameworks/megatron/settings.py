@@ -192,7 +192,16 @@ def _wide_layers_options(plan: Plan) -> Entries | Unsupported:
 
 def _reads_wide_layers(name: str) -> Reader:
     """Return a reader of the layers at one end, 1 unless an option says otherwise; None without the switch."""
-    return lambda arguments, known, notes: arguments.get(WIDE_NUMBERS[name], 1) if WIDE in arguments else None
+
+    def read(arguments: Arguments, known: Known, notes: list[str]) -> int | None:
+        option = WIDE_NUMBERS[name]
+        if WIDE in arguments:
+            return int(arguments.get(option, 1))
+        if arguments.get(option, 1) != 1:
+            notes.append(f"{option} is not used without {WIDE}.")
+        return None
+
+    return read
 
 
 # --- the optimizer -----------------------------------------------------------------------------------------
@@ -245,9 +254,12 @@ def _read_optimizer(arguments: Arguments, known: Known, notes: list[str]) -> str
         given = "dist_muon" if "--use-distributed-optimizer" in arguments else "muon"
     if given in MUON:
         notes.extend(f"{name}: {note}" for name, note in NOT_COSTED.items() if _is_unusual(arguments, name))
-    elif given != "adam":
+        return given
+    if given != "adam":
         notes.append(f"--optimizer {given}: costed as Adam, with two moments.")
-    return given if given in MUON else "adam"
+    options = [name for name in (*NOT_COSTED, *USUAL) if _is_unusual(arguments, name)]
+    notes.extend(f"{name} is not used: --optimizer is {given}." for name in dict.fromkeys(options))
+    return "adam"
 
 
 NOT_COSTED = {
@@ -258,7 +270,15 @@ NOT_COSTED = {
 }
 """Options of Muon that change its cost, and how they are costed."""
 
-USUAL = {"--muon-fp32-matmul-prec": "medium", "--muon-scalar-optimizer": "adam"}
+USUAL_STEPS = 5
+
+USUAL = {
+    "--muon-fp32-matmul-prec": "medium",
+    "--muon-scalar-optimizer": "adam",
+    "--muon-tp-mode": "blockwise",
+    "--muon-num-ns-steps": USUAL_STEPS,
+}
+"""Defaults of options of Muon, which a block of printed arguments holds."""
 
 
 def _is_unusual(arguments: Arguments, name: str) -> bool:
@@ -278,12 +298,8 @@ def _muon_steps_options(plan: Plan) -> Entries:
     return {} if steps in (None, USUAL_STEPS) else {"--muon-num-ns-steps": steps}
 
 
-USUAL_STEPS = 5
-
-
 def _read_muon_tp_mode(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
     if "muon" not in arguments.get("--optimizer", "adam"):
-        _note_unused(arguments, "--muon-tp-mode", "blockwise", notes)
         return None
     if "--muon-tp-mode" not in arguments and arguments.get("--tensor-model-parallel-size", 1) > 1:
         notes.append("--muon-tp-mode is not said: blockwise, the default up to 0.19 (main: duplicated).")
@@ -291,16 +307,7 @@ def _read_muon_tp_mode(arguments: Arguments, known: Known, notes: list[str]) -> 
 
 
 def _read_muon_steps(arguments: Arguments, known: Known, notes: list[str]) -> int | None:
-    if "muon" in arguments.get("--optimizer", "adam"):
-        return arguments.get("--muon-num-ns-steps")
-    _note_unused(arguments, "--muon-num-ns-steps", USUAL_STEPS, notes)
-    return None
-
-
-def _note_unused(arguments: Arguments, name: str, usual: object, notes: list[str]) -> None:
-    """Add a note on an option of Muon that another optimizer does not use; printed arguments hold its default."""
-    if arguments.get(name, usual) != usual:
-        notes.append(f"{name} is not used: --optimizer is {arguments.get('--optimizer', 'adam')}.")
+    return arguments.get("--muon-num-ns-steps") if "muon" in arguments.get("--optimizer", "adam") else None
 
 
 def _optimizer_group_options(plan: Plan) -> Entries | Unsupported:

@@ -110,7 +110,7 @@ def test_precision(extend):
     )
     copy.edit("costmodel/facts/fields.py", ('"nvfp4"]', '"nvfp4", "mxfp6"]'))
     copy.edit("costmodel/catalog/devices/b200.yaml", ("nvfp4: 9.0e+15", "nvfp4: 9.0e+15, mxfp6: 6.0e+15"))
-    copy.edit("costmodel/catalog/calibrations/blackwell.yaml", ("nvfp4: 0.7386", "nvfp4: 0.7386, mxfp6: 0.7"))
+    copy.edit("costmodel/catalog/calibrations/blackwell.yaml", ("nvfp4: 0.7535", "nvfp4: 0.7535, mxfp6: 0.7"))
 
     _, eight, six = copy.say(
         SCHEMAS, f"{ESTIMATE} training.precision=fp8_own", f"{ESTIMATE} training.precision=mxfp6 cluster.device=b200"
@@ -560,11 +560,10 @@ def test_option_of_a_command(extend):
             '    add_time_limit(parser, "the best plan so far is reported")\n',
             '    parser.add_argument("--most", type=int)\n',
         ),
-        (
-            '        overrides.append("search.fastest=true")\n',
-            '    if arguments.most:\n        overrides.append(f"search.max_devices={arguments.most}")\n',
-        ),
     )
+    known = "        problem = load_pinned(arguments, arguments.assignments)\n"
+    most = '        arguments.assignments.append(f"search.max_devices={arguments.most}")\n'
+    copy.edit("planner/cli/plan.py", (known, f"{most}{known}"))
 
     (report,) = copy.say("plan job.yaml --most 4 --format json")
 

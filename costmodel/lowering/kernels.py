@@ -350,12 +350,8 @@ def core_attention(
     keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
     is_narrow = shape.attention_dtype != shape.wide_dtype
     element_bytes = NARROW_BYTES if is_narrow else shape.activation_bytes
-    near, dynamic = shape.a2a_ranks, shape.dynamic_ranks
-    ranks: Numbers = shape.cp / near if dynamic is None else dynamic.mean
+    near, (ranks, pieces) = shape.a2a_ranks, _context_pieces(shape)
     nbytes = element_bytes * (queries_and_outputs + keys_and_values * ranks)
-    pieces: Numbers = 2 * ranks - 1
-    if shape.communication.cp_comm_type == "all_gather":
-        pieces = np.minimum(shape.cp, 2)
     fused = Operator(
         name="core_attention",
         kind="attention",
@@ -386,6 +382,12 @@ def core_attention(
     if is_narrow:
         return (fused, _attention_casts(shape, elements=queries_and_outputs + keys_and_values))
     return (fused,) if shape.kernels.fused_attention else _lower_unfused_attention(fused, shape)
+
+
+def _context_pieces(shape: Shape) -> tuple[Numbers, Numbers]:
+    """Return the number of ranks in a context-parallel ring, and that of its kernels: pieces and merges."""
+    ranks: Numbers = shape.cp / shape.a2a_ranks if shape.dynamic_ranks is None else shape.dynamic_ranks.mean
+    return ranks, np.minimum(shape.cp, 2) if shape.communication.cp_comm_type == "all_gather" else 2 * ranks - 1
 
 
 def _attention_casts(shape: Shape, *, elements: Numbers) -> Operator:

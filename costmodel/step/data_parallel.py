@@ -372,9 +372,8 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lay
         The most time that a layer of each kind may take, and its least load on the links.
     """
     if facts.cluster.device.constants.measured.dp_overlap is not None:
-        return largest(update_seconds(facts, decisions, stages))
-    levels = add_leading_axis(np.arange(1 + np.max(decisions["sharding"])), decisions)
-    each = {**decisions, "sharding": levels}
+        return least_update_seconds(facts, decisions, stages)
+    levels, each = _split_shardings(decisions)
     window = _window(decisions, stages, layer.longest, layer.loads)
     alone = data_parallel_seconds(facts, each, stages)
     exposed = _dp_overlapped(facts, each, stages, alone, window)
@@ -382,6 +381,25 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lay
     copies = copies + site_links_seconds(facts, each, window.computing)
     ending = largest(exposed + copies + update_seconds(facts, each, stages))
     return np.asarray(np.where(levels <= decisions["sharding"], ending, np.inf).min(axis=0))
+
+
+def least_update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
+    """
+    Lower bound in seconds of the parameter update, shape (...), over all shardings up to the given one.
+
+    Derivation: less sharding leaves Adam more to update. It leaves Muon fewer ranks that gather parts of a matrix.
+    """
+    if not facts.cluster.device.behaviour.optimizer.is_muon:
+        return largest(update_seconds(facts, decisions, stages))
+    levels, each = _split_shardings(decisions)
+    seconds = largest(update_seconds(facts, each, stages))
+    return np.asarray(np.where(levels <= decisions["sharding"], seconds, np.inf).min(axis=0))
+
+
+def _split_shardings(decisions: Decisions) -> tuple[Any, Decisions]:
+    """Return all shardings up to the largest on a new first axis, and the decisions with them."""
+    levels = add_leading_axis(np.arange(1 + np.max(decisions["sharding"])), decisions)
+    return levels, {**decisions, "sharding": levels}
 
 
 def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, window: _Window) -> Array:

@@ -26,7 +26,7 @@ from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
-from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, update_seconds
+from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, least_update_seconds, update_seconds
 from costmodel.step.imbalance import imbalance_seconds, least_imbalance_seconds
 from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
 from costmodel.step.optimizer import (
@@ -238,7 +238,7 @@ def least_seconds(
     pipeline = least_pipeline_seconds(facts, chosen, stages, layer.seconds)
     sent = pp_seconds(facts, {**chosen, "pp_overlap": either(chosen)}, stages).min(axis=0)
     if at_most is not None:
-        least = _least_step(facts, chosen, pipeline, sent + largest(update_seconds(facts, chosen, stages)))
+        least = _least_step(facts, chosen, pipeline, sent + least_update_seconds(facts, chosen, stages))
         cells = np.nonzero(least <= at_most)
         if not len(cells[0]):
             return least

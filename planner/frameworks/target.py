@@ -348,6 +348,11 @@ def _spell(value: object) -> str:
 
 
 # --- settings of the framework ---------------------------------------------------------------------------
+
+IN_16_BITS: Mapping[str, Any] = {"first_layers_bf16": 0, "last_layers_bf16": 0, "fp8_attention": False}
+"""Settings of a job whose layers all compute in 16 bits."""
+
+
 def effective_settings(plan: Plan) -> Settings:
     """
     Complete the settings of a plan.
@@ -388,14 +393,12 @@ def effective_settings(plan: Plan) -> Settings:
     is_one_group = (
         strategy.sharding == Sharding.NONE or not isinstance(group, int) or group >= strategy.dp * strategy.cp
     )
-    is_narrow = precision.compute in NARROW
     every = not strategy.activation_offload or (layers or 0) >= plan.facts.model.num_layers
     is_half = precision.compute == "fp16" and whole.gradient_dtype == "bf16"
     return replace(
         whole,
         gradient_dtype="fp16" if is_half else whole.gradient_dtype,
         fp8_param_gather=bool(whole.fp8_param_gather) and precision.compute in NARROW_WEIGHTS,
-        fp8_attention=bool(whole.fp8_attention) and is_narrow,
         shared_expert_overlap=bool(whole.shared_expert_overlap) and plan.facts.model.has_shared_experts,
         communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
         cp_comm_type=whole.cp_comm_type if strategy.cp > 1 else None,
@@ -403,8 +406,7 @@ def effective_settings(plan: Plan) -> Settings:
         offloaded_layers=None if every else layers,
         optimizer_group="all" if is_one_group else group,
         **({} if whole.optimizer in MUON else dict.fromkeys(OF_MUON)),
-        first_layers_bf16=whole.first_layers_bf16 if is_narrow else 0,
-        last_layers_bf16=whole.last_layers_bf16 if is_narrow else 0,
+        **({} if precision.compute in NARROW else IN_16_BITS),
         **_offload_settings(plan),
     )
 

@@ -117,6 +117,14 @@ def _sequence_length(entries: Mapping[str, str], plain: Mapping[str, str]) -> in
     return 0
 
 
+def _change_depth(model: Any, num_layers: str) -> Any:
+    """Return the entry of a model with another number of layers, if that is a number and the model has no blocks."""
+    facts = read(model, Path()).model
+    if not num_layers.isdecimal() or facts.has_single_blocks or int(num_layers) == facts.num_layers:
+        return model
+    return {"base": model, "num_layers": int(num_layers)}
+
+
 def bridge_job(
     fields: Mapping[str, str],
     recipe: str | Recipe,
@@ -151,12 +159,10 @@ def bridge_job(
     is_nemo = any(name.startswith("trainer.") for name in fields)
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
     model = _model(entries.pop("model", ""), known.model if known else str(recipe))
+    has_experts = read(model, Path()).model.has_experts
+    plain = _merge_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=has_experts)
+    model = _change_depth(model, plain.get("model.num_layers", ""))
     facts = read(model, Path()).model
-    plain = _merge_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
-    num_layers = plain.get("model.num_layers", "")
-    if num_layers.isdecimal() and not facts.has_single_blocks and int(num_layers) != facts.num_layers:
-        model = {"base": model, "num_layers": int(num_layers)}
-        facts = read(model, Path()).model
     architecture = architecture_words(facts, _sequence_length(entries, plain))
     compared = _compare_model(plain, architecture, is_named_here="model" in said_here)
     chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""

@@ -284,14 +284,14 @@ def test_hostile_calls_are_refused(folder):
 
 @pytest.mark.slow
 def test_an_endless_job_ends_in_time(folder):
-    """The time limit of a call holds for its process, whatever the job says; the server goes on."""
+    """The time limit of a call holds for its worker, whatever the job says; the server goes on."""
     wide = {**JOB, "model": "deepseek-v3", "cluster": {"device": "b200", "num_devices": 4096}}
     wide["search"] = {"time_limit_seconds": 100_000, "evidence": "any"}
 
     async def run():
-        server = PlannerServer(folder, Limits(seconds=1, at_once=1))
+        server = PlannerServer(folder, Limits(seconds=0.05, at_once=1))
         begin = time.monotonic()
-        with pytest.raises(CallError, match="took longer than the server's 1 s"):
+        with pytest.raises(CallError, match=r"took longer than the server's 0\.05 s"):
             await server.call("explain", {"job": wide})
         assert time.monotonic() - begin < 5
         with pytest.raises(CallError, match="There is no tool"):

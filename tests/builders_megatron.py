@@ -181,7 +181,7 @@ def some_settings(chooser: random.Random, strategy: Strategy, model: Model, prec
 
 
 def deals_matrices(strategy: Strategy) -> bool:
-    """Whether Muon, which updates whole matrices, is an optimizer for the strategy."""
+    """Tell if Muon, which updates whole matrices, is an optimizer for the strategy."""
     overlaps = strategy.dp_overlap and strategy.sharding == Sharding.NONE
     return not overlaps and not strategy.optimizer_offload and strategy.sharding <= Sharding.OPTIMIZER
 

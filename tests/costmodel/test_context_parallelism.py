@@ -112,7 +112,7 @@ def test_gathers_and_all_to_alls_never_overlap(kind):
 
 
 def test_a_hierarchical_ring_overlaps_and_its_all_to_alls_do_not():
-    """Of the exposed time at least the all-to-alls are left, and less than all."""
+    """At least the all-to-alls are left of the exposed time, and less than all."""
     given, decisions = under("a2a+p2p"), a_strategy(cp=4).decisions()
     alone = lookup(layer_seconds, given, decisions)
     pairs = lookup(layer_seconds, under("a2a"), a_strategy(cp=2).decisions())  # as many bytes per token, half the ranks
@@ -153,7 +153,7 @@ def test_bounds_hold_for_each_kind(kind, model):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_faster_networks_never_slow_a_kind_down(kind):
-    """Of 60 strategies none takes longer with twice the bandwidth on every network."""
+    """None of 60 strategies takes longer with twice the bandwidth on every network."""
     given, strategies = under(kind), random_strategies(DENSE, 60, seed=7)
     networks = tuple(replace(one, bandwidth=2 * one.bandwidth) for one in given.cluster.device.networks)
     before, after = (cost(each, strategies).step_seconds for each in (given, with_device(given, networks=networks)))

@@ -361,7 +361,7 @@ def test_refusals_name_the_path_what_was_seen_and_what_is_allowed(config: Any, m
 
 
 def test_an_unsupported_family_can_be_described():
-    """Where no spelling is near, how to describe it."""
+    """The message says how to describe a family that no spelling is near to."""
     with pytest.raises(SpecError, match=r"unsupported family 'rwkv7'\. .*family: \{like: NAME\}"):
         model_from_config(a_config(model_type="rwkv7"))
 

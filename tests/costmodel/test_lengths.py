@@ -87,7 +87,7 @@ def test_longer_sequences_take_longer():
 
 
 def test_longer_sequences_are_never_faster():
-    """Of 60 strategies none takes less time if all sequences of its samples are twice as long."""
+    """None of 60 strategies takes less time if all sequences of its samples are twice as long."""
     strategies = random_strategies(DENSE, 60, seed=9)
     before, after = (
         cost(packed([[one] * (2**15 // one) for one in own], global_batch_size=256), strategies).step_seconds

@@ -137,7 +137,7 @@ def test_checkpoints_hold_one_moment_of_matrices():
 
 
 def test_deals_are_bounds_of_the_busiest_owner():
-    """Of 3 matrices of cost 4 and 2 of cost 1 on 2 owners one has two large ones, 8; on 1 owner all, 14; on 8, one."""
+    """3 matrices of cost 4 and 2 of cost 1: one of 2 owners has two large ones, 8; 1 owner has all, 14; of 8, one."""
     counts, costs = np.array([[3.0, 2.0]]), np.array([[4.0, 1.0]])
 
     assert [float(dealt_share(counts, costs, owners=owners)) for owners in (2.0, 1.0, 8.0)] == [8.0, 14.0, 4.0]

@@ -55,7 +55,7 @@ def test_a_wide_layer_is_that_of_the_recipe_in_16_bits(precision):
 
 
 def test_only_the_ends_are_wide():
-    """Of 61 layers the first and the last two; the layer of multi-token prediction has no number of its own."""
+    """The first and the last two of 61 layers; the layer of multi-token prediction has no number of its own."""
     facts = a_problem("mxfp8", first_layers_bf16=1, last_layers_bf16=2, mtp_layers=1).facts
 
     assert [index for index, layer in enumerate(facts.model.layers) if layer.is_wide] == [0, 59, 60]

@@ -323,7 +323,7 @@ MODES = ("blockwise", "duplicated", "distributed", "layer_sharded")
 
 
 def with_muon(problem: Problem, mode: str) -> Problem:
-    """The same problem with Muon, whose placement is that of the optimizer states."""
+    """Return the problem with Muon, whose placement is that of the optimizer states."""
     cluster = problem.facts.cluster
     device = replace(cluster.device, **achieved(cluster.device, is_muon=True, muon_tp_mode=mode))
     return replace(problem, facts=replace(problem.facts, cluster=replace(cluster, device=device)))

@@ -109,7 +109,7 @@ def test_workers_import_nothing_of_the_folder_in_which_they_start(tmp_path):
     ],
 )  # fmt: skip
 def test_a_path_out_of_the_folder_is_named_before_anything_is_opened(value, tmp_path):
-    """Of every spelling, alone, in entries, in YAML within them; the message does not say which exist."""
+    """Every spelling, alone, in entries, in YAML within them; the message does not say which exist."""
     with pytest.raises(SpecError, match="lies outside of the folder that may be read"):
         refuse_outside(unfold([value]) if isinstance(value, str) else value, tmp_path)
 

@@ -97,7 +97,7 @@ def test_the_mode_of_muon_is_chosen_with_its_placement():
     ],
 )
 def test_other_optimizers_are_answered_with_their_price(settings, message):
-    """What has no entry is priced as Adam; Muon's own settings want Muon."""
+    """An optimizer without an entry is priced as Adam; Muon's own settings want Muon."""
     with pytest.raises(SpecError) as error:
         load(a_job(settings))
 

@@ -117,12 +117,12 @@ def _sequence_length(entries: Mapping[str, str], plain: Mapping[str, str]) -> in
     return 0
 
 
-def _change_depth(model: Any, num_layers: str) -> Any:
-    """Return the entry of a model with another number of layers, if that is a number and the model has no blocks."""
-    facts = read(model, Path()).model
+def _change_depth(model: Any, facts: Model, num_layers: str) -> tuple[Any, Model]:
+    """Return a model with another number of layers, and its facts, if that is a number and the model has no blocks."""
     if not num_layers.isdecimal() or facts.has_single_blocks or int(num_layers) == facts.num_layers:
-        return model
-    return {"base": model, "num_layers": int(num_layers)}
+        return model, facts
+    changed = {"base": model, "num_layers": int(num_layers)}
+    return changed, read(changed, Path()).model
 
 
 def bridge_job(
@@ -159,10 +159,9 @@ def bridge_job(
     is_nemo = any(name.startswith("trainer.") for name in fields)
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
     model = _model(entries.pop("model", ""), known.model if known else str(recipe))
-    has_experts = read(model, Path()).model.has_experts
-    plain = _merge_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=has_experts)
-    model = _change_depth(model, plain.get("model.num_layers", ""))
     facts = read(model, Path()).model
+    plain = _merge_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
+    model, facts = _change_depth(model, facts, plain.get("model.num_layers", ""))
     architecture = architecture_words(facts, _sequence_length(entries, plain))
     compared = _compare_model(plain, architecture, is_named_here="model" in said_here)
     chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""

@@ -138,18 +138,23 @@ if TYPE_CHECKING:
     __version__: str
 
 _NAMES = {
+    "constraints.conflict": "; Conflict",
+    "costmodel.costs": "; TrainingCosts",
     "costmodel.errors": "PlanningError SpecError SpecErrors",
-    "planner.advice.advise": "Advice ClusterChoices advise",
-    "planner.advice.prices": "PriceList read_prices",
+    "costmodel.facts.device": "; Cluster",
+    "costmodel.facts.reliability": "; Costs RecoveryLevel Reliability",
+    "costmodel.step.estimate": "; Estimate",
+    "costmodel.strategy": "; Strategy",
+    "costmodel.tables": "; Facts",
+    "planner.advice.advise": "Advice ClusterChoices advise; CutCell FailedCell",
+    "planner.advice.points": "; ClusterPoint",
+    "planner.advice.prices": "PriceList read_prices; Offer",
     "planner.advice.records": "advice_rows",
     "planner.advice.render": "render_advice",
     "planner.advice.wish": "Wish",
-    "planner.batch.job_result": "JobResult",
+    "planner.batch.job_result": "JobResult; JobOutcome JobStatus",
+    "planner.batch.jobs": "; BatchJob",
     "planner.batch.run": "plan_many",
-    "planner.verbs.any_job": "AnyJob read_any",
-    "planner.verbs.compare": "Comparison compare compare_two",
-    "planner.verbs.explain": "Explanation explain",
-    "planner.verbs.recipes": "compare_recipe judge_recipes",
     "planner.frameworks": "export",
     "planner.frameworks.accelerate": "to_accelerate",
     "planner.frameworks.deepspeed": "to_deepspeed",
@@ -158,70 +163,53 @@ _NAMES = {
     "planner.frameworks.megatron.bridge": "to_megatron_bridge",
     "planner.frameworks.megatron.lm": "to_megatron_lm",
     "planner.frameworks.megatron.read": "Imported from_megatron_lm",
-    "planner.frameworks.target": "Export",
+    "planner.frameworks.target": "Export; Program",
     "planner.frameworks.torchtitan": "to_torchtitan",
-    "planner.jobs.problem": "Problem load",
-    "planner.verbs.plan": "estimate plan read_plan",
-    "planner.verbs.study": "study",
-    "planner.verbs.study_points": "StudyReport",
-    "planner.search.recipes": "recipe_candidates recipes_for",
+    "planner.jobs.checkpoints": "; CheckpointSchedule Conventions ModelSummary",
+    "planner.jobs.document": "; Document",
+    "planner.jobs.limits": "; SearchLimits",
+    "planner.jobs.problem": "Problem load; Alternative Machine",
+    "planner.jobs.strategy_file": "; StrategyFile",
     "planner.notebooks": "to_frame",
     "planner.report": "render render_study",
     "planner.report.section": "Asked Screen",
-    "planner.results": "EstimateReport Plan PlanReport",
+    "planner.results": "EstimateReport Plan PlanReport; Displayed",
+    "planner.search.alternatives": "; AlternativeOutcome",
+    "planner.search.branch_and_bound": "; Outcome Status",
+    "planner.search.certificate": "; Certificate",
+    "planner.search.complete": "; CompletedBy",
+    "planner.search.idle_devices": "; FewerDevices",
+    "planner.search.listed": "; CandidateListReport",
+    "planner.search.recipes": "recipe_candidates recipes_for; PublishedLayout",
+    "planner.search.recommendation": "; Recommendation",
+    "planner.uncertainty.evidence.features": "; Unproven",
+    "planner.uncertainty.evidence.gaps": "; Gap",
+    "planner.uncertainty.intervals": "; Interval",
+    "planner.uncertainty.operators": "; TimedOperator",
+    "planner.uncertainty.peaks": "; Chance",
+    "planner.uncertainty.records": "; BestRun",
+    "planner.verbs.any_job": "AnyJob read_any",
+    "planner.verbs.compare": "Comparison compare compare_two; Gain Side Unlike",
     "planner.verbs.device_counts": "PlansBySize SizedPlan plan_for_sizes",
+    "planner.verbs.explain": "Explanation explain; Binding Difference",
+    "planner.verbs.plan": "estimate plan read_plan; SavedPlan",
+    "planner.verbs.recipes": "compare_recipe judge_recipes; JudgedLayout",
+    "planner.verbs.study": "study",
+    "planner.verbs.study_features": "; Feature",
+    "planner.verbs.study_points": "StudyReport; Series",
 }
-"""Verbs, the records that they take and return, and errors, by the module that defines them."""
+"""
+Verbs, the records that they take and return, and errors, by the module that defines them; behind a semicolon records
+inside those records.
+"""
 
-_HELD = {
-    "constraints.conflict": "Conflict",
-    "costmodel.costs": "TrainingCosts",
-    "costmodel.facts.device": "Cluster",
-    "costmodel.facts.reliability": "Costs RecoveryLevel Reliability",
-    "costmodel.step.estimate": "Estimate",
-    "costmodel.strategy": "Strategy",
-    "costmodel.tables": "Facts",
-    "planner.search.alternatives": "AlternativeOutcome",
-    "planner.advice.prices": "Offer",
-    "planner.advice.advise": "CutCell FailedCell",
-    "planner.advice.points": "ClusterPoint",
-    "planner.batch.job_result": "JobOutcome JobStatus",
-    "planner.batch.jobs": "BatchJob",
-    "planner.search.certificate": "Certificate",
-    "planner.jobs.checkpoints": "CheckpointSchedule Conventions ModelSummary",
-    "planner.results": "Displayed",
-    "planner.verbs.compare": "Gain Side Unlike",
-    "planner.verbs.explain": "Binding Difference",
-    "planner.verbs.recipes": "JudgedLayout",
-    "planner.verbs.study_features": "Feature",
-    "planner.verbs.study_points": "Series",
-    "planner.frameworks.target": "Program",
-    "planner.search.complete": "CompletedBy",
-    "planner.search.idle_devices": "FewerDevices",
-    "planner.jobs.document": "Document",
-    "planner.jobs.limits": "SearchLimits",
-    "planner.jobs.problem": "Alternative Machine",
-    "planner.jobs.strategy_file": "StrategyFile",
-    "planner.search.recommendation": "Recommendation",
-    "planner.search.recipes": "PublishedLayout",
-    "planner.verbs.plan": "SavedPlan",
-    "planner.search.branch_and_bound": "Outcome Status",
-    "planner.search.listed": "CandidateListReport",
-    "planner.uncertainty.evidence.features": "Unproven",
-    "planner.uncertainty.evidence.gaps": "Gap",
-    "planner.uncertainty.intervals": "Interval",
-    "planner.uncertainty.operators": "TimedOperator",
-    "planner.uncertainty.peaks": "Chance",
-    "planner.uncertainty.records": "BestRun",
-}
-"""Records inside those records."""
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.replace(";", "").split()}
 
-_HOMES = {name: home for table in (_NAMES, _HELD) for home, names in table.items() for name in names.split()}
+SHORT = sorted(name for names in _NAMES.values() for name in names.partition(";")[0].split())
+"""Names that ``planner`` lists itself."""
 
-SHORT = sorted(name for names in _NAMES.values() for name in names.split())
-"""Names that ``planner`` itself offers."""
-
-__all__ = sorted([*_HOMES, "__version__", "catalog"])
+if not TYPE_CHECKING:  # type checkers take every name imported above
+    __all__ = sorted([*_HOMES, "__version__", "catalog"])
 
 
 def __getattr__(name: str) -> Any:
@@ -241,4 +229,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the stable names, imported or not."""
-    return sorted(__all__)
+    return sorted([*_HOMES, "__version__", "catalog"])

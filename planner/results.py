@@ -8,7 +8,6 @@ from dataclasses import field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from costmodel.costs import TrainingCosts
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster, Sites
 from costmodel.facts.reliability import Reliability
@@ -27,7 +26,7 @@ from planner.jobs.checkpoints import (
     schedule_costs,
     schedule_every,
 )
-from planner.jobs.line.writing import write_line
+from planner.jobs.line import write_line
 from planner.jobs.problem import Problem
 from planner.search.complete import CompletedBy
 from planner.search.domains import num_held, num_spares
@@ -42,6 +41,7 @@ from planner.uncertainty.records import BestRun, interval_and_record
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from costmodel.costs import TrainingCosts
     from planner.search.alternatives import AlternativeOutcome
     from planner.search.branch_and_bound import Outcome
     from planner.search.certificate import Certificate

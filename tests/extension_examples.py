@@ -129,7 +129,7 @@ def its_rules(copy: Extended) -> None:
 def its_answers(copy: Extended) -> None:
     """In reports and exports."""
     copy.add(
-        "planner/report/records/strategy.py",
+        "planner/report/records/plan.py",
         (
             "        True if data-parallel communication is overlapped with computation.\n",
             "    half_gradients\n        True if gradients are halved.\n",

@@ -26,7 +26,7 @@ from benchmarks.output import format_csv
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.run_table import RejectedRow
 from planner.measure.runs.predictions import GIB, Prediction
-from planner.report.records.record import finite
+from planner.report.records import finite
 
 WORST = 12
 """Rows that the report lists one by one."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from planner import compare, compare_two, estimate, explain, from_megatron_lm, import_job, load, plan, read_any
 from planner.jobs.cluster import device_text
-from planner.jobs.line.writing import write_line
+from planner.jobs.line import write_line
 from planner.jobs.run_jobs import references
 from planner.measure.calibrate.calibrate import calibrate
 from planner.verbs.any_job import AnyJob

@@ -18,7 +18,7 @@ from costmodel.strategy import DECISIONS
 from planner import estimate, explain, export, load, plan
 from planner.frameworks import TARGETS
 from planner.frameworks.imports.job import import_job
-from planner.jobs.line.reading import read_words
+from planner.jobs.line import read_words
 from planner.jobs.problem import split_overrides
 from planner.report import render
 from planner.report.records.reports import PlanReportRecord

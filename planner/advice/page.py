@@ -34,7 +34,7 @@ from planner.report.html.frame import (
     section_html,
     switch_html,
 )
-from planner.report.records.record import finite
+from planner.report.records import finite
 from planner.report.section import Section
 from planner.report.wording import energy, money, power, seconds
 from planner.uncertainty.intervals import COVERAGE

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.advice.points import DAYS, ENERGY, FRONT, MEGAWATTS, MONEY
 from planner.advice.whole import assignments
-from planner.report.records.record import Figure, Plain, Record, finite
+from planner.report.records import Figure, Plain, Record, csv_table, finite
 from planner.verbs.plan import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -366,17 +363,7 @@ def _cut_record(cut: CutCell, number: int) -> CutRecord:
     return CutRecord.read(cut.cell, **CellRecord.entries(cut.cell), **least, dominated_by=number)
 
 
-def json_text(advice: Advice) -> str:
-    """Return the advice as strict JSON."""
-    return json.dumps(AdviceRecord.build(advice).plain(), indent=2, ensure_ascii=False, allow_nan=False)
-
-
 def csv_text(advice: Advice) -> str:
-    """Return the points as CSV, a row each."""
-    rows, stream = advice_rows(advice), StringIO()
-    names = list(rows[0]) if rows else ["job"]
-    writer = csv.DictWriter(stream, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()})
-    return stream.getvalue()
+    """Format the points of an advice as CSV, one row each."""
+    rows = advice_rows(advice)
+    return csv_table(list(rows[0]) if rows else ["job"], rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError, did_you_mean
+from planner.report import lay_out
 from planner.report.section import PLAIN, Screen
 
 if TYPE_CHECKING:
@@ -34,20 +35,14 @@ def render_advice(advice: Advice, format: str = "table", *, screen: Screen = PLA
         If there is no such format.
     """
     match format:
-        case "table":
+        case "table" | "markdown":
             from planner.advice.sections import sections_of
-            from planner.report.console import sections_text
 
-            return sections_text(sections_of(advice, job), screen)
-        case "markdown":
-            from planner.advice.sections import sections_of
-            from planner.report.markdown import section_lines
-
-            return "\n\n".join("\n".join(section_lines(one, "#" * 2)) for one in sections_of(advice, job)) + "\n"
+            return lay_out(sections_of(advice, job), format, screen=screen, title="##")
         case "json":
-            from planner.advice.records import json_text
+            from planner.advice.records import AdviceRecord
 
-            return json_text(advice)
+            return AdviceRecord.build(advice).json_text()
         case "csv":
             from planner.advice.records import csv_text
 

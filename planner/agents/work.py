@@ -19,7 +19,7 @@ from planner.agents.tools import ADVISED, COMPARED, EXPLAINED, OF_PLANS, POINT
 from planner.batch.job_result import JobOutcome, JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob
 from planner.confinement import OutsideRootError
-from planner.jobs.line.reading import pin_words, read_decisions
+from planner.jobs.line import pin_words, read_decisions
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.report import render
 from planner.report.console import sections_text

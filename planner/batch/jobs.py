@@ -23,7 +23,9 @@ from costmodel.version import version
 from planner.batch.choices import MAX_JOBS
 from planner.jobs.cluster import device_path
 from planner.jobs.document import (
+    NOWHERE,
     Document,
+    Place,
     Plain,
     mapping_from_python,
     parse,
@@ -32,7 +34,6 @@ from planner.jobs.document import (
     split_assignment,
 )
 from planner.jobs.model import config_path
-from planner.jobs.written.places import NOWHERE, Place
 
 MAX_VALUES = 1_000_000
 

@@ -7,7 +7,6 @@ other line that is no result is moved into a file beside. The jobs of both are p
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from costmodel.errors import SpecError, alternatives, optional_library
 from costmodel.validation import shown
 from planner.batch.choices import METRICS
 from planner.batch.job_result import FORMAT_VERSION, KIND, LOST, JobOutcome, JobResult, JobStatus, line_of
+from planner.report.records import write_csv
 
 MAX_LINE_BYTES = 2**26
 
@@ -470,7 +470,8 @@ def write_table(lines: Lines, path: Path) -> None:
         if path.suffix == PARQUET:
             _write_parquet(_rows(lines()), kinds, draft)
         else:
-            _write_csv(_rows(lines()), kinds, draft)
+            with draft.open("w", encoding="utf-8", newline="") as stream:
+                write_csv(stream, list(kinds), _rows(lines()))
 
 
 def _rows(lines: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
@@ -501,19 +502,6 @@ def _draft(path: Path) -> Iterator[Path]:
         raise SpecError(str(path), f"cannot be written: {error.strerror or error}.") from None
     finally:
         draft.unlink(missing_ok=True)
-
-
-def csv_row(row: Row) -> Row:
-    """Return a row with ``true`` and ``false`` as CSV files spell them."""
-    return {name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()}
-
-
-def _write_csv(rows: Iterable[Row], kinds: Mapping[str, type], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(kinds), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow(csv_row(row))
 
 
 def _write_parquet(rows: Iterator[Row], kinds: Mapping[str, type], path: Path) -> None:

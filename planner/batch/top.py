@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from io import StringIO
 from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.batch.choices import METRICS
-from planner.batch.results import csv_row, row_of, sentences
+from planner.batch.results import row_of, sentences
 from planner.jobs.strategy_file import layers_text
+from planner.report.records import csv_table
 from planner.report.section import ENDLESS, Screen
 
 OF_LINE = (
@@ -182,9 +181,5 @@ def _json(ranked: list[Ranked]) -> str:
 
 
 def _csv(ranked: list[Ranked]) -> str:
-    rows = [csv_row({"rank": one.rank, **row_of(one.line, one.plan)}) for one in ranked]
-    stream = StringIO()
-    writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
+    rows = [{"rank": one.rank, **row_of(one.line, one.plan)} for one in ranked]
+    return csv_table(list(dict.fromkeys(name for row in rows for name in row)), rows)

@@ -87,8 +87,8 @@ def plan_job(job: BatchJob, *, full: bool = False) -> JobOutcome:
 def _plan(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.jobs.document import Document, mapping_from_python
     from planner.jobs.problem import load
+    from planner.report.records import finite
     from planner.report.records.plan import NumberedPlanRecord
-    from planner.report.records.record import finite
     from planner.report.records.reports import PlanReportRecord
     from planner.report.records.setting import is_assumed, is_extrapolated, nearest_relative
     from planner.verbs.plan import plan

@@ -16,9 +16,8 @@ from typing import Any, NoReturn
 
 from costmodel.errors import PlanningError, SpecError, SpecErrors, did_you_mean, mistakes_of
 from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help
-from planner.cli.output import write
-from planner.cli.terminal.messages import MESSAGE_OPTIONS, add_message_options, complain, messages
-from planner.cli.terminal.streams import open_streams, silence_stdout, stdout_errors
+from planner.cli.messages import MESSAGE_OPTIONS, add_message_options, complain, show_messages
+from planner.cli.output import open_streams, silence_stdout, stdout_errors, write
 
 EXIT_BROKEN_PIPE = 141
 
@@ -87,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     open_streams()
-    with messages(words):
+    with show_messages(words):
         try:
             code = _run(words)
             with stdout_errors():
@@ -252,7 +251,7 @@ class _Completion(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, *__: object) -> None:
         """Print the script and stop."""
-        from planner.cli.terminal.completion import completion_script
+        from planner.cli.completion import completion_script
 
         write(completion_script(_parser(), shell), None)
         parser.exit()

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
+from planner.cli.messages import MESSAGE_OPTIONS
 from planner.cli.output import check_output, progress, screen_of, write
-from planner.cli.terminal.messages import MESSAGE_OPTIONS
 from planner.report.section import Asked
 
 if TYPE_CHECKING:
-    from planner.jobs.document import Document
+    from planner.jobs.document import Document, Place
     from planner.jobs.problem import Problem
     from planner.jobs.strategy_file import StrategyFile
-    from planner.jobs.written.places import Place
     from planner.report.records.reports import AnyReport
 
 STDIN = "standard input"
@@ -147,9 +146,8 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
         ``key=value``, and a cluster where the job is one line.
     """
     from planner.jobs.document import read_document
-    from planner.jobs.line.reading import unknown_word
-    from planner.jobs.line.writing import is_line
-    from planner.jobs.written.one_line import CLUSTER, OPTIONS, one_line
+    from planner.jobs.line import is_line, unknown_word
+    from planner.jobs.one_line import CLUSTER, OPTIONS, one_line
 
     is_file = arguments.job == "-" or arguments.job.endswith((".yaml", ".yml"))
     words = [word for word in assignments if "=" not in word and not is_line(word) and not is_file]
@@ -174,7 +172,7 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
 
 def load_pinned(arguments: argparse.Namespace, assignments: Sequence[str]) -> Problem:
     """Load the job that the command line names, with the decisions of its words pinned."""
-    from planner.jobs.line.reading import PIN, pin_words, read_words, require_parts
+    from planner.jobs.line import PIN, pin_words, read_words, require_parts
     from planner.jobs.problem import load, split_overrides
 
     document, assignments = read_job(arguments, assignments)
@@ -209,7 +207,7 @@ def _require_job_file(name: str) -> None:
     """Refuse a model without a cluster."""
     path = Path(name)
     if path.suffix.lower() == ".json" or os.path.isdir(name) or not (path.suffix or os.path.exists(name)):
-        from planner.jobs.written.one_line import CLUSTER
+        from planner.jobs.one_line import CLUSTER
 
         model = "llama3-70b" if CLUSTER.fullmatch(name) else name
         fix = f"such as: {model} 512xh100 --batch 1024 --sequence 8k --tokens 15T."
@@ -225,7 +223,7 @@ def report_text(report: AnyReport, arguments: argparse.Namespace) -> str:
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
     """Return the command line without its options on output, so that the next commands can be made from it."""
-    from planner.jobs.written.one_line import OPTIONS as ONE_LINE
+    from planner.jobs.one_line import OPTIONS as ONE_LINE
 
     of_job = [arguments.job, *arguments.assignments]
     for option in ONE_LINE:
@@ -248,7 +246,7 @@ def report_on_job(
 ) -> int:
     """Print the report on the job and its decisions, and return the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
-        from planner.jobs.line.reading import read_words
+        from planner.jobs.line import read_words
         from planner.jobs.problem import load, split_overrides
 
         document, assignments = read_job(arguments, arguments.assignments)

@@ -63,7 +63,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
     """Explain and print."""
     if arguments.recipe is not None:
         return _run_compare_recipe(arguments)
-    from planner.jobs.line.writing import is_line
+    from planner.jobs.line import is_line
     from planner.verbs.any_job import is_job
 
     words = [arguments.job, *arguments.assignments]
@@ -73,7 +73,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
     if len(jobs) > 2 or not is_job(jobs[-1]) or (len(jobs) == 1 and jobs[0].endswith((".yaml", ".yml"))):
         return report_on_job(arguments, "explaining", _explain)
     with progress(f"explaining {' and '.join(jobs)}"):
-        from planner.jobs.written.one_line import OPTIONS
+        from planner.jobs.one_line import OPTIONS
         from planner.verbs.any_job import read_any
         from planner.verbs.compare import compare_two
 

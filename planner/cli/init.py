@@ -44,8 +44,8 @@ def run_init(arguments: argparse.Namespace) -> int:
         fix = f"such as: {arguments.job} 512xh100 --batch 1024 --sequence 8k --tokens 15T."
         raise SpecError("CLUSTER", "is missing.", f"After a model a cluster and three numbers are needed, {fix}")
     with progress(f"reading {arguments.job}"):
+        from planner.jobs.commented import rebase_paths, write_commented
         from planner.jobs.problem import load
-        from planner.jobs.written.commented import rebase_paths, write_commented
         from planner.schema.job import editor_comment
 
         document, overrides = read_job(arguments, arguments.assignments)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from costmodel import catalog
 from costmodel import reliability as formulas
-from costmodel.costs import Devices, TrainingCosts, computing_fraction, stepping_seconds, training_costs
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster
 from costmodel.facts.fields import Dtype
@@ -22,6 +22,9 @@ from costmodel.step.estimate import Part
 from costmodel.tables import Facts
 from costmodel.timing.source import operator_times
 from costmodel.timing.work import Operator
+
+if TYPE_CHECKING:
+    from costmodel.costs import TrainingCosts
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -171,6 +174,8 @@ def schedule_costs(
     breakdowns
         Parts of the step on each pipeline rank.
     """
+    from costmodel.costs import Devices, computing_fraction, stepping_seconds, training_costs
+
     devices = Devices(
         num_devices=cluster.num_devices,
         num_waiting=num_waiting,

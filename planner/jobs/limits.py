@@ -19,7 +19,7 @@ from planner.jobs.cluster import GIB_BYTES
 from planner.jobs.completion import ALWAYS_SAID, complete_strategy, is_whole
 from planner.jobs.document import decision_value, parse, parse_count, require_entry, require_one_of
 from planner.jobs.entries import Job, SearchSection
-from planner.jobs.line.reading import read_words
+from planner.jobs.line import PIN, read_words
 from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_given
 from planner.uncertainty.peaks import usual_headroom_bytes
 
@@ -215,9 +215,6 @@ def parts_of_search(entries: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
         given = entries.get(section)
         for name, value in given.items() if isinstance(given, Mapping) else ():
             yield {name: value}, read
-
-
-PIN = "search.pin"
 
 
 def _read_pins(entries: Mapping[str, Any] | str) -> StrategyFile:

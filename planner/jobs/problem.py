@@ -28,6 +28,7 @@ from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster
 from planner.jobs.completion import require_features
 from planner.jobs.document import (
     Document,
+    add_places,
     apply_overrides,
     mapping_from_python,
     read_document,
@@ -46,12 +47,10 @@ from planner.jobs.entries import (
     TrainingSection,
 )
 from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
-from planner.jobs.line.reading import expand_lines, read_lines, read_strategy, require_parts, split_words
+from planner.jobs.line import expand_lines, read_lines, read_strategy, require_parts, split_words
 from planner.jobs.model import read
-from planner.jobs.sequence_lengths import lengths_path, read_lengths
 from planner.jobs.setting_choices import CHOOSABLE, Value, combine_settings, split
 from planner.jobs.strategy_file import StrategyFile
-from planner.jobs.written.places import add_places
 
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"
@@ -254,13 +253,11 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
         precision=_precision_name(job.training.precision),
     )
     recovery = _recovery(job.reliability)
-    lengths_file = lengths_path(job.training.sequence_lengths, folder)
-    lengths, histogram = read_lengths(
-        job.training.sequence_lengths,
-        lengths_file,
-        sequence_length=job.training.sequence_length,
-        rank_tokens=job.training.max_seqlen_per_dp_cp_rank,
-    )
+    lengths, histogram, lengths_file = None, None, None
+    if job.training.sequence_lengths is not None or job.training.max_seqlen_per_dp_cp_rank is not None:
+        from planner.jobs.sequence_lengths import read_lengths
+
+        lengths, histogram, lengths_file = read_lengths(job.training, folder)
     alternatives = _alternatives(job, machine, several, recovery, lengths)
     first = alternatives[0]
     require_devices(job, first.facts.cluster.num_devices)

@@ -14,6 +14,7 @@ from costmodel.facts.lengths import SequenceLengths
 from costmodel.quantities import COUNT, SEQUENCE, finite, number
 from costmodel.validation import shown
 from planner.jobs.document import HISTOGRAM, read_text
+from planner.jobs.entries import TrainingSection
 
 MAX_BYTES = 2**26
 """Size of a file of lengths; longer ones are written as lengths with counts."""
@@ -24,41 +25,33 @@ MAX_LENGTHS = 2**14
 Histogram: TypeAlias = Mapping[str, Any]
 
 
-def lengths_path(entry: str | Histogram | None, folder: Path) -> Path | None:
-    """Return the file that a job names for its lengths; None without one."""
-    return folder / os.path.expanduser(entry) if isinstance(entry, str) else None
-
-
 def read_lengths(
-    entry: str | Histogram | None, path: Path | None, *, sequence_length: int, rank_tokens: int | None = None
-) -> tuple[SequenceLengths | None, Histogram | None]:
+    training: TrainingSection, folder: Path
+) -> tuple[SequenceLengths | None, Histogram | None, Path | None]:
     """
-    Read the lengths of the sequences that are packed into samples of ``sequence_length`` tokens.
-
-    Parameters
-    ----------
-    entry, path
-        Entry of the job, and the file that it names.
-    sequence_length
-        Tokens of a sample.
-    rank_tokens
-        Most tokens of a sequence on one rank with dynamic context parallelism.
+    Read the lengths of the sequences that a job packs into samples; paths of its files are relative to the folder.
 
     Returns
     -------
     tuple
-        The lengths, and the histogram itself; no lengths if every sample is one sequence.
+        The lengths, the histogram itself, and the file that names them; no lengths if every sample is one sequence.
 
     Raises
     ------
     SpecError
         If there is no such file, or a length or a count is impossible. Also if a length is beyond the sample.
     """
+    entry, sequence_length, rank_tokens = (
+        training.sequence_lengths,
+        training.sequence_length,
+        training.max_seqlen_per_dp_cp_rank,
+    )
     if entry is None:
         if rank_tokens is not None:
             problem = f"is {rank_tokens:,} without training.sequence_lengths, by which sequences are dealt."
             raise SpecError("training.max_seqlen_per_dp_cp_rank", problem, "Add the lengths, or take it out.")
-        return None, None
+        return None, None, None
+    path = folder / os.path.expanduser(entry) if isinstance(entry, str) else None
     rows = _file_rows(path) if path else _entry_rows(entry)
     counts: defaultdict[int, float] = defaultdict(int)
     for where, length, count in rows:
@@ -79,11 +72,11 @@ def read_lengths(
         raise SpecError(str(path or HISTOGRAM), "holds no length.", "Write {4k: 0.7, 32k: 0.3}.")
     histogram = {str(length): counts[length] for length in sorted(counts)}
     if [*counts] == [sequence_length] and rank_tokens is None:
-        return None, histogram
+        return None, histogram, path
     lengths = SequenceLengths(
         lengths=tuple(sorted(counts)), counts=tuple(map(float, histogram.values())), rank_tokens=rank_tokens
     )
-    return lengths, histogram
+    return lengths, histogram, path
 
 
 def _entry_rows(entry: str | Histogram) -> Iterable[tuple[str, int, float]]:

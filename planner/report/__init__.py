@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from planner.report.section import PLAIN, Asked, Screen
+from planner.report.section import PLAIN, Asked, Screen, Section
 
 if TYPE_CHECKING:
     from planner.report.records.reports import AnyReport
-    from planner.results import EstimateReport, PlanReport
+    from planner.report.sections import AnyRecord
     from planner.verbs.study_points import StudyReport
 
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
@@ -16,8 +17,12 @@ FORMATS = ("short", "table", "json", "csv", "markdown", "html")
 STUDY_FORMATS = ("table", "json", "csv", "markdown", "html")
 """Formats of a study."""
 
-OF_PLANS = {"short": "short answer", "csv": "rows for 'csv'"}
-"""Formats that explanations lack; comparisons have ``csv`` alone."""
+LACKED = {
+    "short": "explanations and comparisons have no short answer.",
+    "csv": "explanations and comparisons have no rows for 'csv'.",
+    "html": "explanations have no page.",
+}
+"""Formats that explanations lack; comparisons lack the short answer alone."""
 
 
 def render(
@@ -51,40 +56,53 @@ def render(
     """
     from costmodel.errors import SpecError, did_you_mean
 
+    if format not in FORMATS:
+        raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))
+    whole = record_of(report)
     match format:
-        case "table":
-            from planner.report.console import console_text
+        case "short" if whole.kind in ("plan", "estimate"):
+            from planner.report.short import short_sections
 
-            return console_text(report, screen)
-        case "markdown":
-            from planner.report.markdown import markdown_text
-
-            return markdown_text(report)
+            return lay_out(short_sections(whole, asked), screen=screen)
         case "json":
-            from planner.report.records.reports import json_text
+            return whole.json_text()
+        case "csv" if whole.kind != "explanation":
+            from planner.report.table_csv import csv_text
 
-            return json_text(report)
-        case "html":
+            return csv_text(whole)
+        case "html" if whole.kind != "explanation":
             from planner.report.html.page import html_text
-            from planner.verbs.explain import Explanation
 
-            if isinstance(report, Explanation):
-                raise SpecError("format", "explanations have no page.", "Use table, markdown or json.")
-            return html_text(report)
-        case "short" | "csv":
-            from planner.results import EstimateReport, PlanReport
+            return html_text(whole)
+        case "table" | "markdown":
+            from planner.report.sections import all_sections
 
-            if isinstance(report, PlanReport | EstimateReport):
-                return _plan_text(report, format, screen, asked)
-            from planner.verbs.compare import Comparison
+            return lay_out(all_sections(whole), format, screen=screen)
+    raise SpecError("format", LACKED[format], "Use table, markdown or json.")
 
-            if isinstance(report, Comparison) and format == "csv":
-                from planner.report.table_csv import comparison_csv_text
 
-                return comparison_csv_text(report)
-            problem = f"explanations and comparisons have no {OF_PLANS[format]}."
-            raise SpecError("format", problem, "Use table, markdown or json.")
-    raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))
+def record_of(report: AnyReport) -> AnyRecord:
+    """Build the record of any report."""
+    from planner.report.records.reports import report_record
+    from planner.results import EstimateReport, PlanReport
+
+    if isinstance(report, PlanReport | EstimateReport):
+        return report_record(report)
+    from planner.report.records.explained import ComparisonRecord, ExplanationRecord
+    from planner.verbs.compare import Comparison
+
+    return ComparisonRecord.build(report) if isinstance(report, Comparison) else ExplanationRecord.build(report)
+
+
+def lay_out(sections: Iterable[Section], format: str = "table", *, screen: Screen = PLAIN, title: str = "#") -> str:
+    """Format sections for a console, or as Markdown, the first one's heading as the title."""
+    if format == "markdown":
+        from planner.report.markdown import sections_markdown
+
+        return sections_markdown(sections, title)
+    from planner.report.console import sections_text
+
+    return sections_text(sections, screen)
 
 
 def render_study(report: StudyReport, format: str = "table", *, screen: Screen = PLAIN) -> str:
@@ -111,14 +129,8 @@ def render_study(report: StudyReport, format: str = "table", *, screen: Screen =
 
     whole = StudyRecord.build(report)
     match format:
-        case "table":
-            from planner.report.console import sections_text
-
-            return sections_text(study_sections(whole), screen)
-        case "markdown":
-            from planner.report.markdown import sections_markdown
-
-            return sections_markdown(study_sections(whole))
+        case "table" | "markdown":
+            return lay_out(study_sections(whole), format, screen=screen)
         case "json":
             return whole.json_text()
         case "csv":
@@ -130,15 +142,3 @@ def render_study(report: StudyReport, format: str = "table", *, screen: Screen =
     from costmodel.errors import SpecError, did_you_mean
 
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, STUDY_FORMATS))
-
-
-def _plan_text(report: PlanReport | EstimateReport, format: str, screen: Screen, asked: Asked | None) -> str:
-    """Format a plan or an estimate as ``short`` or ``csv``."""
-    if format == "csv":
-        from planner.report.table_csv import csv_text
-
-        return csv_text(report)
-    from planner.report.console import sections_text
-    from planner.report.short import short_sections
-
-    return sections_text(short_sections(report, asked), screen)

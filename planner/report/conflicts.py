@@ -14,7 +14,7 @@ from planner.report.wording import count, gib
 from planner.uncertainty.evidence.rules import LIFTED as LIFTED_EVIDENCE
 
 if TYPE_CHECKING:
-    from planner.report.records.outcome import AlternativeRecord, ConflictRecord, SmallestClusterRecord
+    from planner.report.records.reports import AlternativeRecord, ConflictRecord, SmallestClusterRecord
     from planner.report.records.setting import ClusterRecord, SettingRecord
 
 ENTRIES = {

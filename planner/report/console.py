@@ -13,7 +13,6 @@ from planner.report.wording import is_numeric
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType
 
-    from planner.report.records.reports import AnyReport
 
 NARROWEST = 32
 """Columns that text is laid out for at least."""
@@ -26,13 +25,6 @@ GAP = 2
 
 LEAST_WRAPPED = 20
 """Width below which no column of words is folded."""
-
-
-def console_text(report: AnyReport, screen: Screen = PLAIN) -> str:
-    """Format all sections of a report as text, an empty line between them."""
-    from planner.report.sections import all_sections
-
-    return sections_text(all_sections(report), screen)
 
 
 def sections_text(sections: Iterable[Section], screen: Screen = PLAIN) -> str:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from planner.report.records.reports import AnyReport
 from planner.report.section import Section
-from planner.report.sections import all_sections
 from planner.report.wording import is_numeric
 
 
-def markdown_text(report: AnyReport) -> str:
-    """Format all sections of a report as Markdown."""
-    return sections_markdown(all_sections(report))
-
-
-def sections_markdown(sections: Iterable[Section]) -> str:
-    """Format sections as Markdown, the first one's heading as the title."""
-    levels = ["#", *["##"] * 100]
+def sections_markdown(sections: Iterable[Section], title: str = "#") -> str:
+    """Format sections as Markdown; the first one's heading is of the title's level."""
+    levels = [title, *["##"] * 100]
     blocks = ("\n".join(section_lines(section, level)) for section, level in zip(sections, levels, strict=False))
     return "\n\n".join(blocks) + "\n"
 

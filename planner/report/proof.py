@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
 from planner.jobs.setting_choices import text_of
-from planner.report.records.outcome import EVEN
+from planner.report.records.reports import EVEN
 from planner.report.section import Section
 from planner.report.setting import idle_proof_rows
 from planner.report.wording import count, seconds
 
 if TYPE_CHECKING:
-    from planner.report.records.outcome import AlternativeRecord, CertificateRecord, RecommendationRecord
-    from planner.report.records.reports import PlanReportRecord
+    from planner.report.records.reports import (
+        AlternativeRecord,
+        CertificateRecord,
+        PlanReportRecord,
+        RecommendationRecord,
+    )
     from planner.search.branch_and_bound import SearchStats
 
 

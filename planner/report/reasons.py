@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.jobs.limits import StageChoice
-from planner.jobs.line.writing import write_completed, write_words
+from planner.jobs.line import write_completed, write_words
 from planner.jobs.strategy_file import LAYOUT
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections

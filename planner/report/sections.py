@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
-from planner.report.costs import costs_sections
 from planner.report.memory import memory_section
 from planner.report.proof import (
     alternatives_sections,
@@ -14,8 +14,14 @@ from planner.report.proof import (
     recommendation_sections,
     search_section,
 )
-from planner.report.records.reports import AnyReport, ReportRecord, record_of
-from planner.report.results import breakdown_section, loss_sections, operator_sections, results_section, run_section
+from planner.report.results import (
+    breakdown_section,
+    costs_sections,
+    loss_sections,
+    operator_sections,
+    results_section,
+    run_section,
+)
 from planner.report.section import Section, group_rows
 from planner.report.setting import (
     conventions_section,
@@ -28,10 +34,15 @@ from planner.report.setting import (
 from planner.report.strategies import settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
 
+if TYPE_CHECKING:
+    from planner.report.records.explained import ComparisonRecord, ExplanationRecord
+    from planner.report.records.reports import ReportRecord
 
-def all_sections(report: AnyReport) -> Iterator[Section]:
+AnyRecord: TypeAlias = "ReportRecord | ExplanationRecord | ComparisonRecord"
+
+
+def all_sections(whole: AnyRecord) -> Iterator[Section]:
     """Build the sections of any report, in reading order."""
-    whole = record_of(report)
     if whole.kind == "explanation":
         from planner.report.reasons import explanation_sections
 

@@ -9,15 +9,13 @@ from costmodel.facts.device import Sites
 from planner.jobs.setting_choices import text_of
 from planner.report.records.setting import framework_text, targets_text
 from planner.report.section import Section, group_rows
-from planner.report.strategies import completion_rows
 from planner.report.wording import amount, count, gib, seconds, share, tflops
 
 if TYPE_CHECKING:
     from planner.jobs.checkpoints import ModelSummary
     from planner.jobs.problem import Problem
-    from planner.report.records.outcome import IdleDevicesRecord
     from planner.report.records.plan import BestRunRecord, PlanRecord, PublishedLayoutRecord
-    from planner.report.records.reports import PlanReportRecord, ReportRecord
+    from planner.report.records.reports import IdleDevicesRecord, PlanReportRecord, ReportRecord
     from planner.report.records.setting import SettingRecord, TrainingRecord
 
 
@@ -155,7 +153,11 @@ def setting_section(
 def line_rows(whole: ReportRecord) -> list[tuple[str, str]]:
     """Build the rows with the first plan in one line, and with the completed decisions of a given one."""
     rows = [("line", plan.line) for plan in whole.plans[:1]]
-    return [*rows, *(completion_rows(whole.report) if whole.kind == "estimate" else ())]
+    if whole.kind == "estimate":
+        from planner.report.strategies import completion_rows
+
+        rows += completion_rows(whole.report)
+    return rows
 
 
 def title_of(setting: SettingRecord) -> str:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
 from planner.frameworks import TARGETS, find_refusal
-from planner.report.costs import money_rows
 from planner.report.proof import proof_text
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
-from planner.report.results import contention_text, figure_text, gaps_text, unproven_text
+from planner.report.results import contention_text, figure_text, gaps_text, money_rows, unproven_text
 from planner.report.section import WIDTH, Asked, Section, group_rows
 from planner.report.setting import (
     ambiguity_rows,

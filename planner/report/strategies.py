@@ -12,8 +12,7 @@ from planner.report.section import Section
 from planner.report.wording import NOTHING
 
 if TYPE_CHECKING:
-    from planner.report.records.plan import NumberedPlanRecord
-    from planner.report.records.strategy import LayoutRecord, StrategyRecord
+    from planner.report.records.plan import LayoutRecord, NumberedPlanRecord, StrategyRecord
     from planner.results import EstimateReport
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from io import StringIO
 from typing import Any, TypeAlias
 
-from planner.report.records.record import finite, names_of
+from planner.report.records import csv_table, names_of
 from planner.report.records.study import (
     FeatureGainRecord,
     FeatureRecord,
@@ -223,22 +221,16 @@ OF_FEATURE = (
 
 
 def study_csv(whole: StudyRecord) -> str:
-    """Format a header and a row per point, or per feature."""
-    stream = StringIO()
-    writer = csv.DictWriter(stream, OF_FEATURE if whole.study == "features" else OF_POINT, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_point_rows(whole))
-    writer.writerows(_feature_rows(whole))
-    return stream.getvalue()
+    """Format a header and a row per point, or per feature; cells that do not apply are empty."""
+    columns = OF_FEATURE if whole.study == "features" else OF_POINT
+    return csv_table(columns, (*_point_rows(whole), *_feature_rows(whole)))
 
 
 def _point_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
     for series in whole.series:
         for point in series.points:
             own = {name: value for name, value in point if name != "plan"}
-            yield _plain(
-                {"study": whole.study, "job": whole.job, "series": series.name, **own, **_plan_cells(point.plan)}
-            )
+            yield {"study": whole.study, "job": whole.job, "series": series.name, **own, **_plan_cells(point.plan)}
 
 
 def _feature_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
@@ -249,12 +241,8 @@ def _feature_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
             row |= {f"{name}_{entry}": value for entry, value in gain or ()}
         row["other_broken_rules"] = " ".join(feature.other_broken_rules)
         replanned = {f"replanned_{name}": value for name, value in _plan_cells(feature.replanned).items()}
-        yield _plain({"study": whole.study, "job": whole.job, **row, **replanned})
+        yield {"study": whole.study, "job": whole.job, **row, **replanned}
 
 
 def _plan_cells(plan: StudiedPlanRecord | None) -> dict[str, Any]:
     return {name: value for name, value in plan or () if name in OF_PLAN}
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(value).lower() if isinstance(value, bool) else finite(value) for name, value in row.items()}

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from io import StringIO
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from costmodel.step.estimate import PARTS
 from planner.report.gain import BEST, GIVEN
-from planner.report.records.costs import CostsRecord
-from planner.report.records.plan import NumberedPlanRecord, PlanRecord
-from planner.report.records.record import finite, names_of
-from planner.report.records.reports import ReportRecord, report_record
+from planner.report.records import csv_table, names_of
+from planner.report.records.plan import CostsRecord, NumberedPlanRecord, PlanRecord, StrategyRecord
+from planner.report.records.reports import ReportRecord
 from planner.report.records.setting import SettingRecord
-from planner.report.records.strategy import StrategyRecord
-from planner.results import EstimateReport, PlanReport
 
 if TYPE_CHECKING:
     from planner.report.records.explained import ComparisonRecord
-    from planner.verbs.compare import Comparison
 
 OF_CLUSTER = ("framework", "framework_is_assumed")
 
@@ -82,18 +75,15 @@ COLUMNS = (
 )
 
 
-def csv_text(report: PlanReport | EstimateReport) -> str:
-    """Format a header and one row per plan; cells that do not apply are empty."""
-    whole = report_record(report)
-    return _table(COLUMNS, (_row(whole, plan) for plan in whole.plans))
-
-
-def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    stream = StringIO()
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
+def csv_text(whole: ReportRecord | ComparisonRecord) -> str:
+    """Format a header and one row per plan; of a comparison a row for each side, the gain in that of the best plan."""
+    if whole.kind != "comparison":
+        return csv_table(COLUMNS, (_row(whole, plan) for plan in whole.plans))
+    settings = [side.setting for side in whole.apart.sides] or [whole, whole]
+    rows = [_side(GIVEN, settings[0], whole.given, whole)]
+    if whole.best is not None:
+        rows.append(_side(BEST, settings[1], whole.best, whole))
+    return csv_table(COMPARED_COLUMNS, rows)
 
 
 def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
@@ -163,18 +153,6 @@ COMPARED_COLUMNS = (
 )
 
 
-def comparison_csv_text(comparison: Comparison) -> str:
-    """Format a header, a row for the given strategy, and a row for the best plan with its gain, if there is one."""
-    from planner.report.records.explained import ComparisonRecord
-
-    whole = ComparisonRecord.build(comparison)
-    settings = [side.setting for side in whole.apart.sides] or [whole, whole]
-    rows = [_side(GIVEN, settings[0], whole.given, whole)]
-    if whole.best is not None:
-        rows.append(_side(BEST, settings[1], whole.best, whole))
-    return _table(COMPARED_COLUMNS, rows)
-
-
 def _side(name: str, setting: SettingRecord, plan: PlanRecord, whole: ComparisonRecord) -> dict[str, Any]:
     measured = next((one for one in whole.apart.gain.measured if one.side == name), None) if whole.apart.gain else None
     entries = {
@@ -187,16 +165,9 @@ def _side(name: str, setting: SettingRecord, plan: PlanRecord, whole: Comparison
 
 
 def _cells(entries: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    return {name: _cell(finite(entries[name])) for name in columns if name in entries}
+    return {name: entries[name] for name in columns if name in entries}
 
 
 def _ends(name: str, unit: str, interval: Sequence[Any]) -> dict[str, Any]:
     """Return the two ends of an interval by their columns."""
     return dict(zip((f"{name}_low_{unit}", f"{name}_high_{unit}"), interval, strict=True))
-
-
-def _cell(value: object) -> object:
-    """Write a flag as job files spell it, a layout as JSON."""
-    if isinstance(value, dict):
-        return json.dumps(value)
-    return str(value).lower() if isinstance(value, bool) else value

@@ -6,11 +6,15 @@ from planner.batch.job_result import FORMAT_VERSION, KIND, JobOutcome, JobResult
 from planner.batch.results import OF_LINE as OF_ROW
 from planner.batch.top import OF_LINE
 from planner.batch.work import OF_COSTS, OF_PLAN, OF_RUN
-from planner.jobs.written.commented import descriptions
-from planner.report.records.costs import CostsRecord
-from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
+from planner.jobs.commented import descriptions
+from planner.report.records.plan import (
+    CheckpointRecord,
+    CostsRecord,
+    NumberedPlanRecord,
+    StrategyRecord,
+    TrainingRunRecord,
+)
 from planner.report.records.reports import PlanReportRecord
-from planner.report.records.strategy import StrategyRecord
 from planner.schema.records import Schema, object_schema, record_schema, whole
 
 NUMBER = {"type": "number"}

@@ -17,9 +17,9 @@ from costmodel.models.description import Description
 from costmodel.quantities import COUNT, text_schema
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
+from planner.jobs.commented import descriptions
 from planner.jobs.document import OUR_MODULES
 from planner.jobs.setting_choices import ANY, CHOOSABLE
-from planner.jobs.written.commented import descriptions
 from planner.schema.records import Schema, record_schema, whole
 
 PATH = Path(__file__).parents[1] / "job.schema.json"

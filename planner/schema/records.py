@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from costmodel import catalog
-from planner.jobs.written.commented import descriptions
+from planner.jobs.commented import descriptions
 
 Schema: TypeAlias = dict[str, Any]
 

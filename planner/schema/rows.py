@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from costmodel.step.estimate import PARTS
 from planner.measure.sample.samples import DTYPES, OPERATORS, PASSES, Machine, Point, Sizes, Timing
 from planner.measure.sample.table import COLUMNS as OF_SAMPLES
-from planner.report.records.costs import CostsRecord
-from planner.report.records.outcome import EffortRecord, OutcomeRecord
-from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, TrainingRunRecord
-from planner.report.records.reports import EstimateReportRecord
+from planner.report.records.plan import (
+    CheckpointRecord,
+    CostsRecord,
+    NumberedPlanRecord,
+    StrategyRecord,
+    TrainingRunRecord,
+)
+from planner.report.records.reports import EffortRecord, EstimateReportRecord, OutcomeRecord
 from planner.report.records.setting import ClusterRecord
-from planner.report.records.strategy import StrategyRecord
 from planner.report.records.study import FeatureGainRecord, FeatureRecord, PointRecord, StudiedPlanRecord, StudyRecord
 from planner.report.study import GAINS, OF_FEATURE, OF_POINT
 from planner.report.table_csv import COLUMNS

@@ -20,7 +20,7 @@ from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.completion import complete_strategy, is_whole, require_features
 from planner.jobs.limits import StageChoice
-from planner.jobs.line.reading import read_strategy, require_parts
+from planner.jobs.line import read_strategy, require_parts
 from planner.jobs.problem import Problem
 from planner.jobs.setting_choices import value_text
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile, apply_layout

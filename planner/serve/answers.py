@@ -68,7 +68,7 @@ def _parts(whole: ReportRecord, exit_code: int) -> dict[str, Any]:
     from planner.report.html.charts import steps_chart
     from planner.report.html.frame import section_html
     from planner.report.html.shown import report_plans
-    from planner.report.records.record import finite
+    from planner.report.records import finite
     from planner.report.short import short_sections
 
     first = report_plans(whole)[:1]
@@ -82,7 +82,7 @@ def _parts(whole: ReportRecord, exit_code: int) -> dict[str, Any]:
 
 def _figures(whole: ReportRecord) -> list[tuple[str, str]]:
     """Return the figures of the first plan that people compare."""
-    from planner.report.costs import money_rows
+    from planner.report.results import money_rows
     from planner.report.wording import amount, gib, seconds, share
 
     best, run = whole.plans[0], whole.plans[0].training_run
@@ -108,10 +108,10 @@ def read_problem(question: Question, seconds: float) -> Problem:
     SpecError
         For all mistakes of the job.
     """
-    from planner.jobs.line.reading import PIN, pin_words, read_words, require_parts
+    from planner.jobs.document import Place
+    from planner.jobs.line import PIN, pin_words, read_words, require_parts
+    from planner.jobs.one_line import OPTIONS, one_line
     from planner.jobs.problem import load, split_overrides
-    from planner.jobs.written.one_line import OPTIONS, one_line
-    from planner.jobs.written.places import Place
 
     numbers = {name: question[name] for name in OPTIONS if question[name]}
     read = one_line(question["model"], f"{question['devices']}x{question['device']}", numbers)

@@ -31,7 +31,7 @@ from costmodel.validation import require_type, shown
 from planner.jobs.checkpoints import Conventions, conventions_of, model_summary, schedule_checkpoints
 from planner.jobs.completion import complete_strategy
 from planner.jobs.document import read_text
-from planner.jobs.line.writing import write_completed
+from planner.jobs.line import write_completed
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import StrategyFile, read_given
 from planner.results import EstimateReport, Plan, PlanReport

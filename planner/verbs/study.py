@@ -14,7 +14,7 @@ from costmodel.models.flops import linearity_fraction
 from costmodel.quantities import COUNT, RATE, finite
 from costmodel.validation import require_type, shown
 from planner.jobs.entries import kinds
-from planner.jobs.line.reading import PIN
+from planner.jobs.line import PIN
 from planner.jobs.problem import Problem, load
 from planner.results import Plan, PlanReport
 from planner.search.branch_and_bound import Status

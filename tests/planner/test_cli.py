@@ -11,9 +11,8 @@ import pytest
 
 import planner.report
 from planner import cli
-from planner.cli import output
+from planner.cli import messages, output
 from planner.cli.plan import UNUSED_STRATEGY
-from planner.cli.terminal import messages
 from tests.planner.test_job import JOB_TEXT, JOBS
 
 HEAVY = ("numpy", "pandas", "pydantic", "ortools", "rich", "shtab", "yaml")

@@ -13,8 +13,7 @@ from costmodel.errors import PlanningError, SpecError
 from costmodel.pipelines.stages import settle_layout
 from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding, StageLayout, TokenDispatcher
 from planner import cli, compare, estimate, explain, load, plan
-from planner.jobs.line.reading import read_strategy, read_words
-from planner.jobs.line.writing import WORDS, write_line
+from planner.jobs.line import WORDS, read_strategy, read_words, write_line
 from planner.jobs.strategy_file import LAYOUT
 from planner.report.records.plan import PlanRecord
 from planner.search.complete import CompletedBy

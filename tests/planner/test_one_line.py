@@ -12,11 +12,11 @@ import pytest
 
 from costmodel.errors import SpecError, SpecErrors, mistakes_of
 from planner import cli
+from planner.jobs.commented import rebase_paths, write_commented
 from planner.jobs.document import Document, parse, read_document
 from planner.jobs.entries import Job, kinds
+from planner.jobs.one_line import cluster_entries, one_line
 from planner.jobs.problem import load
-from planner.jobs.written.commented import rebase_paths, write_commented
-from planner.jobs.written.one_line import cluster_entries, one_line
 
 NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
 OPTIONS = ["--batch", "1024", "--sequence", "8k", "--tokens", "15T"]

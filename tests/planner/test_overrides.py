@@ -4,7 +4,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
-from planner.jobs.line.reading import read_decisions
+from planner.jobs.line import read_decisions
 from planner.jobs.problem import load, split_overrides
 from tests.planner.test_job import A_TIER, JOB, a_job, message_of
 

@@ -20,7 +20,7 @@ from planner.frameworks import LAUNCHERS, export, targets_of
 from planner.frameworks.launch import launched
 from planner.jobs.checkpoints import schedules_around
 from planner.jobs.problem import load
-from planner.report import render
+from planner.report import record_of, render
 from planner.report.html.chapters import input_sections
 from planner.report.html.frame import MOST_OPEN, section_html, transpose
 from planner.report.html.launch import SCRIPTS, launch_blocks
@@ -421,7 +421,7 @@ def test_both_stand_side_by_side(compared):
     page = render(compared, "html")
     charts, timelines = data_of(page)["charts"], data_of(page)["timelines"]
     found = {one["data-chart"] for one in Elements(page).named("figure") if "data-chart" in one}
-    cells = {cell for section in list(all_sections(compared))[1:] for row in section.rows for cell in row}
+    cells = {cell for section in list(all_sections(record_of(compared)))[1:] for row in section.rows for cell in row}
 
     assert [row["label"] for row in charts["steps"]["rows"]] == ["Given strategy", "Fastest plan"]
     assert charts["memory 1"]["most"] == charts["memory 2"]["most"]

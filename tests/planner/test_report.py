@@ -16,11 +16,9 @@ from costmodel.step.estimate import PARTS
 from costmodel.strategy import DECISIONS, MODULES, Strategy
 from planner import cli
 from planner.jobs.problem import load
-from planner.report import FORMATS, render
-from planner.report.console import console_text, table_text
-from planner.report.markdown import markdown_text
+from planner.report import FORMATS, record_of, render
+from planner.report.console import table_text
 from planner.report.records.plan import PlanRecord
-from planner.report.records.reports import document
 from planner.report.records.setting import ASSUMED
 from planner.report.section import WIDTH
 from planner.search.branch_and_bound import Status
@@ -137,7 +135,7 @@ def test_json_is_strict_and_versioned(every_report, kind):
 
     assert whole["format_version"] == 1
     assert whole["kind"] == ("estimate" if kind == "estimate" else "plan")
-    assert whole == load_strictly(json.dumps(document(every_report[kind]), allow_nan=False))
+    assert whole == load_strictly(json.dumps(record_of(every_report[kind]).plain(), allow_nan=False))
 
 
 def test_json_holds_every_decision(report):
@@ -222,7 +220,7 @@ def test_the_table_names_the_largest_losses(report):
     )
     slower = replace(best, estimate=replace(best.estimate, breakdown=breakdown, step_seconds=best.step_seconds + 1.05))
 
-    text = console_text(replace(report, plans=(best, slower)))
+    text = render(replace(report, plans=(best, slower)))
 
     assert "2      1.050  tp +0.800, bubble +0.310, compute -0.060" in text
 
@@ -242,8 +240,8 @@ def test_reports_say_how_many_devices_are_used():
     """In a fact and a column for people, as a number for programs."""
     found = plan(load(a_job(objective="step_time", search__max_devices=6, search__pin={"tp": 2}, top=2)))
 
-    used = document(found)["plans"][0]["num_devices"]
-    text = console_text(found)
+    used = record_of(found).plain()["plans"][0]["num_devices"]
+    text = render(found)
 
     assert used <= 6
     assert f"uses       {used} of 64 GPUs on 1 node; the job allows 6" in text
@@ -294,7 +292,7 @@ def test_csv_names_the_framework(every_report, kind):
 def test_json_says_what_to_write_for_another_framework(report):
     """The sentence of the table, where the job names none; nothing where it does."""
     named = estimate(load(a_job(cluster__framework="nemo-25.07")), {"tp": 8})
-    assumed, given = (document(one)["cluster"] for one in (report, named))
+    assumed, given = (record_of(one).plain()["cluster"] for one in (report, named))
 
     assert assumed["framework_hint"] == ASSUMED
     assert f"{DEFAULT}; {assumed['framework_hint']}" in " ".join(render(report, "table").split())
@@ -304,7 +302,7 @@ def test_json_says_what_to_write_for_another_framework(report):
 def test_csv_holds_decisions_and_parts(report):
     """The same figures as the JSON."""
     rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
-    plans = document(report)["plans"]
+    plans = record_of(report).plain()["plans"]
 
     for row, one in zip(rows, plans, strict=True):
         assert [row[name] for name in ("sharding", "recompute")] == [
@@ -329,7 +327,7 @@ def test_csv_holds_decisions_and_parts(report):
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_fits_into_100_columns(every_report, kind):
     """Plain ASCII, no trailing blanks, so that it can be pasted anywhere; a strategy in one line is never folded."""
-    text = console_text(every_report[kind])
+    text = render(every_report[kind])
 
     assert text.isascii()
     assert max(len(line) for line in text.splitlines() if not COPIED.match(line)) <= WIDTH
@@ -358,7 +356,7 @@ def test_text_fits_into_100_columns(every_report, kind):
 )
 def test_text_says_what_happened(every_report, kind, words):
     """The second line already has the answer."""
-    text = console_text(every_report[kind])
+    text = render(every_report[kind])
 
     assert all(word in text for word in words)
     assert "nan" not in text.replace("nano", "")
@@ -379,7 +377,7 @@ def test_text_says_whose_closed_form_is_proven(report, closed_forms, words):
         for one, seconds in zip(report.plans, closed_forms, strict=False)
     )
 
-    text = " ".join(console_text(replace(report, plans=plans)).split())
+    text = " ".join(render(replace(report, plans=plans)).split())
 
     assert words in text
 
@@ -389,11 +387,11 @@ def test_long_pipelines_show_a_few_ranks():
     problem = load(a_job(model="llama3-405b", cluster__num_devices=2048, training__global_batch_size=2048))
 
     report = estimate(problem, {"tp": 8, "pp": 32})
-    text = console_text(report)
+    text = render(report)
 
     assert "Shown of 32 ranks: the ends, the middle, the fullest, the slowest; the JSON has all." in text
     assert len(text.splitlines()) < 105
-    assert len(document(report)["ranks"]) == 32
+    assert len(record_of(report).plain()["ranks"]) == 32
 
 
 def test_numbers_stand_flush_right():
@@ -406,7 +404,7 @@ def test_numbers_stand_flush_right():
 @pytest.mark.parametrize("kind", KINDS)
 def test_markdown_tables_are_valid(every_report, kind):
     """Every table has a header, a rule below it, and as many cells in each row."""
-    blocks = markdown_text(every_report[kind]).split("\n\n")
+    blocks = render(every_report[kind], "markdown").split("\n\n")
     tables = [block.splitlines() for block in blocks if block.startswith("|")]
 
     assert blocks[0].startswith("# ")

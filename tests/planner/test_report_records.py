@@ -12,7 +12,7 @@ import pytest
 
 from costmodel.strategy import Sharding
 from planner import estimate, load, render
-from planner.report.records.record import Figure, Record, entry, late_entry
+from planner.report.records import Figure, Record, entry, late_entry
 from planner.schema.records import record_schema
 from tests.planner.test_job import JOBS, a_job
 
@@ -111,7 +111,7 @@ def test_a_late_entry_is_made_once_when_it_is_read():
 def test_a_short_answer_computes_no_energy(monkeypatch):
     """It simulates every rank again; without prices the answer has no line on it."""
     report = estimate(load(a_job()), {"tp": 8})
-    monkeypatch.setattr("planner.report.records.costs.CostsRecord.build", lambda plan: pytest.fail("not asked for"))
+    monkeypatch.setattr("planner.report.records.plan.CostsRecord.build", lambda plan: pytest.fail("not asked for"))
 
     assert "tokens/s/GPU" in render(report, "short")
 

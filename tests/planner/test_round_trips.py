@@ -11,7 +11,7 @@ from benchmarks.round_trips.ways import WAYS, Printed, difference, printed
 from costmodel.errors import SpecError
 from planner import cli
 from planner.frameworks.imports.job import import_job
-from planner.jobs.line.reading import read_decisions
+from planner.jobs.line import read_decisions
 from planner.jobs.problem import load, split_overrides
 from planner.report import FORMATS, render
 from planner.verbs.explain import explain

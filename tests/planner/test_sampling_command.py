@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from planner.cli import main
+from planner.cli.messages import RunningLine
 from planner.cli.sample import budget_seconds, summary_text
-from planner.cli.terminal.messages import RunningLine
 from planner.measure.sample.ranks import LostRankError
 from planner.measure.sample.run import Counts
 from planner.measure.sample.table import read_samples

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from planner.report.conflicts import conflict_sections, size_text
-from planner.report.records.outcome import SmallestClusterRecord
-from planner.report.records.reports import report_record
+from planner.report.records.reports import SmallestClusterRecord, report_record
 from planner.report.records.setting import ClusterRecord
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import least_memory, memory_only, mode_memory

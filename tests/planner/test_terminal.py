@@ -18,7 +18,7 @@ from costmodel.strategy import DECISIONS, DEGREES
 from planner import cli
 from planner.cli.output import Watch, progress
 from planner.jobs.problem import load
-from planner.report import render
+from planner.report import record_of, render
 from planner.report.console import sections_text, table_text
 from planner.report.section import Asked, Screen, Section
 from planner.report.sections import all_sections
@@ -278,7 +278,7 @@ def test_the_short_answer_without_time(reports):
 
 def test_markdown_is_whole(reports):
     """It has the sections of the whole report."""
-    titles = [section.title for section in all_sections(reports["plans"])]
+    titles = [section.title for section in all_sections(record_of(reports["plans"]))]
 
     assert all(f"# {title}\n" in render(reports["plans"], "markdown") for title in titles)
 

@@ -28,14 +28,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Project and print."""
-    from planner.jobs.line.writing import is_line
+    from planner.jobs.line import is_line
 
     assignments = [*(word for word in arguments.small if "=" in word or is_line(word)), *arguments.assignments]
     paths = [Path(word) for word in arguments.small if "=" not in word and not is_line(word)]
     if not paths:
         raise SpecError("small runs", "no file is named.", "planner trace project small-run.yaml --job job.yaml.")
     with progress(f"projecting {arguments.job}"):
-        from planner.jobs.line.reading import read_words
+        from planner.jobs.line import read_words
         from planner.jobs.problem import load, split_overrides
         from planner.measure.project.projected import project
         from planner.measure.project.small_runs import small_runs

@@ -17,8 +17,8 @@ from planner.frameworks import LAUNCHERS, export
 from planner.frameworks.launch import launched
 from planner.frameworks.target import Export
 from planner.jobs.run_table import COLUMNS, PLANNED
-from planner.report.records.record import finite
-from planner.report.records.strategy import StrategyRecord
+from planner.report.records import finite
+from planner.report.records.plan import StrategyRecord
 from planner.verbs.plan import SavedPlan
 
 RUNS, MODELS = "runs.csv", "models.yaml"

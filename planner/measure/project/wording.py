@@ -10,7 +10,7 @@ from dataclasses import replace
 from planner.jobs.problem import Problem
 from planner.measure.project.anchor import Anchor, AnchorRun, Moved
 from planner.measure.project.projected import ProjectedPart, ProjectedShare, Projection, project_plan
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records import Figure, Record, entry
 from planner.report.wording import gib, part_label, seconds
 from planner.results import Plan, PlanReport
 from planner.uncertainty.intervals import COVERAGE, NORMAL_80

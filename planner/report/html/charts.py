@@ -10,7 +10,7 @@ from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
 from planner.jobs.checkpoints import CheckpointSchedule, schedules_around
 from planner.report.reasons import constraint_text
-from planner.report.records.strategy import StrategyRecord
+from planner.report.records.plan import StrategyRecord
 from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
 from planner.uncertainty.evidence.gaps import list_gaps
 from planner.uncertainty.intervals import COVERAGE

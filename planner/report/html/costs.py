@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from costmodel.costs import MWH_JOULES, Energy, TrainingCosts
 from costmodel.record import record
-from planner.report.costs import TRILLION_TOKENS, costs_section, costs_table
 from planner.report.html.charts import Chart, interval_of, range_of
 from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot, section_html
-from planner.report.records.costs import TRILLION
-from planner.report.records.plan import NumberedPlanRecord
+from planner.report.records.plan import TRILLION, NumberedPlanRecord
+from planner.report.results import TRILLION_TOKENS, costs_section, costs_table
 from planner.report.wording import energy, money
 from planner.uncertainty.intervals import COVERAGE
 

@@ -20,19 +20,18 @@ from planner.report.html.costs import cost_charts
 from planner.report.html.frame import asset, page_text
 from planner.report.html.shown import Shown, ShownReport, comparison_plans, show_report
 from planner.report.html.timeline import timeline_of
+from planner.report.records import finite
 from planner.report.records.explained import ComparisonRecord
-from planner.report.records.record import finite
+from planner.report.records.reports import ReportRecord
 from planner.report.setting import title_of
-from planner.results import EstimateReport, PlanReport
-from planner.verbs.compare import Comparison
 
 MOST_TIMELINES = 4
 """Plans whose timeline is in the page: each takes up to a megabyte, and people compare the first ones."""
 
 
-def html_text(report: PlanReport | EstimateReport | Comparison) -> str:
+def html_text(whole: ReportRecord | ComparisonRecord) -> str:
     """Build the page of any report that has one."""
-    return comparison_page(report) if isinstance(report, Comparison) else page_html(show_report(report))
+    return comparison_page(whole) if whole.kind == "comparison" else page_html(show_report(whole))
 
 
 def page_html(shown: ShownReport) -> str:
@@ -46,9 +45,8 @@ def page_html(shown: ShownReport) -> str:
     )
 
 
-def comparison_page(comparison: Comparison) -> str:
+def comparison_page(whole: ComparisonRecord) -> str:
     """Build the page of a comparison: the given strategy beside the fastest plan."""
-    whole = ComparisonRecord.build(comparison)
     shown, sections = comparison_plans(whole), tuple(comparison_sections(whole))
     charts, timelines = comparison_charts(whole, shown), timelines_of(shown)
     return page_text(

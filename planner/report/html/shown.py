@@ -111,9 +111,10 @@ class ShownReport:
         return tuple(BindingRecord.build(one, self.whole.report.chosen) for one in found)
 
 
-def show_report(report: PlanReport | EstimateReport) -> ShownReport:
+def show_report(shown: PlanReport | EstimateReport | ReportRecord) -> ShownReport:
     """Search again around the best plan, in the rest of the job's time limit; return an estimate as it is."""
-    whole = report_record(report)
+    whole = report_record(shown)
+    report = whole.report
     if isinstance(report, EstimateReport):
         return ShownReport(whole=whole)
     effort = report.outcome.effort

@@ -1,1 +1,196 @@
-"""The tree of report records: every format of a report is made from it."""
+"""The tree of report records, from which every format of a report is made; their base class."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass
+from functools import lru_cache
+from io import StringIO
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Self, TextIO, TypeAlias, dataclass_transform, get_args, get_type_hints
+
+from pydantic import WithJsonSchema
+
+from costmodel.strategy import Decision
+
+Plain: TypeAlias = dict[str, Any]
+
+Figure: TypeAlias = Annotated[int | float, WithJsonSchema({"type": "number"})]
+"""A number that stays as it was computed or written."""
+
+MISSING = object()
+"""The value of an attribute that a source lacks."""
+
+
+def entry(description: str, source: str = "") -> Any:
+    """
+    Declare an entry of a record whose docstring does not describe it.
+
+    Parameters
+    ----------
+    description
+        Its meaning and unit.
+    source
+        The attribute that it is read from under another name; dots lead to attributes of attributes.
+    """
+    return field(metadata={"description": description, "source": source})
+
+
+class _Late:
+    """An entry that is made when it is first read, by the function that its record was built with."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, record: object, value: Any) -> None:
+        record.__dict__[self._name] = value
+
+    def __get__(self, record: object, owner: type) -> Any:
+        if record is None:
+            raise AttributeError(self._name)  # dataclasses take it for an entry without a default
+        value = record.__dict__[self._name]
+        if callable(value):
+            value = record.__dict__[self._name] = value()
+        return value
+
+
+def late_entry() -> Any:
+    """Declare an entry that takes long to compute, so that only formats that have it pay for it."""
+    return _Late()
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(entry, late_entry))
+class Record:
+    """
+    A part of a report: a frozen dataclass whose fields, in their order, are the entries of the JSON.
+
+    Its docstring describes them, and the schema has these descriptions.
+    """
+
+    _sources: ClassVar[tuple[Any, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Make each record a dataclass; methods that it would write and compile for each one are here, for all."""
+        dataclass(init=False, repr=False, eq=False)(cls)
+
+    def __init__(self, **entries: Any) -> None:
+        assert entries.keys() == {*names_of(self)}, f"entries of {type(self).__name__}: {', '.join(entries)}"
+        vars(self).update(entries)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse changes."""
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the entries of records of one type."""
+        return type(self) is type(other) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]  # entries are lists and mappings
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the entries with their names."""
+        return ((name, getattr(self, name)) for name in names_of(self))
+
+    @classmethod
+    def read(cls, *sources: object, **others: Any) -> Self:
+        """
+        Build the record from attributes of objects.
+
+        Parameters
+        ----------
+        sources
+            Objects; the first one that has an attribute of the entry's name counts. The record keeps them.
+        others
+            Entries that have another name there, or need more than one object.
+
+        Entries that hold records are read from the attributes of other objects, too.
+        """
+        record_type: Any = cls
+        hints = _hints(record_type)
+        for one in fields(record_type):
+            name = one.name
+            value = others[name] if name in others else _find(sources, one.metadata.get("source") or name)
+            others[name] = _convert(hints[name], value)
+        record = cls(**others)
+        object.__setattr__(record, "_sources", sources)
+        return record
+
+    def plain(self) -> Plain:
+        """Return the record as JSON holds it."""
+        whole: Plain = finite(self)
+        return whole
+
+    def json_text(self) -> str:
+        """Return the record as strict JSON."""
+        return json.dumps(self.plain(), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def names_of(record: Any) -> list[str]:
+    """Return the names of the entries of a record, or of a type of records."""
+    return [one.name for one in fields(record)]
+
+
+def finite(value: Any) -> Any:
+    """Return a value as JSON can hold it: records by entry, decisions in words, None for NaN and infinity."""
+    if isinstance(value, Decision):
+        return value.text
+    if is_dataclass(value):
+        return {name: finite(getattr(value, name)) for name in names_of(value)}
+    if isinstance(value, Mapping):
+        return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def csv_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as CSV, with a header; cells that a row lacks are empty."""
+    stream = StringIO()
+    write_csv(stream, columns, rows)
+    return stream.getvalue()
+
+
+def write_csv(stream: TextIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV, with a header."""
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(finite(value)) for name, value in row.items()} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    """Write a flag as job files spell it, and a mapping as JSON."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+@lru_cache(maxsize=256)
+def _hints(record_type: type) -> dict[str, Any]:
+    return get_type_hints(record_type)
+
+
+def _find(sources: tuple[object, ...], path: str) -> Any:
+    first, _, rest = path.partition(".")
+    found = (value for one in sources if (value := getattr(one, first, MISSING)) is not MISSING)
+    value = next(found, MISSING)
+    assert value is not MISSING, f"{path} is no attribute"
+    return attrgetter(rest)(value) if rest else value
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    """Read the records that a type asks for from other objects; spell decisions as job files do."""
+    if isinstance(value, Decision):
+        return value.text
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return value if callable(value) or isinstance(value, hint) else hint.read(value)
+    inner = get_args(hint)
+    if value is None or not inner:
+        return value
+    if isinstance(value, list | tuple):
+        return [_convert(inner[0], one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _convert(inner[-1], one) for name, one in value.items()}
+    return _convert(inner[0], value)

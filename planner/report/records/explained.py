@@ -9,12 +9,10 @@ from costmodel.pipelines.stages import stage_layers
 from costmodel.step.estimate import estimate
 from costmodel.strategy import decision_text
 from planner.jobs.strategy_file import LAYOUT, layers_text
-from planner.report.records.costs import SavedCostsRecord
-from planner.report.records.outcome import ConflictRecord
-from planner.report.records.plan import PlanRecord
-from planner.report.records.record import Figure, Record
+from planner.report.records import Figure, Record
+from planner.report.records.plan import PlanRecord, SavedCostsRecord, StrategyRecord
+from planner.report.records.reports import ConflictRecord
 from planner.report.records.setting import SettingRecord
-from planner.report.records.strategy import StrategyRecord
 from planner.results import PlanReport
 from planner.uncertainty.peaks import chance_fast, chance_to_fit
 from planner.verbs.compare import Unlike

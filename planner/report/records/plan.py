@@ -1,15 +1,17 @@
-"""One plan: its step, its memory, its checkpoints and the whole training."""
+"""One plan: its strategy, its step, its memory, its checkpoints, the whole training, and its money and energy."""
 
 from __future__ import annotations
 
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from costmodel import catalog
 from costmodel.memory.rank import seen_bytes
+from costmodel.pipelines.stages import stage_layout
 from costmodel.step.estimate import Part
-from planner.report.records.costs import CostsRecord, difference
-from planner.report.records.record import Figure, Record, late_entry
-from planner.report.records.strategy import StrategyRecord
+from costmodel.tables import microbatches
+from planner.jobs.line import write_line
+from planner.report.records import Figure, Record, late_entry
 from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.evidence.gaps import Gap
 from planner.uncertainty.intervals import COVERAGE, chances_fastest
@@ -19,11 +21,338 @@ from planner.uncertainty.peaks import Chance, allocator_interval, chance_fast, c
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from costmodel.costs import Energy
     from costmodel.facts.device import Cluster
     from costmodel.step.estimate import Estimate, RankEstimate
+    from costmodel.strategy import Strategy
+    from planner.jobs.problem import Problem
     from planner.results import Plan
     from planner.uncertainty.records import BestRun
     from planner.verbs.recipes import JudgedLayout
+
+
+class LayoutRecord(Record):
+    """
+    The stages of a pipeline.
+
+    Parameters
+    ----------
+    layers
+        Layers of each virtual stage in model order, pp * vpp of them.
+    recompute
+        Activations that each pipeline rank recomputes.
+    full_layers
+        Layers of each rank that are recomputed in full, the first ones of each chunk.
+    activation_offload
+        By rank, true if its activations are offloaded to host memory.
+    """
+
+    layers: list[int]
+    recompute: list[str]
+    full_layers: list[int]
+    activation_offload: list[bool]
+
+
+class StrategyRecord(Record):
+    """
+    Every decision by name, as job files spell its value.
+
+    Parameters
+    ----------
+    tp
+        Tensor-parallel degree.
+    cp
+        Context-parallel degree.
+    pp
+        Pipeline-parallel degree.
+    dp
+        Data-parallel degree.
+    ep
+        Expert-parallel degree.
+    etp
+        Tensor-parallel degree inside experts.
+    vpp
+        Model chunks per pipeline rank.
+    group
+        Micro-batches that pass through a chunk before the next one begins.
+    mbs
+        Sequences per micro-batch.
+    sequence_parallel
+        True if norms and residuals are split over the tensor-parallel ranks.
+    schedule
+        Pipeline schedule.
+    vocabulary
+        Pipeline ranks that hold embedding and head.
+    sharding
+        States that are sharded over the data-parallel ranks.
+    recompute
+        Activations that the backward pass recomputes; modules are joined by +.
+    activation_offload
+        True if activations are offloaded to host memory.
+    optimizer_offload
+        True if optimizer states are kept in host memory.
+    token_dispatcher
+        Token dispatcher of the MoE layers.
+    cuda_graphs
+        Scope of CUDA graphs; modules are joined by +.
+    tp_overlap
+        True if tensor-parallel communication is overlapped with computation.
+    cp_overlap
+        True if context-parallel communication is overlapped with computation.
+    ep_overlap
+        True if expert-parallel communication is overlapped with computation.
+    pp_overlap
+        True if pipeline communication is overlapped with computation.
+    dp_overlap
+        True if data-parallel communication is overlapped with computation.
+    layout
+        The stages; null where there is only one.
+    num_microbatches
+        Micro-batches per pipeline and step.
+    """
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    ep: int
+    etp: int
+    vpp: int
+    group: int
+    mbs: int
+    sequence_parallel: bool
+    schedule: str
+    vocabulary: str
+    sharding: str
+    recompute: str
+    activation_offload: bool
+    optimizer_offload: bool
+    token_dispatcher: str
+    cuda_graphs: str
+    tp_overlap: bool
+    cp_overlap: bool
+    ep_overlap: bool
+    pp_overlap: bool
+    dp_overlap: bool
+    layout: LayoutRecord | None
+    num_microbatches: int
+
+    @property
+    def line(self) -> str:
+        """The strategy in one line, as every verb takes it, with settings that were chosen of several."""
+        strategy, problem = self._sources
+        return write_line(problem.facts, strategy, problem.settings)
+
+    @property
+    def has_own_stages(self) -> bool:
+        """True if the stages are given, not derived from the decisions."""
+        return self._sources[0].layout is not None
+
+    @classmethod
+    def build(cls, problem: Problem, strategy: Strategy) -> StrategyRecord:
+        """Build the record of a strategy for a job."""
+        facts = problem.facts
+        is_single = strategy.layout is None and strategy.pp * strategy.vpp == 1
+        return cls.read(
+            strategy,
+            problem,
+            layout=None if is_single else stage_layout(strategy, facts.model),
+            num_microbatches=int(microbatches(facts, strategy.decisions())),
+        )
+
+    @classmethod
+    def build_optional(cls, problem: Problem, strategy: Strategy | None) -> StrategyRecord | None:
+        """Build the record of a strategy, if there is one."""
+        return None if strategy is None else cls.build(problem, strategy)
+
+
+TRILLION = 1e12
+
+
+class CostBasisRecord(Record):
+    """
+    Prices and powers that money and energy follow from.
+
+    Parameters
+    ----------
+    price_per_device_hour
+        Price of one device for an hour; null: the job gives none.
+    currency
+        Currency of all prices and costs.
+    electricity_price_per_kwh
+        Price of a kWh, which is added to that of the devices; null: the job gives none.
+    pue
+        Power usage effectiveness: energy of the data centre over that of its computers; null: not known.
+    host_watts_per_device
+        Watts of the rest of a node per device; null: not counted.
+    power_watts
+        Power limit of one device; null: its maker publishes none.
+    power_source
+        Source of the power limit.
+    computing_fraction
+        Share of its power limit that a device draws while it computes.
+    waiting_fraction
+        Share that it draws while it communicates or waits for others in a step.
+    idle_fraction
+        Share that it draws while the job saves checkpoints, recovers or starts.
+    draw_sources
+        Sources of these fractions.
+    """
+
+    price_per_device_hour: Figure | None
+    currency: str
+    electricity_price_per_kwh: Figure | None
+    pue: Figure | None
+    host_watts_per_device: Figure | None
+    power_watts: Figure | None
+    power_source: str | None
+    computing_fraction: Figure
+    waiting_fraction: Figure
+    idle_fraction: Figure
+    draw_sources: dict[str, str]
+
+    @classmethod
+    def build(cls, problem: Problem) -> CostBasisRecord:
+        """Build the record of a job."""
+        device, draw = problem.facts.cluster.device, catalog.power_draw()
+        return cls.read(
+            problem.costs,
+            power_watts=device.power_watts,
+            power_source=device.sources.get("power_watts"),
+            computing_fraction=draw.computing,
+            waiting_fraction=draw.waiting,
+            idle_fraction=draw.idle,
+            draw_sources=dict(draw.sources),
+        )
+
+
+class CostsRecord(Record):
+    """
+    Costs and energy of a whole training; null where no price is given or no power is known.
+
+    Parameters
+    ----------
+    device_hours
+        Devices of the job, idle ones and spares included, times the hours of the whole training.
+    device_hours_per_trillion_tokens
+        Per trillion tokens of the training.
+    computing_share
+        Share of a step in which a device computes, the mean of all ranks.
+    step_device_watts
+        Power that one device draws while the job steps.
+    mean_device_watts
+        Mean power that one device draws over the whole training.
+    it_power_megawatts
+        Mean power of all devices, and of their hosts where that is given.
+    facility_power_megawatts
+        Mean power of the data centre; null without its PUE.
+    stepping_power_megawatts
+        Power while the job steps: of the data centre with its PUE, else of all devices and known hosts.
+    it_energy_mwh
+        Megawatt-hours of all devices, and of their hosts where that is given.
+    it_energy_mwh_per_trillion_tokens
+        Per trillion tokens of the training.
+    facility_energy_mwh
+        Megawatt-hours of the data centre; null without its PUE.
+    facility_energy_mwh_per_trillion_tokens
+        Per trillion tokens of the training.
+    num_idle_devices
+        Devices of the job that the plan leaves idle; they are paid and draw idle power.
+    currency
+        Currency of the costs.
+    device_cost
+        Money for the devices; null: no price is given.
+    electricity_cost
+        Money for energy, that of the data centre where it is known.
+    total_cost
+        Costs of devices and energy together, or of the one that has a price.
+    total_cost_per_trillion_tokens
+        Per trillion tokens of the training.
+    """
+
+    device_hours: Figure
+    device_hours_per_trillion_tokens: Figure
+    computing_share: Figure | None
+    step_device_watts: Figure | None
+    mean_device_watts: Figure | None
+    it_power_megawatts: Figure | None
+    facility_power_megawatts: Figure | None
+    stepping_power_megawatts: Figure | None
+    it_energy_mwh: Figure | None
+    it_energy_mwh_per_trillion_tokens: Figure | None
+    facility_energy_mwh: Figure | None
+    facility_energy_mwh_per_trillion_tokens: Figure | None
+    num_idle_devices: int
+    currency: str
+    device_cost: Figure | None
+    electricity_cost: Figure | None
+    total_cost: Figure | None
+    total_cost_per_trillion_tokens: Figure | None
+
+    @classmethod
+    def build(cls, plan: Plan) -> CostsRecord:
+        """Build the record of a plan."""
+        costs, tokens = plan.costs, plan.facts.workload.tokens
+        totals: dict[str, Any] = {
+            "device_hours": costs.device_hours,
+            "it_energy_mwh": _mwh(costs.energy.it_joules) if costs.energy else None,
+            "facility_energy_mwh": _mwh(costs.energy.facility_joules) if costs.energy else None,
+            "total_cost": costs.total_cost,
+        }
+        each = {
+            f"{name}_per_trillion_tokens": None if total is None else total * TRILLION / tokens
+            for name, total in totals.items()
+        }
+        others = totals | each | _powers(costs.energy, plan.schedule.total_seconds)
+        return cls.read(costs, num_idle_devices=plan.num_idle_devices, currency=plan.problem.costs.currency, **others)
+
+
+class SavedCostsRecord(Record):
+    """
+    Energy and money that one plan saves over another; negative where it takes more.
+
+    Parameters
+    ----------
+    it_energy_mwh
+        Megawatt-hours of all devices; null where no power is known.
+    total_cost
+        Money; null without prices, or with those in two currencies.
+    """
+
+    it_energy_mwh: Figure | None
+    total_cost: Figure | None
+
+    @classmethod
+    def build(cls, given: CostsRecord, other: CostsRecord) -> SavedCostsRecord:
+        """Return the savings of the other plan."""
+        return cls(
+            it_energy_mwh=difference(given.it_energy_mwh, other.it_energy_mwh),
+            total_cost=difference(given.total_cost, other.total_cost) if given.currency == other.currency else None,
+        )
+
+
+def difference(one: float | None, other: float | None) -> float | None:
+    """Return the first minus the second; None where one of them is not known."""
+    return None if one is None or other is None else one - other
+
+
+def _mwh(joules: float | None) -> float | None:
+    from costmodel.costs import MWH_JOULES
+
+    return None if joules is None else joules / MWH_JOULES
+
+
+def _powers(energy: Energy | None, total_seconds: float) -> dict[str, float | None]:
+    """Return the watts of one device and the megawatts of all, by entry."""
+    of_facility = energy.facility_joules if energy else None
+    return {
+        "computing_share": energy.computing_fraction if energy else None,
+        "step_device_watts": energy.step_watts if energy else None,
+        "mean_device_watts": energy.mean_watts if energy else None,
+        "it_power_megawatts": energy.it_joules / total_seconds / 1e6 if energy else None,
+        "stepping_power_megawatts": energy.stepping_watts / 1e6 if energy else None,
+        "facility_power_megawatts": None if of_facility is None else of_facility / total_seconds / 1e6,
+    }
 
 
 class BestRunRecord(Record):

@@ -13,8 +13,8 @@ from planner.frameworks import targets_of
 from planner.frameworks.target import find_unused_entries
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
-from planner.report.records.costs import CostBasisRecord
-from planner.report.records.record import Figure, Record, late_entry
+from planner.report.records import Figure, Record, late_entry
+from planner.report.records.plan import CostBasisRecord
 from planner.uncertainty.operators import TimedOperator
 from planner.verbs.plan import FORMAT_VERSION
 

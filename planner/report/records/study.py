@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from constraints.conflict import Size
-from planner.report.records.record import Figure, Record
-from planner.report.records.strategy import StrategyRecord
+from planner.report.records import Figure, Record
+from planner.report.records.plan import StrategyRecord
 from planner.results import Plan
 from planner.uncertainty.intervals import COVERAGE
 from planner.verbs.compare import Gain

@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.strategy import default_microbatch_group
-from planner.jobs.line.reading import read_decisions
+from planner.jobs.line import read_decisions
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.measure.traces.report.what_if import same_shapes
 from planner.measure.traces.shapes import sizes_of

@@ -9,7 +9,7 @@ from planner.measure.traces.breakdown import Breakdown
 from planner.measure.traces.change import Layout
 from planner.measure.traces.report.what_if import WhatIf
 from planner.report.console import sections_text
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records import Figure, Record, entry
 from planner.report.section import PLAIN, Screen, Section, number_rows
 
 PARTS = ("computation", "communication", "overlapped", "idle")

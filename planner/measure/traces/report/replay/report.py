@@ -34,7 +34,7 @@ from planner.measure.traces.events import Trace, Track
 from planner.measure.traces.graph import ExecutionGraph
 from planner.measure.traces.iterations import Iteration, choose_iteration, iterations
 from planner.measure.traces.replay import Replayed, replay, take_recorded_times
-from planner.report.records.record import Figure, Record, entry
+from planner.report.records import Figure, Record, entry
 
 NUM_PARTS = 6000
 

@@ -12,8 +12,7 @@ from costmodel.errors import SpecError
 from costmodel.quantities import COUNT, whole
 from costmodel.validation import shown
 from planner.jobs.cluster import device_of
-from planner.jobs.document import Document, Plain, nest_entries, parse
-from planner.jobs.written.places import NOWHERE, Place
+from planner.jobs.document import NOWHERE, Document, Place, Plain, nest_entries, parse
 
 EXAMPLE = "512xh100"
 SPELLING = f"Write devices and device, such as {EXAMPLE}, or nodes, devices of each and device: 64x8xh100."

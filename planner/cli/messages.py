@@ -53,7 +53,7 @@ def add_message_options(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def messages(argv: Sequence[str]) -> Iterator[None]:
+def show_messages(argv: Sequence[str]) -> Iterator[None]:
     """Print log records as messages while a command runs, as its arguments ask."""
     is_json = "--log-json" in argv
     wanted = [level for word, level in _LEVEL_OF.items() if word in argv]

@@ -1,1 +1,0 @@
-"""Messages on stderr, and shell completion."""

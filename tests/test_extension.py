@@ -455,14 +455,7 @@ def test_figure_in_the_report(extend):
     copy.add(
         "planner/report/records/plan.py",
         ("    days\n        Total time.\n", "    weeks\n        Total time in weeks.\n"),
-        ("    days: Figure\n", "    weeks: Figure\n"),
-    )
-    copy.edit(
-        "planner/report/records/plan.py",
-        (
-            "TrainingRunRecord.read(plan.schedule, plan, num",
-            "TrainingRunRecord.read(plan.schedule, plan, weeks=plan.schedule.days / 7, num",
-        ),
+        ("    days: Figure\n", "    weeks: Figure = read_from(lambda plan: plan.schedule.days / 7)\n"),
     )
     copy.edit("planner/report/table_csv.py", ('"days", "gpu_hours")', '"days", "weeks", "gpu_hours")'))
 
@@ -493,10 +486,10 @@ def test_report_format(extend):
             '("short", "table", "json", "csv", "markdown", "html", "line")',
         ),
         (
-            '    raise SpecError("format", f"there is no format \'{format}\'.", did_you_mean(format, FORMATS))',
+            '    raise SpecError("format", LACKED[format], "Use table, markdown or json.")',
             '    if format == "line":\n'
-            "        from planner.report.line import line_text\n\n        return line_text(report)\n"
-            '    raise SpecError("format", f"there is no format \'{format}\'.", did_you_mean(format, FORMATS))',
+            "        from planner.report.line import line_text\n\n        return line_text(whole)\n"
+            '    raise SpecError("format", LACKED[format], "Use table, markdown or json.")',
         ),
     )
 

@@ -78,7 +78,7 @@ def printed(job: dict[str, Any], folder: Path) -> Iterator[Printed]:
     told = json.loads(render(report, "json"))
     rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
     (folder / "plan.json").write_text(json.dumps(told), encoding="utf-8")
-    records = PlanReportRecord.build_from_report(report).plans
+    records = PlanReportRecord.read(report).plans
     for number, (one, record) in enumerate(zip(report.plans, records, strict=True), start=1):
         yield Printed(
             job=job,

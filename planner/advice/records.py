@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.advice.points import DAYS, ENERGY, FRONT, MEGAWATTS, MONEY
+from planner.advice.points import DAYS, ENERGY, MEGAWATTS, MONEY
 from planner.advice.whole import assignments
-from planner.report.records import Figure, Plain, Record, csv_table, finite
+from planner.report.records import Figure, Plain, Record, csv_table, finite, read_from
 from planner.verbs.plan import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from planner.advice.advise import Advice, CutCell
+    from planner.advice.advise import Advice
     from planner.advice.points import ClusterCell, ClusterPoint, Metrics
 
 
@@ -34,21 +34,14 @@ class CellRecord(Record):
         Mean price of one device for an hour; null: no price is known.
     """
 
+    _inside = ("cell",)
+
     device: str
     num_devices: int
     global_batch_size: int
     tokens_factor: Figure
-    provider: str | None
-    price_per_device_hour: Figure | None
-
-    @staticmethod
-    def entries(cell: ClusterCell) -> dict[str, Any]:
-        """Return the entries of a cell's offer."""
-        offer = cell.offer
-        return {
-            "provider": (offer.provider or None) if offer else None,
-            "price_per_device_hour": offer.price if offer else None,
-        }
+    provider: str | None = read_from(lambda one: getattr(one.cell.offer, "provider", None) or None)
+    price_per_device_hour: Figure | None = read_from(lambda one: getattr(one.cell.offer, "price", None))
 
 
 class PointRecord(CellRecord):
@@ -100,43 +93,34 @@ class PointRecord(CellRecord):
     meets_wish: bool
     is_proven: bool
     num_idle_devices: int
-    days: Figure
-    days_interval: list[Figure]
-    money: Figure | None
-    money_interval: list[Figure] | None
-    energy_mwh: Figure | None
-    energy_interval_mwh: list[Figure] | None
-    power_megawatts: Figure | None
+    days: Figure = read_from(lambda point: point.metrics[DAYS])
+    days_interval: list[Figure] = read_from(lambda point: point.intervals[DAYS])
+    money: Figure | None = read_from(lambda point: point.metrics[MONEY])
+    money_interval: list[Figure] | None = read_from(lambda point: point.intervals.get(MONEY))
+    energy_mwh: Figure | None = read_from(lambda point: point.metrics[ENERGY])
+    energy_interval_mwh: list[Figure] | None = read_from(lambda point: point.intervals.get(ENERGY))
+    power_megawatts: Figure | None = read_from(lambda point: point.metrics[MEGAWATTS])
     step_time_seconds: Figure
     step_time_interval_seconds: list[Figure]
     mfu: Figure
-    unmeasured: str
+    unmeasured: str = read_from("gap_sentence")
     line: str
     command: str
 
     @classmethod
     def build(cls, point: ClusterPoint, number: int, advice: Advice) -> PointRecord:
         """Build the record of a point of an advice."""
-        figures, intervals = point.figures, point.intervals
         return cls.read(
             point,
-            point.cell,
-            **cls.entries(point.cell),
             number=number,
             is_on_front=point in advice.pareto_front,
             meets_wish=advice.wish.overrun_fraction(point.metrics) <= 0,
-            days=point.metrics[DAYS],
-            days_interval=list(intervals[DAYS]),
-            money=point.metrics[MONEY],
-            money_interval=list(intervals[MONEY]) if MONEY in intervals else None,
-            energy_mwh=point.metrics[ENERGY],
-            energy_interval_mwh=list(intervals[ENERGY]) if ENERGY in intervals else None,
-            power_megawatts=point.metrics[MEGAWATTS],
-            unmeasured=point.gap_sentence,
-            line=figures["line"],
             command=command_of(point.cell, advice),
-            **{name: figures[name] for name in ("step_time_seconds", "step_time_interval_seconds", "mfu")},
+            **{name: point.figures[name] for name in OF_FIGURES},
         )
+
+
+OF_FIGURES = ("line", "step_time_seconds", "step_time_interval_seconds", "mfu")
 
 
 class NearestRecord(Record):
@@ -167,9 +151,9 @@ class CutRecord(CellRecord):
         Number of a point that is nowhere more than these bounds and somewhere less.
     """
 
-    least_days: Figure
-    least_money: Figure | None
-    least_energy_mwh: Figure | None
+    least_days: Figure = read_from(lambda cut: cut.bounds[DAYS])
+    least_money: Figure | None = read_from(lambda cut: cut.bounds[MONEY])
+    least_energy_mwh: Figure | None = read_from(lambda cut: cut.bounds[ENERGY])
     dominated_by: int
 
 
@@ -185,7 +169,7 @@ class FailedRecord(CellRecord):
         Reason.
     """
 
-    status: str
+    status: str = read_from(lambda one: str(one.status))
     message: str
 
 
@@ -297,11 +281,8 @@ class AdviceRecord(Record):
                 for point in advice.nearest
             ],
             points=[PointRecord.build(point, numbers[id(point)], advice) for point in advice.points],
-            cut=[_cut_record(one, numbers[id(one.by)]) for one in advice.cut],
-            failed=[
-                FailedRecord.read(one, one.cell, **CellRecord.entries(one.cell), status=str(one.status))
-                for one in advice.failed
-            ],
+            cut=[CutRecord.read(one, dominated_by=numbers[id(one.by)]) for one in advice.cut],
+            failed=[FailedRecord.read(one) for one in advice.failed],
             notes=list(advice.notes),
         )
 
@@ -354,13 +335,6 @@ def command_of(cell: ClusterCell, advice: Advice) -> str:
         entries["costs.price_per_device_hour"] = f"{cell.offer.price:g}"
     words = [*(f"{name}={value}" for name, value in entries.items()), *assignments(advice.problem.document)]
     return f"{' '.join(words)} search.fastest=true"
-
-
-def _cut_record(cut: CutCell, number: int) -> CutRecord:
-    least = dict(
-        zip(("least_days", "least_money", "least_energy_mwh"), (cut.bounds[name] for name in FRONT), strict=True)
-    )
-    return CutRecord.read(cut.cell, **CellRecord.entries(cut.cell), **least, dominated_by=number)
 
 
 def csv_text(advice: Advice) -> str:

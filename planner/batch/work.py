@@ -109,7 +109,7 @@ def _plan(job: BatchJob, full: bool) -> dict[str, Any]:
         "framework_doubt": nearest_relative(cluster),
         "device_note": cluster.device_note or None,
         "plans": tuple(finite(figures(each)) for each in NumberedPlanRecord.build_all(report.plans)),
-        "report": PlanReportRecord.build_from_report(report).plain() if full else None,
+        "report": PlanReportRecord.read(report).plain() if full else None,
     }
 
 

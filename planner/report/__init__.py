@@ -127,7 +127,7 @@ def render_study(report: StudyReport, format: str = "table", *, screen: Screen =
     from planner.report.records.study import StudyRecord
     from planner.report.study import study_csv, study_sections
 
-    whole = StudyRecord.build(report)
+    whole = StudyRecord.read(report)
     match format:
         case "table" | "markdown":
             return lay_out(study_sections(whole), format, screen=screen)

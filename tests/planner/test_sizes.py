@@ -135,7 +135,7 @@ def test_where_the_smallest_is_not_known_a_doubling_that_fits_is(monkeypatch):
 
     assert (size.num_devices, size.is_cut, size.num_enough) == (None, True, 32)
     record = SmallestClusterRecord.build(size, problem.facts)
-    assert "32 GPUs are enough" in size_text(ClusterRecord.build(problem), record)
+    assert "32 GPUs are enough" in size_text(ClusterRecord.read(problem), record)
 
 
 @pytest.mark.parametrize("model", [a_model(**BIG), a_moe_model(**BIG, expert_ffn_hidden_size=1024)])

@@ -159,7 +159,7 @@ def test_features_of_a_plan_are_taken_away_and_others_are_added():
 
 def test_costs_are_shares_of_the_plans_step_and_gains_of_the_step_without():
     """Recomputation that makes a step of 2 s one of 2.5 s costs 25 % of the plan's step, and not 20 %."""
-    whole = StudyRecord.build(study(a_job(), "features"))
+    whole = StudyRecord.read(study(a_job(), "features"))
     base = whole.base.step_time_seconds
     cells = {row[0]: row for section in features_sections(whole) for row in section.rows}
 
@@ -219,14 +219,14 @@ def test_devices_that_a_plan_leaves_idle_are_named():
     """A batch of 16 sequences has no work for 256 GPUs without losing time: table, page, JSON and CSV say so."""
     job = a_job(training={"global_batch_size": 16, "sequence_length": 4096, "tokens": 1e10})
     report = study(job, "scale", {"strong": [16, 256]})
-    none, some = (point.plan for point in StudyRecord.build(report).series[0].points)
+    none, some = (point.plan for point in StudyRecord.read(report).series[0].points)
 
     assert (none.num_devices, none.num_idle_devices) == (16, 0)
     assert some.num_idle_devices == 256 - some.num_devices > 0
     for form in ("table", "markdown"):
         assert render_study(report, form).count(f"uses {some.num_devices} of 256 GPUs") == 1
     assert f"uses {some.num_devices} of 256 GPUs" in render_study(report, "html")
-    heading = dict(heading_rows(StudyRecord.build(study(load(job.document, ["cluster.num_devices=256"]), "batch"))))
+    heading = dict(heading_rows(StudyRecord.read(study(load(job.document, ["cluster.num_devices=256"]), "batch"))))
     assert heading["uses"] == f"{some.num_devices} of 256 GPUs"
     assert [one["num_idle_devices"] for one in csv.DictReader(io.StringIO(render_study(report, "csv")))] == [
         "0",
@@ -236,7 +236,7 @@ def test_devices_that_a_plan_leaves_idle_are_named():
 
 def test_nodes_of_another_number_do_not_idle():
     """The study of nodes keeps the plan's step on each of them."""
-    points = StudyRecord.build(study(a_job(), "reliability", {"nodes": [1, 2, 8]})).series[0].points
+    points = StudyRecord.read(study(a_job(), "reliability", {"nodes": [1, 2, 8]})).series[0].points
 
     assert [(one.plan.num_devices, one.plan.num_idle_devices) for one in points] == [(8, 0), (16, 0), (64, 0)]
 
@@ -377,7 +377,7 @@ def test_json_and_csv_satisfy_their_schemas(name, values):
 
 def test_plots_hold_their_points_and_intervals():
     """The band of ETTR on other numbers of nodes is that of these nodes; gains are drawn as gains."""
-    whole = StudyRecord.build(study(a_job(), "reliability", {"nodes": [2, 512], "mttr": [60, 600]}))
+    whole = StudyRecord.read(study(a_job(), "reliability", {"nodes": [2, 512], "mttr": [60, 600]}))
     charts = study_charts(whole)
 
     for chart in charts.values():

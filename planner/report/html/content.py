@@ -241,7 +241,7 @@ def _chapter_list(whole: ComparisonRecord, every: Sequence[Shown], sections: Seq
     yield launch_chapter(block for one in every[1:] for block in launch_blocks(one, searched=False))
     report, sides = whole.comparison.report, whole.apart.sides
     if isinstance(report, PlanReport):
-        yield Chapter("proof", "Proof", "The proof", proof(PlanReportRecord.build_from_report(report)))
+        yield Chapter("proof", "Proof", "The proof", proof(PlanReportRecord.read(report)))
     jobs = [(one.plan.problem, one.setting, one.of if sides else "") for one in every]
     yield inputs_chapter(jobs if sides else jobs[:1])
 

@@ -70,7 +70,7 @@ def comparison_plans(whole: ComparisonRecord) -> tuple[Shown, ...]:
     sides = whole.apart.sides
     names = ("First job", "Second job") if sides else ("Given strategy", "Fastest plan")
     settings = [side.setting for side in sides] or [
-        SettingRecord.build_from_job(whole.comparison.given, "estimate"),
+        SettingRecord.read(whole.comparison.given, kind="estimate"),
         whole,
     ]
     plans = [plan for plan in (whole.given, whole.best) if plan]

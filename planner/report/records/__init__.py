@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from inspect import getattr_static
 from io import StringIO
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TextIO, TypeAlias, dataclass_transform, get_args, get_type_hints
@@ -39,8 +40,21 @@ def entry(description: str, source: str = "") -> Any:
     return field(metadata={"description": description, "source": source})
 
 
+def read_from(source: str | Callable[[Any], Any]) -> Any:
+    """Declare an entry that is read from an attribute under another name, or by a function of the first source."""
+    return field(metadata={"source": source})
+
+
+def itself(source: object) -> object:
+    """Return a source: a record inside is read from it, too."""
+    return source
+
+
 class _Late:
-    """An entry that is made when it is first read, by the function that its record was built with."""
+    """An entry that is made when it is first read, by a function of the first source unless one is given."""
+
+    def __init__(self, function: Callable[[Any], Any] | None) -> None:
+        self.function = function
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -57,12 +71,12 @@ class _Late:
         return value
 
 
-def late_entry() -> Any:
+def late_entry(function: Callable[[Any], Any] | None = None) -> Any:
     """Declare an entry that takes long to compute, so that only formats that have it pay for it."""
-    return _Late()
+    return _Late(function)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(entry, late_entry))
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(entry, read_from, late_entry))
 class Record:
     """
     A part of a report: a frozen dataclass whose fields, in their order, are the entries of the JSON.
@@ -71,6 +85,9 @@ class Record:
     """
 
     _sources: ClassVar[tuple[Any, ...]] = ()
+
+    _inside: ClassVar[tuple[str, ...]] = ()
+    """Attributes of the first source, whose attributes are entries, too."""
 
     def __init_subclass__(cls) -> None:
         """Make each record a dataclass; methods that it would write and compile for each one are here, for all."""
@@ -109,14 +126,18 @@ class Record:
         Entries that hold records are read from the attributes of other objects, too.
         """
         record_type: Any = cls
-        hints = _hints(record_type)
+        hints, known = _hints(record_type), (*sources, *(attrgetter(name)(sources[0]) for name in cls._inside))
         for one in fields(record_type):
             name = one.name
-            value = others[name] if name in others else _find(sources, one.metadata.get("source") or name)
+            value = others[name] if name in others else _find(known, name, one.metadata.get("source"), record_type)
             others[name] = _convert(hints[name], value)
         record = cls(**others)
         object.__setattr__(record, "_sources", sources)
         return record
+
+    def entries(self, record_type: type[Record]) -> Plain:
+        """Return the entries that another type has as well; late ones are not made for it."""
+        return {name: vars(self)[name] for name in names_of(record_type)}
 
     def plain(self) -> Plain:
         """Return the record as JSON holds it."""
@@ -172,11 +193,15 @@ def _hints(record_type: type) -> dict[str, Any]:
     return get_type_hints(record_type)
 
 
-def _find(sources: tuple[object, ...], path: str) -> Any:
-    first, _, rest = path.partition(".")
+def _find(sources: tuple[Any, ...], name: str, source: str | Callable[[Any], Any] | None, record_type: type) -> Any:
+    if callable(source):
+        return source(sources[0])
+    if isinstance(late := getattr_static(record_type, name, None), _Late) and late.function:
+        return partial(late.function, sources[0])
+    first, _, rest = (source or name).partition(".")
     found = (value for one in sources if (value := getattr(one, first, MISSING)) is not MISSING)
     value = next(found, MISSING)
-    assert value is not MISSING, f"{path} is no attribute"
+    assert value is not MISSING, f"{source or name} is no attribute"
     return attrgetter(rest)(value) if rest else value
 
 

@@ -9,7 +9,7 @@ from costmodel.pipelines.stages import stage_layers
 from costmodel.step.estimate import estimate
 from costmodel.strategy import decision_text
 from planner.jobs.strategy_file import LAYOUT, layers_text
-from planner.report.records import Figure, Record
+from planner.report.records import Figure, Record, read_from
 from planner.report.records.plan import PlanRecord, SavedCostsRecord, StrategyRecord
 from planner.report.records.reports import ConflictRecord
 from planner.report.records.setting import SettingRecord
@@ -18,12 +18,10 @@ from planner.uncertainty.peaks import chance_fast, chance_to_fit
 from planner.verbs.compare import Unlike
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from planner.jobs.problem import Problem
     from planner.results import Plan
-    from planner.verbs.compare import Comparison, Gain, MeasuredSide, Side
-    from planner.verbs.explain import Binding, Difference, Explanation
+    from planner.verbs.compare import Comparison
+    from planner.verbs.explain import Binding, Explanation
 
 
 class UnprovenPartRecord(Record):
@@ -43,7 +41,7 @@ class UnprovenPartRecord(Record):
     """
 
     text: str
-    decisions: list[str]
+    decisions: list[str] = read_from("names")
     fraction: Figure
     is_needed: bool
 
@@ -74,23 +72,17 @@ class MeasuredSideRecord(Record):
         The strategy's step with this error taken out.
     """
 
-    side: str
+    _inside = ("match", "match.run")
+
+    side: str = read_from(lambda one: "given" if one.is_given else "best")
     id: str
     source: str
     release: str
     unlike: list[str]
-    step_time_seconds: Figure
+    step_time_seconds: Figure = read_from("match.run.step_seconds")
     predicted_seconds: Figure
     error_fraction: Figure
     corrected_seconds: Figure
-
-    @classmethod
-    def build(cls, side: MeasuredSide) -> MeasuredSideRecord:
-        """Build the record of a measured run."""
-        run = side.match.run
-        return cls.read(
-            side, side.match, run, side="given" if side.is_given else "best", step_time_seconds=run.step_seconds
-        )
 
 
 class GainRecord(Record):
@@ -135,17 +127,6 @@ class GainRecord(Record):
     measured: list[MeasuredSideRecord]
     measured_fraction: Figure | None
 
-    @classmethod
-    def build(cls, gain: Gain | None) -> GainRecord | None:
-        """Build the record of a gain, if there is one."""
-        if gain is None:
-            return None
-        return cls.read(
-            gain,
-            unproven=[UnprovenPartRecord.read(one, decisions=one.names) for one in gain.unproven],
-            measured=[MeasuredSideRecord.build(one) for one in gain.measured],
-        )
-
 
 class NextFasterRecord(Record):
     """
@@ -162,7 +143,7 @@ class NextFasterRecord(Record):
     """
 
     strategy: StrategyRecord | None
-    step_time_seconds: Figure | None
+    step_time_seconds: Figure | None = read_from("next_seconds")
     missing_bytes: Figure | None
 
     @classmethod
@@ -170,11 +151,7 @@ class NextFasterRecord(Record):
         """Build the record of a constraint's next faster strategy, if it has one."""
         if binding.next_strategy is None:
             return None
-        return cls.read(
-            binding,
-            strategy=StrategyRecord.build(problem, binding.next_strategy),
-            step_time_seconds=binding.next_seconds,
-        )
+        return cls.read(binding, strategy=StrategyRecord.build(problem, binding.next_strategy))
 
 
 class BindingRecord(Record):
@@ -204,10 +181,10 @@ class BindingRecord(Record):
     """
 
     kind: str
-    constraint: str
-    step_time_seconds: Figure | None
+    constraint: str = read_from("what")
+    step_time_seconds: Figure | None = read_from("step_seconds")
     saved_seconds: Figure | None
-    proven: bool
+    proven: bool = read_from("is_proven")
     strategy: StrategyRecord | None
     next_faster: NextFasterRecord | None
     chance_to_fit: Figure | None
@@ -219,9 +196,6 @@ class BindingRecord(Record):
         fits, fast = _chances(binding, problem)
         return cls.read(
             binding,
-            constraint=binding.what,
-            step_time_seconds=binding.step_seconds,
-            proven=binding.is_proven,
             strategy=StrategyRecord.build_optional(problem, binding.strategy),
             next_faster=NextFasterRecord.build(binding, problem),
             chance_to_fit=fits,
@@ -258,12 +232,7 @@ class DifferenceRecord(Record):
     name: str
     best_seconds: Figure
     given_seconds: Figure
-    difference_seconds: Figure
-
-    @classmethod
-    def build(cls, differences: Sequence[Difference]) -> list[DifferenceRecord]:
-        """Build the records of the parts of two steps."""
-        return [cls.read(one, difference_seconds=one.seconds) for one in differences]
+    difference_seconds: Figure = read_from("seconds")
 
 
 class ExplanationRecord(SettingRecord):
@@ -305,19 +274,23 @@ class ExplanationRecord(SettingRecord):
     """
 
     kind: Literal["explanation"]
-    status: str
-    best: PlanRecord | None
-    bindings: list[BindingRecord]
-    not_binding: list[str]
+    status: str = read_from("report.outcome.status")
+    best: PlanRecord | None = read_from(lambda explanation: _plan(explanation.best))
+    bindings: list[BindingRecord] = read_from(
+        lambda one: [BindingRecord.build(binding, one.problem) for binding in one.bindings]
+    )
+    not_binding: list[str] = read_from("idle")
     asked: dict[str, str]
-    opposed_entries: list[str]
-    status_of_asked: str | None
-    given: PlanRecord | None
+    opposed_entries: list[str] = read_from("opposed")
+    status_of_asked: str | None = read_from(lambda one: one.question.outcome.status if one.question else None)
+    given: PlanRecord | None = read_from(lambda explanation: _plan(explanation.given))
     broken_rules: list[str]
     broken_preferences: list[str]
     slower_seconds: Figure | None
     differences: list[DifferenceRecord]
-    conflict: ConflictRecord | None
+    conflict: ConflictRecord | None = read_from(
+        lambda one: ConflictRecord.build_optional(one.question or one.report, one.conflict)
+    )
     left_out: list[str]
 
     @property
@@ -328,26 +301,16 @@ class ExplanationRecord(SettingRecord):
     @classmethod
     def build(cls, explanation: Explanation) -> ExplanationRecord:
         """Build the record of an explanation."""
-        report, best, given = explanation.report, explanation.best, explanation.given
-        problem, question, conflict = explanation.problem, explanation.question, explanation.conflict
+        best, given = explanation.best, explanation.given
         stages = stage_layers(given.strategy, given.facts.model) if given and explanation.is_staged else ()
         return cls.read(
             explanation,
-            **SettingRecord.read_entries(report, "explanation"),
-            status=report.outcome.status,
-            not_binding=explanation.idle,
-            opposed_entries=explanation.opposed,
-            differences=DifferenceRecord.build(explanation.differences),
-            best=_plan(best),
-            bindings=[BindingRecord.build(one, problem) for one in explanation.bindings],
+            **SettingRecord.read(explanation.report, kind="explanation").entries(SettingRecord),
             asked={
                 **{name: decision_text(name, value) for name, value in explanation.asked.items()},
                 **({LAYOUT: layers_text(stages)} if stages else {}),
             },
-            status_of_asked=question.outcome.status if question else None,
-            given=_plan(given),
             slower_seconds=given.step_seconds - best.step_seconds if given and best else None,
-            conflict=ConflictRecord.build(question or report, conflict) if conflict else None,
         )
 
 
@@ -370,12 +333,7 @@ class SideRecord(Record):
     name: str
     what: str
     notes: list[str]
-    setting: SettingRecord
-
-    @classmethod
-    def build(cls, side: Side) -> SideRecord:
-        """Build the record of a side."""
-        return cls.read(side, setting=SettingRecord.build_from_job(side.report, "estimate"))
+    setting: SettingRecord = read_from(lambda side: SettingRecord.read(side.report, kind="estimate"))
 
 
 class MemoryDifferenceRecord(Record):
@@ -496,8 +454,6 @@ class ApartRecord(Record):
         return cls.read(
             comparison,
             comparison.given,
-            sides=[SideRecord.build(side) for side in comparison.sides],
-            gain=GainRecord.build(comparison.gain),
             per_token=TokenDifferenceRecord.build(comparison),
             memory=MemoryDifferenceRecord.build(best, given) if best else [],
             saved_costs=SavedCostsRecord.build(given.costs, best.costs) if best else None,
@@ -572,7 +528,6 @@ class ComparisonRecord(SettingRecord):
         """Build the record of a comparison."""
         report, given = comparison.report, comparison.given
         best, ours = _plan(comparison.best), PlanRecord.build_from_plan(given.plan)
-        conflict = report.outcome.conflict if isinstance(report, PlanReport) else None
         saved: dict[str, Any] = dict.fromkeys(SAVED)
         if comparison.best is not None:
             saved = {"within_noise": comparison.is_within_noise, "saved_seconds_per_step": comparison.saved_seconds}
@@ -580,15 +535,16 @@ class ComparisonRecord(SettingRecord):
         return cls.read(
             comparison,
             given,
-            **SettingRecord.read_entries(report, "comparison"),
+            **SettingRecord.read(report, kind="comparison").entries(SettingRecord),
             **saved,
-            differences=DifferenceRecord.build(comparison.differences),
             best=best,
             given=ours,
             allowed=not given.broken_rules,
             assumed={name: decision_text(name, value) for name, value in given.assumed.items()},
             apart=ApartRecord.build(comparison, best, ours),
-            conflict=ConflictRecord.build(report, conflict) if isinstance(report, PlanReport) and conflict else None,
+            conflict=ConflictRecord.build_optional(report, report.outcome.conflict)
+            if isinstance(report, PlanReport)
+            else None,
         )
 
 

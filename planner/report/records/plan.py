@@ -11,7 +11,7 @@ from costmodel.pipelines.stages import stage_layout
 from costmodel.step.estimate import Part
 from costmodel.tables import microbatches
 from planner.jobs.line import write_line
-from planner.report.records import Figure, Record, late_entry
+from planner.report.records import Figure, Record, itself, late_entry, read_from
 from planner.uncertainty.evidence.features import Unproven
 from planner.uncertainty.evidence.gaps import Gap
 from planner.uncertainty.intervals import COVERAGE, chances_fastest
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
     from costmodel.costs import Energy
     from costmodel.facts.device import Cluster
-    from costmodel.step.estimate import Estimate, RankEstimate
+    from costmodel.step.estimate import Estimate
     from costmodel.strategy import Strategy
     from planner.jobs.problem import Problem
     from planner.results import Plan
-    from planner.uncertainty.records import BestRun
-    from planner.verbs.recipes import JudgedLayout
+    from planner.search.recipes import PublishedLayout
 
 
 class LayoutRecord(Record):
@@ -166,6 +165,11 @@ class StrategyRecord(Record):
         return None if strategy is None else cls.build(problem, strategy)
 
 
+def decisions_of(one: Plan | PublishedLayout) -> StrategyRecord:
+    """Build the record of the strategy of a plan, or of a layout, for its job."""
+    return StrategyRecord.build(one.problem, one.strategy)
+
+
 TRILLION = 1e12
 
 
@@ -199,31 +203,19 @@ class CostBasisRecord(Record):
         Sources of these fractions.
     """
 
+    _inside = ("costs",)
+
     price_per_device_hour: Figure | None
     currency: str
     electricity_price_per_kwh: Figure | None
     pue: Figure | None
     host_watts_per_device: Figure | None
-    power_watts: Figure | None
-    power_source: str | None
-    computing_fraction: Figure
-    waiting_fraction: Figure
-    idle_fraction: Figure
-    draw_sources: dict[str, str]
-
-    @classmethod
-    def build(cls, problem: Problem) -> CostBasisRecord:
-        """Build the record of a job."""
-        device, draw = problem.facts.cluster.device, catalog.power_draw()
-        return cls.read(
-            problem.costs,
-            power_watts=device.power_watts,
-            power_source=device.sources.get("power_watts"),
-            computing_fraction=draw.computing,
-            waiting_fraction=draw.waiting,
-            idle_fraction=draw.idle,
-            draw_sources=dict(draw.sources),
-        )
+    power_watts: Figure | None = read_from("facts.cluster.device.power_watts")
+    power_source: str | None = read_from(lambda problem: problem.facts.cluster.device.sources.get("power_watts"))
+    computing_fraction: Figure = read_from(lambda _: catalog.power_draw().computing)
+    waiting_fraction: Figure = read_from(lambda _: catalog.power_draw().waiting)
+    idle_fraction: Figure = read_from(lambda _: catalog.power_draw().idle)
+    draw_sources: dict[str, str] = read_from(lambda _: catalog.power_draw().sources)
 
 
 class CostsRecord(Record):
@@ -403,6 +395,8 @@ class BestRunRecord(Record):
         True if the prediction is so far above it that it is doubted.
     """
 
+    _inside = ("record",)
+
     id: str
     label: str
     source: str
@@ -415,27 +409,14 @@ class BestRunRecord(Record):
     precision: str
     sequence_length: int
     num_devices: int
-    tokens_per_second_per_gpu: Figure
+    tokens_per_second_per_gpu: Figure = read_from("record.tokens_per_second_per_device")
     notes: str
-    comparable_tokens_per_second_per_gpu: Figure
+    comparable_tokens_per_second_per_gpu: Figure = read_from("comparable_rate")
     same_sequence: bool
-    step_time_seconds: Figure
+    step_time_seconds: Figure = read_from("record_step_seconds")
     above_fraction: Figure
     is_recent: bool
     is_doubtful: bool
-
-    @classmethod
-    def build(cls, best: BestRun | None) -> BestRunRecord | None:
-        """Build the record of the best run, if there is one."""
-        if best is None:
-            return None
-        return cls.read(
-            best,
-            best.record,
-            tokens_per_second_per_gpu=best.record.tokens_per_second_per_device,
-            comparable_tokens_per_second_per_gpu=best.comparable_rate,
-            step_time_seconds=best.record_step_seconds,
-        )
 
 
 class PublishedLayoutRecord(Record):
@@ -470,36 +451,20 @@ class PublishedLayoutRecord(Record):
         Why the job's search does not try it; empty: it does.
     """
 
+    _inside = ("layout", "layout.recipe", "report")
+
     title: str
-    recipe: str
+    recipe: str = read_from("layout.recipe.id")
     name: str
     source: str
     release: str
     notes: list[str]
-    strategy: StrategyRecord
-    step_time_seconds: Figure
-    peak_memory_bytes: Figure
+    strategy: StrategyRecord = read_from(lambda judged: decisions_of(judged.layout))
+    step_time_seconds: Figure = read_from("report.plan.step_seconds")
+    peak_memory_bytes: Figure = read_from("report.plan.estimate.device_bytes")
     slower_fraction: Figure
     broken_rules: list[str]
     outside: list[str]
-
-    @classmethod
-    def build(cls, judged: JudgedLayout | None, step_seconds: float) -> PublishedLayoutRecord | None:
-        """Build the record of a judged layout, compared with the first plan's step."""
-        if judged is None:
-            return None
-        layout, plan = judged.layout, judged.report.plan
-        return cls.read(
-            layout,
-            layout.recipe,
-            judged,
-            judged.report,
-            recipe=layout.recipe.id,
-            strategy=StrategyRecord.build(layout.problem, layout.strategy),
-            step_time_seconds=plan.step_seconds,
-            peak_memory_bytes=plan.estimate.device_bytes,
-            slower_fraction=plan.step_seconds / step_seconds - 1,
-        )
 
 
 class RankRecord(Record):
@@ -529,22 +494,11 @@ class RankRecord(Record):
     rank: int
     num_layers: int
     microbatch_seconds: Figure
-    bytes: dict[str, Figure]
-    peak_memory_bytes: Figure
+    bytes: dict[str, Figure] = read_from("bytes_by_part")
+    peak_memory_bytes: Figure = read_from("device_bytes")
     headroom_bytes: Figure
-    host_memory_bytes: Figure
+    host_memory_bytes: Figure = read_from("host_bytes")
     port_bytes: Figure
-
-    @classmethod
-    def build(cls, rank: RankEstimate, room_bytes: float) -> RankRecord:
-        """Build the record of a rank whose devices have so much memory."""
-        return cls.read(
-            rank,
-            bytes=rank.bytes_by_part,
-            peak_memory_bytes=rank.device_bytes,
-            headroom_bytes=room_bytes - rank.device_bytes,
-            host_memory_bytes=rank.host_bytes,
-        )
 
 
 class FitRecord(Record):
@@ -599,13 +553,13 @@ class MemoryRecord(Record):
         Every pipeline rank.
     """
 
-    peak_memory_bytes: Figure
+    peak_memory_bytes: Figure = read_from("device_bytes")
     allocated_bytes: Figure
     reserved_bytes: Figure
     headroom_bytes: Figure
     chance_to_fit: FitRecord
     chance_fast: Chance
-    host_memory_bytes: Figure
+    host_memory_bytes: Figure = read_from("host_bytes")
     host_headroom_bytes: Figure
     ranks: list[RankRecord]
 
@@ -616,7 +570,6 @@ class MemoryRecord(Record):
         room_bytes, chance = device.memory_bytes, chance_to_fit(cluster, device_bytes=peak_bytes)
         return MemoryRecord.read(
             estimate,
-            peak_memory_bytes=peak_bytes,
             allocated_bytes=seen_bytes(device, peak_bytes, "allocated"),
             reserved_bytes=seen_bytes(device, peak_bytes, "reserved", estimate.strategy),
             headroom_bytes=room_bytes - peak_bytes,
@@ -627,9 +580,8 @@ class MemoryRecord(Record):
                 interval_probability=PEAK_COVERAGE,
             ),
             chance_fast=chance_fast(cluster, estimate.strategy, device_bytes=peak_bytes),
-            host_memory_bytes=estimate.host_bytes,
             host_headroom_bytes=device.host_memory_bytes - estimate.host_bytes,
-            ranks=[RankRecord.build(one, room_bytes) for one in estimate.ranks],
+            ranks=[RankRecord.read(one, headroom_bytes=room_bytes - one.device_bytes) for one in estimate.ranks],
         )
 
 
@@ -661,29 +613,18 @@ class CheckpointRecord(Record):
         Number of the newest checkpoints that are kept.
     """
 
+    _inside = ("schedule",)
+
     interval_steps: int
     interval_seconds: Figure
-    unrounded_interval_steps: Figure | None
-    seconds: Figure
+    unrounded_interval_steps: Figure | None = read_from("schedule.continuous_interval_steps")
+    seconds: Figure = read_from("checkpoint_seconds")
     num_checkpoints: int
-    nbytes: Figure | None
-    write_seconds: Figure
+    nbytes: Figure | None = read_from("checkpoint_bytes")
+    write_seconds: Figure = read_from("reliability.storage_seconds")
     write_fraction: Figure
-    storage_bytes_per_second: Figure | None
-    kept: int | None
-
-    @classmethod
-    def build(cls, plan: Plan) -> CheckpointRecord:
-        """Build the record of a plan's checkpoints."""
-        return cls.read(
-            plan.schedule,
-            unrounded_interval_steps=plan.schedule.continuous_interval_steps,
-            seconds=plan.checkpoint_seconds,
-            nbytes=plan.checkpoint_bytes,
-            write_seconds=plan.reliability.storage_seconds,
-            storage_bytes_per_second=plan.storage_bandwidth,
-            kept=plan.kept_checkpoints,
-        )
+    storage_bytes_per_second: Figure | None = read_from("storage_bandwidth")
+    kept: int | None = read_from("kept_checkpoints")
 
 
 class TrainingRunRecord(Record):
@@ -716,13 +657,15 @@ class TrainingRunRecord(Record):
         Total time times the devices that it uses.
     """
 
+    _inside = ("schedule",)
+
     num_steps: int
     effective_seconds: Figure
     interruption_seconds: Figure
     evaluation_seconds: Figure
     loading_seconds: Figure
     total_seconds: Figure
-    num_failures: Figure
+    num_failures: Figure = read_from("schedule.failures")
     ettr: Figure
     days: Figure
     days_interval: list[Figure]
@@ -758,6 +701,15 @@ class PlaceRecord(Record):
     difference_seconds: Figure
     difference_by_part: dict[str, Figure]
     difference_cost: Figure | None = late_entry()
+
+
+def step_ends(plan: Plan) -> list[float]:
+    """Return the bounds of a measured step."""
+    return [plan.interval.low_seconds, plan.interval.high_seconds]
+
+
+def _above_record_fraction(plan: Plan) -> float | None:
+    return plan.record.above_fraction if plan.record and plan.record.same_model else None
 
 
 class SpeedRecord(Record):
@@ -810,21 +762,21 @@ class SpeedRecord(Record):
 
     num_devices: int
     num_nodes: int
-    step_time_seconds: Figure
-    closed_form_step_time_seconds: Figure
-    step_time_interval_seconds: list[Figure]
-    step_time_interval_probability: Figure
-    step_time_interval_basis: str
-    above_record_fraction: Figure | None
+    step_time_seconds: Figure = read_from("step_seconds")
+    closed_form_step_time_seconds: Figure = read_from("estimate.closed_form_seconds")
+    step_time_interval_seconds: list[Figure] = read_from(step_ends)
+    step_time_interval_probability: Figure = read_from(lambda _: COVERAGE)
+    step_time_interval_basis: str = read_from("interval.basis")
+    above_record_fraction: Figure | None = read_from(_above_record_fraction)
     record: BestRunRecord | None
     gaps: list[Gap]
     contested_seconds: Figure
     unproven: list[Unproven]
     site_links_seconds: Figure
     length_imbalance_seconds: Figure
-    tokens_per_second_per_gpu: Figure
-    model_tflops_per_gpu: Figure
-    hardware_tflops_per_gpu: Figure
+    tokens_per_second_per_gpu: Figure = read_from("tokens_per_second_per_device")
+    model_tflops_per_gpu: Figure = read_from(lambda plan: plan.model_flops_per_second_per_device / 1e12)
+    hardware_tflops_per_gpu: Figure = read_from(lambda plan: plan.hardware_flops_per_second_per_device / 1e12)
     mfu: Figure
     hfu: Figure
     mfu_bf16: Figure | None
@@ -854,11 +806,11 @@ class PlanRecord(MemoryRecord, SpeedRecord):
 
     line: str
     strategy: StrategyRecord
-    settings: dict[str, bool | int | float | str]
+    settings: dict[str, bool | int | float | str] = read_from("problem.settings")
     breakdown: list[Part]
-    checkpoint: CheckpointRecord
-    training_run: TrainingRunRecord
-    costs: CostsRecord = late_entry()
+    checkpoint: CheckpointRecord = read_from(itself)
+    training_run: TrainingRunRecord = read_from(itself)
+    costs: CostsRecord = late_entry(CostsRecord.build)
 
     @property
     def plan(self) -> Plan:
@@ -874,22 +826,9 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             plan.cluster,
             plan.estimate,
             **dict(MemoryRecord.build_from_estimate(plan.estimate, plan.cluster)),
-            step_time_seconds=plan.step_seconds,
-            closed_form_step_time_seconds=plan.estimate.closed_form_seconds,
-            step_time_interval_basis=plan.interval.basis,
-            settings=dict(plan.problem.settings),
-            tokens_per_second_per_gpu=plan.tokens_per_second_per_device,
-            record=BestRunRecord.build(plan.record),
-            step_time_interval_seconds=[plan.interval.low_seconds, plan.interval.high_seconds],
-            step_time_interval_probability=COVERAGE,
-            above_record_fraction=plan.record.above_fraction if plan.record and plan.record.same_model else None,
-            model_tflops_per_gpu=plan.model_flops_per_second_per_device / 1e12,
-            hardware_tflops_per_gpu=plan.hardware_flops_per_second_per_device / 1e12,
             line=strategy.line,
             strategy=strategy,
-            checkpoint=CheckpointRecord.build(plan),
-            training_run=TrainingRunRecord.read(plan.schedule, plan, num_failures=plan.schedule.failures),
-            **{"costs": partial(CostsRecord.build, plan), **others},
+            **others,
         )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, cast
 
-from planner.report.records import Figure, Record, finite
+from planner.report.records import Figure, Record, finite, itself, read_from
 from planner.report.records.plan import (
     MemoryRecord,
     NumberedPlanRecord,
     PlanRecord,
     PublishedLayoutRecord,
     StrategyRecord,
+    decisions_of,
 )
 from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate
     from planner.jobs.problem import Problem
     from planner.results import Plan, PlanReport
-    from planner.search.alternatives import AlternativeOutcome
-    from planner.search.branch_and_bound import SearchStats
     from planner.search.certificate import Certificate
-    from planner.search.listed import CandidateListReport
     from planner.verbs.compare import Comparison
     from planner.verbs.explain import Explanation
 
@@ -48,23 +46,11 @@ class ExcludedRecord(Record):
         Too large for device or host.
     """
 
-    lower_bound: int
-    rules_of_time: int
-    cut: int
-    dominance: int
-    memory: int
-
-    @classmethod
-    def build(cls, effort: SearchStats) -> ExcludedRecord:
-        """Build the record of the strategies that a search left out."""
-        return cls.read(
-            effort,
-            lower_bound=effort.num_bounded + effort.pruned.bounded,
-            memory=effort.num_unfit + effort.pruned.unfit,
-            rules_of_time=effort.pruned.infeasible_time,
-            cut=effort.pruned.cut,
-            dominance=effort.pruned.dominated,
-        )
+    lower_bound: int = read_from(lambda effort: effort.num_bounded + effort.pruned.bounded)
+    rules_of_time: int = read_from("pruned.infeasible_time")
+    cut: int = read_from("pruned.cut")
+    dominance: int = read_from("pruned.dominated")
+    memory: int = read_from(lambda effort: effort.num_unfit + effort.pruned.unfit)
 
 
 class EffortRecord(Record):
@@ -101,33 +87,19 @@ class EffortRecord(Record):
         Time inside CP-SAT.
     """
 
-    num_raw_strategies: int
-    num_strategies: int
+    num_raw_strategies: int = read_from("raw_size")
+    num_strategies: int = read_from("size")
     num_rows: int
     num_rows_tabulated: int
-    num_strategies_tabulated: int
-    num_excluded: ExcludedRecord
-    num_pipelines: int
-    num_pipelines_costed: int
-    num_pipelines_solved: int
+    num_strategies_tabulated: int = read_from("pruned.tabulated")
+    num_excluded: ExcludedRecord = read_from(itself)
+    num_pipelines: int = read_from("stages.pipelines")
+    num_pipelines_costed: int = read_from("stages.costed")
+    num_pipelines_solved: int = read_from("stages.solved")
     num_candidates: int
     num_solves: int
     build_seconds: Figure
     solve_seconds: Figure
-
-    @classmethod
-    def build(cls, effort: SearchStats) -> EffortRecord:
-        """Build the record of a search's effort."""
-        return cls.read(
-            effort,
-            num_raw_strategies=effort.raw_size,
-            num_strategies=effort.size,
-            num_strategies_tabulated=effort.pruned.tabulated,
-            num_excluded=ExcludedRecord.build(effort),
-            num_pipelines=effort.stages.pipelines,
-            num_pipelines_costed=effort.stages.costed,
-            num_pipelines_solved=effort.stages.solved,
-        )
 
 
 class ImpossibleRecord(Record):
@@ -165,13 +137,9 @@ class CandidatesRecord(Record):
     source: str
     num_rows: int
     num_impossible: int
-    impossible: list[ImpossibleRecord]
-
-    @classmethod
-    def build(cls, listed: CandidateListReport) -> CandidatesRecord:
-        """Build the record of a list of strategies."""
-        forbidden = [ImpossibleRecord(place=place, rules=list(rules)) for place, rules in listed.impossible]
-        return cls.read(listed, impossible=forbidden)
+    impossible: list[ImpossibleRecord] = read_from(
+        lambda listed: [ImpossibleRecord(place=place, rules=list(rules)) for place, rules in listed.impossible]
+    )
 
 
 class SmallestClusterRecord(Record):
@@ -196,22 +164,15 @@ class SmallestClusterRecord(Record):
 
     num_devices: int | None
     strategy: StrategyRecord | None
-    num_devices_tried: int | None
-    num_devices_enough: int | None
-    num_devices_within: int | None
-    time_ran_out: bool
+    num_devices_tried: int | None = read_from("num_tried")
+    num_devices_enough: int | None = read_from("num_enough")
+    num_devices_within: int | None = read_from("num_within")
+    time_ran_out: bool = read_from("is_cut")
 
     @classmethod
     def build(cls, size: Size, problem: Problem) -> SmallestClusterRecord:
         """Build the record of a search over cluster sizes."""
-        return cls(
-            num_devices=size.num_devices,
-            strategy=StrategyRecord.build_optional(problem, size.strategy),
-            num_devices_tried=size.num_tried,
-            num_devices_enough=size.num_enough,
-            num_devices_within=size.num_within,
-            time_ran_out=size.is_cut,
-        )
+        return cls.read(size, strategy=StrategyRecord.build_optional(problem, size.strategy))
 
 
 class ClosestRecord(MemoryRecord):
@@ -276,28 +237,26 @@ class ConflictRecord(Record):
     """
 
     least_bubble_fraction: Figure | None
-    exclusive_rules: list[list[str]]
+    exclusive_rules: list[list[str]] = read_from("exclusive")
     repairs: list[list[str]]
     release: list[str]
     releases: list[list[str]]
     shortage_bytes: Figure | None
     host_shortage_bytes: Figure | None
-    needed_memory_bytes: Figure | None
-    needed_host_memory_bytes: Figure | None
-    needed_headroom_bytes: Figure | None
+    needed_memory_bytes: Figure | None = read_from("needed_bytes")
+    needed_host_memory_bytes: Figure | None = read_from("needed_host_bytes")
+    needed_headroom_bytes: Figure | None = read_from("headroom_bytes")
     smallest_cluster: SmallestClusterRecord | None
     left_out: list[str]
     closest: ClosestRecord | None
 
     @classmethod
-    def build(cls, report: PlanReport, conflict: Conflict) -> ConflictRecord:
-        """Build the record of a conflict of a report's job."""
+    def build_optional(cls, report: PlanReport, conflict: Conflict | None) -> ConflictRecord | None:
+        """Build the record of a conflict of a report's job, if there is one."""
+        if conflict is None:
+            return None
         return cls.read(
             conflict,
-            exclusive_rules=conflict.exclusive,
-            needed_memory_bytes=conflict.needed_bytes,
-            needed_host_memory_bytes=conflict.needed_host_bytes,
-            needed_headroom_bytes=conflict.headroom_bytes,
             smallest_cluster=SmallestClusterRecord.build(conflict.size, report.chosen) if conflict.size else None,
             closest=ClosestRecord.build_from_report(report, report.closest) if report.closest else None,
         )
@@ -352,8 +311,10 @@ class CertificateRecord(Record):
     better: StrategyRecord | None
 
     @classmethod
-    def build(cls, certificate: Certificate, problem: Problem) -> CertificateRecord:
-        """Build the record of a certificate."""
+    def build_optional(cls, certificate: Certificate | None, problem: Problem) -> CertificateRecord | None:
+        """Build the record of a certificate, if there is one."""
+        if certificate is None:
+            return None
         return cls.read(certificate, better=StrategyRecord.build_optional(problem, certificate.better))
 
 
@@ -376,16 +337,11 @@ class AlternativeRecord(Record):
         Host memory that it lacks.
     """
 
-    settings: dict[str, bool | int | float | str]
+    settings: dict[str, bool | int | float | str] = read_from("problem.settings")
     answer: Literal["found", "nothing faster", "nothing fits", "unknown"]
-    num_strategies: int
+    num_strategies: int = read_from("outcome.effort.size")
     shortage_bytes: Figure | None
     host_shortage_bytes: Figure | None
-
-    @classmethod
-    def build(cls, one: AlternativeOutcome) -> AlternativeRecord:
-        """Build the record of a combination."""
-        return cls.read(one, settings=one.problem.settings, num_strategies=one.outcome.effort.size)
 
 
 EVEN: Final = "even stages"
@@ -421,15 +377,23 @@ class OutcomeRecord(Record):
         Combinations of settings that were searched; empty where each setting has one value.
     """
 
+    _inside = ("outcome",)
+
     status: Literal["optimal", "feasible", "infeasible", "unknown"]
-    lower_bound_seconds: Figure | None
-    bound_of: Literal["all strategies", "even stages"]
-    gap: Figure | None
+    lower_bound_seconds: Figure | None = read_from(lambda report: finite(report.outcome.lower_bound_seconds))
+    bound_of: Literal["all strategies", "even stages"] = read_from(
+        lambda report: EVEN if report.outcome.stages_differ else "all strategies"
+    )
+    gap: Figure | None = read_from(lambda report: finite(report.outcome.gap))
     rounding_bound_seconds: Figure
-    certificate: CertificateRecord | None
-    search: EffortRecord
-    candidates: CandidatesRecord | None
-    conflict: ConflictRecord | None
+    certificate: CertificateRecord | None = read_from(
+        lambda report: CertificateRecord.build_optional(report.certificate, report.chosen)
+    )
+    search: EffortRecord = read_from("effort")
+    candidates: CandidatesRecord | None = read_from("listed")
+    conflict: ConflictRecord | None = read_from(
+        lambda report: ConflictRecord.build_optional(report, report.outcome.conflict)
+    )
     alternatives: list[AlternativeRecord]
 
 
@@ -449,15 +413,10 @@ class AllDevicesRecord(Record):
         Its decisions.
     """
 
-    num_devices: int
-    step_time_seconds: Figure
+    num_devices: int = read_from("cluster.num_devices")
+    step_time_seconds: Figure = read_from("step_seconds")
     mfu: Figure
-    strategy: StrategyRecord
-
-    @classmethod
-    def build(cls, plan: Plan) -> AllDevicesRecord:
-        """Build the record of a plan."""
-        return cls.read(plan, plan.cluster, step_time_seconds=plan.step_seconds, strategy=_decisions(plan))
+    strategy: StrategyRecord = read_from(decisions_of)
 
 
 class IdleDevicesRecord(Record):
@@ -481,22 +440,9 @@ class IdleDevicesRecord(Record):
 
     num_idle_devices: int
     all_devices: AllDevicesRecord | None
-    fewest_nodes_searched: int
-    most_nodes_searched: int
-    is_proven: bool
-
-    @classmethod
-    def build(cls, report: PlanReport) -> IdleDevicesRecord | None:
-        """Build the record of a report; None where the job wants no idle devices."""
-        if report.fewer is None:
-            return None
-        return cls(
-            num_idle_devices=report.num_idle_devices,
-            all_devices=AllDevicesRecord.build(report.all_devices) if report.all_devices else None,
-            fewest_nodes_searched=report.fewer.fewest_nodes,
-            most_nodes_searched=report.fewer.most_nodes,
-            is_proven=report.fewer.is_proven,
-        )
+    fewest_nodes_searched: int = read_from("fewer.fewest_nodes")
+    most_nodes_searched: int = read_from("fewer.most_nodes")
+    is_proven: bool = read_from("fewer.is_proven")
 
 
 class NearbyBatchRecord(Record):
@@ -523,19 +469,14 @@ class NearbyBatchRecord(Record):
         The decisions of its plan.
     """
 
-    global_batch_size: int
+    global_batch_size: int = read_from("facts.workload.global_batch_size")
     change_fraction: Figure
-    num_devices: int
-    step_time_seconds: Figure
+    num_devices: int = read_from("cluster.num_devices")
+    step_time_seconds: Figure = read_from("step_seconds")
     tokens_per_second: Figure
     gain_fraction: Figure
     mfu: Figure
-    strategy: StrategyRecord
-
-    @classmethod
-    def build_from_report(cls, report: PlanReport) -> list[NearbyBatchRecord]:
-        """Build the records of a report's near-by batches."""
-        return [cls.build(plan, report.fastest) for plan in report.nearby if report.fastest]
+    strategy: StrategyRecord = read_from(decisions_of)
 
     @classmethod
     def build(cls, plan: Plan, best: Plan) -> NearbyBatchRecord:
@@ -543,17 +484,9 @@ class NearbyBatchRecord(Record):
         own = best.facts.workload.global_batch_size
         return cls.read(
             plan,
-            plan.cluster,
-            plan.facts.workload,
-            step_time_seconds=plan.step_seconds,
             change_fraction=plan.facts.workload.global_batch_size / own - 1,
             gain_fraction=plan.tokens_per_second / best.tokens_per_second - 1,
-            strategy=_decisions(plan),
         )
-
-
-def _decisions(plan: Plan) -> StrategyRecord:
-    return StrategyRecord.build(plan.problem, plan.strategy)
 
 
 class RecommendationRecord(Record):
@@ -584,13 +517,13 @@ class RecommendationRecord(Record):
 
     is_fastest: bool
     fastest_number: int | None
-    fastest_strategy: StrategyRecord
-    fastest_step_time_seconds: Figure
-    fastest_closed_form_step_time_seconds: Figure
+    fastest_strategy: StrategyRecord = read_from(decisions_of)
+    fastest_step_time_seconds: Figure = read_from("step_seconds")
+    fastest_closed_form_step_time_seconds: Figure = read_from("estimate.closed_form_seconds")
     gain_fraction: Figure
     tolerance_fraction: Figure
     preferred: list[Preference]
-    complete: bool
+    complete: bool = read_from("is_complete")
 
     @classmethod
     def build(cls, report: PlanReport) -> RecommendationRecord | None:
@@ -600,15 +533,17 @@ class RecommendationRecord(Record):
             return None
         strategies = [plan.strategy for plan in report.plans]
         number = strategies.index(fastest.strategy) + 1 if fastest.strategy in strategies else None
-        return cls.read(
-            advice,
-            complete=advice.is_complete,
-            fastest_number=number,
-            fastest_strategy=StrategyRecord.build(fastest.problem, fastest.strategy),
-            fastest_step_time_seconds=fastest.step_seconds,
-            fastest_closed_form_step_time_seconds=fastest.estimate.closed_form_seconds,
-            gain_fraction=1 - fastest.step_seconds / report.plans[0].step_seconds,
-        )
+        gain = 1 - fastest.step_seconds / report.plans[0].step_seconds
+        return cls.read(fastest, advice, fastest_number=number, gain_fraction=gain)
+
+
+def _nearest_published(report: PlanReport | EstimateReport) -> PublishedLayoutRecord | None:
+    """Find the published layout nearest to a report's job, and compare it with the first plan."""
+    judged = nearest_recipe(report.chosen) if report.plans else None
+    if judged is None:
+        return None
+    slower = judged.report.plan.step_seconds / report.plans[0].step_seconds - 1
+    return PublishedLayoutRecord.read(judged, slower_fraction=slower)
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):
@@ -634,13 +569,15 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
         before it. They are looked for where devices stay idle or share a small divisor with the batch.
     """
 
-    kind: Literal["plan"]
-    plans: list[NumberedPlanRecord]
-    published: PublishedLayoutRecord | None
+    kind: Literal["plan"] = read_from(lambda _: "plan")
+    plans: list[NumberedPlanRecord] = read_from(lambda report: NumberedPlanRecord.build_all(report.plans))
+    published: PublishedLayoutRecord | None = read_from(_nearest_published)
     small_runs: list[str]
-    recommendation: RecommendationRecord | None
-    idle: IdleDevicesRecord | None
-    nearby_batches: list[NearbyBatchRecord]
+    recommendation: RecommendationRecord | None = read_from(RecommendationRecord.build)
+    idle: IdleDevicesRecord | None = read_from(lambda report: report if report.fewer else None)
+    nearby_batches: list[NearbyBatchRecord] = read_from(
+        lambda report: [NearbyBatchRecord.build(plan, report.fastest) for plan in report.nearby]
+    )
 
     broken_rules: ClassVar[tuple[str, ...]] = ()
     broken_preferences: ClassVar[tuple[str, ...]] = ()
@@ -649,30 +586,6 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
     def report(self) -> PlanReport:
         """The report itself."""
         return cast("PlanReport", self._sources[0])
-
-    @classmethod
-    def build_from_report(cls, report: PlanReport) -> PlanReportRecord:
-        """Build the record of a report."""
-        outcome = report.outcome
-        return cls.read(
-            report,
-            outcome,
-            **SettingRecord.read_entries(report, "plan"),
-            lower_bound_seconds=finite(outcome.lower_bound_seconds),
-            bound_of=EVEN if outcome.stages_differ else "all strategies",
-            gap=finite(outcome.gap),
-            certificate=CertificateRecord.build(report.certificate, report.chosen) if report.certificate else None,
-            search=EffortRecord.build(outcome.effort),
-            candidates=CandidatesRecord.build(report.listed) if report.listed else None,
-            conflict=ConflictRecord.build(report, outcome.conflict) if outcome.conflict else None,
-            plans=NumberedPlanRecord.build_all(report.plans),
-            published=_nearest_published(report),
-            small_runs=list(report.small_runs),
-            recommendation=RecommendationRecord.build(report),
-            alternatives=[AlternativeRecord.build(one) for one in report.alternatives],
-            idle=IdleDevicesRecord.build(report),
-            nearby_batches=NearbyBatchRecord.build_from_report(report),
-        )
 
 
 class GivenRecord(Record):
@@ -696,10 +609,10 @@ class GivenRecord(Record):
         allowed); given: nothing was left open.
     """
 
-    allowed: bool
+    allowed: bool = read_from(lambda report: not report.broken_rules)
     broken_rules: list[str]
     broken_preferences: list[str]
-    assumed: dict[str, int | bool | str]
+    assumed: dict[str, int | bool | str] = read_from(lambda report: finite(report.assumed))
     completed: str
     completed_by: str
 
@@ -716,22 +629,14 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
         The nearest published layout, costed for the job; null where none is for it.
     """
 
-    kind: Literal["estimate"]
-    published: PublishedLayoutRecord | None
+    kind: Literal["estimate"] = read_from(lambda _: "estimate")
+    published: PublishedLayoutRecord | None = read_from(_nearest_published)
 
     @classmethod
     def build_from_report(cls, report: EstimateReport) -> EstimateReportRecord:
         """Build the record of a report."""
         (plan,) = NumberedPlanRecord.build_all(report.plans)
-        return cls.read(
-            report,
-            plan,
-            **SettingRecord.read_entries(report, "estimate"),
-            published=_nearest_published(report),
-            allowed=not report.broken_rules,
-            costs=lambda: plan.costs,
-            assumed=finite(report.assumed),
-        )
+        return cls.read(report, plan, **plan.entries(PlanRecord))
 
     recommendation: ClassVar[None] = None
     idle: ClassVar[None] = None
@@ -758,20 +663,13 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
 ReportRecord: TypeAlias = PlanReportRecord | EstimateReportRecord
 
 
-def _nearest_published(report: PlanReport | EstimateReport) -> PublishedLayoutRecord | None:
-    """Find the published layout nearest to a report's job, and compare it with the first plan."""
-    if not report.plans:
-        return None
-    return PublishedLayoutRecord.build(nearest_recipe(report.chosen), report.plans[0].step_seconds)
-
-
 def report_record(report: PlanReport | EstimateReport | ReportRecord) -> ReportRecord:
     """Build the record of a report; one that is built already is returned."""
     if isinstance(report, PlanReportRecord | EstimateReportRecord):
         return report
     if isinstance(report, EstimateReport):
         return EstimateReportRecord.build_from_report(report)
-    return PlanReportRecord.build_from_report(report)
+    return PlanReportRecord.read(report)
 
 
 AnyReport: TypeAlias = "PlanReport | EstimateReport | Explanation | Comparison"

@@ -13,15 +13,13 @@ from planner.frameworks import targets_of
 from planner.frameworks.target import find_unused_entries
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
-from planner.report.records import Figure, Record, late_entry
+from planner.report.records import Figure, Record, itself, late_entry, read_from
 from planner.report.records.plan import CostBasisRecord
 from planner.uncertainty.operators import TimedOperator
 from planner.verbs.plan import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from costmodel.facts.workload import Workload
-    from planner.jobs.checkpoints import Conventions
-    from planner.results import EstimateReport, Plan, PlanReport
+    from planner.results import Plan
 
 ASSUMED = "assumed, as the job names none (set cluster.framework; planner catalog frameworks lists them)"
 
@@ -117,6 +115,8 @@ class JobRecord(Record):
         Entries of the job without effect on the best plan, such as layers in BF16 of a job in BF16.
     """
 
+    _inside = ("search",)
+
     name: str
     objective: Literal["step_time", "total_time"]
     top: int
@@ -128,21 +128,19 @@ class JobRecord(Record):
     max_devices: int | None
     idle_devices: bool
     max_bubble_fraction: Figure | None
-    costs: CostBasisRecord
-    sources: list[str]
+    costs: CostBasisRecord = read_from(itself)
+    sources: list[str] = read_from(lambda problem: [str(path) for path in problem.sources])
     document: dict[str, Any]
     unused_entries: list[str]
 
     @classmethod
     def build(cls, problem: Problem, plans: Sequence[Plan]) -> JobRecord:
         """Build the record of a job and its plans."""
-        return cls.read(
-            problem,
-            problem.search,
-            sources=[str(path) for path in problem.sources],
-            costs=CostBasisRecord.build(problem),
-            unused_entries=find_unused_entries(plans[0], problem.document) if plans else [],
-        )
+        return cls.read(problem, unused_entries=find_unused_entries(plans[0], problem.document) if plans else [])
+
+
+def _settings(problem: Problem) -> dict[str, Any]:
+    return {name: value for name, value in asdict(problem.facts.cluster.settings).items() if value is not None}
 
 
 class ClusterRecord(Record):
@@ -187,43 +185,25 @@ class ClusterRecord(Record):
         Framework settings, defaults of its recipes included; where the job gives several values, the best plan's.
     """
 
-    device: str
+    _inside = ("facts.cluster", "facts.cluster.device")
+
+    device: str = read_from("facts.cluster.device.name")
     num_devices: int
     num_nodes: int
-    num_spare_nodes: int
+    num_spare_nodes: int = read_from(lambda problem: problem.machine.section.spare_nodes if problem.machine else 0)
     devices_per_node: int
-    scale_up_network: str
+    scale_up_network: str = read_from(lambda problem: problem.facts.cluster.device.networks[0].name)
     scale_up_size: int
     sites: Sites | None
     memory_bytes: Figure
-    host_memory_bytes_per_device: Figure
-    device_note: str | None
-    framework: str | None
-    framework_is_assumed: bool
-    framework_hint: str | None
-    framework_is_extrapolated: bool
-    framework_doubt: str | None
-    settings: dict[str, bool | int | float | str]
-
-    @classmethod
-    def build(cls, problem: Problem) -> ClusterRecord:
-        """Build the record of a job's cluster."""
-        cluster, assumed = problem.facts.cluster, is_assumed(problem)
-        return cls.read(
-            cluster,
-            cluster.device,
-            device=cluster.device.name,
-            host_memory_bytes_per_device=cluster.device.host_memory_bytes,
-            scale_up_network=cluster.device.networks[0].name,
-            device_note=cluster.device_note or None,
-            framework=cluster.framework.name if cluster.framework else None,
-            num_spare_nodes=problem.machine.section.spare_nodes if problem.machine else 0,
-            framework_is_assumed=assumed,
-            framework_hint=ASSUMED if assumed else None,
-            framework_is_extrapolated=is_extrapolated(cluster),
-            framework_doubt=nearest_relative(cluster),
-            settings={name: value for name, value in asdict(cluster.settings).items() if value is not None},
-        )
+    host_memory_bytes_per_device: Figure = read_from("facts.cluster.device.host_memory_bytes")
+    device_note: str | None = read_from(lambda problem: problem.facts.cluster.device_note or None)
+    framework: str | None = read_from(lambda problem: getattr(problem.facts.cluster.framework, "name", None))
+    framework_is_assumed: bool = read_from(is_assumed)
+    framework_hint: str | None = read_from(lambda problem: ASSUMED if is_assumed(problem) else None)
+    framework_is_extrapolated: bool = read_from(lambda problem: is_extrapolated(problem.facts.cluster))
+    framework_doubt: str | None = read_from(lambda problem: nearest_relative(problem.facts.cluster))
+    settings: dict[str, bool | int | float | str] = read_from(_settings)
 
 
 class TrainingRecord(Record):
@@ -252,25 +232,16 @@ class TrainingRecord(Record):
 
     global_batch_size: int
     sequence_length: int
-    packed_lengths: list[int] | None
-    mean_packed_length: Figure | None
-    own_sequence_length: Figure
-    tokens_per_step: int
+    packed_lengths: list[int] | None = read_from(
+        lambda work: work.lengths and [work.lengths.lengths[0], work.lengths.lengths[-1]]
+    )
+    mean_packed_length: Figure | None = read_from(lambda work: work.lengths and work.lengths.mean_length)
+    own_sequence_length: Figure = read_from(
+        lambda work: work.lengths.mean_tokens if work.lengths else work.sequence_length
+    )
+    tokens_per_step: int = read_from(lambda work: work.global_batch_size * work.sequence_length)
     tokens: Figure
-    precision: str
-
-    @classmethod
-    def build(cls, workload: Workload) -> TrainingRecord:
-        """Build the record of a workload."""
-        lengths = workload.lengths
-        return cls.read(
-            workload,
-            packed_lengths=None if lengths is None else [lengths.lengths[0], lengths.lengths[-1]],
-            mean_packed_length=None if lengths is None else lengths.mean_length,
-            own_sequence_length=workload.sequence_length if lengths is None else lengths.mean_tokens,
-            tokens_per_step=workload.global_batch_size * workload.sequence_length,
-            precision=workload.precision.name,
-        )
+    precision: str = read_from("precision.name")
 
 
 class RecoveryRecord(Record):
@@ -318,6 +289,8 @@ class ReliabilityRecord(Record):
         Ways to recover; empty where the job gives their mean.
     """
 
+    _inside = ("reliability",)
+
     failures_per_node_day: Figure
     mttr_seconds: Figure
     checkpoint_seconds: Figure
@@ -325,18 +298,15 @@ class ReliabilityRecord(Record):
     evaluation_fraction: Figure
     loading_seconds: Figure
     write_seconds: Figure
-    failures_per_day: Figure
+    failures_per_day: Figure = read_from(
+        lambda job: job.reliability.failures_per_node_day * job.facts.cluster.num_nodes
+    )
     recovery: list[RecoveryRecord]
 
-    @classmethod
-    def build(cls, problem: Problem) -> ReliabilityRecord:
-        """Build the record of a job's failures and checkpoints."""
-        reliability = problem.reliability
-        return cls.read(
-            reliability,
-            problem,
-            failures_per_day=reliability.failures_per_node_day * problem.facts.cluster.num_nodes,
-        )
+
+MFU = "model FLOPs (forward and backward pass, multi-token prediction included) over the dense peak"
+
+HFU = "model FLOPs and recomputed forward FLOPs over the dense peak"
 
 
 class ConventionsRecord(Record):
@@ -362,23 +332,12 @@ class ConventionsRecord(Record):
     """
 
     peak_dtype: str
-    peak_tflops_per_gpu: Figure
-    peak_bf16_tflops_per_gpu: Figure | None
+    peak_tflops_per_gpu: Figure = read_from(lambda one: one.peak_flops / 1e12)
+    peak_bf16_tflops_per_gpu: Figure | None = read_from(lambda one: one.peak_bf16_flops and one.peak_bf16_flops / 1e12)
     attention: Literal["full", "causal"]
-    mfu: str
-    hfu: str
+    mfu: str = read_from(lambda _: MFU)
+    hfu: str = read_from(lambda _: HFU)
     operator_times: dict[str, str]
-
-    @classmethod
-    def build(cls, conventions: Conventions) -> ConventionsRecord:
-        """Build the record of a report's conventions."""
-        return cls.read(
-            conventions,
-            peak_tflops_per_gpu=conventions.peak_flops / 1e12,
-            peak_bf16_tflops_per_gpu=conventions.peak_bf16_flops and conventions.peak_bf16_flops / 1e12,
-            mfu="model FLOPs (forward and backward pass, multi-token prediction included) over the dense peak",
-            hfu="model FLOPs and recomputed forward FLOPs over the dense peak",
-        )
 
 
 class SettingRecord(Record):
@@ -409,40 +368,18 @@ class SettingRecord(Record):
         Targets of planner export, each with the first reason why it cannot run the best plan; null: it can.
     """
 
-    format_version: int
+    format_version: int = read_from(lambda _: FORMAT_VERSION)
     kind: str
-    job: JobRecord
+    job: JobRecord = read_from(lambda report: JobRecord.build(report.problem, report.plans))
     model: ModelSummary
-    cluster: ClusterRecord
-    training: TrainingRecord
-    reliability: ReliabilityRecord
+    cluster: ClusterRecord = read_from("chosen")
+    training: TrainingRecord = read_from("chosen.facts.workload")
+    reliability: ReliabilityRecord = read_from("chosen")
     conventions: ConventionsRecord
-    operators: list[TimedOperator]
-    targets: dict[str, str | None] = late_entry()
+    operators: list[TimedOperator] = read_from(lambda report: report.plans[0].operators if report.plans else [])
+    targets: dict[str, str | None] = late_entry(lambda report: targets_of(report.plans[0]) if report.plans else {})
 
     @property
     def problem(self) -> Problem:
         """The job itself."""
         return cast("Problem", self._sources[0].problem)
-
-    @classmethod
-    def build_from_job(cls, report: PlanReport | EstimateReport, kind: str) -> SettingRecord:
-        """Build the first entries of a report of that kind, as a record of their own."""
-        return SettingRecord.read(report, **cls.read_entries(report, kind))
-
-    @staticmethod
-    def read_entries(report: PlanReport | EstimateReport, kind: str) -> dict[str, Any]:
-        """Read the first entries of a report of that kind."""
-        chosen = report.chosen
-        return dict(
-            format_version=FORMAT_VERSION,
-            kind=kind,
-            job=JobRecord.build(report.problem, report.plans),
-            model=report.model,
-            cluster=ClusterRecord.build(chosen),
-            training=TrainingRecord.build(chosen.facts.workload),
-            reliability=ReliabilityRecord.build(chosen),
-            conventions=ConventionsRecord.build(report.conventions),
-            operators=list(report.plans[0].operators) if report.plans else [],
-            targets=lambda: targets_of(report.plans[0]) if report.plans else {},
-        )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from constraints.conflict import Size
-from planner.report.records import Figure, Record
-from planner.report.records.plan import StrategyRecord
+from planner.report.records import Figure, Record, read_from
+from planner.report.records.plan import decisions_of, step_ends
 from planner.results import Plan
 from planner.uncertainty.intervals import COVERAGE
-from planner.verbs.compare import Gain
 from planner.verbs.plan import FORMAT_VERSION
 from planner.verbs.study_features import Feature
-from planner.verbs.study_points import Point, Series, StudyReport
 
 
 class StudiedPlanRecord(Record):
@@ -61,20 +58,22 @@ class StudiedPlanRecord(Record):
         Time of the whole training in days.
     """
 
-    line: str
-    num_devices: int
+    _inside = ("schedule",)
+
+    line: str = read_from(lambda plan: decisions_of(plan).line)
+    num_devices: int = read_from("cluster.num_devices")
     num_idle_devices: int
-    step_time_seconds: Figure
-    step_time_interval_seconds: list[Figure]
-    step_time_interval_probability: Figure
+    step_time_seconds: Figure = read_from("step_seconds")
+    step_time_interval_seconds: list[Figure] = read_from(step_ends)
+    step_time_interval_probability: Figure = read_from(lambda _: COVERAGE)
     site_links_seconds: Figure
-    tokens_per_second_per_gpu: Figure
+    tokens_per_second_per_gpu: Figure = read_from("tokens_per_second_per_device")
     mfu: Figure
-    peak_memory_bytes: Figure
-    checkpoint_interval_steps: int
-    checkpoint_interval_seconds: Figure
+    peak_memory_bytes: Figure = read_from("estimate.device_bytes")
+    checkpoint_interval_steps: int = read_from("schedule.interval_steps")
+    checkpoint_interval_seconds: Figure = read_from("schedule.interval_seconds")
     num_steps: int
-    num_failures: Figure
+    num_failures: Figure = read_from("schedule.failures")
     effective_seconds: Figure
     interruption_seconds: Figure
     total_seconds: Figure
@@ -85,26 +84,6 @@ class StudiedPlanRecord(Record):
     def plan(self) -> Plan:
         """The plan itself."""
         return cast(Plan, self._sources[0])
-
-    @classmethod
-    def build(cls, plan: Plan | None) -> StudiedPlanRecord | None:
-        """Build the record of a plan; None without one."""
-        if plan is None:
-            return None
-        return cls.read(
-            plan,
-            plan.schedule,
-            line=StrategyRecord.build(plan.problem, plan.strategy).line,
-            num_devices=plan.cluster.num_devices,
-            step_time_seconds=plan.step_seconds,
-            step_time_interval_seconds=[plan.interval.low_seconds, plan.interval.high_seconds],
-            step_time_interval_probability=COVERAGE,
-            tokens_per_second_per_gpu=plan.tokens_per_second_per_device,
-            peak_memory_bytes=plan.estimate.device_bytes,
-            checkpoint_interval_steps=plan.schedule.interval_steps,
-            checkpoint_interval_seconds=plan.schedule.interval_seconds,
-            num_failures=plan.schedule.failures,
-        )
 
 
 class PointRecord(Record):
@@ -134,11 +113,6 @@ class PointRecord(Record):
     linearity_fraction: Figure | None
     plan: StudiedPlanRecord | None
 
-    @classmethod
-    def build(cls, point: Point) -> PointRecord:
-        """Build the record of a point."""
-        return cls.read(point, plan=StudiedPlanRecord.build(point.plan))
-
 
 class SeriesRecord(Record):
     """
@@ -161,11 +135,6 @@ class SeriesRecord(Record):
     own: Figure | None
     points: list[PointRecord]
 
-    @classmethod
-    def build(cls, series: Series) -> SeriesRecord:
-        """Build the record of a series."""
-        return cls.read(series, points=[PointRecord.build(one) for one in series.points])
-
 
 class FeatureGainRecord(Record):
     """
@@ -185,10 +154,10 @@ class FeatureGainRecord(Record):
     low_fraction: Figure
     high_fraction: Figure
 
-    @classmethod
-    def build(cls, gain: Gain | None) -> FeatureGainRecord | None:
-        """Build the record of a gain; None without one."""
-        return cls.read(gain) if gain else None
+
+def _enough_devices(feature: Feature) -> int | None:
+    size = getattr(feature.replanned.outcome.conflict, "size", None)
+    return size and (size.num_enough if size.num_devices is None else size.num_devices)
 
 
 class FeatureRecord(Record):
@@ -231,34 +200,16 @@ class FeatureRecord(Record):
     is_in_plan: bool
     alone: FeatureGainRecord | None
     last: FeatureGainRecord
-    other_step_seconds: Figure
-    other_peak_memory_bytes: Figure
-    other_broken_rules: list[str]
+    other_step_seconds: Figure = read_from("other.plan.step_seconds")
+    other_peak_memory_bytes: Figure = read_from("other.plan.estimate.device_bytes")
+    other_broken_rules: list[str] = read_from("other.broken_rules")
     replanned_gain: FeatureGainRecord | None
     status: str
-    replanned: StudiedPlanRecord | None
-    shortage_bytes: Figure | None
-    enough_devices: int | None
-
-    @classmethod
-    def build(cls, feature: Feature) -> FeatureRecord:
-        """Build the record of a feature."""
-        conflict = feature.replanned.outcome.conflict
-        return cls.read(
-            feature,
-            alone=FeatureGainRecord.build(feature.alone),
-            other_step_seconds=feature.other.plan.step_seconds,
-            other_peak_memory_bytes=feature.other.plan.estimate.device_bytes,
-            other_broken_rules=list(feature.other.broken_rules),
-            replanned_gain=FeatureGainRecord.build(feature.replanned_gain),
-            replanned=StudiedPlanRecord.build(next(iter(feature.replanned.plans), None)),
-            shortage_bytes=conflict.shortage_bytes if conflict else None,
-            enough_devices=_enough_devices(conflict.size) if conflict and conflict.size else None,
-        )
-
-
-def _enough_devices(size: Size) -> int | None:
-    return size.num_enough if size.num_devices is None else size.num_devices
+    replanned: StudiedPlanRecord | None = read_from(lambda feature: next(iter(feature.replanned.plans), None))
+    shortage_bytes: Figure | None = read_from(
+        lambda feature: getattr(feature.replanned.outcome.conflict, "shortage_bytes", None)
+    )
+    enough_devices: int | None = read_from(_enough_devices)
 
 
 class StudyRecord(Record):
@@ -293,34 +244,15 @@ class StudyRecord(Record):
         Sentences on assumptions and on parts that do not apply.
     """
 
-    format_version: int
-    kind: Literal["study"]
-    study: str
-    job: str
-    model: str
-    device: str
-    num_devices: int
+    format_version: int = read_from(lambda _: FORMAT_VERSION)
+    kind: Literal["study"] = read_from(lambda _: "study")
+    study: str = read_from("name")
+    job: str = read_from("problem.name")
+    model: str = read_from("problem.facts.model.name")
+    device: str = read_from("problem.facts.cluster.device.name")
+    num_devices: int = read_from("problem.facts.cluster.num_devices")
     status: str
     base: StudiedPlanRecord | None
     series: list[SeriesRecord]
     features: list[FeatureRecord]
     notes: list[str]
-
-    @classmethod
-    def build(cls, report: StudyReport) -> StudyRecord:
-        """Build the record of a study."""
-        facts = report.problem.facts
-        return cls.read(
-            report,
-            format_version=FORMAT_VERSION,
-            kind="study",
-            study=report.name,
-            job=report.problem.name,
-            model=facts.model.name,
-            device=facts.cluster.device.name,
-            num_devices=facts.cluster.num_devices,
-            base=StudiedPlanRecord.build(report.base),
-            series=[SeriesRecord.build(one) for one in report.series],
-            features=[FeatureRecord.build(one) for one in report.features],
-            notes=list(report.notes),
-        )

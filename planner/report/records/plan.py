@@ -708,7 +708,7 @@ def step_ends(plan: Plan) -> list[float]:
     return [plan.interval.low_seconds, plan.interval.high_seconds]
 
 
-def _above_record_fraction(plan: Plan) -> float | None:
+def _margin_fraction(plan: Plan) -> float | None:
     return plan.record.above_fraction if plan.record and plan.record.same_model else None
 
 
@@ -767,7 +767,7 @@ class SpeedRecord(Record):
     step_time_interval_seconds: list[Figure] = read_from(step_ends)
     step_time_interval_probability: Figure = read_from(lambda _: COVERAGE)
     step_time_interval_basis: str = read_from("interval.basis")
-    above_record_fraction: Figure | None = read_from(_above_record_fraction)
+    above_record_fraction: Figure | None = read_from(_margin_fraction)
     record: BestRunRecord | None
     gaps: list[Gap]
     contested_seconds: Figure

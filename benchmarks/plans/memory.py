@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.accuracy.metrics import read_table
 from benchmarks.output import format_generated
+from benchmarks.plans.laws import Use, chances_without_groups, fit_laws, fit_laws_without_groups
 from costmodel.strategy import Sharding
 from planner.measure.calibrate.cases import group_of
 from planner.measure.runs.predictions import GIB, Prediction, predictions
@@ -25,13 +26,9 @@ from planner.uncertainty.peaks import (
     STARTS,
     TABLE,
     Law,
-    Use,
     allocator_interval,
     chance_fast,
     chance_to_fit,
-    chances_without_groups,
-    fit_laws,
-    fit_laws_without_groups,
     interval_of,
 )
 

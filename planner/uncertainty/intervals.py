@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import cache
@@ -197,49 +197,7 @@ class Error:
     log: float
 
 
-def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]:
-    """
-    Return the spreads of every kind, narrow or broad; with few groups, those of a broader kind, widened.
-
-    Parameters
-    ----------
-    errors
-        Errors of runs that were held out of the fits that predicted them.
-    symmetric
-        True where only the size of an error counts.
-    """
-    by_kind: dict[Kind, list[Error]] = defaultdict(list)
-    for error in errors:
-        for kind in dict.fromkeys(error.kind.broader()):
-            by_kind[kind].append(error)
-    enough = [
-        _spread(kind, same, symmetric=symmetric)
-        for kind, same in by_kind.items()
-        if kind.is_broadest or len({error.group for error in same}) >= FEWEST_GROUPS
-    ]
-    if symmetric:
-        return enough
-    known = {spread.kind for spread in enough}
-    few = (kind for kind in by_kind if kind.scale == ANY and kind.device != ANY and kind not in known)
-    return [*enough, *(_widen(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
-
-
-def _widen(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
-    """Widen the spread of a broader kind to include the few own groups."""
-    means: dict[Hashable, list[float]] = defaultdict(list)
-    for error in errors:
-        means[error.group].append(error.log)
-    own = [float(np.mean(logs)) for logs in means.values()]
-    return Spread(
-        kind=kind,
-        groups=len(own),
-        rows=len(errors),
-        lower=round(min(broader.lower, *own), 4),
-        upper=round(max(broader.upper, *own), 4),
-    )
-
-
-def _spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:
+def fit_spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:
     """
     Return conformal quantiles, with equal weight for every group of runs.
 
@@ -275,12 +233,6 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> 
     order = np.argsort(values)
     below = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
     return float(np.interp(level, below, values[order]))
-
-
-def inside(known: Sequence[Spread], error: Error) -> bool:
-    """Return True if an error lies in the interval that others give for its kind."""
-    spread = spread_of(known, error.kind)
-    return spread.lower <= error.log <= spread.upper
 
 
 # --- intervals of predictions -------------------------------------------------------------------------------
@@ -340,7 +292,7 @@ def step_interval(
     kind, own = kind_of(model, cluster), cluster.device.left_out_errors
     if len(own) >= FEWEST_GROUPS:
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
-        spread, basis = _spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
+        spread, basis = fit_spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
     else:
         spread, basis = _spread_of_others(model, cluster, gaps)
     spread, basis = _widen_untuned(*_widen_by_gaps(spread, basis, gaps), gaps)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.plans.laws import chances_without_groups, fit_laws
 from benchmarks.plans.memory import LEAST_CAUGHT, MOST_WRONG_SHARE, below_half, document, uses_of
-from planner.uncertainty.peaks import chances_without_groups, fit_laws, laws
+from planner.uncertainty.peaks import laws
 from tests.builders_runs import project_predictions
 
 pytestmark = pytest.mark.slow  # all measured runs are predicted

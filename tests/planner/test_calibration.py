@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from benchmarks.accuracy.catalog_files import with_numbers
+from benchmarks.accuracy.left_out.intervals import inside, spreads
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, TokenDispatcher
@@ -38,13 +39,11 @@ from planner.uncertainty.intervals import (
     Kind,
     Spread,
     Unseen,
-    inside,
     intervals,
     kind_of,
     noise_fraction,
     size_of,
     spread_of,
-    spreads,
     step_interval,
     unseen_of,
     weighted_quantile,

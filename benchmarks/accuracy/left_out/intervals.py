@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import isnan, log
@@ -15,7 +16,19 @@ from benchmarks.accuracy.metrics import grouped, shared
 from benchmarks.output import format_generated
 from planner.measure.calibrate.cases import group_of
 from planner.measure.runs.predictions import Case
-from planner.uncertainty.intervals import Error, Spread, Unseen, inside, kind_of, release_name, size_of, spreads
+from planner.uncertainty.intervals import (
+    ANY,
+    FEWEST_GROUPS,
+    Error,
+    Kind,
+    Spread,
+    Unseen,
+    fit_spread,
+    kind_of,
+    release_name,
+    size_of,
+    spread_of,
+)
 
 ALIKE: Mapping[str, Callable[[Case], Hashable]] = {
     GROUP: group_of,
@@ -220,3 +233,51 @@ def band(rows: int, share: float, *, level: float = 0.9) -> tuple[float, float]:
     low = int(np.searchsorted(below, (1 - level) / 2))
     high = int(np.searchsorted(below, (1 + level) / 2))
     return low / rows, high / rows
+
+
+def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]:
+    """
+    Return the spreads of every kind, narrow or broad; with few groups, those of a broader kind, widened.
+
+    Parameters
+    ----------
+    errors
+        Errors of runs that were held out of the fits that predicted them.
+    symmetric
+        True where only the size of an error counts.
+    """
+    by_kind: dict[Kind, list[Error]] = defaultdict(list)
+    for error in errors:
+        for kind in dict.fromkeys(error.kind.broader()):
+            by_kind[kind].append(error)
+    enough = [
+        fit_spread(kind, same, symmetric=symmetric)
+        for kind, same in by_kind.items()
+        if kind.is_broadest or len({error.group for error in same}) >= FEWEST_GROUPS
+    ]
+    if symmetric:
+        return enough
+    known = {spread.kind for spread in enough}
+    few = (kind for kind in by_kind if kind.scale == ANY and kind.device != ANY and kind not in known)
+    return [*enough, *(_widen(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
+
+
+def _widen(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
+    """Widen the spread of a broader kind to include the few own groups."""
+    means: dict[Hashable, list[float]] = defaultdict(list)
+    for error in errors:
+        means[error.group].append(error.log)
+    own = [float(np.mean(logs)) for logs in means.values()]
+    return Spread(
+        kind=kind,
+        groups=len(own),
+        rows=len(errors),
+        lower=round(min(broader.lower, *own), 4),
+        upper=round(max(broader.upper, *own), 4),
+    )
+
+
+def inside(known: Sequence[Spread], error: Error) -> bool:
+    """Return True if an error lies in the interval that others give for its kind."""
+    spread = spread_of(known, error.kind)
+    return spread.lower <= error.log <= spread.upper

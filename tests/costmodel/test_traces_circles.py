@@ -204,7 +204,7 @@ class TestVerdict:
         (found,) = wrong_waits(graph, take_recorded_times(graph), replay(graph))
 
         assert (found.name, found.awaited, found.reason, found.nanoseconds) == ("gemm 3", "gemm 2", "order", -500)
-        assert found.track == COMPUTE
+        assert found.track == "stream 7"
 
     def test_what_is_too_long_has_a_wrong_one(self):
         """A kernel of another stream is made to wait for one that ended 450 ns after it began."""

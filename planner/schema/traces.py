@@ -6,7 +6,7 @@ from planner.measure.project.wording import ProjectionRecord
 from planner.measure.traces.report.comparison.compare import ComparedStep
 from planner.measure.traces.report.contents import TraceContents
 from planner.measure.traces.report.replay.report import ReplayReport
-from planner.measure.traces.report.what_if_text import WhatIfRecord
+from planner.measure.traces.report.what_if import ChangedStep
 from planner.schema.records import Schema, record_schema, whole
 
 
@@ -28,7 +28,7 @@ def compare_schema() -> Schema:
 
 def what_if_schema() -> Schema:
     """Make the schema of ``planner trace what-if``."""
-    return whole("Changed step", record_schema(WhatIfRecord, "serialization"))
+    return whole("Changed step", record_schema(ChangedStep, "serialization"))
 
 
 def project_schema() -> Schema:

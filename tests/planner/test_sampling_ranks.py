@@ -341,7 +341,7 @@ class TestCalls:
         """Four ranks have parts of a fourth of 4,096 bytes."""
         torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
         from planner.measure.sample.bench import Bench
-        from planner.measure.sample.kernels import MEASURED_TOGETHER
+        from planner.measure.sample.measure import MEASURED_TOGETHER
 
         called: list[tuple[str, list[int]]] = []
         bench, group = Bench(torch, "cpu"), a_group(called, members=(0, 1, 2, 3))

@@ -26,15 +26,6 @@ class ProjectedIntervalRecord(Record):
     probability: Figure = entry("Share of measured steps that lie between the ends.")
 
 
-class ProjectedPartRecord(Record):
-    """One line of the job's step."""
-
-    name: str = entry("Name of the line.")
-    model_seconds: Figure = entry("Exposed seconds without the small runs.")
-    seconds: Figure = entry("Exposed seconds with them.")
-    measured_fraction: Figure = entry("Share of it that a small run measured directly.")
-
-
 class SmallRunRecord(Record):
     """One small run, measured and predicted."""
 
@@ -54,14 +45,6 @@ class SmallRunRecord(Record):
         return cls.read(one, differences=list(one.differences), doubts=list(one.case.run.doubts))
 
 
-class MovedRecord(Record):
-    """A constant that the small runs moved."""
-
-    field: str = entry("Its dotted name in a calibration.")
-    before: Figure = entry("Its value without them.")
-    after: Figure = entry("Its value with them.")
-
-
 class ProjectionRecord(Record):
     """Answer of ``planner trace project``."""
 
@@ -75,9 +58,9 @@ class ProjectionRecord(Record):
     peak_bytes_of_model: Figure = entry("The peak without the small runs.", "model.plan.estimate.device_bytes")
     most_peak_bytes: Figure | None = entry("Upper bound of the peak; null where no peak was measured.")
     memory_bytes: Figure = entry("Memory of a device.", "report.plan.memory_bytes")
-    parts: list[ProjectedPartRecord] = entry("The job's step, line by line.")
+    parts: list[ProjectedPart] = entry("The job's step, line by line.")
     small_runs: list[SmallRunRecord] = entry("The small runs.")
-    constants: list[MovedRecord] = entry("The constants that changed.")
+    constants: list[Moved] = entry("The constants that changed.")
     advice: list[str] = entry("Advice on further small runs.")
 
     @classmethod

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from costmodel.record import record
 from planner.measure.sample import kernels
 from planner.measure.sample.bench import Bench, UnavailableError, Work, needed_bytes
-from planner.measure.sample.kernels import MEASURED_TOGETHER
 from planner.measure.sample.ranks import Group, LostRankError, Ranks, members_of
 from planner.measure.sample.samples import (
+    COLLECTIVES,
+    OPERATORS,
     Machine,
     Point,
     Sizes,
@@ -36,31 +37,12 @@ from planner.measure.sample.timing import (
 )
 
 MEASURED: Mapping[str, Callable[[Bench, Point], Work]] = {
-    "matmul": kernels.matmul,
-    "batched_matmul": kernels.batched_matmul,
-    "grouped_matmul": kernels.grouped_matmul,
-    "attention": kernels.attention,
-    "rms_norm": kernels.rms_norm,
-    "layer_norm": kernels.layer_norm,
-    "rotary": kernels.rotary,
-    "swiglu": kernels.swiglu,
-    "gelu": kernels.gelu,
-    "squared_relu": kernels.squared_relu,
-    "softmax": kernels.softmax,
-    "cross_entropy": kernels.cross_entropy,
-    "embedding": kernels.embedding,
-    "top_k": kernels.top_k,
-    "permutation": kernels.permutation,
-    "residual": kernels.residual,
-    "adam": kernels.adam,
-    "host_adam": kernels.host_adam,
-    "copy": kernels.copy,
-    "host_to_device": kernels.host_to_device,
-    "device_to_host": kernels.device_to_host,
-    "launch": kernels.launch,
-    "graph_launch": kernels.graph_launch,
+    name: getattr(kernels, name) for name in OPERATORS if name not in COLLECTIVES
 }
-"""Functions that make the calls of each operator that needs no other process."""
+MEASURED_TOGETHER: Mapping[str, Callable[[Bench, Point, Group], Work]] = {
+    name: getattr(kernels, name) for name in COLLECTIVES
+}
+"""Functions that make the calls of each operator: alone, and of collectives with a group of processes."""
 
 BESIDE: Mapping[str, Point] = {
     "matmul": Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=4096, n=4096, k=4096)),

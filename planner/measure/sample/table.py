@@ -34,21 +34,8 @@ from planner.measure.sample.samples import (
 MACHINE_COUNTS = ("memory_bytes", "num_processors", "devices_per_node")
 """Columns with the size of the machine; they are optional, and do not identify a machine."""
 
-COLUMNS = (
-    "operator",
-    "pass",
-    "dtype",
-    *SIZE_COLUMNS,
-    "seconds",
-    "spread",
-    "repeats",
-    "beside",
-    "device",
-    "driver",
-    "clock_mhz",
-    "software",
-    *MACHINE_COUNTS,
-)
+_MEASUREMENT = ("seconds", "spread", "repeats", "beside", "device", "driver", "clock_mhz", "software")
+COLUMNS = ("operator", "pass", "dtype", *SIZE_COLUMNS, *_MEASUREMENT, *MACHINE_COUNTS)
 """Columns of the table; names end in their unit, or are counts. Empty cells do not apply."""
 
 PARQUET, CSV = ".parquet", ".csv"

@@ -50,12 +50,18 @@ class StreamUse:
 
     Parameters
     ----------
-    kind, process, number
-        As in :class:`~planner.measure.traces.events.Track`.
+    kind
+        thread or stream.
+    process
+        The process of a thread, the device of a stream.
+    number
+        Its number in the profiler's output.
     num_tasks
-        Number of its tasks.
-    computation_nanoseconds, communication_nanoseconds
-        Nanoseconds in which it computes or copies, and in which it communicates; a thread has no communication.
+        Tasks on it.
+    computation_nanoseconds
+        Nanoseconds in which it computes or copies.
+    communication_nanoseconds
+        Nanoseconds in which it communicates; 0 for a thread.
     """
 
     kind: str
@@ -66,7 +72,7 @@ class StreamUse:
     communication_nanoseconds: int
 
 
-def break_down(graph: ExecutionGraph, times: Replayed) -> Mapping[int, Breakdown]:
+def break_down(graph: ExecutionGraph, times: Replayed) -> dict[int, Breakdown]:
     """
     Break down each rank's iteration, by rank.
 
@@ -171,8 +177,10 @@ class ProcessorUse:
     ----------
     mean_fraction
         Mean share over the iteration.
-    num_kernels, num_kernels_left_out
-        Number of kernels, and of those without recorded blocks or device: they are not in the shares.
+    num_kernels
+        Number of kernels.
+    num_kernels_left_out
+        Kernels whose blocks or device were not recorded: they are not in the shares.
     nanoseconds_left_out
         Total time of the latter.
     fractions

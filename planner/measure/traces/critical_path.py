@@ -136,12 +136,16 @@ class PathPart:
 
     Parameters
     ----------
-    name, kind
-        Name and kind of the tasks; ``BETWEEN_CALLS`` and ``LAUNCH_OR_GAP`` are the time between them.
+    name
+        Name of the tasks, or of the time between them: ``BETWEEN_CALLS``, ``LAUNCH_OR_GAP``.
+    kind
+        Kind of the tasks.
     num_tasks
         Number of pieces.
-    nanoseconds, fraction
-        Time of the iteration that they take, and its share of the iteration.
+    nanoseconds
+        Time of the iteration that they take.
+    fraction
+        Their share of it.
     """
 
     name: str
@@ -224,12 +228,16 @@ class WrongWait:
 
     Parameters
     ----------
-    name, track
-        The task that waits, and its track.
-    awaited, awaited_track
+    name
+        The task that waits.
+    track
+        Its thread or stream.
+    awaited
         The task that releases it.
+    awaited_track
+        Its thread or stream.
     reason
-        Cause of the wait.
+        host wait, launch, event, thread, added, processors, order or collective.
     number
         Number of waits between tasks of these names.
     nanoseconds

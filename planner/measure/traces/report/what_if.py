@@ -215,36 +215,49 @@ class Change:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class WhatIf:
+class ChangedStep:
     """
-    A recorded step, and its prediction after a change.
+    Answer of ``planner trace what-if``.
 
     Parameters
     ----------
-    traced_seconds, replayed_seconds, seconds
-        The recorded step; its replay; the changed step, in a longer run like the recorded one.
+    seconds
+        The changed step, in a longer run like the recorded one.
+    traced_seconds
+        The recorded step.
+    replayed_seconds
+        The replay of the recorded step.
     usable
-        True if that replay is close enough to the recording.
-    before, after
-        Breakdown of both replayed steps in a longer run, by rank; ranks of the changed one are pipeline stages.
-    layouts
-        Recorded and wanted layout; None where it does not change.
+        True if that replay is at most 5 % off; false only with --anyway.
+    before
+        Breakdown of the recorded step's replay in a longer run, in nanoseconds by rank.
+    after
+        Breakdown of the changed step's replay, by rank; by pipeline stage where the layout changes.
     doubts
-        Sentences on missing information in the traces, on the error of the unchanged step's replay, and on guesses.
-    graph, times
-        The changed graph and its replay.
+        Missing information in the traces, error of the replay, and guesses.
     """
 
+    seconds: float
     traced_seconds: float
     replayed_seconds: float
-    seconds: float
     usable: bool
-    before: Mapping[int, Breakdown]
-    after: Mapping[int, Breakdown]
-    layouts: tuple[Layout, Layout] | None
+    before: dict[int, Breakdown]
+    after: dict[int, Breakdown]
     doubts: tuple[str, ...]
-    graph: ExecutionGraph
-    times: Replayed
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class WhatIf(ChangedStep):
+    """
+    The answer, and its layouts.
+
+    Parameters
+    ----------
+    layouts
+        Recorded and wanted layout; None where it does not change.
+    """
+
+    layouts: tuple[Layout, Layout] | None
 
 
 def what_if(
@@ -310,8 +323,6 @@ def what_if(
         after=break_down(changed, times),
         layouts=layouts,
         doubts=tuple(dict.fromkeys([*of_reading, *_doubt_replay(traced, base.iteration), *changed.doubts, *doubts])),
-        graph=changed,
-        times=times,
     )
 
 

@@ -90,16 +90,20 @@ class RankReplay:
     ----------
     rank
         Its number.
-    iteration, iterations
-        Number of the replayed iteration, from 0; all iterations of its trace.
+    iteration
+        Number of the replayed iteration, from 0.
+    iterations
+        All iterations of its trace.
     difference_fraction
         Replayed over measured, less 1.
     without_events_nanoseconds
         A replay in which no stream waits for another.
     sum_of_tasks_nanoseconds
         Sum of all tasks on its device.
-    measured, replayed
-        Both sides.
+    measured
+        As it was recorded.
+    replayed
+        As it was replayed.
     """
 
     rank: int
@@ -141,10 +145,14 @@ class ReplayReport:
     ----------
     sources
         Files of the traces.
-    num_tasks, num_dependencies
-        Tasks of the graph, and its dependencies.
-    measured_nanoseconds, replayed_nanoseconds
-        The recorded and the replayed iteration.
+    num_tasks
+        Tasks of the graph.
+    num_dependencies
+        Its dependencies.
+    measured_nanoseconds
+        The recorded iteration.
+    replayed_nanoseconds
+        The replayed iteration.
     difference_fraction
         Replayed over measured, less 1.
     usable

@@ -313,7 +313,7 @@ def what_if(
     if not change.overlap:
         changed = remove_overlap(changed)
     changed, times = steady(changed)
-    of_reading = [doubt for trace in traces for doubt in trace.doubts]
+    of_reading = (doubt for trace in traces for doubt in trace.doubts)
     return WhatIf(
         traced_seconds=traced * NS,
         replayed_seconds=base.iteration * NS,
@@ -365,7 +365,7 @@ def layout_of(facts: Facts, strategy: Strategy) -> Layout:
 
 
 def _layouts(
-    graph: ExecutionGraph, found: Sequence[object], change: Change, jobs: tuple[EstimateReport, EstimateReport] | None
+    graph: ExecutionGraph, found: Sequence[Parts], change: Change, jobs: tuple[EstimateReport, EstimateReport] | None
 ) -> tuple[Layout, Layout] | None:
     if jobs is not None:
         before, after = (layout_of(each.plan.facts, each.plan.strategy) for each in jobs)
@@ -381,9 +381,9 @@ def _layouts(
     return before, after
 
 
-def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
+def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[Parts]) -> Layout:
     """Return layers and micro-batches of the traces, for a job whose ranks have all layers."""
-    summary = found[0].summary  # type: ignore[attr-defined]
+    summary = found[0].summary
     if any(message.operation in ("send", "recv") for message in graph.messages):
         raise SpecError("--job", "is needed: the traces are of a pipeline, and only its job has the stages.")
     if num_unknown := _num_unknown_transfers(graph):
@@ -397,7 +397,7 @@ def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Lay
     return Layout(
         num_layers=summary.num_layers,
         num_microbatches=max(1, summary.num_microbatches),
-        dp=max(1, Replicas(graph, found, None).size),  # type: ignore[arg-type]
+        dp=max(1, Replicas(graph, found, None).size),
     )
 
 
@@ -409,14 +409,14 @@ def _num_unknown_transfers(graph: ExecutionGraph) -> int:
 
 def _rebuild(
     graph: ExecutionGraph,
-    found: Sequence[object],
+    found: Sequence[Parts],
     layouts: tuple[Layout, Layout],
     jobs: tuple[EstimateReport, EstimateReport] | None,
 ) -> ExecutionGraph:
     before, after = layouts
     if jobs is None:
         try:
-            return rebuild_graph(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
+            return rebuild_graph(graph, found, before, after, network=_NoNetwork())
         except SpecError as error:
             raise SpecError(error.where, error.problem, " ".join(filter(None, (error.hint, FOUND)))) from None
     new = jobs[1].plan
@@ -426,7 +426,7 @@ def _rebuild(
     network = PlannedNetwork(new.facts, new.strategy)
     return rebuild_graph(
         graph,
-        found,  # type: ignore[arg-type]
+        found,
         before,
         after,
         network=network,
@@ -521,13 +521,9 @@ def _tensor_parallel_factors(
         return new.tensor_parallel_nanoseconds(one, factor=nbytes) / max(old.tensor_parallel_nanoseconds(one), 1.0)
 
     known = graph.tasks.message != UNKNOWN
-    by_message = np.array([*(factor(one) if _is_collective(one) else 1.0 for one in graph.messages), 1.0])
+    by_message = np.array([*(factor(one) if one.operation in COLLECTIVES else 1.0 for one in graph.messages), 1.0])
     found: NDArray[np.float64] = np.where(known, by_message[graph.tasks.message], 1.0)
     return found
-
-
-def _is_collective(message: Message) -> bool:
-    return message.operation in COLLECTIVES
 
 
 def _samples(facts: Facts) -> SampledPasses | None:

@@ -35,11 +35,12 @@ from benchmarks.accuracy.left_out.folds import (
     write_held_out,
 )
 from benchmarks.accuracy.metrics import FOLDER
+from benchmarks.accuracy.rows import source_weights
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
-from planner.measure.calibrate.cases import Predictor, log_measured_seconds, source_weights
+from planner.measure.calibrate.cases import Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import Constant, calibration_fields, prior_factors, read
 from planner.measure.calibrate.fit import Fit, Priors, priors_of
 from planner.measure.runs.predictions import Case, Prediction, find_unreported_recompute
@@ -223,9 +224,7 @@ def compute_folds(
     begin = time.monotonic()
     timed = [one.case for one in rows]
     whole = _shipped_fit(rows, constants, stored)
-    predictor = Predictor(
-        cases=timed, constants=constants, known=known.refit(Fitted(factors=prior_factors())), num_processes=1
-    )
+    predictor = Predictor(cases=timed, constants=constants, known=known.refit(Fitted(factors=prior_factors())))
     weigh = partial(source_weights, without={case.run.id for case in timed if find_unreported_recompute(case)})
     # One fold of each kind first: a budget that ends early has seen every kind.
     turns = sorted((turn, kind, name) for kind, of in drawn.items() for turn, name in enumerate(of.left_out))

@@ -11,7 +11,7 @@ from planner.jobs.problem import Problem
 from planner.measure.project.anchor import Anchor, AnchorRun, Moved
 from planner.measure.project.projected import ProjectedPart, ProjectedShare, Projection, project_plan
 from planner.report.records.record import Figure, Record, entry
-from planner.report.wording import gib, part_label, seconds
+from planner.report.wording import count, gib, part_label, seconds
 from planner.results import Plan, PlanReport
 from planner.uncertainty.intervals import COVERAGE, NORMAL_80
 from planner.uncertainty.peaks import STARTS
@@ -81,13 +81,9 @@ def advice_lines(found: Anchor) -> Iterator[str]:
     counts = {one.case.facts.model.num_layers for one in found.timed}
     if len(counts) == 1:
         yield (
-            f"all small runs have {_layers(counts.pop())}, so seconds of a layer cannot be separated from those of a "
-            "step: add a run with another number of layers"
+            f"all small runs have {count(counts.pop(), 'layer')}, so seconds of a layer cannot be separated from those "
+            "of a step: add a run with another number of layers"
         )
-
-
-def _layers(number: int) -> str:
-    return f"{number} layers" if number > 1 else "1 layer"
 
 
 LEAST_MOVED = 0.005

@@ -19,7 +19,7 @@ from planner.measure.sample.measure import Sampler, Skipped
 from planner.measure.sample.ranks import joined_ranks
 from planner.measure.sample.samples import Machine, Point, Timing, device_of, require_torch
 from planner.measure.sample.shapes import points_to_measure
-from planner.measure.sample.table import SamplesFile
+from planner.measure.sample.table import SamplesFile, ignore
 from planner.measure.sample.timing import Limits
 
 LARGE_FLOPS, LARGE_BYTES = 1e8, 1e7
@@ -71,10 +71,6 @@ class Counts:
         return self.measured + self.known + sum(self.skipped.values())
 
 
-def _ignore(_: str) -> None:
-    """Ignore a message."""
-
-
 def sample_operators(
     path: str | os.PathLike[str],
     problem: Problem | None = None,
@@ -84,8 +80,8 @@ def sample_operators(
     dtype: str = "",
     ranks: int | None = None,
     first: Sequence[Point] = (),
-    notify: Callable[[str], None] = _ignore,
-    progress: Callable[[str], None] = _ignore,
+    notify: Callable[[str], None] = ignore,
+    progress: Callable[[str], None] = ignore,
 ) -> Counts | None:
     """
     Measure operators on this machine into a table, which an earlier run may have begun.
@@ -159,8 +155,8 @@ def measure_points(
     *,
     budget_seconds: float,
     limits: Limits | None = None,
-    notify: Callable[[str], None] = _ignore,
-    progress: Callable[[str], None] = _ignore,
+    notify: Callable[[str], None] = ignore,
+    progress: Callable[[str], None] = ignore,
     now: Callable[[], float] = time.monotonic,
 ) -> Counts:
     """

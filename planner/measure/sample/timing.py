@@ -179,7 +179,17 @@ class HostClock:
         return self._lockstep.maximum(found)
 
 
-class DeviceClock:
+class _GpuClock:
+    def __init__(self, torch: Any, lockstep: Lockstep = ALONE) -> None:
+        self._torch, self._lockstep = torch, lockstep
+
+    def now(self) -> float:
+        """Return seconds, once the device is idle."""
+        self._torch.cuda.synchronize()
+        return self._lockstep.maximum([time.perf_counter()])[0]
+
+
+class DeviceClock(_GpuClock):
     """
     Clock of events on a GPU's stream: the host launches ahead, so that its own time does not count.
 
@@ -191,15 +201,7 @@ class DeviceClock:
         Processes that time together; each window counts with the slowest one.
     """
 
-    def __init__(self, torch: Any, lockstep: Lockstep = ALONE) -> None:
-        self._torch = torch
-        self._lockstep = lockstep
-        self._launch_seconds = 1e-3
-
-    def now(self) -> float:
-        """Return seconds, once the device is idle."""
-        self._torch.cuda.synchronize()
-        return self._lockstep.maximum([time.perf_counter()])[0]
+    _launch_seconds = 1e-3
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """Time windows one after the other without a gap; as many together as the host can launch within its lead."""
@@ -224,7 +226,7 @@ class DeviceClock:
         return self._lockstep.maximum(found)
 
 
-class BesideClock:
+class BesideClock(_GpuClock):
     """
     Clock of events on a GPU's stream, while another stream is busy.
 
@@ -247,16 +249,9 @@ class BesideClock:
     """Most calls of the other stream during one window."""
 
     def __init__(self, torch: Any, beside: Sequence[Call], lockstep: Lockstep = ALONE) -> None:
-        self._torch = torch
-        self._beside = cycle(beside)
-        self._lockstep = lockstep
-        self._stream = torch.cuda.Stream()
+        super().__init__(torch, lockstep)
+        self._beside, self._stream = cycle(beside), torch.cuda.Stream()
         self.number = 4
-
-    def now(self) -> float:
-        """Return seconds, once the device is idle."""
-        self._torch.cuda.synchronize()
-        return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """

@@ -127,9 +127,7 @@ def two_streams():
     columns = numbers | {name: [entry] * 2 for name, entry in (same | unknown).items()}
     return ExecutionGraph(
         tasks=Tasks(**{name: np.array(column) for name, column in columns.items()}),
-        edges=Edges(
-            before=np.array([0]), after=np.array([1]), lag=np.array([5]), dependency=np.array([Dependency.EVENT])
-        ),
+        edges=Edges.build_from_rows([(0, 1, 5, Dependency.EVENT)]),
         tracks=tuple(RankTrack(0, Track("stream", "0", number)) for number in "78"),
         names=("before", "after"),
         messages=(),

@@ -28,7 +28,6 @@ from planner.measure.sample.timing import (
     ALONE,
     NOTHING,
     BesideClock,
-    Clock,
     DeviceClock,
     HostClock,
     Limits,
@@ -188,7 +187,7 @@ class Sampler:
         finally:
             self._free()
 
-    def _prepare(self, point: Point, group: Group | None = None) -> tuple[Work, Clock]:
+    def _prepare(self, point: Point, group: Group | None = None) -> tuple[Work, HostClock]:
         """Make the inputs and calls of a point, and choose a clock."""
         self.bench.dtype(point.dtype)
         self.bench.require_memory(needed_bytes(point))
@@ -200,13 +199,13 @@ class Sampler:
             raise UnavailableError(f"{point.operator} is not measured here")
         return work, self._clock_for(point, work, group)
 
-    def _time(self, work: Work, clock: Clock, limits: Limits | None) -> Timing:
+    def _time(self, work: Work, clock: HostClock, limits: Limits | None) -> Timing:
         timing = measure_call(work.calls, clock, limits)
         if timing.seconds <= NOTHING:
             raise UnavailableError("is too short for the clock")
         return replace(timing, seconds=timing.seconds / work.share)
 
-    def _clock_for(self, point: Point, work: Work, group: Group | None) -> Clock:
+    def _clock_for(self, point: Point, work: Work, group: Group | None) -> HostClock:
         torch, lockstep = self.bench.torch, group or ALONE
         if point.beside:
             if not self.bench.is_gpu:

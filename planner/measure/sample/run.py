@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
-from typing import Protocol
 
 from costmodel.errors import SpecError
 from costmodel.record import record
@@ -17,7 +16,7 @@ from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.measure import Sampler, Skipped
 from planner.measure.sample.ranks import joined_ranks
-from planner.measure.sample.samples import Machine, Point, Timing, device_of, require_torch
+from planner.measure.sample.samples import Point, Timing, device_of, require_torch
 from planner.measure.sample.shapes import points_to_measure
 from planner.measure.sample.table import SamplesFile, ignore
 from planner.measure.sample.timing import Limits
@@ -30,19 +29,6 @@ LEAST_CALLS = 5
 
 TOO_LONG = "would take longer than the rest of the budget"
 NO_TIME = "the budget was over"
-
-
-class Measurer(Protocol):
-    """Measures points, as :class:`planner.measure.sample.measure.Sampler` does."""
-
-    @property
-    def machine(self) -> Machine:
-        """The machine of the samples."""
-        ...
-
-    def measure(self, point: Point, limits: Limits | None = None) -> Timing | Skipped:
-        """Measure a point; return its time, or the reason that it was skipped."""
-        ...
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -151,7 +137,7 @@ def _require_budget(seconds: float) -> None:
 def measure_points(
     points: Iterable[Point],
     path: str | os.PathLike[str],
-    measurer: Measurer,
+    measurer: Sampler,
     *,
     budget_seconds: float,
     limits: Limits | None = None,

@@ -7,7 +7,19 @@ from typing import Any
 from benchmarks.traces.synthetic.recording import COMPUTE, MAIN, Recording
 from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Message, Operands, Track
 
-__all__ = ["AUTOGRAD", "COMPUTE", "GPU", "MAIN", "NODE", "SENDING", "Recording", "a_grid", "a_linear_step", "a_message"]
+__all__ = [
+    "AUTOGRAD",
+    "COMPUTE",
+    "GPU",
+    "MAIN",
+    "NODE",
+    "SENDING",
+    "Recording",
+    "a_grid",
+    "a_linear_step",
+    "a_message",
+    "one_step",
+]
 
 AUTOGRAD = Track("thread", "1", "2")
 SENDING = Track("stream", "0", "20")
@@ -15,6 +27,13 @@ SENDING = Track("stream", "0", "20")
 GPU = Device(name="GPU X", num_processors=100, memory_bytes=10**11)
 
 NODE = "autograd::engine::evaluate_function: "
+
+
+def one_step(length: int, **entries: Any) -> Recording:
+    """A recording of one step of so many nanoseconds."""
+    made = Recording(**entries)
+    made.step(0, length)
+    return made
 
 
 def a_linear_step(*, at: int = 0, number: int = 1, rank: int = 0) -> Recording:

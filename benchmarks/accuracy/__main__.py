@@ -87,11 +87,10 @@ def check_folds(options: argparse.Namespace, known: References, results: Sequenc
     if options.runs != RUNS or options.models:
         return True
     rows = [one for one in results if isinstance(one, Prediction) and one.run.step_seconds is not None]
-    timed = [one.case for one in rows]
-    drawn = draw_folds(timed, options.seed, options.share)
+    drawn = draw_folds(rows, options.seed, options.share)
     num_drawn, found = sum(len(of.left_out) for of in drawn.values()), list[Fold]()
     try:
-        stored, chosen = read_derivatives(DERIVATIVES), chosen_constants(timed, frameworks=True)
+        stored, chosen = read_derivatives(DERIVATIVES), chosen_constants(rows, frameworks=True)
         computed = compute_folds(
             rows, chosen, known, stored, read_held_out(HELD_OUT), drawn, budget_seconds=options.budget
         )
@@ -99,7 +98,7 @@ def check_folds(options: argparse.Namespace, known: References, results: Sequenc
     except (PlanningError, ArithmeticError, ValueError) as error:
         print(f"\nDrawn folds (seed {options.seed}) cannot be computed anew: {error}")
         return False
-    num_folds = sum(len(of.left_out) for of in draw_folds(timed, options.seed, 1.0).values())
+    num_folds = sum(len(of.left_out) for of in draw_folds(rows, options.seed, 1.0).values())
     if options.store:
         store_folds(HELD_OUT, read_held_out(HELD_OUT), found)
         write_derivatives(DERIVATIVES, replace(stored, made_by=fingerprints()))
@@ -108,7 +107,7 @@ def check_folds(options: argparse.Namespace, known: References, results: Sequenc
 
 
 def _cases(results: Sequence[Prediction | RejectedRow]) -> Iterator[Case]:
-    return (one.case for one in results if isinstance(one, Prediction))
+    return (one for one in results if isinstance(one, Prediction))
 
 
 def _held_out(

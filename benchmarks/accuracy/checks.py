@@ -153,14 +153,14 @@ def plain_estimates(predicted: Iterable[Prediction]) -> Iterator[Plain]:
     """Every predicted row as a plain job with the row's strategy."""
     problems: dict[str, Problem] = {}
     for one in predicted:
-        job = plain_job(one.case)
+        job = plain_job(one)
         key = json.dumps(job, sort_keys=True, default=str)
         if key not in problems:
             problems[key] = load(job, name=one.run.id)
         facts = problems[key].facts
         estimated = estimate(facts, one.strategy)
         fits = fits_in_device_memory(facts.cluster, device_bytes=estimated.device_bytes, memory_headroom_bytes=0.0)
-        yield Plain(case=one.case, step_seconds=estimated.step_seconds, fits=bool(fits))
+        yield Plain(case=one, step_seconds=estimated.step_seconds, fits=bool(fits))
 
 
 MEGATRON = ("nemo", "megatron-bridge", "megatron-core")

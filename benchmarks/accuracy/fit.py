@@ -36,11 +36,12 @@ from benchmarks.accuracy.left_out.folds import (
 )
 from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
 from benchmarks.accuracy.metrics import RUNS, read_fitted
+from benchmarks.accuracy.rows import share_work, source_weights
 from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.jobs.run_jobs import References
 from planner.jobs.run_table import RejectedRow, Run
-from planner.measure.calibrate.cases import Predictor, calibrations_of, log_measured_seconds, setting_of, source_weights
+from planner.measure.calibrate.cases import Predictor, calibrations_of, log_measured_seconds, setting_of
 from planner.measure.calibrate.constants import Constant, constants, prior_factors
 from planner.measure.calibrate.fit import Fit, covariance, fit, priors_of
 from planner.measure.runs.predictions import Case, cases, find_unreported_recompute
@@ -115,7 +116,7 @@ def fitted(timed: Sequence[Case], known: References, *, kinds: Sequence[str], nu
         cases=timed,
         constants=chosen,
         known=known.refit(FittedConstants(factors=prior_factors())),
-        num_processes=num_processes,
+        share_work=partial(share_work, num_processes=num_processes),
     )
     weigh = partial(source_weights, without={case.run.id for case in timed if find_unreported_recompute(case)})
     priors, weights = priors_of(chosen), weigh(timed)

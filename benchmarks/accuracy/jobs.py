@@ -37,7 +37,7 @@ def write_jobs(folder: Path, results: Iterable[Prediction | RejectedRow]) -> int
             if name in ids:
                 raise SpecError("id", f"'{ids[name]}' and '{one.run.id}' would both be written to {name}.yaml.")
             ids[name] = one.run.id
-            (folder / f"{name}.yaml").write_text(job_text(one.case), encoding="utf-8")
+            (folder / f"{name}.yaml").write_text(job_text(one), encoding="utf-8")
     return len(ids)
 
 

@@ -74,7 +74,7 @@ def alternating_runs() -> Iterator[Alternating]:
     """Every measured run with expert-parallel overlap and without CUDA graphs."""
     for one in predictions(*read_table()):
         if isinstance(one, Prediction) and one.run.step_seconds:
-            strategy, facts = one.strategy, one.case.problem.facts
+            strategy, facts = one.strategy, one.facts
             if strategy.ep_overlap and strategy.cuda_graphs == CudaGraphs.NONE:
                 yield _alternating(one, facts, strategy, one.run.step_seconds)
 

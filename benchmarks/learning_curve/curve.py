@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from benchmarks.accuracy.rows import share_work
 from benchmarks.learning_curve.stacks import Stack
 from benchmarks.output import format_generated
 from costmodel.record import record
 from planner.measure.calibrate.advice import Discrepancy, distances, greedy, joint_covariance
 from planner.measure.calibrate.calibrate import fold_rows, run_weights, stack_fit
-from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds, seconds_of, share_work
+from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds, seconds_of
 from planner.measure.calibrate.constants import replace_constants
 from planner.measure.calibrate.fit import Fit, fit_as_far_as_useful, mean_error, priors_of
 from planner.measure.calibrate.wording import Worth, models_of

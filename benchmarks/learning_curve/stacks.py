@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from benchmarks.accuracy.fit import chosen_constants, timed_cases
 from benchmarks.accuracy.left_out.folds import NEWEST, fitted_without, is_newest, release_text
 from benchmarks.accuracy.metrics import RUNS, read_table
+from benchmarks.accuracy.rows import share_work, source_weights
 from costmodel import catalog
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.calibrate import base_name
-from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds, source_weights
+from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import Constant, around, prior_factors, replace_constants
 from planner.measure.calibrate.fit import Fit, priors_of
 from planner.measure.runs.predictions import Case, find_unreported_recompute
@@ -70,7 +71,8 @@ def measured(derivatives: Path | None, num_processes: int) -> Measured:
     known = references.refit(Fitted(factors=prior_factors()))
     chosen = tuple(_around_catalog(one) for one in chosen_constants(rows, frameworks=True))
     logs = np.log([one.prior for one in chosen])
-    predictor = Predictor(cases=rows, constants=chosen, known=known, num_processes=num_processes)
+    shared = partial(share_work, num_processes=num_processes)
+    predictor = Predictor(cases=rows, constants=chosen, known=known, share_work=shared)
     if derivatives is not None and derivatives.exists():
         with np.load(derivatives) as stored:
             predicted, jacobian = stored["predicted"], stored["jacobian"]

@@ -11,10 +11,9 @@ from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks.operators.baselines import Unseen, joined, score
 from benchmarks.operators.communication import facts
+from benchmarks.operators.dispatch_law import PAYLOADS, Exchanges, learn_dispatch
 from benchmarks.operators.groups import DATA
-from costmodel.network.sampled_fabric import PAYLOADS, Exchanges
 from costmodel.timing.gaussian_process import Rows
-from planner.measure.fit.dispatch import learn_dispatch
 from planner.measure.fit.law import Measured
 
 HIDDEN_SIZE, TOP_K, RANKS_PER_NODE = 7168, 8, 8

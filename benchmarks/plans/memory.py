@@ -50,7 +50,7 @@ def uses_of(predicted: Sequence[Prediction]) -> list[Use]:
 
 
 def _use(one: Prediction) -> Use:
-    run, cluster = one.run, one.case.facts.cluster
+    run, cluster = one.run, one.facts.cluster
     tells_need = (
         run.kind != "oom" and run.memory_kind != "reserved"
     )  # where there is room, more is reserved than needed
@@ -58,7 +58,7 @@ def _use(one: Prediction) -> Use:
     assert cluster.framework is not None, "a measured run names its framework"
     return Use(
         stack=stack_of(cluster.framework.name),
-        group=group_of(one.case),
+        group=group_of(one),
         log_peak=None if measured is None else math.log(measured / one.peak_memory_gib),
         log_use=math.log(one.device_bytes / cluster.device.memory_bytes),
         has_run=run.kind != "oom",

@@ -14,6 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -22,13 +23,14 @@ import yaml
 
 from benchmarks.accuracy.fit import chosen_constants, timed_cases
 from benchmarks.accuracy.metrics import read_table
+from benchmarks.accuracy.rows import share_work, source_weights
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.step.estimate import estimate
 from costmodel.tables import Facts
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
-from planner.measure.calibrate.cases import Predictor, log_measured_seconds, source_weights
+from planner.measure.calibrate.cases import Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import Constant, prior_factors, read, replace_constants
 from planner.measure.calibrate.fit import Fit, fit, priors_of
 from planner.measure.project.anchor import Anchor, anchor
@@ -209,7 +211,7 @@ def constants_without(source: str, timed: Sequence[Case], known: References) -> 
     others = [one for one in timed if not one.run.source.startswith(source) and one.run.model not in models]
     chosen = chosen_constants(others, frameworks=True)
     before = known.refit(Fitted(factors=prior_factors()))
-    predictor = Predictor(cases=others, constants=chosen, known=before, num_processes=2)
+    predictor = Predictor(cases=others, constants=chosen, known=before, share_work=partial(share_work, num_processes=2))
     priors, measured = priors_of(chosen), log_measured_seconds(others)
     logs = np.clip(np.log([_shipped(one) for one in chosen]), priors.lower, priors.upper)
     residuals = predictor.logarithms(logs) - measured

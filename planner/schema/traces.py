@@ -5,8 +5,8 @@ from __future__ import annotations
 from planner.measure.project.wording import ProjectionRecord
 from planner.measure.traces.report.comparison.compare import ComparedStep
 from planner.measure.traces.report.contents import TraceContents
-from planner.measure.traces.report.replay.report import ReplayRecord
-from planner.measure.traces.report.what_if_text import WhatIfRecord
+from planner.measure.traces.report.replay.report import ReplayReport
+from planner.measure.traces.report.what_if import ChangedStep
 from planner.schema.records import Schema, record_schema, whole
 
 
@@ -17,7 +17,7 @@ def read_schema() -> Schema:
 
 def replay_schema() -> Schema:
     """Make the schema of ``planner trace replay``."""
-    return whole("Replay of an iteration", record_schema(ReplayRecord, "serialization"))
+    return whole("Replay of an iteration", record_schema(ReplayReport, "serialization"))
 
 
 def compare_schema() -> Schema:
@@ -28,7 +28,7 @@ def compare_schema() -> Schema:
 
 def what_if_schema() -> Schema:
     """Make the schema of ``planner trace what-if``."""
-    return whole("Changed step", record_schema(WhatIfRecord, "serialization"))
+    return whole("Changed step", record_schema(ChangedStep, "serialization"))
 
 
 def project_schema() -> Schema:

@@ -14,7 +14,7 @@ from tests.builders_runs import a_file, predicted, project_predictions
 @pytest.mark.slow
 def test_physics_allows_everything_that_ran():
     """Of more than a thousand distinct configurations none; of their own software's rules at most one in a hundred."""
-    found = {one.family: one for one in refusals(distinct_configurations(one.case for one in project_predictions()))}
+    found = {one.family: one for one in refusals(distinct_configurations(project_predictions()))}
 
     assert found["physics"].num_asked > 1_000
     assert found["physics"].by_rule == {}
@@ -35,7 +35,7 @@ def test_what_ran_all_the_same_is_a_preference():
     """Two micro-batches on four pipeline ranks (vTrain), tp 8 on nodes of four (GPT-NeoX): not what a search tries."""
     (found,) = (
         one
-        for one in refusals(distinct_configurations(one.case for one in project_predictions()))
+        for one in refusals(distinct_configurations(project_predictions()))
         if one.family == "preferences of the search"
     )
 
@@ -54,7 +54,7 @@ def test_a_configuration_counts_once_and_what_ran_out_of_memory_not_at_all(tmp_p
         {"id": "late", "strategy.mbs": "4", "kind": "oom", "step_seconds": ""},
     )
 
-    ran = distinct_configurations(one.case for one in rows)
+    ran = distinct_configurations(rows)
 
     assert [one.run.id for one in ran] == ["one", "other"]
 
@@ -70,7 +70,7 @@ def test_a_forbidden_configuration_is_named_with_its_rule(tmp_path):
     """Gradients that nothing shards are reduced behind the backward pass, says the row: DeepSpeed's wait."""
     (one,) = predicted(tmp_path, {"id": "impossible", **IMPOSSIBLE})
 
-    found = list(refusals([one.case]))
+    found = list(refusals([one]))
     text = "\n".join(allowed_lines(found))
 
     (own,) = (some for some in found if some.family == "their own software's rules")

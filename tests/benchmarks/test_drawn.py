@@ -46,7 +46,7 @@ def table_for(rows) -> Stored:
 def compute(rows, seconds):
     """The folds of sources with these stored seconds, computed anew."""
     held_out = {name: HeldOut(id=name, seconds={SOURCE: value}) for name, value in seconds.items()}
-    drawn = {SOURCE: draw_folds([one.case for one in rows], seed=1, share=1.0)[SOURCE]}
+    drawn = {SOURCE: draw_folds(rows, seed=1, share=1.0)[SOURCE]}
     return list(compute_folds(rows, (), known(), table_for(rows), held_out, drawn))
 
 
@@ -81,7 +81,7 @@ def test_figures_that_are_missing_do_not_hold(tmp_path):
 def test_a_spent_budget_is_said(tmp_path):
     """One of two drawn folds is computed."""
     rows = predicted(tmp_path, FIRST, PIPELINE)
-    drawn = draw_folds([one.case for one in rows], seed=1, share=1.0)
+    drawn = draw_folds(rows, seed=1, share=1.0)
 
     found = list(compute_folds(rows, (), known(), table_for(rows), {}, drawn, budget_seconds=0))
 
@@ -93,7 +93,7 @@ def test_a_spent_budget_is_said(tmp_path):
 
 def test_a_draw_has_folds_of_every_kind_and_follows_from_its_seed(tmp_path):
     """Two sources, two groups, one model; no release of a known line: a tenth is one of each."""
-    timed = [one.case for one in predicted(tmp_path, FIRST, PIPELINE)]
+    timed = predicted(tmp_path, FIRST, PIPELINE)
 
     names = [{kind: list(of.left_out) for kind, of in draw_folds(timed, seed).items()} for seed in (1, 1, 2, 3, 4)]
 
@@ -149,7 +149,7 @@ def test_folds_start_at_the_constants_that_are_shipped(tmp_path):
     """0.123456 is 0.1235 in the catalog; errors are those of the steps that such constants predict."""
     rows = predicted(tmp_path, FIRST)
     chosen = tuple(one for one in constants() if one.name == "matmul_efficiency.bf16 of hopper")
-    predictor = Predictor(cases=[one.case for one in rows], constants=chosen, known=known())
+    predictor = Predictor(cases=rows, constants=chosen, known=known())
     whole = Fit(logs=np.log([0.123456]), jacobian=np.ones((1, 1)), residuals=np.zeros(1))
 
     shipped = as_shipped(predictor, whole)
@@ -174,8 +174,8 @@ def test_every_stored_figure_of_a_fold_of_each_kind_holds_and_notices_a_longer_p
     """The project's own rows: all hold; with busy time 20 % longer more than a hundred do not."""
     every = (one for one in predictions(*read_fitted()) if isinstance(one, Prediction))
     rows = [one for one in every if one.run.step_seconds is not None]
-    timed, stored = [one.case for one in rows], read_derivatives(DERIVATIVES)
-    drawn, chosen = draw_folds(timed, 1, 0.01), chosen_constants(timed, frameworks=True)
+    stored = read_derivatives(DERIVATIVES)
+    drawn, chosen = draw_folds(rows, 1, 0.01), chosen_constants(rows, frameworks=True)
 
     def changes():
         found = compute_folds(rows, chosen, known(), stored, read_held_out(HELD_OUT), drawn)

@@ -32,7 +32,7 @@ def test_a_frameworks_constant_that_one_source_tells_alone_stays_at_its_prior(tm
     constant = constant_of(BRIDGE, "matmul_efficiency@hopper")
     rows = [{"id": str(n), "cluster.framework": BRIDGE, "source": "first"} for n in range(10)]
     others = [{**row, "id": f"other {row['id']}", "source": "second"} for row in rows[:FEWEST_OTHERS]]
-    timed = [one.case for one in predicted(tmp_path, *rows, *others)]
+    timed = predicted(tmp_path, *rows, *others)
 
     assert FEWEST_OTHERS == 3
     assert not several_sources_tell(constant, timed[:10])
@@ -48,7 +48,7 @@ def test_releases_with_the_same_kernels_tell_of_one_constant(tmp_path):
 
     def log_event(framework: str) -> bool:
         rows = ({"id": str(n), "cluster.framework": framework, "source": f"paper {n}"} for n in range(5))
-        return several_sources_tell(constant, [one.case for one in predicted(tmp_path, *rows)])
+        return several_sources_tell(constant, predicted(tmp_path, *rows))
 
     assert log_event("megatron-core-0.16")
     assert not log_event("megatron-core-0.14")
@@ -60,7 +60,7 @@ def test_rows_of_another_architecture_tell_nothing_of_a_constant(tmp_path):
         {"id": str(n), "cluster.framework": BRIDGE, "cluster.device": "gb200", "source": f"paper {n}"} for n in range(5)
     )
 
-    timed = [one.case for one in predicted(tmp_path, *rows)]
+    timed = predicted(tmp_path, *rows)
 
     assert not several_sources_tell(constant_of(BRIDGE, "matmul_efficiency@hopper"), timed)
 
@@ -72,7 +72,7 @@ def test_constants_of_calibrations_are_always_fitted():
 
 def test_rows_are_counted_by_what_they_tell_of(tmp_path):
     """An H200 has Hopper's calibration; its framework's kernels are Megatron-Bridge's."""
-    timed = [one.case for one in predicted(tmp_path, {}, {"id": "b", "cluster.device": "h200"})]
+    timed = predicted(tmp_path, {}, {"id": "b", "cluster.device": "h200"})
 
     assert rows_of_each(timed) == Counter({"hopper": 2, f"hopper {timed[0].facts.model.size}": 2, BRIDGE: 2})
 
@@ -138,7 +138,7 @@ def test_a_factor_that_an_earlier_fit_wrote_does_not_stay_where_it_is_not_fitted
 @pytest.mark.slow
 def test_factors_in_the_catalog_are_those_that_several_sources_tell():
     """Of a constant that is not fitted, a framework's file has the prior or nothing."""
-    timed = [one.case for one in project_predictions() if one.run.step_seconds is not None]
+    timed = [one for one in project_predictions() if one.run.step_seconds is not None]
     fitted, priors = set(chosen_constants(timed, frameworks=True)), prior_factors()
     others = [one for one in constants(frameworks=True) if one.framework and one not in fitted]
 

@@ -50,7 +50,7 @@ def held_out(name: str, seconds: float) -> HeldOut:
 def of_releases(folder, *releases: str):
     """A row of each release, as cases."""
     rows = ({"id": f"{n}", "cluster.framework": release} for n, release in enumerate(releases))
-    return [one.case for one in predicted(folder, *rows)]
+    return predicted(folder, *rows)
 
 
 # --- folds -------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_shapes_of_a_sweep_are_left_out_as_one_model(tmp_path):
         {"id": "b", "source": "another"},
         {"id": "c", "model": "llama3-70b", "strategy.tp": "8", "step_seconds": "20"},
     )
-    timed = [one.case for one in predicted(tmp_path, *rows)]
+    timed = predicted(tmp_path, *rows)
 
     by_model, by_source = folds_by(MODEL, timed), folds_by(SOURCE, timed)
 
@@ -101,7 +101,7 @@ def test_what_is_left_out_has_no_say(tmp_path):
     rows = [{"id": str(n), "training.global_batch_size": str(64 * (n + 1))} for n in range(4)]
     found = predicted(tmp_path, *rows)
     timed = [
-        replace(one.case, run=replace(one.run, step_seconds=one.step_seconds * (2 if n == 3 else 1)))
+        replace(one, run=replace(one.run, step_seconds=one.step_seconds * (2 if n == 3 else 1)))
         for n, one in enumerate(found)
     ]
     chosen = tuple(one for one in constants() if one.name == "matmul_efficiency.bf16 of hopper")
@@ -228,18 +228,18 @@ def some_errors(case, folds: str, logs, unseen: Unseen = Unseen.NOTHING) -> list
 def test_coverage_counts_rows_inside_the_intervals_of_others(tmp_path):
     """Of 101 evenly spread errors eight of ten lie inside what the others say; of one group there is nothing."""
     (one,) = predicted(tmp_path, {"id": "a"})
-    found = coverages(some_errors(one.case, GROUP, np.linspace(-0.1, 0.1, 101)))
+    found = coverages(some_errors(one, GROUP, np.linspace(-0.1, 0.1, 101)))
 
     assert [(each.name, each.units, each.unit) for each in found] == [("all", 101, "rows"), ("dense", 101, "rows")]
     assert found[0].share == pytest.approx(0.8, abs=0.02)
-    assert coverages(some_errors(one.case, GROUP, [0.1])) == []
+    assert coverages(some_errors(one, GROUP, [0.1])) == []
 
 
 def test_models_count_once_however_many_rows_they_have(tmp_path):
     """Nine models near the prediction and one far off with ninety rows: nine of ten models, not nine of 99 rows."""
     (one,) = predicted(tmp_path, {"id": "a"})
-    near = some_errors(one.case, MODEL, np.linspace(-0.1, 0.1, 40), Unseen.MODEL)
-    far = some_errors(one.case, MODEL, np.full(90, 2.0), Unseen.MODEL)
+    near = some_errors(one, MODEL, np.linspace(-0.1, 0.1, 40), Unseen.MODEL)
+    far = some_errors(one, MODEL, np.full(90, 2.0), Unseen.MODEL)
     far = [replace(each, error=replace(each.error, group="far")) for each in far]
 
     found, rows = (each for each in coverages([*near, *far]) if each.name == "unseen models")
@@ -262,8 +262,7 @@ def test_the_band_is_that_of_the_binomial_distribution():
 
 def test_errors_of_differences_cancel_what_both_share(tmp_path):
     """Two layouts of one job, 10 and 21 % slow: their ratio is 10 % off, by groups left out alone."""
-    rows = predicted(tmp_path, {"id": "a"}, {"id": "b", "strategy.tp": "4"})
-    timed = [one.case for one in rows]
+    timed = predicted(tmp_path, {"id": "a"}, {"id": "b", "strategy.tp": "4"})
     seconds = {GROUP: [2.1 / 1.1, 2.1 / 1.21], MODEL: [2.1, 2.1], SOFTWARE: [nan, nan]}
 
     found = left_out_errors(timed, seconds)

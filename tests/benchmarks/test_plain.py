@@ -26,7 +26,7 @@ def test_a_plain_job_says_nothing_but_what_everybody_knows(tmp_path):
     cells = {"cluster.internode_bandwidth": "2.5e10", "cluster.scale_up_size": "8", "settings.gradient_dtype": "bf16"}
     (one,) = predicted(tmp_path, cells)
 
-    job = plain_job(one.case)
+    job = plain_job(one)
 
     assert job == {
         "model": "llama3-8b",
@@ -112,7 +112,7 @@ def test_a_framework_was_measured_where_rows_of_its_kernels_ran(name):
     """``measured_on`` is neither more nor less than the architectures of the usable rows that share its factors."""
     ran = defaultdict(set)
     for one in (one for one in predictions(*read_fitted()) if isinstance(one, Prediction)):
-        setting = setting_of(one.case)
+        setting = setting_of(one)
         ran[setting["kernels"]].add(setting["architecture"])
     framework = catalog.framework(name)
 

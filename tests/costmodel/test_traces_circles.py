@@ -14,7 +14,7 @@ from planner.measure.traces.critical_path import critical_path, difference, is_u
 from planner.measure.traces.events import UNKNOWN, Category, Track
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from planner.measure.traces.replay import replay, take_recorded_times
-from tests.builders_operators import AUTOGRAD, COMPUTE, GPU, SENDING, Recording, a_message
+from tests.builders_operators import AUTOGRAD, COMPUTE, GPU, SENDING, a_message, one_step
 
 THREAD, FIRST, SECOND, OTHER_THREAD = range(4)
 
@@ -115,8 +115,7 @@ class TestWithoutCircles:
         """Rank 0 reduces and then gathers, rank 1 gathers and then reduces: as they are joined neither could begin."""
         traces = []
         for rank, operations in enumerate((("all_reduce", "all_gather"), ("all_gather", "all_reduce"))):
-            made = Recording(rank=rank, devices=(GPU,))
-            made.step(0, 1000)
+            made = one_step(1000, rank=rank, devices=(GPU,))
             for number, operation in enumerate(operations):
                 message = a_message(operation, elements=100, ranks=(0, 1))
                 made.kernel(operation, 100 + 300 * number, 200, call=10 + number, number=number, message=message)
@@ -182,8 +181,7 @@ class TestVerdict:
 
     def late(self, pause: int) -> ExecutionGraph:
         """Kernels of 100 ns one behind the other, the last one late for no reason."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         for number in range(4):
             made.kernel(
                 f"gemm {number}", 100 + 100 * number + pause * (number > 2), 100, call=10 + number, number=number
@@ -204,22 +202,16 @@ class TestVerdict:
         (found,) = wrong_waits(graph, take_recorded_times(graph), replay(graph))
 
         assert (found.name, found.awaited, found.reason, found.nanoseconds) == ("gemm 3", "gemm 2", "order", -500)
-        assert found.track == COMPUTE
+        assert found.track == "stream 7"
 
     def test_what_is_too_long_has_a_wrong_one(self):
         """A kernel of another stream is made to wait for one that ended 450 ns after it began."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         made.kernel("gemm", 100, 500, call=10, number=1)
         made.kernel("send", 150, 300, call=60, number=2, on=SENDING)
         graph = execution_graph([made.trace()])
         places = {graph.names[name]: task for task, name in enumerate(graph.tasks.name.tolist())}
-        wrong = Edges(
-            before=np.array([places["gemm"]]),
-            after=np.array([places["send"]]),
-            lag=np.array([0]),
-            dependency=np.array([Dependency.EVENT], dtype=np.int8),
-        )
+        wrong = Edges.build_from_rows([(places["gemm"], places["send"], 0, Dependency.EVENT)])
         graph = replace(graph, edges=Edges.join([graph.edges, wrong]))
 
         (found,) = wrong_waits(graph, take_recorded_times(graph), replay(graph))
@@ -232,8 +224,7 @@ class TestVerdict:
 
         Another thread goes on for even longer; nothing waits for it, and the path does not lead to it.
         """
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         made.kernel("gemm", 20, 50, call=10, number=1)
         made.add(Category.CALL, "cudaLaunchKernel", 80, 8930, correlation=2)
         made.add(Category.KERNEL, "gemm", 90, 5, on=COMPUTE, correlation=2)
@@ -250,8 +241,7 @@ class TestVerdict:
 
     def test_noise_is_not_named(self):
         """One kernel is 500 ns late, the one before 10, which is no twentieth of 510."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         for number, start in enumerate((100, 200, 300, 400, 510, 1110)):
             made.kernel(f"gemm {number}", start, 100, call=10 + number, number=number)
         graph = execution_graph([made.trace()])
@@ -281,19 +271,13 @@ class TestChanges:
 
         Without overlap the second one waits for the first: a circle, of which one wait is left.
         """
-        made = Recording(devices=(GPU,))
-        made.step(0, 1000)
+        made = one_step(1000, devices=(GPU,))
         made.kernel("gemm", 300, 100, call=10, number=1)
         message = a_message("all_reduce", elements=100, ranks=(0,))
         made.kernel("send", 100, 100, call=20, number=2, on=SENDING, message=message)
         graph = execution_graph([made.trace()])
         places = {graph.names[name]: task for task, name in enumerate(graph.tasks.name.tolist())}
-        edge = Edges(
-            before=np.array([places["send"]]),
-            after=np.array([places["gemm"]]),
-            lag=np.array([0]),
-            dependency=np.array([Dependency.EVENT], dtype=np.int8),
-        )
+        edge = Edges.build_from_rows([(places["send"], places["gemm"], 0, Dependency.EVENT)])
 
         found = remove_overlap(replace(graph, edges=Edges.join([graph.edges, edge])))
 

@@ -12,7 +12,7 @@ from planner.measure.traces.critical_path import critical_path, path_parts
 from planner.measure.traces.events import Category, Message, Track, Wait
 from planner.measure.traces.graph import Waiting
 from planner.measure.traces.replay import replay, take_recorded_times
-from tests.builders_operators import COMPUTE, GPU, SENDING, Recording
+from tests.builders_operators import COMPUTE, GPU, SENDING, Recording, one_step
 
 COPIES = Track("stream", "0", "21")
 GLOO = Message("all_reduce", library="gloo")
@@ -21,9 +21,7 @@ TO_HOST = "Memcpy DtoH (Device -> Pageable)"
 
 def a_recording(duration: int = 3000) -> Recording:
     """A step on a device with streams."""
-    made = Recording(devices=(GPU,))
-    made.step(0, duration)
-    return made
+    return one_step(duration, devices=(GPU,))
 
 
 def a_copy(made: Recording, name: str, start: int, duration: int, call: tuple[int, int], number: int) -> None:
@@ -190,8 +188,9 @@ class TestBackground:
 
     def test_such_a_message_begins_when_it_began(self):
         """Two messages of a step without operators, as a rank of 300 recorded it: 20 to 170 and 30 to 180 of 200."""
-        made = Recording()
-        made.step(0, 200)
+        made = one_step(
+            200,
+        )
         for start in (20, 30):
             made.add(Category.ANNOTATION, "gloo:all_reduce", start, 150, message=GLOO)
 

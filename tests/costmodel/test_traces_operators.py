@@ -11,7 +11,7 @@ from planner.measure.traces.operators import TracedOperators, find_operators
 from planner.measure.traces.operators.device import find_messages, late_launches, slowdown_beside_communication
 from planner.measure.traces.operators.matching import LONG_LIST, read_operator_names
 from planner.measure.traces.operators.timing import shares
-from tests.builders_operators import AUTOGRAD, GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
+from tests.builders_operators import AUTOGRAD, GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message, one_step
 
 LINEAR = {"m": 8, "n": 16, "k": 4}
 
@@ -82,8 +82,7 @@ class TestThreads:
 
     def test_sequences_with_views_between(self) -> None:
         """Gate and up: a chunk, an activation and a product are one operator, whose nodes are its backward pass."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::chunk", 0, 2, (8, 32), sequence=1)
         made.operator("aten::silu", 3, 5, (8, 16), sequence=2)
         made.operator("aten::view", 9, 1, (8, 16), sequence=3)
@@ -96,8 +95,7 @@ class TestThreads:
 
     def test_products_in_a_node_of_attention_are_its_backward_pass(self) -> None:
         """Attention by plain matmuls on a CPU: its node multiplies too, inside the function that the node calls."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::scaled_dot_product_attention", 0, 20, *((2, 4, 64, 32),) * 3, (), sequence=1)
         made.operator(f"{NODE}BmmBackward0", 30, 40, sequence=1, forward_thread=0)
         made.operator("BmmBackward0", 31, 38, sequence=1, forward_thread=0)
@@ -109,8 +107,7 @@ class TestThreads:
 
     def test_what_a_node_computes_again_is_a_forward_pass(self) -> None:
         """Recomputation runs inside of a node, but its operators have numbers of their own."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::gelu", 0, 5, (8, 16), sequence=1)
         made.operator(f"{NODE}GeluBackward0", 10, 20, sequence=1, forward_thread=1)
         made.operator("aten::gelu", 12, 6, (8, 16), sequence=2)
@@ -119,8 +116,7 @@ class TestThreads:
 
     def test_gradients_that_autograd_adds_up_are_residuals(self) -> None:
         """The sum behind a node is no part of the node's operator, if the forward pass adds tensors of this size."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::add", 0, 3, (8, 16), (8, 16), sequence=1)
         made.operator("aten::gelu", 5, 5, (8, 16), sequence=2)
         made.operator(f"{NODE}GeluBackward0", 10, 20, sequence=2, forward_thread=1)
@@ -134,8 +130,7 @@ class TestThreads:
 
     def test_numbers_of_other_threads_are_others(self) -> None:
         """The autograd thread counts its own operators; the forward ones are on the thread that explains most."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::gelu", 0, 5, (8, 16), sequence=7)
         made.operator("aten::gelu", 5, 5, (8, 32), sequence=8)
         made.operator("aten::softmax", 11, 2, (8, 8), sequence=7, on=AUTOGRAD)
@@ -146,8 +141,7 @@ class TestThreads:
 
     def test_without_shapes_the_reason_says_how_to_record_them(self) -> None:
         """Its name alone makes no sample."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::mm", 0, 5)
         (other,) = find_operators(made.trace()).others
         assert "record_shapes=True" in other.reason
@@ -164,8 +158,7 @@ class TestThreads:
     )
     def test_updates_of_long_lists(self, sent: tuple[str, ...], parameters: int | None, elements: list[int]) -> None:
         """Two calls of 10 ns are one update of all parameters; lists of more than 30 tensors have no sizes."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         for start, sizes in ((10, (16, 4)), (20, (16,))):
             made.operator("torch::autograd::AccumulateGrad", start, 2, sizes)
         for operation in sent:
@@ -191,8 +184,7 @@ class TestDevices:
 
     def test_the_time_of_an_operator_is_that_of_its_kernels(self) -> None:
         """Two kernels of one operator, one that nobody launched in one."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         made.operator("aten::linear", 0, 10, (8, 4), (16, 4), sequence=1)
         made.kernel("gemm", 20, 30, call=2, number=1)
         made.kernel("splitKreduce", 50, 5, call=4, number=2)
@@ -213,8 +205,7 @@ class TestDevices:
     )
     def test_two_products_in_a_node_without_operators(self, inputs: tuple[tuple[int, ...], ...]) -> None:
         """Transformer Engine's function multiplies twice: the input's gradient, then the weight's."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 200)
+        made = one_step(200, devices=(GPU,))
         made.operator("_Linear", 0, 10, *inputs, sequence=1)
         made.kernel("cast", 15, 3, call=1, number=1)
         made.kernel("nvjet_tst_128x256", 20, 30, call=2, number=2)
@@ -228,8 +219,7 @@ class TestDevices:
 
     def test_kernels_of_8_bits_are_no_samples_of_16(self) -> None:
         """The recipe casts inside, and does not say to what."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 200)
+        made = one_step(200, devices=(GPU,))
         made.operator("_Linear", 0, 10, (16, 4), (8, 4), sequence=1)
         made.kernel("sm90_xmma_gemm_e4m3bf16_e4m3f32", 20, 30, call=2, number=2)
         found = find_operators(made.trace())
@@ -239,8 +229,7 @@ class TestDevices:
 
     def test_communication_is_no_computation(self) -> None:
         """Kernels that carry a message are left out."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         made.kernel("ncclDevKernel_AllReduce", 10, 20, message=a_message("all_reduce", elements=8, ranks=(0, 1)))
         assert find_operators(made.trace()).nanoseconds == 0
 
@@ -279,8 +268,7 @@ class TestMessages:
         """30 and 12 ns of the same collective: 12 without waiting."""
         traces = []
         for rank, duration in enumerate((30, 12)):
-            made = Recording(rank=rank, devices=(GPU,))
-            made.step(0, 100)
+            made = one_step(100, rank=rank, devices=(GPU,))
             message = a_message("all_reduce", elements=1000, ranks=(0, 1))
             made.kernel("ncclDevKernel_AllReduce", 10, duration, message=message)
             traces.append(made.trace())
@@ -291,8 +279,7 @@ class TestMessages:
 
     def test_one_rank_alone_is_not_all(self) -> None:
         """The other one may have come later."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         made.kernel("nccl", 10, 30, message=a_message("all_reduce", elements=1000, ranks=(0, 1)))
         (found,), _ = find_messages([made.trace()])
         assert not found.is_complete
@@ -301,8 +288,7 @@ class TestMessages:
         """The receive waits for the sender."""
         traces = []
         for rank, (operation, duration) in enumerate((("send", 8), ("recv", 40))):
-            made = Recording(rank=rank, devices=(GPU,))
-            made.step(0, 100)
+            made = one_step(100, rank=rank, devices=(GPU,))
             message = a_message(operation, elements=10, ranks=(0, 1), peer=1 - rank)
             made.kernel("nccl", 10, duration, message=message)
             traces.append(made.trace())
@@ -311,8 +297,7 @@ class TestMessages:
 
     def test_messages_without_size_are_counted(self) -> None:
         """Custom communication says neither bytes nor ranks."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         made.kernel("dispatch", 10, 30, message=a_message("dispatch", elements=0, ranks=()))
         assert find_messages([made.trace()]) == ((), {"dispatch": 1})
 
@@ -322,8 +307,7 @@ class TestShares:
 
     def test_a_device_computes_first_then_sends(self) -> None:
         """40 ns of computation of which 10 overlap, 20 exposed communication, 30 hidden, the rest idle."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         made.kernel("a", 0, 20)
         made.kernel("b", 10, 20)
         message = a_message("all_reduce", elements=8, ranks=(0, 1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.measure.traces.breakdown import processor_use, replay_without_events, sums_of_tasks
+from planner.measure.traces.breakdown import processor_shares, processor_use, replay_without_events, sums_of_tasks
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.critical_path import BETWEEN_CALLS, LAUNCH_OR_GAP, critical_path, path_parts
 from planner.measure.traces.events import UNKNOWN, Blocks, Device, Track
@@ -16,10 +16,16 @@ from planner.measure.traces.replay import replay, take_recorded_times
 from tests.builders_traces import a_step
 
 
-def use_of(trace, num_parts=4):
+def shares_of(trace):
+    """Of the measured step, in four parts."""
+    graph = execution_graph([trace])
+    return processor_shares(graph, take_recorded_times(graph), 0, num_parts=4)
+
+
+def use_of(trace):
     """Of the measured step."""
     graph = execution_graph([trace])
-    return processor_use(graph, take_recorded_times(graph), 0, window=(0, 400_000), num_parts=num_parts)
+    return processor_use(graph, take_recorded_times(graph), 0)
 
 
 class TestProcessors:
@@ -27,22 +33,20 @@ class TestProcessors:
 
     def test_shares_add_up_over_streams(self):
         """First part: 0.5 for 80 us and 0.2 for 50 of 100 us; second: 0.5 for 20, 0.2 for all; third: 0.2 for 50."""
-        use = use_of(a_step())
-
-        assert use.shares == pytest.approx([0.5, 0.3, 0.1, 0])
-        assert use.mean == pytest.approx(0.225)
+        assert shares_of(a_step()) == pytest.approx([0.5, 0.3, 0.1, 0])
+        assert use_of(a_step()).mean_fraction == pytest.approx(0.225)
 
     def test_what_is_not_recorded_is_said(self):
         """The last kernel, 200 us, does not say how many blocks it has."""
         use = use_of(a_step())
 
-        assert (use.num_kernels, use.num_unknown, use.unknown_nanoseconds) == (3, 1, 200_000)
+        assert (use.num_kernels, use.num_kernels_left_out, use.nanoseconds_left_out) == (3, 1, 200_000)
 
     def test_no_more_than_all_are_occupied(self):
         """Between 50 and 100 us kernels have 80% and all of the processors: together all, for 50 of 100 us."""
-        use = use_of(replace(a_step(), blocks=(Blocks(8, 128, 0.8), Blocks(70, 512, 7.0))))
+        shares = shares_of(replace(a_step(), blocks=(Blocks(8, 128, 0.8), Blocks(70, 512, 7.0))))
 
-        assert use.shares[0] == pytest.approx(0.8 * 0.3 + 1.0 * 0.5)
+        assert shares[0] == pytest.approx(0.8 * 0.3 + 1.0 * 0.5)
 
     def test_without_blocks_there_is_no_share(self):
         """Nothing is better than a curve of zeros."""
@@ -54,7 +58,7 @@ class TestProcessors:
     @pytest.mark.parametrize("devices", [(), (Device("H100", 0, 0),)])
     def test_the_profiler_may_have_computed_the_share(self, devices):
         """Blocks for each processor, where the trace does not describe the device."""
-        assert use_of(replace(a_step(), devices=devices)).shares == pytest.approx([0.5, 0.3, 0.1, 0])
+        assert shares_of(replace(a_step(), devices=devices)) == pytest.approx([0.5, 0.3, 0.1, 0])
 
     def test_a_stream_has_its_own_device(self):
         """Device 1 has 20 processors, so that the same blocks are half the share."""
@@ -62,7 +66,7 @@ class TestProcessors:
         tracks = tuple(replace(one, process="1") if one.kind == "stream" else one for one in trace.tracks)
         devices = (*trace.devices, Device("H100", 20, 0))
 
-        assert use_of(replace(trace, tracks=tracks, devices=devices)).shares == pytest.approx([0.25, 0.15, 0.05, 0])
+        assert shares_of(replace(trace, tracks=tracks, devices=devices)) == pytest.approx([0.25, 0.15, 0.05, 0])
 
 
 class TestComparisons:
@@ -123,9 +127,7 @@ def two_streams():
     columns = numbers | {name: [entry] * 2 for name, entry in (same | unknown).items()}
     return ExecutionGraph(
         tasks=Tasks(**{name: np.array(column) for name, column in columns.items()}),
-        edges=Edges(
-            before=np.array([0]), after=np.array([1]), lag=np.array([5]), dependency=np.array([Dependency.EVENT])
-        ),
+        edges=Edges.build_from_rows([(0, 1, 5, Dependency.EVENT)]),
         tracks=tuple(RankTrack(0, Track("stream", "0", number)) for number in "78"),
         names=("before", "after"),
         messages=(),

@@ -19,6 +19,13 @@ def text_of(num_events):
     return json.dumps({"traceEvents": [operator("aten::mm", place, 1) for place in range(num_events)]})
 
 
+def read(folder, content):
+    """The trace in a file of some bytes or text."""
+    path = folder / "trace.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_trace(path)
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("content", "problem"),
@@ -49,11 +56,8 @@ class TestRefused:
         ids=lambda given: given if isinstance(given, str) else "",
     )
     def test_content(self, content, problem, tmp_path):
-        path = tmp_path / "trace.json"
-        path.write_bytes(content)
-
         with pytest.raises(SpecError, match=r"trace\.json") as refused:
-            read_trace(path)
+            read(tmp_path, content)
 
         assert problem in refused.value.problem
 
@@ -78,30 +82,19 @@ class TestRefused:
         with pytest.raises(SpecError, match="is a pickle"):
             read_trace(pickled)
 
-    def test_a_bomb_of_spaces(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(("begin", "filling"), [(b"[", b" "), (b'[{"name": "', b"a")], ids=["spaces", "in a text"])
+    def test_a_bomb(self, begin, filling, tmp_path, monkeypatch):
         """A file of some kilobytes that unpacks to gigabytes without an event."""
         monkeypatch.setattr(document, "MOST_CHARACTERS", 1 << 22)
-        path = tmp_path / "bomb.json.gz"
-        path.write_bytes(gzip.compress(b"[" + b" " * (1 << 24)))
 
         with pytest.raises(SpecError, match="without an event"):
-            read_trace(path)
-
-    def test_a_bomb_in_a_text(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(document, "MOST_CHARACTERS", 1 << 22)
-        path = tmp_path / "bomb.json.gz"
-        path.write_bytes(gzip.compress(b'[{"name": "' + b"a" * (1 << 24)))
-
-        with pytest.raises(SpecError, match="without an event"):
-            read_trace(path)
+            read(tmp_path, gzip.compress(begin + filling * (1 << 24)))
 
     def test_more_events_than_memory(self, tmp_path, monkeypatch):
         monkeypatch.setattr(columns, "MOST_EVENTS", 1000)
-        path = tmp_path / "trace.json"
-        path.write_text(text_of(5000))
 
         with pytest.raises(SpecError, match=r"holds more than 1,000 events.*Record fewer iterations"):
-            read_trace(path)
+            read(tmp_path, text_of(5000))
 
 
 class TestBroken:
@@ -111,10 +104,8 @@ class TestBroken:
     @pytest.mark.parametrize("num_events", [10, 30_000])
     def test_text_that_ends_too_early(self, share, num_events, tmp_path):
         text = text_of(num_events)
-        path = tmp_path / "trace.json"
-        path.write_text(text[: int(len(text) * share)])
 
-        trace = read_trace(path)
+        trace = read(tmp_path, text[: int(len(text) * share)])
 
         assert share * num_events - 2 <= len(trace.events) <= num_events
         assert trace.doubts[0].startswith("The file is broken")
@@ -122,10 +113,8 @@ class TestBroken:
     @pytest.mark.parametrize("share", [0.3, 0.9])
     def test_gzip_that_ends_too_early(self, share, tmp_path):
         packed = gzip.compress(text_of(30_000).encode())
-        path = tmp_path / "trace.json.gz"
-        path.write_bytes(packed[: int(len(packed) * share)])
 
-        trace = read_trace(path)
+        trace = read(tmp_path, packed[: int(len(packed) * share)])
 
         assert 0 < len(trace.events) < 30_000
         assert "the gzip data end too early" in trace.doubts[0]
@@ -133,10 +122,8 @@ class TestBroken:
     def test_gzip_that_is_broken_inside(self, tmp_path):
         packed = bytearray(gzip.compress(json.dumps(a_step() * 20_000).encode(), compresslevel=1))
         packed[len(packed) // 2] ^= 0xFF
-        path = tmp_path / "trace.json.gz"
-        path.write_bytes(bytes(packed))
 
-        trace = read_trace(path)
+        trace = read(tmp_path, bytes(packed))
 
         assert 0 < len(trace.events) <= 80_000
         assert "broken" in trace.doubts[0]
@@ -145,10 +132,8 @@ class TestBroken:
         """All of the text is there; what was broken on the way is not known."""
         packed = bytearray(gzip.compress(text_of(5000).encode()))
         packed[-6] ^= 0xFF
-        path = tmp_path / "trace.json.gz"
-        path.write_bytes(bytes(packed))
 
-        trace = read_trace(path)
+        trace = read(tmp_path, bytes(packed))
 
         assert len(trace.events) == 5000
         assert "incorrect data check" in trace.doubts[0]
@@ -178,10 +163,8 @@ class TestBroken:
         """One event lacks a colon; the others are read."""
         texts = [json.dumps(operator("aten::mm", number, 1)) for number in range(num_events)]
         texts[place] = texts[place].replace('"ts":', '"ts"')
-        path = tmp_path / "trace.json"
-        path.write_text(f"[{', '.join(texts)}]")
 
-        trace = read_trace(path)
+        trace = read(tmp_path, f"[{', '.join(texts)}]")
 
         assert len(trace.events) == num_events - 1
 
@@ -194,10 +177,8 @@ class TestBroken:
             )
             for number in range(num_events)
         ]
-        path = tmp_path / "trace.json"
-        path.write_text(json.dumps({"traceEvents": copies}).replace("Infinity", "inf").replace("NaN", "-nan"))
 
-        trace = read_trace(path)
+        trace = read(tmp_path, json.dumps({"traceEvents": copies}).replace("Infinity", "inf").replace("NaN", "-nan"))
 
         assert trace.events.nbytes.tolist() == [8] * num_events
 
@@ -231,11 +212,9 @@ class TestBroken:
         assert trace.events.correlation.tolist() == [-1]
 
     def test_bytes_that_are_no_text(self, tmp_path):
-        path = tmp_path / "trace.json"
-        path.write_bytes(json.dumps([operator("name", 1, 1)]).encode().replace(b'name"', b'n\xff"', 2))
 
         with pytest.raises(SpecError):
-            read_trace(path)
+            read(tmp_path, json.dumps([operator("name", 1, 1)]).encode().replace(b'name"', b'n\xff"', 2))
 
 
 class TestDoubts:

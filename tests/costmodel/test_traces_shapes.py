@@ -19,7 +19,7 @@ from planner.measure.traces.shapes.sizes import Explanations
 from planner.measure.traces.shapes.work import Work, machine, overhead_of, shape_of, work
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_strategy
-from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording, a_message
+from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording, a_message, one_step
 
 HIDDEN, FEED_FORWARD, MICROBATCH, SEQUENCE = 6, 10, 2, 4
 TOKENS = MICROBATCH * SEQUENCE
@@ -47,8 +47,7 @@ WIDER = some_sizes(widths={"hidden size": HIDDEN, "feed-forward": 2 * FEED_FORWA
 
 def a_thread() -> Recording:
     """A linear of 1010 ns, of which its matmul takes 1002; a gradient accumulated and a sum of activations, 52 each."""
-    made = Recording()
-    made.step(0, 2000)
+    made = one_step(2000)
     made.operator("aten::linear", 100, 1010, (TOKENS, HIDDEN), (FEED_FORWARD, HIDDEN))
     made.operator("aten::t", 101, 2, (FEED_FORWARD, HIDDEN))
     made.operator("aten::mm", 105, 1002, (TOKENS, HIDDEN), (HIDDEN, FEED_FORWARD))
@@ -61,8 +60,7 @@ def a_thread() -> Recording:
 
 def a_device() -> Recording:
     """Kernels of a matmul, of a fused operator's backward pass without sizes, of an update, of nothing known."""
-    made = Recording(devices=(GPU,))
-    made.step(0, 9000)
+    made = one_step(9000, devices=(GPU,))
     made.operator("aten::mm", 10, 20, (TOKENS, HIDDEN), (HIDDEN, FEED_FORWARD))
     made.kernel("some_gemm", 50, 1002, call=20, number=1)
     made.operator("FusedLinear", 40, 5, (TOKENS, HIDDEN), (FEED_FORWARD, HIDDEN), sequence=7)
@@ -301,8 +299,7 @@ class TestDevices:
 
     def test_a_long_norm_is_no_overhead_of_matmuls(self) -> None:
         """Where no kernel is short, 5 us are fixed: 5 + 2 * 995 us, not 33 us of every matmul."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 9_000_000)
+        made = one_step(9_000_000, devices=(GPU,))
         made.operator("aten::mm", 10, 20, (TOKENS, HIDDEN), (HIDDEN, FEED_FORWARD))
         made.kernel("some_gemm", 50, 1_000_000, call=20, number=1)
         made.operator("aten::native_layer_norm", 40, 20, (TOKENS, HIDDEN))
@@ -315,8 +312,7 @@ class TestDevices:
 
     def test_kernels_without_sizes_are_doubted(self) -> None:
         """Nothing says what they compute."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 9000)
+        made = one_step(9000, devices=(GPU,))
         made.operator("aten::mm", 10, 20)
         made.kernel("some_gemm", 50, 1000, call=20, number=1)
         found = retime_tasks(a_graph(made), SIZES, LONGER)
@@ -329,8 +325,7 @@ class TestMessages:
 
     def test_more_ranks_that_split_the_sequence_send_less(self) -> None:
         """Stages send each rank's share of the hidden states; sums of these over ranks are whole."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 9000)
+        made = one_step(9000, devices=(GPU,))
         elements = TOKENS * HIDDEN
         sent, summed = (
             a_message(operation, elements=number, ranks=(0, 1))

@@ -42,16 +42,8 @@ class Recorder:
 
     def around(self, name: str, begin: int, category: Category = Category.ANNOTATION, **columns: int) -> None:
         """Write down something that began before and ends now."""
-        self.rows.append(
-            {
-                "name": name,
-                "category": int(category),
-                "track": MAIN,
-                "start": begin,
-                "duration": self.now - begin,
-                **columns,
-            }
-        )
+        spanned = {"start": begin, "duration": self.now - begin, "track": MAIN}
+        self.rows.append({"name": name, "category": int(category), **spanned, **columns})
 
     def forward(self, *names: str) -> list[int]:
         """Operators that make nodes, and the numbers of these."""
@@ -77,6 +69,11 @@ class Recorder:
                 event.pop("category"), event.pop("name"), event.pop("start"), event.pop("duration"), on=track, **event
             )
         return made.trace(source="by hand", world_size=1)
+
+    def parts(self) -> tuple[Trace, Parts]:
+        """The trace with its parts."""
+        trace = self.trace()
+        return trace, parts(trace)
 
 
 def model(num_layers: int) -> tuple[str, ...]:
@@ -218,9 +215,8 @@ class TestOrders:
         third = recorder.forward(*model(2))
         recorder.backward(second, track=WORKER)
         recorder.backward(third, track=WORKER)
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert column(trace, found.microbatch, "aten::embedding") == [0, 1, 2]
         assert column(trace, found.microbatch, f"{NODE}Backward0") == [0] * 12 + [1] * 12 + [2] * 12
@@ -232,9 +228,8 @@ class TestOrders:
         recorder.sequence = 100
         recorder.forward(*model(2))
         recorder.backward(list(range(50, 62)))
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert set(column(trace, found.microbatch, f"{NODE}Backward0")) == {0}
         assert set(column(trace, found.microbatch, *model(2))) == {1}
@@ -248,9 +243,8 @@ class TestOrders:
         again = recorder.forward("aten::linear")
         recorder.around(f"{NODE}Backward0", begin, Category.OPERATOR, sequence=made[-4], forward_thread=1)
         recorder.backward(made[:-4])
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert again == [12]
         assert column(trace, found.phase, "aten::linear") == [Phase.FORWARD] * 2 + [Phase.RECOMPUTE]
@@ -274,9 +268,8 @@ class TestAnnotations:
                     recorder.add("aten::copy_")
                     recorder.backward([node], track=WORKER)
                 recorder.around(name, begin)
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert column(trace, found.layer, "attn(F)") == [0, 1, 2, 3]
         assert column(trace, found.layer, "attn(B)") == [3, 2, 1, 0]
@@ -295,9 +288,8 @@ class TestAnnotations:
             recorder.forward("aten::linear")
             recorder.around("layers.7", inner)
             recorder.around(f"forward microbatch {number}", begin)
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert column(trace, found.layer, "aten::linear") == [0, 0]
         assert column(trace, found.microbatch, "aten::linear") == [0, 1]
@@ -316,9 +308,8 @@ class TestAnnotations:
             recorder.around(f"nn.Module: Block_{layer}", begin, Category.MODULE)
         recorder.around("nn.Module: Model_0", root, Category.MODULE)
         recorder.backward(made)
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert column(trace, found.layer, "aten::relu") == [0, 1]
         assert column(trace, found.layer, f"{NODE}Backward0") == [1, 1, 0, 0, UNKNOWN]
@@ -367,9 +358,8 @@ class TestDevices:
         recorder.add("gemm", Category.KERNEL, track=STREAM, start=150, correlation=9)
         recorder.now = 120
         recorder.backward(made)
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert column(trace, found.layer, "gemm") == [0]
         assert column(trace, found.phase, "launch", "gemm") == [Phase.FORWARD] * 2
@@ -388,9 +378,8 @@ class TestDevices:
                     for name in ("gemm_c", "flash_bwd_kernel", "gemm_d", "norm_backward"):
                         recorder.add(name, Category.KERNEL, track=STREAM)
             recorder.add("multi_tensor_apply_kernel<adam>", Category.KERNEL, track=STREAM)
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert [one.found for one in found.summary.iterations] == ["optimizer", "optimizer"]
         assert (found.summary.num_layers, found.summary.num_microbatches) == (3, 2)
@@ -417,9 +406,8 @@ class TestDevices:
                 }
             )
         recorder.around("ProfilerStep#1", 0)
-        trace = recorder.trace()
 
-        found = parts(trace)
+        trace, found = recorder.parts()
 
         assert column(trace, found.phase, "gemm") == [Phase.FORWARD] * 2 + [Phase.BACKWARD] * 2
         assert column(trace, found.microbatch, "gemm") == [0, 1, 0, 1]

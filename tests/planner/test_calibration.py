@@ -12,12 +12,13 @@ import yaml
 
 from benchmarks.accuracy.catalog_files import with_numbers
 from benchmarks.accuracy.left_out.intervals import inside, spreads
+from benchmarks.accuracy.rows import UNEXPLAINED, share_work, source_weights
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.advice import narrow_covariance
-from planner.measure.calibrate.cases import UNEXPLAINED, folds_of, group_of, share_work, source_weights
+from planner.measure.calibrate.cases import folds_of, group_of
 from planner.measure.calibrate.constants import (
     MOST_PER_FRAMEWORK,
     CalibrationEntry,

@@ -21,7 +21,7 @@ from planner.measure.calibrate.fit import priors_of
 from planner.measure.project.anchor import Anchor, Peaks, anchor
 from planner.measure.project.comparison import covered_fraction, differences
 from planner.measure.project.posterior import road, simulated_seconds
-from planner.measure.project.projected import ProjectedPart, project, project_interval, project_plan
+from planner.measure.project.projected import ProjectedPart, Projection, project, project_interval, project_plan
 from planner.measure.project.small_runs import small_runs
 from planner.measure.project.wording import projection_text
 from planner.measure.runs.predictions import GIB, Case
@@ -72,6 +72,9 @@ JOB: dict[str, Any] = {
     "search": {"memory_headroom_gib": 0},
 }
 
+TRAINING: dict[str, Any] = {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e12}
+"""Of a model of the catalog."""
+
 SMALL: dict[str, Any] = {"cluster.num_devices": 1, "training.global_batch_size": 4}
 """What each small run has less of: one device, a quarter of the batch."""
 
@@ -111,6 +114,12 @@ def anchored(folder: Path, *runs: Mapping[str, Any], job: Problem | None = None)
     return anchor(job, small_runs([a_file(folder, *runs)], job))
 
 
+def projected(folder: Path, *runs: Mapping[str, Any], job: Problem | None = None) -> Projection:
+    """The whole job as some small runs project it."""
+    job = job or a_job()
+    return project(job, {}, small_runs([a_file(folder, *runs)], job))
+
+
 def constant(found: Anchor, field: str) -> float:
     """The value that a constant got."""
     return next(one.after for one in found.moved if one.field == field)
@@ -147,9 +156,8 @@ class TestTimes:
     def test_the_whole_job_is_an_ordinary_estimate_on_the_device_that_follows(self, tmp_path: Path) -> None:
         """Layers and their passes twice as long: so is what the whole job computes; its transfers stay."""
         lines = lines_of(tmp_path, num_layers=2)
-        path = a_file(tmp_path, a_run(2, step_seconds=sum(lines.values()) + lines["compute"]))
 
-        found = project(a_job(), {}, small_runs([path], a_job()))
+        found = projected(tmp_path, a_run(2, step_seconds=sum(lines.values()) + lines["compute"]))
 
         parts = {part.name: part for part in found.parts}
         assert parts["compute"].seconds == pytest.approx(2 * parts["compute"].model_seconds, rel=0.05)
@@ -161,9 +169,9 @@ class TestTimes:
         """A tenth slower than predicted: explained within 2 %, by constants between their physical bounds."""
         job = a_job(model="llama3-8b", cluster={"device": "h100-80gb-sxm", "num_devices": 64}, training=TRAINING)
         run = {**a_run(4), "job": {"model.num_layers": 4, "cluster.num_devices": 8}, "step_seconds": 1.0}
-        model = anchor_of(tmp_path, run, job).runs[0].model_seconds
+        model = anchored(tmp_path, run, job=job).runs[0].model_seconds
 
-        found = anchor_of(tmp_path, {**run, "step_seconds": 1.1 * model}, job)
+        found = anchored(tmp_path, {**run, "step_seconds": 1.1 * model}, job=job)
 
         assert found.runs[0].anchored_seconds == pytest.approx(1.1 * model, rel=0.02)
         assert 0.45 <= constant(found, "matmul_efficiency.bf16") < 0.75
@@ -193,10 +201,7 @@ class TestTimes:
         cut = {"model.num_layers": 4, "cluster.num_devices": 2, "training.global_batch_size": 4}
         run = {"job": cut, "strategy": {"pp": 1, "tp": 2}}
 
-        near, far = (
-            project(job, {}, small_runs([a_file(tmp_path, {**run, "step_seconds": seconds})], job))
-            for seconds in (0.32, 1.3)
-        )
+        near, far = (projected(tmp_path, {**run, "step_seconds": seconds}, job=job) for seconds in (0.32, 1.3))
 
         assert near.anchor.runs[0].is_explained
         assert not far.anchor.runs[0].is_explained
@@ -212,14 +217,6 @@ class TestTimes:
         case = Case(run=None, problem=dense, strategy=None)  # type: ignore[arg-type]  # layers alone are compared
 
         assert covered_fraction([case], whole.facts.model) == 0.75
-
-
-TRAINING: dict[str, Any] = {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e12}
-
-
-def anchor_of(folder: Path, run: Mapping[str, Any], job: Problem) -> Anchor:
-    """What one run says of a job's device."""
-    return anchor(job, small_runs([a_file(folder, run)], job))
 
 
 class TestMemory:
@@ -238,9 +235,8 @@ class TestMemory:
     def test_at_most_it_grows_with_all_else_and_scatters_as_peaks_do(self, tmp_path: Path) -> None:
         """A peak twice the predicted one: the job's is at most twice the predicted one, times the law's spread."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
-        path = a_file(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=2 * model / GIB))
 
-        found = project(a_job(), {}, small_runs([path], a_job()))
+        found = projected(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=2 * model / GIB))
 
         before = found.model.plan.estimate.device_bytes
         assert found.peak_bytes == pytest.approx(before + model)
@@ -259,25 +255,19 @@ class TestMemory:
         assert alike == pytest.approx(20.0 * math.exp(spread))
         assert different == pytest.approx(20.0 * math.exp(math.sqrt(2) * spread))
 
-    def test_a_peak_of_something_else_is_refused(self, tmp_path: Path) -> None:
-        """8 GiB where a quarter of a GiB and the runtime's are predicted; 0.1 GiB more or less may be workspaces."""
-        with pytest.raises(SpecError, match="peak_memory_gib: 8 GiB were measured"):
-            anchored(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=8.0))
-
     def test_a_bound_beyond_the_device_is_said(self, tmp_path: Path) -> None:
         """The job takes 1.2 of 3 GiB by the model, and 1.9 more by a peak that is 1.9 larger."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
         small = {**DEVICE, "memory_bytes": 3 * GIB}
         job = a_job(cluster={"device": small, "num_devices": 4})
-        path = a_file(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB + 1.9))
 
-        text = projection_text(project(job, {}, small_runs([path], job)))
+        found = projected(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB + 1.9), job=job)
 
-        assert "that is more than the 3.0 GiB of a device" in text
+        assert "that is more than the 3.0 GiB of a device" in projection_text(found)
 
     def test_without_a_peak_there_is_no_bound(self, tmp_path: Path) -> None:
         """The report says that the peak is the model's."""
-        found = project(a_job(), {}, small_runs([a_file(tmp_path, a_run(2, step_seconds=1.0))], a_job()))
+        found = projected(tmp_path, a_run(2, step_seconds=1.0))
 
         assert found.most_peak_bytes is None
         assert "no small run has peak_memory_gib" in projection_text(found)
@@ -316,7 +306,7 @@ class TestInterval:
         of 200,000 draws, weighed by how near they are to 0.37 s.
         """
         lines = lines_of(tmp_path, num_layers=2)
-        found = project(a_job(), {}, small_runs([a_file(tmp_path, a_run(2, step_seconds=0.37))], a_job()))
+        found = projected(tmp_path, a_run(2, step_seconds=0.37))
         kernels = next(part.model_seconds for part in found.parts if part.name == "compute")
         random = np.random.default_rng(0)
         slower, steps = np.exp(random.normal(0.0, 0.5, 200_000)), 0.05 * np.exp(random.normal(0.0, 1.0, 200_000))
@@ -332,9 +322,7 @@ class TestInterval:
         """Two layers leave open what is a step's and what a layer's, and the report says so; eight more do not."""
         few, many = a_run(2, step_seconds=0.37), a_run(8, step_seconds=1.3)
 
-        one, both = (
-            project(a_job(), {}, small_runs([a_file(tmp_path, *runs)], a_job())) for runs in ([few], [few, many])
-        )
+        one, both = (projected(tmp_path, *runs) for runs in ([few], [few, many]))
 
         assert one.open_deviation > 3 * both.open_deviation
         assert "all small runs have 2 layers" in projection_text(one)
@@ -415,20 +403,26 @@ class TestBadInput:
 
         assert expected in str(error.value)
 
-    def test_runs_that_contradict_each_other(self, tmp_path: Path) -> None:
-        """The same configuration once in 1 s and once in 1.5 s."""
-        with pytest.raises(Unfit, match="contradict each other"):
-            anchored(tmp_path, a_run(2, step_seconds=1.0), a_run(2, step_seconds=1.5))
-
-    def test_more_layers_in_much_less_time(self, tmp_path: Path) -> None:
-        """Eight layers in a third of the time of two: no constants explain both."""
-        with pytest.raises(SpecError, match="no constants within physical bounds come closer"):
-            anchored(tmp_path, a_run(2, step_seconds=3.0), a_run(8, step_seconds=1.0))
-
-    def test_peaks_alone(self, tmp_path: Path) -> None:
-        """Memory without any step time is no anchor of a step."""
-        with pytest.raises(SpecError, match="none has a step time"):
-            anchored(tmp_path, a_run(2, peak_memory_gib=2.0))
+    @pytest.mark.parametrize(
+        ("runs", "kind", "expected"),
+        [
+            ([a_run(2, step_seconds=1.0), a_run(2, step_seconds=1.5)], Unfit, "contradict each other"),
+            (
+                [a_run(2, step_seconds=3.0), a_run(8, step_seconds=1.0)],
+                SpecError,
+                "no constants within physical bounds come closer",
+            ),
+            ([a_run(2, peak_memory_gib=2.0)], SpecError, "none has a step time"),
+            ([a_run(2, step_seconds=1.0, peak_memory_gib=8.0)], SpecError, "peak_memory_gib: 8 GiB were measured"),
+        ],
+        ids=["once 1 and once 1.5 s", "8 layers in a third of 2", "a peak alone", "8 GiB for 1.3"],
+    )
+    def test_runs_that_nothing_explains(
+        self, tmp_path: Path, runs: list[dict[str, Any]], kind: type[Exception], expected: str
+    ) -> None:
+        """Times that contradict each other or all constants, memory without a time, and that of something else."""
+        with pytest.raises(kind, match=expected):
+            anchored(tmp_path, *runs)
 
     def test_a_trace_alone(self, tmp_path: Path) -> None:
         """It does not name its job it is."""
@@ -530,7 +524,7 @@ class TestTraces:
         """Iterations of 400 ms; the trace says neither rank nor device."""
         a_trace(tmp_path, width=256)
 
-        found = project(a_job(), {}, small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job()))
+        found = projected(tmp_path, a_run(2, traces=["rank0.json"]))
 
         text = projection_text(found)
         assert found.anchor.runs[0].measured_seconds == pytest.approx(0.4)

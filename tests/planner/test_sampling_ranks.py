@@ -226,9 +226,14 @@ DIES = "ranks.listen(); os._exit(1)"
 
 
 @pytest.fixture
-def other_process(monkeypatch):
+def torch():
+    """The library, where it is installed."""
+    return pytest.importorskip("torch", reason="the extra 'sample' is not installed")
+
+
+@pytest.fixture
+def other_process(monkeypatch, torch):
     """A function that joins this process with one that follows, but for what happens to it."""
-    torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr("planner.measure.sample.ranks.os.cpu_count", lambda: 2)
@@ -273,9 +278,8 @@ class TestProcesses:
             with pytest.raises(LostRankError, match="rank 0 lost the others"):
                 sampler.measure(a_message())
 
-    def test_one_command_measures_collectives(self, tmp_path, monkeypatch):
+    def test_one_command_measures_collectives(self, torch, tmp_path, monkeypatch):
         """It starts the other process, which writes nothing; a second run goes on."""
-        pytest.importorskip("torch", reason="the extra 'sample' is not installed")
         from planner.measure.sample.run import sample_operators
 
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -292,9 +296,8 @@ class TestProcesses:
         assert second.known == first.measured
         assert len(rows) == first.measured + second.measured
 
-    def test_a_launcher_starts_processes_on_two_hosts(self, tmp_path):
+    def test_a_launcher_starts_processes_on_two_hosts(self, torch, tmp_path):
         """As torchrun does, with its variables; the second rank says nothing and ends as well."""
-        pytest.importorskip("torch", reason="the extra 'sample' is not installed")
         path = tmp_path / "samples.csv"
         command = [sys.executable, "-m", "planner", "sample", "--device", "cpu", "--budget", "5s", "-o", str(path)]
         shared = os.environ | {
@@ -337,11 +340,10 @@ class TestCalls:
             ("broadcast", [("broadcast", [4096])]),
         ],
     )
-    def test_bytes_are_those_of_the_whole_tensor(self, operator, expected):
+    def test_bytes_are_those_of_the_whole_tensor(self, torch, operator, expected):
         """Four ranks have parts of a fourth of 4,096 bytes."""
-        torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
         from planner.measure.sample.bench import Bench
-        from planner.measure.sample.kernels import MEASURED_TOGETHER
+        from planner.measure.sample.measure import MEASURED_TOGETHER
 
         called: list[tuple[str, list[int]]] = []
         bench, group = Bench(torch, "cpu"), a_group(called, members=(0, 1, 2, 3))
@@ -351,9 +353,8 @@ class TestCalls:
         assert called == expected
 
     @pytest.mark.parametrize(("is_first", "order"), [(True, ["send", "recv"]), (False, ["recv", "send"])])
-    def test_a_message_is_sent_back(self, is_first, order):
+    def test_a_message_is_sent_back(self, torch, is_first, order):
         """One of two ranks sends first; a call is two messages."""
-        torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
         from planner.measure.sample.bench import Bench
         from planner.measure.sample.kernels import send
 

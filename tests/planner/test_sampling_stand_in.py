@@ -17,6 +17,7 @@ from planner.measure.sample.measure import MEASURED, Sampler, Skipped  # noqa: E
 from planner.measure.sample.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
 from planner.measure.sample.shapes import device_points  # noqa: E402
 from planner.measure.sample.timing import Limits  # noqa: E402
+from tests.planner.test_sampling_measure import SIZES as CPU_SIZES  # noqa: E402
 
 QUICK = Limits(seconds=0.01, enough_repeats=3)
 
@@ -112,25 +113,7 @@ def test_the_gpu_is_taken_where_there_is_one(sampler):
     assert "grouped matmuls in one kernel" in said.software
 
 
-SIZES = {
-    "batch": 2,
-    "m": 64,
-    "n": 64,
-    "k": 64,
-    "sequences": 1,
-    "queries": 32,
-    "keys": 32,
-    "heads": 4,
-    "kv_heads": 2,
-    "qk_head_dim": 16,
-    "v_head_dim": 16,
-    "causal": True,
-    "rows": 32,
-    "width": 64,
-    "experts": 8,
-    "top_k": 2,
-    "nbytes": 4096,
-}
+SIZES = {**CPU_SIZES, "batch": 2, "m": 64, "n": 64, "k": 64}
 
 
 @pytest.mark.parametrize("operator", MEASURED)

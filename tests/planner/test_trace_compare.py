@@ -38,7 +38,7 @@ from planner.results import Plan
 from planner.uncertainty.operators import strategy_operators
 from tests.builders_cluster import a_device
 from tests.builders_estimate import estimate_by_recipes as estimate
-from tests.builders_operators import GPU, NODE, SENDING, Recording, a_message
+from tests.builders_operators import GPU, NODE, SENDING, Recording, a_message, one_step
 from tests.builders_samples import a_sampled
 from tests.schemas import valid
 
@@ -60,8 +60,7 @@ def job(tmp_path: Path) -> Path:
 
 def a_trace() -> Trace:
     """A step of 1 ms: the down projection, attention, something else, and two collectives."""
-    made = Recording(devices=(GPU,))
-    made.step(0, 1_000_000)
+    made = one_step(1_000_000, devices=(GPU,))
     made.operator("aten::linear", 0, 1000, (8192, 7168), (4096, 7168), sequence=1)
     made.kernel("gemm", 10_000, 300_000, call=5, number=1)
     heads = (1, 16, 8192, 128), (1, 4, 8192, 128), (1, 4, 8192, 128), ()
@@ -99,8 +98,7 @@ class TestParts:
         self, job: Path, tmp_path: Path, capsys: Any, shapes: Any
     ) -> None:
         """A ResNet's step beside a language model's was 3,604 % off without a word; so it is without recorded sizes."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 1_000_000)
+        made = one_step(1_000_000, devices=(GPU,))
         made.operator("aten::conv2d", 0, 1000, *shapes)
         made.kernel("cudnn::convolve", 10_000, 300_000, call=5, number=1)
         trace = made.trace()
@@ -122,8 +120,7 @@ class TestParts:
         self, job: Path, milliseconds: int, is_other: bool
     ) -> None:
         """Another language model's trace without sizes: 6 x 7.5e9 x 65,536 / 8 FLOPs take an H100's 1,979e12 0.19 s."""
-        made = Recording(devices=(H100,))
-        made.step(0, milliseconds * 1_000_000)
+        made = one_step(milliseconds * 1_000_000, devices=(H100,))
         made.operator("aten::linear", 0, 1000)
         made.kernel("gemm", 10_000, milliseconds * 900_000, call=5, number=1)
         found = compare_with_traces(load(job), [made.trace()])
@@ -139,8 +136,7 @@ class TestParts:
 
     def test_sizes_that_the_job_has_not_are_a_doubt(self, job: Path) -> None:
         """Of another job, or another strategy."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::linear", 0, 50, (8, 4), (16, 4))
         found = compare_with_traces(load(job), [made.trace()])
         assert {one.name: one.traced_seconds for one in found.parts}[OTHER] == pytest.approx(50e-9)
@@ -286,8 +282,7 @@ class TestStages:
         """With tp = 2 and pp = 2 ranks 2 and 3 are the last stage."""
         job = a_pipeline(2) | {"cluster": PIPELINE["cluster"] | {"num_devices": 4}}
         problem = load(job | {"strategy": job["strategy"] | {"tp": 2}})
-        made = Recording(rank=3, devices=(H100,))
-        made.step(0, 100)
+        made = one_step(100, rank=3, devices=(H100,))
         assert compare_with_traces(problem, [made.trace()]).ranks[0].stage == 1
 
     @pytest.mark.parametrize(
@@ -301,8 +296,7 @@ class TestStages:
     )
     def test_ranks_without_a_stage(self, rank: int | None, world_size: int | None, problem: str) -> None:
         """Of a pipeline nobody is taken for the first stage; a job of more replicas has as many stages."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         trace = replace(made.trace(), rank=rank, world_size=world_size)
         if problem:
             with pytest.raises(SpecError, match=problem):
@@ -342,15 +336,13 @@ class TestIterations:
 
     def test_none_that_takes_time(self, job: Path) -> None:
         """All events are taken as without duration: nothing is divided by that."""
-        made = Recording()
-        made.step(0, 0)
+        made = one_step(0)
         with pytest.raises(SpecError, match="has no iteration that takes any time"):
             compare_with_traces(load(job), [made.trace()])
 
     def test_none_that_is_whole(self, job: Path) -> None:
         """Its only iteration is cut: there is nothing to compare."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         with pytest.raises(SpecError, match="ends inside of ProfilerStep#1"):
             compare_with_traces(load(job), [replace(made.trace(), whole_until=60)])
 
@@ -395,8 +387,7 @@ class TestDoubts:
     )
     def test_another_device(self, device: str, traced: Device | None, is_said: bool) -> None:
         """By names, processors and memory; a trace of a thread is of no GPU."""
-        made = Recording(devices=(traced,) if traced else ())
-        made.step(0, 100)
+        made = one_step(100, devices=(traced,) if traced else ())
         if traced:
             made.kernel("gemm", 10, 20)
         found = compare_with_traces(load(JOB | {"cluster": {"device": device, "num_devices": 8}}), [made.trace()])
@@ -421,8 +412,7 @@ class TestDoubts:
             "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1.0e9},
             "strategy": {"dp": 8, "ep": 8, "mbs": 1},
         }
-        made = Recording(devices=(H100,))
-        made.step(0, 1000)
+        made = one_step(1000, devices=(H100,))
         made.operator("aten::_grouped_mm", 10, 100, (32000, 2048), (16, 2048, 1536))
         made.kernel("gemm", 20, 70, call=15, number=1)
         found = compare_with_traces(load(job), [made.trace()])
@@ -433,8 +423,7 @@ class TestDoubts:
 
     def test_another_number_of_layers(self, job: Path) -> None:
         """Three named layers in one pass are not 32 in each of two micro-batches."""
-        made = Recording()
-        made.step(0, 1000)
+        made = one_step(1000)
         made.add(Category.ANNOTATION, "forward", 10, 400)
         for number in range(3):
             made.add(Category.ANNOTATION, f"layer {number}", 20 + 100 * number, 90)
@@ -446,8 +435,7 @@ class TestDoubts:
         """Others lack it."""
         traces = []
         for rank, doubts in enumerate([(), ("3 events were taken as without duration.",)]):
-            made = Recording(rank=rank, devices=(H100,))
-            made.step(0, 100)
+            made = one_step(100, rank=rank, devices=(H100,))
             traces.append(replace(made.trace(), doubts=doubts))
         found = compare_with_traces(load(a_pipeline(2)), traces)
         assert "Rank 1: 3 events were taken as without duration." in found.doubts
@@ -458,8 +446,7 @@ class TestThreads:
 
     def test_gradients_are_added_up_beside_the_update(self, job: Path) -> None:
         """The planner's line of the optimizer has both: 30 ns of autograd's node, 20 of the update."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator(f"{NODE}torch::autograd::AccumulateGrad", 10, 30)
         made.operator("aten::add_", 20, 10, (8, 4), (8, 4))
         made.operator("aten::_fused_adamw_", 50, 20)
@@ -468,8 +455,7 @@ class TestThreads:
 
     def test_operators_that_send_are_communication(self) -> None:
         """What a thread hands to its library, 15 ns, is of the pipeline, not of what nobody knows."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("c10d::send", 10, 15)
         found = compare_with_traces(load(a_pipeline(2)), [made.trace()])
         parts = {one.name: one.traced_seconds for one in found.parts}

@@ -27,7 +27,7 @@ from planner.measure.traces.report.extraction import (
     missing_operators,
 )
 from planner.measure.traces.writing import write_trace
-from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message
+from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message, one_step
 
 LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))
 
@@ -82,8 +82,7 @@ class TestSamples:
 
     def test_slowdown_beside_communication_is_not_in_the_samples(self) -> None:
         """10 ns alone, 12 beside an all-reduce; another size ran beside it alone, 24 ns that would have been 20."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 1000)
+        made = one_step(1000, devices=(GPU,))
         message = a_message("all_reduce", elements=8, ranks=(0, 1))
         made.kernel("nccl", 200, 200, on=SENDING, message=message)
         times = ((100, 10, 16), (120, 10, 16), (210, 12, 16), (230, 12, 16), (250, 24, 32))
@@ -100,8 +99,7 @@ class TestSamples:
 
     def test_copies_of_pinned_memory_are_samples_of_the_link(self) -> None:
         """Pageable ones are of the host's own copies."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 100)
+        made = one_step(100, devices=(GPU,))
         made.add(Category.COPY, "Memcpy HtoD (Pinned -> Device)", 5, 10, on=SENDING, nbytes=1000)
         made.add(Category.COPY, "Memcpy HtoD (Pageable -> Device)", 20, 10, on=SENDING, nbytes=2000)
         (found,) = extract_samples([made.trace()]).samples
@@ -112,8 +110,7 @@ class TestSamples:
         """With both ranks the one that came last; with one the least of all repeats, and a sentence on it."""
         traces = []
         for rank, durations in enumerate(((30, 50), (12, 40))):
-            made = Recording(rank=rank, devices=(GPU, GPU))
-            made.step(0, 200)
+            made = one_step(200, rank=rank, devices=(GPU, GPU))
             for number, duration in enumerate(durations):
                 message = a_message("all_reduce", elements=1000, ranks=(0, 1))
                 made.kernel("nccl", 10 + 100 * number, duration, message=message)
@@ -133,8 +130,7 @@ class TestSamples:
         A layer has queries and output of 4096 by 4096, keys and values of 1024, three matrices of 14336, two norms,
         which are not split; the last stage has one norm more.
         """
-        made = Recording(rank=rank)
-        made.step(0, 100)
+        made = one_step(100, rank=rank)
         made.operator("aten::_fused_adamw_", 10, 10, operands=Operands(((),) * 4, ("TensorList",) * 4))
         problem = load(
             {
@@ -150,8 +146,7 @@ class TestSamples:
 
     def test_experts_are_known_whatever_the_router_sends_them(self) -> None:
         """37 rows for one of Mixtral's experts, to which the planner deals equally many; gate and up are one matrix."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::linear", 10, 10, (37, 4096), (28672, 4096))
         problem = load(
             {
@@ -259,8 +254,7 @@ class TestCommand:
 
     def test_without_shapes_nothing_is_written(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The message says how to record them."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::mm", 0, 50)
         path, table = tmp_path / "rank0.json", tmp_path / "samples.csv"
         write_trace(made.trace(), path)
@@ -272,8 +266,7 @@ class TestCommand:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Events that end before they begin took no time: operators are known, but none of them computes."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::gelu", 50, -10, (8, 4))
         path = tmp_path / "rank0.json"
         write_trace(made.trace(), path)
@@ -284,8 +277,7 @@ class TestCommand:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Without a base the message says why there is no device."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 1000)
+        made = one_step(1000, devices=(GPU,))
         for number in range(3):
             made.operator("aten::mm", 50 * number, 20)
             made.kernel("gemm", 50 * number + 12, 10, call=50 * number + 2, number=number + 1)
@@ -319,8 +311,7 @@ class TestCommand:
 
     def test_mostly_unknown_computation_has_an_exit_code(self, tmp_path: Path) -> None:
         """A table is written all the same."""
-        made = Recording()
-        made.step(0, 100)
+        made = one_step(100)
         made.operator("aten::gelu", 0, 10, (8, 4))
         made.operator("aten::conv2d", 20, 60, (8, 4))
         path, table = tmp_path / "rank0.json", tmp_path / "samples.csv"

@@ -19,7 +19,7 @@ from planner.measure.traces.report.what_if_jobs import read_changed_jobs
 from planner.measure.traces.report.what_if_text import what_if_text
 from planner.measure.traces.structure import Phase, parts
 from planner.measure.traces.writing import write_trace
-from tests.builders_operators import GPU, NODE, Recording
+from tests.builders_operators import GPU, NODE, Recording, one_step
 from tests.schemas import valid
 
 JOB = """
@@ -30,24 +30,30 @@ strategy: {tp: 1, cp: 1, pp: 2, dp: 1, ep: 1, mbs: 1, vpp: 1}
 """
 
 
+def made(duration=None, **entries: object):
+    """Traces of a job with four layers and operators, of one step by default."""
+    given = {"num_layers": 4, "operators": True, "num_steps": 1, **entries}
+    return make(Recipe(duration=duration or SteadyDurations(seed=4, calls=CALLS), **given)).traces
+
+
+def write_first(folder, **entries: object):
+    """A file of the first rank's trace."""
+    path = folder / "rank0.json.gz"
+    write_trace(made(**entries)[0], path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     """A file with a step of four layers and four micro-batches on one rank."""
-    durations = SteadyDurations(seed=4, calls=CALLS)
-    recipe = Recipe(duration=durations, num_layers=4, num_microbatches=4, annotations=True, operators=True, num_steps=1)
-    path = tmp_path_factory.mktemp("traces") / "rank0.json.gz"
-    write_trace(make(recipe).traces[0], path)
-    return path
+    return write_first(tmp_path_factory.mktemp("traces"), num_microbatches=4, annotations=True)
 
 
 @pytest.fixture(scope="module")
 def batched(tmp_path_factory):
     """Both stages of a pipeline whose kernels send and receive in batches, of which the profiler says nothing."""
-    durations = SteadyDurations(seed=4, calls=CALLS)
-    recipe = Recipe(duration=durations, num_microbatches=4, pp=2, annotations=True, operators=True, num_steps=1)
-    folder = tmp_path_factory.mktemp("traces")
-    files = []
-    for trace in make(recipe).traces:
+    folder, files = tmp_path_factory.mktemp("traces"), []
+    for trace in made(num_microbatches=4, pp=2, annotations=True):
         names = tuple("ncclDevKernel_SendRecv" if name.startswith("nccl") else name for name in trace.names)
         silent = replace(trace, names=names, messages=(Message(operation="", library="nccl"),) * len(trace.messages))
         files.append(folder / f"rank{trace.rank}.json.gz")
@@ -58,28 +64,14 @@ def batched(tmp_path_factory):
 @pytest.fixture(scope="module")
 def split_trace(tmp_path_factory):
     """The first of two tensor-parallel ranks."""
-    durations = SteadyDurations(seed=4, calls=CALLS)
-    recipe = Recipe(duration=durations, num_microbatches=4, tp=2, annotations=True, operators=True, num_steps=1)
-    path = tmp_path_factory.mktemp("traces") / "split0.json.gz"
-    write_trace(make(recipe).traces[0], path)
-    return path
+    return write_first(tmp_path_factory.mktemp("traces"), num_microbatches=4, tp=2, annotations=True)
 
 
 @pytest.fixture(scope="module")
 def replica(tmp_path_factory):
     """A file of the first of two replicas, which reduce gradients behind the backward pass."""
-    recipe = Recipe(
-        duration=SteadyDurations(seed=4, calls=CALLS),
-        num_layers=4,
-        num_microbatches=2,
-        dp=2,
-        overlap_gradients=False,
-        operators=True,
-        num_steps=3,
-    )
-    path = tmp_path_factory.mktemp("traces") / "rank0.json.gz"
-    write_trace(make(recipe).traces[0], path)
-    return path
+    folder = tmp_path_factory.mktemp("traces")
+    return write_first(folder, num_microbatches=2, dp=2, overlap_gradients=False, num_steps=3)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +83,7 @@ def unlike():
         slow = work.rank == 1 and not work.ranks and not work.name.startswith("cuda")
         return steady(work) * (3 if slow else 1)
 
-    return make(Recipe(duration=duration, num_layers=4, num_microbatches=2, dp=2, operators=True, num_steps=3)).traces
+    return made(duration, num_microbatches=2, dp=2, num_steps=3)
 
 
 def answer(capsys, *arguments: object) -> dict:
@@ -199,15 +191,14 @@ class TestDoubts:
 
     def test_of_the_replay(self):
         """A kernel that begins 500 ns late for no reason is replayed early: 800 of 1300 are left, which is refused."""
-        made = Recording(devices=(GPU,))
-        made.step(0, 1300)
+        recorded = one_step(1300, devices=(GPU,))
         for number in range(4):
-            made.kernel("gemm", 100 + 100 * number + 500 * (number > 2), 100, call=10 + number, number=1 + number)
-        made.add(Category.CALL, "cudaDeviceSynchronize", 20, 1200, correlation=9)
+            recorded.kernel("gemm", 100 + 100 * number + 500 * (number > 2), 100, call=10 + number, number=1 + number)
+        recorded.add(Category.CALL, "cudaDeviceSynchronize", 20, 1200, correlation=9)
 
         with pytest.raises(SpecError, match=r"-38\.5% off the recording: more than 5% is not usable: 'gemm"):
-            what_if((made.trace(),), Change())
-        found = what_if((made.trace(),), Change(), anyway=True)
+            what_if((recorded.trace(),), Change())
+        found = what_if((recorded.trace(),), Change(), anyway=True)
 
         assert not found.usable
         assert found.replayed_seconds < 0.9 * found.traced_seconds
@@ -223,11 +214,11 @@ class TestSides:
 
         The recorded one took 850, since the short kernel of the step before left the stream idle for its first 150.
         """
-        made = Recording(devices=(GPU,))
+        recorded = Recording(devices=(GPU,))
         for number, (start, duration) in enumerate(((100, 100), (750, 700), (1500, 100))):
-            made.step(600 * number, 600, number)
-            made.kernel("gemm", start, duration, call=600 * number + 50, number=number)
-        found = what_if([made.trace()], Change(faster=(("gemm", 1.0),)))
+            recorded.step(600 * number, 600, number)
+            recorded.kernel("gemm", start, duration, call=600 * number + 50, number=number)
+        found = what_if([recorded.trace()], Change(faster=(("gemm", 1.0),)))
 
         assert found.before == found.after
         assert found.after[0].total == 700
@@ -336,38 +327,35 @@ class TestRefusals:
     )
     def test_operators_inside_of_tasks_or_that_launch_them(self, device, asked, said):
         """On a CPU the outermost operators are tasks, with a device its kernels: others are named by these."""
-        made = Recording(devices=(GPU,) * device)
-        made.step(0, 1000)
-        made.operator("aten::linear", 10, 100)
-        made.operator("aten::addmm", 20, 50)
+        recorded = one_step(1000, devices=(GPU,) * device)
+        recorded.operator("aten::linear", 10, 100)
+        recorded.operator("aten::addmm", 20, 50)
         if device:
-            made.kernel("void sgemm<float>", 100, 50, call=30, number=1)
-            made.kernel("other", 200, 50, call=130, number=2)
+            recorded.kernel("void sgemm<float>", 100, 50, call=30, number=1)
+            recorded.kernel("other", 200, 50, call=130, number=2)
 
         with pytest.raises(SpecError) as refused:
-            what_if([made.trace()], Change(faster=((asked, 2.0),)))
+            what_if([recorded.trace()], Change(faster=((asked, 2.0),)))
 
         assert str(refused.value).endswith(f"Operators with such names are part of these tasks, or launch them: {said}")
 
     def test_layers_that_were_compiled_together(self):
         """Four layers inside of one operator, the only task, which counts as one: the message contradicts nothing."""
-        made = Recording()
-        made.step(0, 1000)
-        made.operator("CompiledFunction", 10, 500, sequence=0)
+        recorded = one_step(1000)
+        recorded.operator("CompiledFunction", 10, 500, sequence=0)
         for layer in range(4):
             for place, name in enumerate(("aten::layer_norm", "aten::linear", "aten::scaled_dot_product_attention")):
-                made.operator(name, 20 + 100 * layer + 20 * place, 10, sequence=3 * layer + place, forward_thread=0)
-        made.operator(f"{NODE}CompiledFunctionBackward", 600, 300, sequence=0, forward_thread=1)
-        made.operator("CompiledFunctionBackward", 605, 290, sequence=0, forward_thread=1)
-        made.operator("aten::mm", 610, 200)
+                recorded.operator(name, 20 + 100 * layer + 20 * place, 10, sequence=3 * layer + place, forward_thread=0)
+        recorded.operator(f"{NODE}CompiledFunctionBackward", 600, 300, sequence=0, forward_thread=1)
+        recorded.operator("CompiledFunctionBackward", 605, 290, sequence=0, forward_thread=1)
+        recorded.operator("aten::mm", 610, 200)
 
         with pytest.raises(SpecError, match="is 4, of which 1 have their own tasks: the others share theirs"):
-            what_if([made.trace()], Change(layers=8))
+            what_if([recorded.trace()], Change(layers=8))
 
     def test_without_a_job_none_is_spoken_of(self):
         """Of two micro-batches the forward pass of one was recorded, as where a pipeline's passes overlap."""
-        recipe = Recipe(duration=SteadyDurations(seed=4), num_microbatches=2, operators=True, num_steps=1)
-        whole = make(recipe).traces[0]
+        whole = made(num_microbatches=2)[0]
         found = parts(whole)
         one = replace(whole, events=whole.events[(found.phase != Phase.FORWARD) | (found.microbatch != 0)])
 
@@ -377,10 +365,7 @@ class TestRefusals:
 
     def test_other_sizes_without_recorded_ones(self, tmp_path, capsys):
         """Kernels alone say nothing of sizes: all would stay."""
-        durations = SteadyDurations(seed=4, calls=CALLS)
-        recipe = Recipe(duration=durations, num_layers=4, num_microbatches=4, annotations=True, num_steps=1)
-        path = tmp_path / "rank0.json.gz"
-        write_trace(make(recipe).traces[0], path)
+        path = write_first(tmp_path, num_microbatches=4, annotations=True, operators=False)
 
         assert main(["trace", "what-if", str(path), "--job", str(write_job(tmp_path)), "mbs=2"]) == 2
         assert "has no recorded sizes" in capsys.readouterr().err

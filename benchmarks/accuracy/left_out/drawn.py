@@ -35,11 +35,12 @@ from benchmarks.accuracy.left_out.folds import (
     write_held_out,
 )
 from benchmarks.accuracy.metrics import FOLDER
+from benchmarks.accuracy.rows import source_weights
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
-from planner.measure.calibrate.cases import Predictor, log_measured_seconds, source_weights
+from planner.measure.calibrate.cases import Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import Constant, calibration_fields, prior_factors, read
 from planner.measure.calibrate.fit import Fit, Priors, priors_of
 from planner.measure.runs.predictions import Case, Prediction, find_unreported_recompute
@@ -221,12 +222,9 @@ def compute_folds(
         If the derivatives are of other rows or constants.
     """
     begin = time.monotonic()
-    timed = [one.case for one in rows]
     whole = _shipped_fit(rows, constants, stored)
-    predictor = Predictor(
-        cases=timed, constants=constants, known=known.refit(Fitted(factors=prior_factors())), num_processes=1
-    )
-    weigh = partial(source_weights, without={case.run.id for case in timed if find_unreported_recompute(case)})
+    predictor = Predictor(cases=rows, constants=constants, known=known.refit(Fitted(factors=prior_factors())))
+    weigh = partial(source_weights, without={case.run.id for case in rows if find_unreported_recompute(case)})
     # One fold of each kind first: a budget that ends early has seen every kind.
     turns = sorted((turn, kind, name) for kind, of in drawn.items() for turn, name in enumerate(of.left_out))
     for _, kind, name in turns:
@@ -267,9 +265,8 @@ def _compute_fold(
 
 def _shipped_fit(rows: Sequence[Prediction], constants: Sequence[Constant], stored: Stored) -> Fit:
     """Return the shipped constants as a fit, with the errors of today's predictions."""
-    timed = [one.case for one in rows]
     for what, given, found in (
-        ("rows", [one.run.id for one in timed], stored.ids),
+        ("rows", [one.run.id for one in rows], stored.ids),
         ("constants", [one.name for one in constants], stored.constants),
     ):
         if tuple(given) != found:
@@ -279,7 +276,7 @@ def _shipped_fit(rows: Sequence[Prediction], constants: Sequence[Constant], stor
     return Fit(
         logs=np.log([shipped_value(one) for one in constants]),
         jacobian=stored.jacobian,
-        residuals=np.log([one.step_seconds for one in rows]) - log_measured_seconds(timed),
+        residuals=np.log([one.step_seconds for one in rows]) - log_measured_seconds(rows),
     )
 
 

@@ -50,7 +50,7 @@ def left_out(predicted: Sequence[Prediction], known: Mapping[str, HeldOut]) -> L
     rows = by_kind[GROUP]
     if not rows:
         return None
-    newest = [one for one in by_kind[SOFTWARE] if is_newest(one.case)]
+    newest = [one for one in by_kind[SOFTWARE] if is_newest(one)]
     seconds = {kind: [known[one.run.id].seconds.get(kind, float("nan")) for one in rows] for kind in KINDS}
     return LeftOut(
         rows=len(rows),
@@ -62,7 +62,7 @@ def left_out(predicted: Sequence[Prediction], known: Mapping[str, HeldOut]) -> L
             if same
         },
         newest={name: _errors(same) for name, same in _families(newest, every="all").items()},
-        coverages=tuple(coverages(left_out_errors([one.case for one in rows], seconds))),
+        coverages=tuple(coverages(left_out_errors(rows, seconds))),
     )
 
 

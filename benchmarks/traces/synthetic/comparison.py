@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,37 +16,7 @@ from planner.measure.traces.graph import Dependency, ExecutionGraph
 from planner.measure.traces.replay import replay
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Differences:
-    """
-    How much of an iteration is replayed otherwise than it was.
-
-    Parameters
-    ----------
-    missing
-        Number of calls and kernels of the iteration that are no tasks of the graph.
-    edges
-        Number of launches and waits for events that are in the graph and not true, or the other way round.
-    starts, ends
-        Number of tasks that start or end at another time.
-    iterations, breakdowns
-        Number of ranks whose iteration takes another time, or whose time goes into other things.
-    """
-
-    missing: int
-    edges: int
-    starts: int
-    ends: int
-    iterations: int
-    breakdowns: int
-
-    @property
-    def any(self) -> bool:
-        """Whether anything differs."""
-        return any(getattr(self, one.name) for one in fields(self))
-
-
-def differences(made: Made, step: int = 0, *, other: Made | None = None) -> Differences:
+def differences(made: Made, step: int = 0, *, other: Made | None = None) -> dict[str, int]:
     """
     Build the graph of a step, replay it, and compare it with what is true.
 
@@ -59,6 +29,13 @@ def differences(made: Made, step: int = 0, *, other: Made | None = None) -> Diff
     other
         The same job with other durations, of which the first step is compared: the graph of ``made`` is replayed with
         the durations of this one. Only right dependencies give its times.
+
+    Returns
+    -------
+    dict
+        How much is replayed otherwise than it was, without zeros: calls and kernels of the iteration that are no tasks
+        of the graph; launches and waits for events that are in the graph and not true, or the other way round; tasks
+        that start or end at another time; ranks whose iteration takes another time, or goes into other things.
     """
     graph, truth = execution_graph(made.traces, step), other or made
     rows = _rows(made, graph, truth)
@@ -69,25 +46,25 @@ def differences(made: Made, step: int = 0, *, other: Made | None = None) -> Diff
     ranks = range(made.recipe.world_size)
     true = {rank: truth.truth.iterations[rank, step] for rank in ranks}
     parts = break_down(graph, times)
-    return Differences(
-        missing=_num_tasks(made, step) - int((rows != UNKNOWN).sum()),
-        edges=_num_wrong_edges(made, graph),
-        starts=int((times.start != start)[rows != UNKNOWN].sum()),
-        ends=int((times.end != end)[rows != UNKNOWN].sum()),
-        iterations=sum(times.iterations[rank] != true[rank].duration for rank in ranks),
-        breakdowns=sum(
-            (parts[rank].computation, parts[rank].communication, parts[rank].overlapped, parts[rank].idle)
-            != (true[rank].exposed_compute, true[rank].exposed_communication, true[rank].overlapped, true[rank].idle)
-            for rank in ranks
+    found = {
+        "missing": _num_tasks(made, step) - int((rows != UNKNOWN).sum()),
+        "edges": _num_wrong_edges(made, graph),
+        "starts": int((times.start != start)[rows != UNKNOWN].sum()),
+        "ends": int((times.end != end)[rows != UNKNOWN].sum()),
+        "iterations": sum(times.iterations[rank] != true[rank].duration for rank in ranks),
+        "breakdowns": sum(
+            (one.computation, one.communication, one.overlapped, one.idle) != true[rank].shares
+            for rank, one in parts.items()
         ),
-    )
+    }
+    return {name: number for name, number in found.items() if number}
 
 
-def wrong_replays(made: Made) -> tuple[Differences, ...]:
+def wrong_replays(made: Made) -> tuple[dict[str, int], ...]:
     """What differs in any step of a job, or in its first one with other durations put in; () where all is exact."""
     other = make(with_other_durations(made.recipe))
     found = (*(differences(made, step) for step in range(made.recipe.num_steps)), differences(made, other=other))
-    return tuple(one for one in found if one.any)
+    return tuple(one for one in found if one)
 
 
 def _rows(made: Made, graph: ExecutionGraph, other: Made) -> Integers:

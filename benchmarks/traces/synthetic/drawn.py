@@ -175,15 +175,3 @@ def with_other_durations(recipe: Recipe) -> Recipe:
     if not isinstance(drawn, DrawnDurations):
         raise SpecError("duration", "is not drawn at random.")
     return replace(recipe, duration=replace(drawn, seed=drawn.seed + OTHER_SEEDS))
-
-
-def before_and_after(seed: int) -> tuple[Recipe, Recipe]:
-    """
-    A job on dp 8 and pp 4, and the same one on dp 16 and pp 8: half as many micro-batches, twice as many stages.
-
-    Whatever is the same takes equally long, messages what their bytes say: the traces of the one say all of the other.
-    """
-    before = Recipe(
-        duration=SteadyDurations(seed=seed), pp=4, dp=8, num_microbatches=8, num_layers=16, annotations=True
-    )
-    return before, replace(before, pp=8, dp=16, num_microbatches=4)

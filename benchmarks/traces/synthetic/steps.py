@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.traces.synthetic.machine import Event, Instruction, Lane, Machine
 from benchmarks.traces.synthetic.recipe import (
@@ -86,17 +86,8 @@ class Calls:
     ) -> None:
         """Put a kernel, a copy or a fill on the compute stream."""
         event = self._call(call)
-        kernel = Event(
-            lane=Lane(self.rank, COMPUTE),
-            category=category,
-            name=name,
-            duration=self.recipe.duration(Work(name, self.rank, layer, event.correlation, shards=shards)),
-            step=self.step,
-            correlation=event.correlation,
-            external=event.external,
-            nbytes=nbytes,
-        )
-        self.do((Machine.launch, event, kernel))
+        duration = self.recipe.duration(Work(name, self.rank, layer, event.correlation, shards=shards))
+        self.do((Machine.launch, event, self._launched(event, category, name, COMPUTE, duration, nbytes=nbytes)))
 
     def communicate(self, message: Message, *, channel: str, layer: int = -1) -> int:
         """
@@ -122,19 +113,9 @@ class Calls:
         number = self.sent[channel]
         self.sent[channel] += 1
         name, elements = NCCL_KERNELS[message.operation], max(message.elements_in, message.elements_out)
-        call = self._call("cudaLaunchKernelExC")
-        kernel = Event(
-            lane=Lane(self.rank, stream),
-            category=Category.KERNEL,
-            name=name,
-            duration=self.recipe.duration(Work(name, ranks[0], layer, number, channel, ranks, elements)),
-            step=self.step,
-            correlation=call.correlation,
-            external=call.external,
-            message=message,
-            collective=(channel, number),
-            members=len(ranks),
-        )
+        duration = self.recipe.duration(Work(name, ranks[0], layer, number, channel, ranks, elements))
+        call, together = self._call("cudaLaunchKernelExC"), {"collective": (channel, number), "members": len(ranks)}
+        kernel = self._launched(call, Category.KERNEL, name, stream, duration, message=message, **together)
         self.do((Machine.launch, call, kernel))
         return self._record(stream)
 
@@ -160,27 +141,23 @@ class Calls:
         """A call of the runtime, after what the thread does before it."""
         self.num_calls += 1
         self.do((Machine.pause, self.recipe.pause))
-        return Event(
-            lane=Lane(self.rank, self.thread),
-            category=Category.CALL,
-            name=name,
-            duration=self.recipe.duration(Work(name, self.rank, -1, self.num_calls)),
-            step=self.step,
-            correlation=self.num_calls,
-            external=self.operators[-1] if self.operators else UNKNOWN,
-        )
+        duration = self.recipe.duration(Work(name, self.rank, -1, self.num_calls))
+        operator = self.operators[-1] if self.operators else UNKNOWN
+        return self._event(Category.CALL, name, self.thread, duration, correlation=self.num_calls, external=operator)
+
+    def _launched(self, call: Event, category: Category, name: str, on: str, duration: int, **more: Any) -> Event:
+        """What a call puts on a stream."""
+        more |= {"correlation": call.correlation, "external": call.external}
+        return self._event(category, name, on, duration, **more)
 
     def _shown(self, call: Event, name: str, stream: str, wait: Wait) -> Event:
         """The profiler's event of a call that waits."""
-        return Event(
-            lane=Lane(self.rank, stream),
-            category=Category.SYNCHRONIZATION,
-            name=name,
-            duration=0,
-            step=self.step,
-            correlation=call.correlation,
-            wait=wait,
-        )
+        return self._event(Category.SYNCHRONIZATION, name, stream, correlation=call.correlation, wait=wait)
+
+    def _event(self, category: Category, name: str, on: str, duration: int = 0, **more: Any) -> Event:
+        """An event of this step, on a thread or a stream of the rank."""
+        lane = Lane(self.rank, on)
+        return Event(lane=lane, category=category, name=name, duration=duration, step=self.step, **more)
 
     # --- threads and their stretches
 
@@ -193,29 +170,15 @@ class Calls:
 
     def annotate(self, name: str) -> None:
         """Begin a stretch with a name."""
-        lane = Lane(self.rank, self.thread)
-        self.do((Machine.begin, Event(lane=lane, category=Category.ANNOTATION, name=name, duration=0, step=self.step)))
+        self.do((Machine.begin, self._event(Category.ANNOTATION, name, self.thread)))
 
-    def operator(
-        self, name: str, operands: Operands | None = None, *, sequence: int = UNKNOWN, forward_thread: int = UNKNOWN
-    ) -> None:
-        """Begin an operator; nothing where none are recorded."""
+    def operator(self, name: str, **more: Any) -> None:
+        """Begin an operator with entries of its event; nothing where none are recorded."""
         self.num_operators += 1
         if not self.recipe.operators:
             return
-        event = Event(
-            lane=Lane(self.rank, self.thread),
-            category=Category.OPERATOR,
-            name=name,
-            duration=0,
-            step=self.step,
-            external=self.num_operators,
-            sequence=sequence,
-            forward_thread=forward_thread,
-            operands=operands,
-        )
         self.operators.append(self.num_operators)
-        self.do((Machine.begin, event))
+        self.do((Machine.begin, self._event(Category.OPERATOR, name, self.thread, external=self.num_operators, **more)))
 
     def end_operator(self) -> None:
         """End the innermost operator."""
@@ -234,6 +197,29 @@ GRADIENT_HIDDEN_SIZES = 12
 def programs(recipe: Recipe) -> dict[Lane, list[Instruction]]:
     """What each thread of each rank does."""
     return {lane: program for rank in range(recipe.world_size) for lane, program in _Rank(recipe, rank).run().items()}
+
+
+def _message(
+    operation: str,
+    group: str,
+    description: str,
+    ranks: tuple[int, ...],
+    elements: tuple[int, int],
+    peer: int = UNKNOWN,
+) -> Message:
+    """What NCCL sends of numbers in bf16: so many elements go in and come out."""
+    return Message(
+        operation=operation,
+        group=group,
+        description=description,
+        ranks=ranks,
+        num_ranks=len(ranks),
+        elements_in=elements[0],
+        elements_out=elements[1],
+        dtype="BFloat16",
+        peer=peer,
+        library="nccl",
+    )
 
 
 class _Rank:
@@ -323,7 +309,7 @@ class _Rank:
     def _part_forward(self, stage: int, microbatch: int, layer: int, part: Part) -> None:
         sequence = self.calls.num_operators
         self.sequences[stage, microbatch, layer, part.name] = sequence
-        self.calls.operator(OPERATORS[part.kind][0], self._operands(part), sequence=sequence)
+        self.calls.operator(OPERATORS[part.kind][0], operands=self._operands(part), sequence=sequence)
         if part.kind == "all_reduce":
             self._tensor_all_reduce(layer)
         else:
@@ -353,10 +339,7 @@ class _Rank:
         sequence = self.sequences[stage, microbatch, layer, part.name]
         function = f"autograd::engine::evaluate_function: {OPERATORS[part.kind][1]}"
         self.calls.operator(function, sequence=sequence, forward_thread=1)
-        if part.kind == "matmul":
-            self._gradient(layer, part, "dgrad")
-        else:
-            self._gradient(layer, part, "backward")
+        self._gradient(layer, part, "dgrad" if part.kind == "matmul" else "backward")
         if part.reduces_inputs and self.recipe.tp > 1:
             self._tensor_all_reduce(layer)
         if part.kind == "matmul" and whole:
@@ -377,7 +360,7 @@ class _Rank:
 
     def _gradient(self, layer: int, part: Part, which: Literal["dgrad", "wgrad", "backward"]) -> None:
         name = OPERATORS[part.kind][0]
-        self.calls.operator(name if part.kind == "matmul" else f"{name}_backward", self._operands(part))
+        self.calls.operator(name if part.kind == "matmul" else f"{name}_backward", operands=self._operands(part))
         self.calls.launch(f"{part.kind}_{part.name}_{which}", layer=layer)
         self.calls.end_operator()
 
@@ -423,18 +406,8 @@ class _Rank:
         elements = self.recipe.sequence_length * self.recipe.hidden_size
         pipeline = tuple(rank_at(self.recipe, self.at._replace(pipeline=one)) for one in range(self.recipe.pp))
         source, target = (self.rank, peer) if operation == "send" else (peer, self.rank)
-        message = Message(
-            operation=operation,
-            group=f"pp_{pipeline[0]}_{direction}",
-            description="PIPELINE_MODEL_PARALLEL_GROUP",
-            ranks=pipeline,
-            num_ranks=len(pipeline),
-            elements_in=elements,
-            elements_out=elements,
-            dtype="BFloat16",
-            peer=peer,
-            library="nccl",
-        )
+        group, description = f"pp_{pipeline[0]}_{direction}", "PIPELINE_MODEL_PARALLEL_GROUP"
+        message = _message(operation, group, description, pipeline, (elements, elements), peer)
         return self.calls.communicate(message, channel=f"{direction} {source} {target}")
 
     def _all_reduce(self, what: str, ranks: tuple[int, ...], elements: int, layer: int = -1) -> int:
@@ -443,18 +416,9 @@ class _Rank:
     def _collective(
         self, operation: str, what: str, ranks: tuple[int, ...], elements: tuple[int, int], layer: int
     ) -> int:
-        message = Message(
-            operation=operation,
-            group=f"{what}_{ranks[0]}",
-            description=f"{what.upper()}_PARALLEL_GROUP",
-            ranks=ranks,
-            num_ranks=len(ranks),
-            elements_in=elements[0],
-            elements_out=elements[1],
-            dtype="BFloat16",
-            library="nccl",
-        )
-        return self.calls.communicate(message, channel=message.group, layer=layer)
+        group = f"{what}_{ranks[0]}"
+        message = _message(operation, group, f"{what.upper()}_PARALLEL_GROUP", ranks, elements)
+        return self.calls.communicate(message, channel=group, layer=layer)
 
     def _tensor_all_reduce(self, layer: int) -> None:
         """The compute stream waits for it at once."""

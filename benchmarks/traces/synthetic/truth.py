@@ -49,7 +49,7 @@ class Iteration:
     device_free, last
         End of what earlier steps put on the streams, 0 if that was before the step began; end of the last thing that it
         put there itself. Both from its beginning.
-    exposed_compute, exposed_communication, overlapped, idle
+    shares
         Of the time from ``device_free`` on, for as long as the iteration takes: streams that only compute, only
         communicate, do both, do nothing. Copies and fills compute.
     """
@@ -58,10 +58,7 @@ class Iteration:
     host: int
     device_free: int
     last: int
-    exposed_compute: int
-    exposed_communication: int
-    overlapped: int
-    idle: int
+    shares: tuple[int, int, int, int]
 
     @property
     def duration(self) -> int:
@@ -168,16 +165,12 @@ def _iteration(step: _Step, trace_begins: int) -> Iteration:
         communicates: [span(one) for one in step.kernels if (one.message is not None) == communicates]
         for communicates in (False, True)
     }
-    compute, communication, both, neither = _shares(busy[False], busy[True], free, stop)
     return Iteration(
         begin=begin - trace_begins,
         host=end - begin,
         device_free=free - begin,
         last=last - begin,
-        exposed_compute=compute,
-        exposed_communication=communication,
-        overlapped=both,
-        idle=neither,
+        shares=_shares(busy[False], busy[True], free, stop),
     )
 
 

@@ -147,8 +147,8 @@ class Calibration:
     skipped: tuple[RejectedRow, ...]
     advice: Advice
     first: First | None
-    doubts: tuple[str, ...] = ()
-    far: tuple[tuple[str, float], ...] = ()
+    doubts: tuple[str, ...]
+    far: tuple[tuple[str, float], ...]
 
     @property
     def error_to_expect(self) -> float:
@@ -206,26 +206,8 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     first = measure_first(planned, timed, constants_of(base, known), known) if planned else None
     _require_enough(timed, others, first)
     require_consistent(timed)
-    fitted = _fit_runs(timed, known, base)
-    log_event(__name__, "next runs are chosen")
-    return Calibration(
-        device=_device(fitted, base, timed, name, runs.name),
-        base=base,
-        determined=fitted.determined,
-        num_runs=len(timed),
-        num_groups=len(set(fitted.folds.tolist())),
-        error_before=mean_error(fitted.before),
-        error_left_out=mean_error(fitted.left_out),
-        error_fitted=mean_error(fitted.fit.residuals),
-        refused=refused,
-        skipped=tuple(one for one in others if not one.is_refused),
-        doubts=tuple(doubt for one in timed for doubt in one.run.doubts),
-        advice=advice(
-            timed, fitted.constants, known, logs=fitted.fit.logs, covariance=fitted.covariance, noise=fitted.noise
-        ),
-        first=first,
-        far=_far_rows(timed, fitted.fit.residuals),
-    )
+    skipped = tuple(one for one in others if not one.is_refused)
+    return replace(_calibration(timed, known, base, name, runs.name), refused=refused, skipped=skipped, first=first)
 
 
 FAR = 2.0
@@ -336,18 +318,6 @@ def _configuration(case: Case) -> tuple[Any, ...]:
 # --- the fit -----------------------------------------------------------------------------------------------
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _Fitted:
-    constants: tuple[Constant, ...]
-    fit: Fit
-    before: Array
-    left_out: Array
-    folds: NDArray[np.int64]
-    covariance: Array
-    noise: float
-    determined: tuple[Determined, ...]
-
-
 def constants_of(base: str, known: References) -> tuple[Constant, ...]:
     """
     Return the constants that runs of a device can determine, with their known values as priors.
@@ -388,24 +358,32 @@ def stack_fit(timed: Sequence[Case], known: References, base: str) -> tuple[Pred
     return predictor, start, *fit_as_far_as_useful(predictor, start, run_weights, folds=fold_rows(timed))
 
 
-def _fit_runs(timed: Sequence[Case], known: References, base: str) -> _Fitted:
+def _calibration(timed: Sequence[Case], known: References, base: str, name: str, runs: str) -> Calibration:
+    """Fit the runs of a file, and return the calibration with all that the other rows do not determine."""
     log_event(__name__, "runs read", runs=len(timed))
     predictor, start, fitted, left_out = stack_fit(timed, known, base)
     log_event(__name__, "constants fitted", constants=len(predictor.constants))
-    chosen = tuple(predictor.constants)
-    priors, weights = priors_of(chosen), run_weights(timed)
+    chosen, priors = tuple(predictor.constants), priors_of(predictor.constants)
     _require_explained(fitted.residuals)
     noise = max(NOISE, float(np.median(np.abs(fitted.residuals))) / _MEDIAN_OF_NORMAL)
-    widths = covariance(fitted.jacobian, weights, priors, noise)
-    return _Fitted(
-        constants=chosen,
-        fit=fitted,
-        before=start.residuals,
-        left_out=left_out,
-        folds=fold_rows(timed),
-        covariance=widths,
-        noise=noise,
-        determined=_build_determined(chosen, fitted.logs, widths, priors),
+    widths = covariance(fitted.jacobian, run_weights(timed), priors, noise)
+    determined = _build_determined(chosen, fitted.logs, widths, priors)
+    log_event(__name__, "next runs are chosen")
+    return Calibration(
+        device=_device(determined, left_out, base, timed, name, runs),
+        base=base,
+        determined=determined,
+        num_runs=len(timed),
+        num_groups=len(set(fold_rows(timed).tolist())),
+        error_before=mean_error(start.residuals),
+        error_left_out=mean_error(left_out),
+        error_fitted=mean_error(fitted.residuals),
+        refused=(),
+        skipped=(),
+        advice=advice(timed, chosen, known, logs=fitted.logs, covariance=widths, noise=noise),
+        first=None,
+        doubts=tuple(doubt for one in timed for doubt in one.run.doubts),
+        far=_far_rows(timed, fitted.residuals),
     )
 
 
@@ -467,7 +445,9 @@ def _build_determined(chosen: Sequence[Constant], logs: Array, widths: Array, pr
 # --- the device --------------------------------------------------------------------------------------------
 
 
-def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: str) -> dict[str, Any]:
+def _device(
+    determined: Sequence[Determined], left_out: Array, base: str, timed: Sequence[Case], name: str, runs: str
+) -> dict[str, Any]:
     """Return the catalog's device with the nodes of most runs, and the fitted constants on top of its calibration."""
     entry = catalog.device_entry(base)
     shapes = Counter(_node(case) for case in timed)
@@ -481,22 +461,17 @@ def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: 
         "calibration": {
             "base": entry["calibration"],
             "name": name,
-            **_constants(fitted.determined),
-            "sources": _sources(fitted.determined, base, f"{len(timed)} runs of {runs}"),
+            **nest_entries(
+                {field: float(f"{one.value:.6g}") for one in determined for field in calibration_fields(one.constant)}
+            ),
+            "sources": _sources(determined, base, f"{len(timed)} runs of {runs}"),
         },
-        "left_out_errors": np.round(-fitted.left_out, 4).tolist(),
+        "left_out_errors": np.round(-left_out, 4).tolist(),
         "sources": {
             **entry["sources"],
             "left_out_errors": f"planner calibrate: {runs}, each group left out of a fit",
         },
     }
-
-
-def _constants(determined: Sequence[Determined]) -> dict[str, Any]:
-    """Return the fitted constants, nested as in a calibration."""
-    return nest_entries(
-        {field: float(f"{one.value:.6g}") for one in determined for field in calibration_fields(one.constant)}
-    )
 
 
 def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str, str]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import zlib
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from multiprocessing.connection import Connection
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,55 +17,6 @@ from costmodel.step.layouts import strategy_seconds
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.constants import Constant, replace_constants
 from planner.measure.runs.predictions import Case
-
-Result = TypeVar("Result")
-
-
-def share_work(work: Callable[[int], Result], count: int, num_processes: int) -> list[Result]:
-    """
-    Return the results of ``work(0)`` to ``work(count - 1)``, in order.
-
-    Processes are forked, so that nothing is copied to them; where they cannot be forked, one process does all work.
-
-    Parameters
-    ----------
-    work
-        Free of side effects; its results can be pickled.
-    count
-        Number of pieces.
-    num_processes
-        Number of processes, which take the pieces in turns.
-    """
-    num_processes = min(num_processes, count)
-    if num_processes <= 1 or "fork" not in multiprocessing.get_all_start_methods():
-        return [work(index) for index in range(count)]
-    context = multiprocessing.get_context("fork")
-    parts: dict[int, Result] = {}
-    channels = [context.Pipe(duplex=False) for _ in range(num_processes)]
-    workers = [
-        context.Process(target=_serve, args=(work, range(first, count, num_processes), sender))
-        for first, (_, sender) in enumerate(channels)
-    ]
-    for worker in workers:
-        worker.start()
-    for first, (receiver, sender) in enumerate(channels):
-        sender.close()
-        done = receiver.recv()
-        if isinstance(done, Exception):
-            raise done
-        parts.update(zip(range(first, count, num_processes), done, strict=True))
-    for worker in workers:
-        worker.join()
-    return [parts[index] for index in range(count)]
-
-
-def _serve(work: Callable[[int], Result], indices: range, sender: Connection) -> None:
-    try:
-        sender.send([work(index) for index in indices])
-    except Exception as error:  # It is raised in the process that waits for the results.
-        sender.send(error)
-    sender.close()
-
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -100,32 +48,13 @@ def folds_of(cases: Sequence[Case], num_folds: int) -> NDArray[np.int64]:
     return np.array([fold[group_of(case)] for case in cases], dtype=np.int64)
 
 
-UNEXPLAINED = 2.0
-"""
-Error that formulas leave of a published step, over :data:`planner.measure.calibrate.fit.NOISE`: 4 %.
-
-After a fit the median row is 3 % off, as with a normal error of 5 %. Of 2, 3, 4 and 5 % in turn, 4 % predicts
-left-out groups best.
-"""
+Share: TypeAlias = Callable[[Callable[[int], Any], int], list[Any]]
+"""Function that calls another one with each of some numbers, and returns its results in order."""
 
 
-def source_weights(cases: Sequence[Case], *, without: Collection[str] = ()) -> Array:
-    """
-    Return square roots of the rows' weights: a source weighs as the square root of its rows.
-
-    Rows of one source share its site, its software and its habits. So a hundred of them carry less information than a
-    hundred from different sources, but more than three. The rows of one alone weigh as an error of ``UNEXPLAINED``.
-
-    Parameters
-    ----------
-    cases
-        The rows.
-    without
-        Ids of rows with weight 0.
-    """
-    rows = Counter(case.run.source for case in cases if case.run.id not in without)
-    roots = [rows[case.run.source] ** -0.25 if case.run.id not in without else 0.0 for case in cases]
-    return np.array(roots) / UNEXPLAINED
+def work_alone(work: Callable[[int], Any], count: int) -> list[Any]:
+    """Return the results of ``work(0)`` to ``work(count - 1)``."""
+    return [work(index) for index in range(count)]
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -141,8 +70,8 @@ class Predictor:
         Constants that vary.
     known
         References of the rows.
-    num_processes
-        Processes that share the work.
+    share_work
+        Function that shares independent pieces of work among processes.
     offsets
         Logarithms of simulated over closed-form seconds, once they are computed.
     """
@@ -150,7 +79,7 @@ class Predictor:
     cases: Sequence[Case]
     constants: Sequence[Constant]
     known: References
-    num_processes: int = 1
+    share_work: Share = work_alone
     offsets: list[Array] = field(default_factory=list, compare=False)
 
     def logarithms(self, logs: Array) -> Array:
@@ -174,12 +103,7 @@ class Predictor:
     ) -> Array:
         known = replace_constants(self.known, self.constants, np.exp(logs))
         chosen = [case for index, case in enumerate(self.cases) if rows is None or rows[index]]
-        share = -(-len(chosen) // self.num_processes)
-
-        def part(index: int) -> list[float]:
-            return [seconds(case, known) for case in chosen[index * share : (index + 1) * share]]
-
-        return np.asarray(np.log(np.concatenate(share_work(part, self.num_processes, self.num_processes))))
+        return np.log(self.share_work(lambda index: seconds(chosen[index], known), len(chosen)))
 
     def jacobian(self, logs: Array, before: Array | None = None) -> Array:
         """
@@ -193,7 +117,7 @@ class Predictor:
             Derivatives at another place; those below ``LEAST_SENSITIVITY`` are kept.
         """
         column = self._column(logs, before)
-        columns = share_work(column, len(self.constants), self.num_processes)
+        columns = self.share_work(column, len(self.constants))
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
 
     def _column(self, logs: Array, before: Array | None) -> Callable[[int], Array]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import yaml
 from pydantic import Field
@@ -114,21 +114,9 @@ class Entry:
     sigma: Positive
     source: str
 
-    def constant(
-        self, name: str, fields: tuple[str, ...], prior: float, *, calibration: str = "", framework: str = ""
-    ) -> Constant:
-        """Return the constant of one calibration or one framework, with its own prior."""
-        return Constant(
-            name=name,
-            fields=fields,
-            calibration=calibration,
-            framework=framework,
-            prior=prior,
-            lower=self.lower,
-            upper=self.upper,
-            sigma=self.sigma,
-            source=self.source,
-        )
+    def constant(self, **own: Any) -> Constant:
+        """Return the constant of one calibration or one framework, with its own name, fields and prior."""
+        return Constant(**own, lower=self.lower, upper=self.upper, sigma=self.sigma, source=self.source)
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -229,13 +217,14 @@ def _calibration_constants(entry: CalibrationEntry) -> Iterator[Constant]:
         if name not in catalog.calibrations():
             raise SpecError(TABLE, f"'{name}' is not a calibration.")
         prior = entry.prior[name] if isinstance(entry.prior, dict) else entry.prior
-        yield entry.constant(f"{entry.fields[0]} of {name}", entry.fields, prior, calibration=name)
+        full = f"{entry.fields[0]} of {name}"
+        yield entry.constant(name=full, fields=entry.fields, prior=prior, calibration=name)
 
 
 def _framework_constants(entry: FrameworkEntry) -> Iterator[Constant]:
     for name in entry.of:
-        prior = entry.prior.get(name, 1.0)
-        yield entry.constant(f"{entry.field} under {name}", (entry.field,), prior, framework=name)
+        full, prior = f"{entry.field} under {name}", entry.prior.get(name, 1.0)
+        yield entry.constant(name=full, fields=(entry.field,), prior=prior, framework=name)
 
 
 # --- values into records -----------------------------------------------------------------------------------

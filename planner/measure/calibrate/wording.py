@@ -11,7 +11,7 @@ from pydantic import Field
 
 from costmodel.facts.fields import Count, NotNegative
 from costmodel.record import strict_record
-from planner.measure.calibrate.advice import WELL_KNOWN, First, Suggestion
+from planner.measure.calibrate.advice import WELL_KNOWN, First
 from planner.measure.calibrate.calibrate import Calibration, Determined
 from planner.measure.runs.predictions import Case
 from planner.uncertainty.evidence.counts import read_stored
@@ -151,8 +151,9 @@ def _advice(found: Calibration) -> Iterator[str]:
         yield f"{left_open}; {advice.num_more} more runs like these lower it below {WELL_KNOWN:.0%}."
     if advice.suggestions:
         yield "Worth measuring next"
-    for suggestion in advice.suggestions:
-        yield f"  {_suggestion(suggestion)}"
+    for one in advice.suggestions:
+        widths = f"from +- {one.width_before:.0%} to +- {one.width_after:.0%}"
+        yield f"  {one.run.id}: narrows {one.constant} {widths}"
 
 
 ENOUGH_RUNS = 8
@@ -166,10 +167,6 @@ _NO_BETTER = (
 )
 
 """First sentences of the verdict where the error of held-out runs is not below the catalog's."""
-
-
-def _suggestion(one: Suggestion) -> str:
-    return f"{one.run.id}: narrows {one.constant} from +- {one.width_before:.0%} to +- {one.width_after:.0%}"
 
 
 # --- before anything is measured ---------------------------------------------------------------------------

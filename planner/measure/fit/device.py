@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +19,7 @@ from costmodel.validation import build, shown
 from planner.measure.fit.communication import learn_fabric, report_unlearned_collectives
 from planner.measure.fit.operators import FEWEST, Unlearned, learn_operators, round_digits
 from planner.measure.sample.bench import least_flops, moved_bytes
-from planner.measure.sample.samples import TRACED, Machine, Sample, Sizes
+from planner.measure.sample.samples import TRACED, Machine, Sample
 from planner.measure.sample.table import is_gpu
 
 Passes = Mapping[tuple[str, str, str], SampledOperator]
@@ -223,11 +224,9 @@ def change_device(facts: Mapping[str, Any], *, name: str) -> dict[str, Any]:
 
 def num_matmuls(samples: Iterable[Sample]) -> int:
     """Count different sizes of forward matmuls that ran alone, of the dtype with most."""
-    sizes: dict[str, set[Sizes]] = {}
-    for one in samples:
-        if (one.point.operator, one.point.pass_, one.point.beside) == ("matmul", "forward", ""):
-            sizes.setdefault(one.point.dtype, set()).add(one.point.sizes)
-    return max((len(own) for own in sizes.values()), default=0)
+    points = {one.point for one in samples}
+    alone = (one for one in points if (one.operator, one.pass_, one.beside) == ("matmul", "forward", ""))
+    return max(Counter(one.dtype for one in alone).values(), default=0)
 
 
 def _require_matmuls(samples: Sequence[Sample]) -> None:

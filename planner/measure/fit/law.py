@@ -1,5 +1,5 @@
 r"""
-One law of learning, for operators, collectives and token dispatch.
+One law of learning, for operators and collectives.
 
 .. math:: T = T_{law}(c) \cdot e^{g(x)}
 

@@ -179,8 +179,10 @@ class Moved:
     ----------
     field
         Its dotted name in a calibration.
-    before, after
-        Its value without and with them.
+    before
+        Its value without them.
+    after
+        Its value with them.
     """
 
     field: str

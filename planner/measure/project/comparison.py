@@ -64,7 +64,8 @@ def require_cut_down(small: Case, problem: Problem) -> None:
     if facts.cluster.num_devices > whole.cluster.num_devices:
         problem_text = f"ran on {facts.cluster.num_devices} devices, the job on {whole.cluster.num_devices}"
         raise SpecError(where, f"{problem_text}: it is not a smaller run of the job.", "Cut cluster.num_devices.")
-    for name, of_run, of_job in _sizes(model, full):
+    for name in ("hidden_size", "vocab_size"):
+        of_run, of_job = getattr(model, name), getattr(full, name)
         if of_run != of_job:
             raise SpecError(where, f"has {name} {of_run}, the job {of_job}: its layers differ.", KEEP)
     if others := [kind for kind in model.kinds if kind not in full.kinds]:
@@ -76,11 +77,6 @@ def require_cut_down(small: Case, problem: Problem) -> None:
 
 
 KEEP = "Reduce only the number of layers; width, experts and vocabulary stay the job's."
-
-
-def _sizes(model: Model, full: Model) -> Iterator[tuple[str, int, int]]:
-    for name in ("hidden_size", "vocab_size"):
-        yield name, getattr(model, name), getattr(full, name)
 
 
 def _different_layer(layer: Layer, full: Model) -> str:

@@ -36,8 +36,10 @@ class ProjectedPart:
     ----------
     name
         As in :class:`costmodel.step.estimate.Part`.
-    model_seconds, seconds
-        Exposed seconds without and with the small runs.
+    model_seconds
+        Exposed seconds without the small runs.
+    seconds
+        Exposed seconds with them.
     measured_fraction
         Share of it that a small run measured directly.
     """

@@ -287,7 +287,8 @@ def _read_small_run(one: SmallRun, problem: Problem, path: Path, where: str) -> 
     traces = [read_trace(path.parent / name) for name in one.traces]
     for trace in traces:
         require_device(trace, problem.facts.cluster.device)
-    small = _build_case(where, _run(one, problem, path, where, traces), _references(problem))
+    known = References(models={MODEL: problem.document["model"]})
+    small = _build_case(where, _run(one, problem, path, where, traces), known)
     return replace(small, run=replace(small.run, doubts=doubts_of(traces, small))) if traces else small
 
 
@@ -315,10 +316,6 @@ def _build_case(where: str, run: Run, known: References) -> Case:
         return case(run, known)
     except SpecError as error:
         raise SpecError(f"{where}: {error.where}", error.problem, error.hint) from None
-
-
-def _references(problem: Problem) -> References:
-    return References(models={MODEL: problem.document["model"]})
 
 
 def _run(one: SmallRun, problem: Problem, path: Path, where: str, traces: Sequence[Trace]) -> Run:

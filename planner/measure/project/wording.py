@@ -11,7 +11,7 @@ from planner.jobs.problem import Problem
 from planner.measure.project.anchor import Anchor, AnchorRun, Moved
 from planner.measure.project.projected import ProjectedPart, ProjectedShare, Projection, project_plan
 from planner.report.records import Figure, Record, entry
-from planner.report.wording import gib, part_label, seconds
+from planner.report.wording import count, gib, part_label, seconds
 from planner.results import Plan, PlanReport
 from planner.uncertainty.intervals import COVERAGE, NORMAL_80
 from planner.uncertainty.peaks import STARTS
@@ -24,15 +24,6 @@ class ProjectedIntervalRecord(Record):
     high_seconds: Figure = entry("Its upper end.")
     basis: str = entry("Measured runs behind the interval.")
     probability: Figure = entry("Share of measured steps that lie between the ends.")
-
-
-class ProjectedPartRecord(Record):
-    """One line of the job's step."""
-
-    name: str = entry("Name of the line.")
-    model_seconds: Figure = entry("Exposed seconds without the small runs.")
-    seconds: Figure = entry("Exposed seconds with them.")
-    measured_fraction: Figure = entry("Share of it that a small run measured directly.")
 
 
 class SmallRunRecord(Record):
@@ -54,14 +45,6 @@ class SmallRunRecord(Record):
         return cls.read(one, differences=list(one.differences), doubts=list(one.case.run.doubts))
 
 
-class MovedRecord(Record):
-    """A constant that the small runs moved."""
-
-    field: str = entry("Its dotted name in a calibration.")
-    before: Figure = entry("Its value without them.")
-    after: Figure = entry("Its value with them.")
-
-
 class ProjectionRecord(Record):
     """Answer of ``planner trace project``."""
 
@@ -75,9 +58,9 @@ class ProjectionRecord(Record):
     peak_bytes_of_model: Figure = entry("The peak without the small runs.", "model.plan.estimate.device_bytes")
     most_peak_bytes: Figure | None = entry("Upper bound of the peak; null where no peak was measured.")
     memory_bytes: Figure = entry("Memory of a device.", "report.plan.memory_bytes")
-    parts: list[ProjectedPartRecord] = entry("The job's step, line by line.")
+    parts: list[ProjectedPart] = entry("The job's step, line by line.")
     small_runs: list[SmallRunRecord] = entry("The small runs.")
-    constants: list[MovedRecord] = entry("The constants that changed.")
+    constants: list[Moved] = entry("The constants that changed.")
     advice: list[str] = entry("Advice on further small runs.")
 
     @classmethod
@@ -98,13 +81,9 @@ def advice_lines(found: Anchor) -> Iterator[str]:
     counts = {one.case.facts.model.num_layers for one in found.timed}
     if len(counts) == 1:
         yield (
-            f"all small runs have {_layers(counts.pop())}, so seconds of a layer cannot be separated from those of a "
-            "step: add a run with another number of layers"
+            f"all small runs have {count(counts.pop(), 'layer')}, so seconds of a layer cannot be separated from those "
+            "of a step: add a run with another number of layers"
         )
-
-
-def _layers(number: int) -> str:
-    return f"{number} layers" if number > 1 else "1 layer"
 
 
 LEAST_MOVED = 0.005

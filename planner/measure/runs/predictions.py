@@ -68,14 +68,12 @@ class Case:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Prediction:
+class Prediction(Case):
     """
     A row with its prediction.
 
     Parameters
     ----------
-    case
-        The row, its job and its strategy.
     step_seconds
         Predicted step time.
     device_bytes
@@ -90,33 +88,12 @@ class Prediction:
         True where the row names neither recomputation nor offload, so that its memory is uncertain.
     """
 
-    case: Case
     step_seconds: float
     device_bytes: float
     peak_memory_gib: float
     fits: bool
     missing: tuple[str, ...]
     is_silent: bool = False
-
-    @property
-    def run(self) -> Run:
-        """The row."""
-        return self.case.run
-
-    @property
-    def facts(self) -> Facts:
-        """Facts of the job."""
-        return self.case.facts
-
-    @property
-    def strategy(self) -> Strategy:
-        """Layout of the row with the framework's defaults."""
-        return self.case.strategy
-
-    @property
-    def architecture(self) -> str:
-        """``dense``, ``moe`` or ``hybrid``."""
-        return self.case.architecture
 
     @property
     def num_layers(self) -> int:
@@ -235,7 +212,10 @@ def predict(one: Case, known: References) -> Prediction:
     estimated = estimate(facts, one.strategy)
     device_bytes = estimated.device_bytes
     return Prediction(
-        case=one,
+        run=run,
+        problem=one.problem,
+        strategy=one.strategy,
+        is_inferred=one.is_inferred,
         step_seconds=estimated.step_seconds,
         device_bytes=device_bytes,
         peak_memory_gib=seen_bytes(facts.cluster.device, device_bytes, run.memory_kind, one.strategy) / GIB,

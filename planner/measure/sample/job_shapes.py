@@ -15,7 +15,7 @@ from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.record import record
 from costmodel.step.p2p import micro_batch_bytes
 from costmodel.timing.sampled_source import size_of_operator
-from costmodel.timing.work import Numbers, Operator
+from costmodel.timing.work import Operator
 from planner.jobs.problem import Problem
 from planner.measure.sample.samples import OPERATORS, Point, Sizes
 from planner.search.domains import divisors, job_choices
@@ -160,19 +160,11 @@ def _operators(problem: Problem, shape: Shape) -> Iterator[tuple[Operator, int]]
 def points_of(operator: Operator) -> Iterator[Point]:
     """Yield the points that measure an operator, one per pass; none where samples have no such operator."""
     size = size_of_operator(operator)
-    if size is not None and _is_whole(size.sizes):
+    if size is None:
+        return
+    counts = {name: value for name, value in size.sizes.items() if name != "causal"}
+    if all(value is not None and float(value).is_integer() and value >= 1 for value in counts.values()):
+        whole: dict[str, Any] = {name: int(value or 0) for name, value in counts.items()}
+        sizes = Sizes(causal=bool(size.sizes["causal"]) if "causal" in size.sizes else None, **whole)
         for of_pass in OPERATORS[size.kernel].passes:
-            yield Point(operator=size.kernel, pass_=of_pass, dtype=size.dtype, sizes=_round_sizes(size.sizes))
-
-
-def _is_whole(sizes: Mapping[str, Numbers | None]) -> bool:
-    return all(value is not None and float(value).is_integer() and value >= 1 for name, value in _counts(sizes))
-
-
-def _counts(sizes: Mapping[str, Numbers | None]) -> Iterator[tuple[str, Numbers | None]]:
-    return ((name, value) for name, value in sizes.items() if name != "causal")
-
-
-def _round_sizes(sizes: Mapping[str, Numbers | None]) -> Sizes:
-    counts: dict[str, Any] = {name: int(value) for name, value in _counts(sizes) if value is not None}
-    return Sizes(causal=bool(sizes["causal"]) if "causal" in sizes else None, **counts)
+            yield Point(size.kernel, of_pass, size.dtype, sizes)

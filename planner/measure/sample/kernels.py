@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 from planner.measure.sample.bench import Bench, Tensor, UnavailableError, Work, moved_bytes, score_bytes
 from planner.measure.sample.ranks import Group
@@ -28,22 +29,23 @@ def attention(bench: Bench, point: Point) -> Work:
     _require_runnable(bench, point)
     function = _attention(bench, sizes)
 
+    def make_heads(tokens: int, heads: int | None, width: int) -> Tensor:
+        laid = bench.tensor(sizes.sequences or 0, tokens, heads or 0, width, dtype=point.dtype)
+        return laid.transpose(1, 2).detach().requires_grad_()
+
+    def run(*inputs: Tensor) -> Tensor:
+        with _kernels(bench):
+            return function(*inputs)
+
     def make() -> Call:
-        heads = _heads(bench, point)
-        query = heads(queries, sizes.heads or 0, width)
-        key = heads(keys, sizes.kv_heads or 0, width)
-        value = heads(keys, sizes.kv_heads or 0, sizes.v_head_dim or 0)
+        query, key = make_heads(queries, sizes.heads, width), make_heads(keys, sizes.kv_heads, width)
+        value = make_heads(keys, sizes.kv_heads, sizes.v_head_dim or 0)
         with _kernels(bench):
             if point.pass_ == "backward":
                 return bench.backward(function, query, key, value)
-        return lambda: _run(bench, function, query, key, value)
+        return partial(run, query, key, value)
 
     return bench.in_turn(make, moved_bytes(point))
-
-
-def _run(bench: Bench, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    with _kernels(bench):
-        return function(*inputs)
 
 
 def _kernels(bench: Bench) -> AbstractContextManager[Any]:
@@ -55,16 +57,6 @@ def _kernels(bench: Bench) -> AbstractContextManager[Any]:
     names = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
     chosen: AbstractContextManager[Any] = sdpa_kernel([getattr(SDPBackend, name) for name in names])
     return chosen
-
-
-def _heads(bench: Bench, point: Point) -> Callable[[int, int, int], Tensor]:
-    sequences = point.sizes.sequences or 0
-
-    def make_heads(tokens: int, heads: int, width: int) -> Tensor:
-        laid = bench.tensor(sequences, tokens, heads, width, dtype=point.dtype)
-        return laid.transpose(1, 2).detach().requires_grad_()
-
-    return make_heads
 
 
 def _attention(bench: Bench, sizes: Sizes) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -114,34 +106,27 @@ def matmul(bench: Bench, point: Point) -> Work:
     """
     m, n, k = _sizes(point.sizes)
     linear = bench.torch.nn.functional.linear
-
-    def make() -> Call:
-        x, w, g = _operands(bench, point, (m, k), (n, k), (m, n))
-        calls: dict[str, Call] = {
-            "forward": lambda: linear(x, w),
-            "dgrad": lambda: g @ w,
-            "wgrad": lambda: g.t() @ x,
-        }
-        return calls[point.pass_]
-
-    return bench.in_turn(make, moved_bytes(point))
+    return _products(
+        bench,
+        point,
+        ((m, k), (n, k), (m, n)),
+        forward=lambda x, w, g: linear(x, w),
+        dgrad=lambda x, w, g: g @ w,
+        wgrad=lambda x, w, g: g.t() @ x,
+    )
 
 
 def batched_matmul(bench: Bench, point: Point) -> Work:
     """Measure products of activations, ``y = a b``; dgrad is the gradient of ``a``, wgrad that of ``b``."""
-    m, n, k = _sizes(point.sizes)
-    batch = point.sizes.batch or 1
-
-    def make() -> Call:
-        a, b, g = _operands(bench, point, (batch, m, k), (batch, k, n), (batch, m, n))
-        calls: dict[str, Call] = {
-            "forward": lambda: a @ b,
-            "dgrad": lambda: g @ b.transpose(1, 2),
-            "wgrad": lambda: a.transpose(1, 2) @ g,
-        }
-        return calls[point.pass_]
-
-    return bench.in_turn(make, moved_bytes(point))
+    (m, n, k), batch = _sizes(point.sizes), point.sizes.batch or 1
+    return _products(
+        bench,
+        point,
+        ((batch, m, k), (batch, k, n), (batch, m, n)),
+        forward=lambda a, b, g: a @ b,
+        dgrad=lambda a, b, g: g @ b.transpose(1, 2),
+        wgrad=lambda a, b, g: a.transpose(1, 2) @ g,
+    )
 
 
 def grouped_matmul(bench: Bench, point: Point) -> Work:
@@ -151,25 +136,18 @@ def grouped_matmul(bench: Bench, point: Point) -> Work:
     They are one kernel where the library and the device have it (:func:`has_grouped_kernel`), else a loop over the
     experts.
     """
-    m, n, k = _sizes(point.sizes)
-    groups = point.sizes.batch or 1
+    (m, n, k), groups = _sizes(point.sizes), point.sizes.batch or 1
     counts = [m // groups + (index < m % groups) for index in range(groups)]
-    grouped = (
-        _call_grouped_kernel(bench, counts)
-        if has_grouped_kernel(bench, point.dtype)
-        else _loop_over_groups(bench, counts)
+    multiply = _call_grouped_kernel if has_grouped_kernel(bench, point.dtype) else _loop_over_groups
+    grouped = multiply(bench, counts)
+    return _products(
+        bench,
+        point,
+        ((m, k), (groups, n, k), (m, n)),
+        forward=lambda x, w, g: grouped(x, w.transpose(1, 2)),
+        dgrad=lambda x, w, g: grouped(g, w),
+        wgrad=lambda x, w, g: grouped(g.t(), x),
     )
-
-    def make() -> Call:
-        x, w, g = _operands(bench, point, (m, k), (groups, n, k), (m, n))
-        calls: dict[str, Call] = {
-            "forward": lambda: grouped(x, w.transpose(1, 2)),
-            "dgrad": lambda: grouped(g, w),
-            "wgrad": lambda: grouped(g.t(), x),
-        }
-        return calls[point.pass_]
-
-    return bench.in_turn(make, moved_bytes(point))
 
 
 def has_grouped_kernel(bench: Bench, dtype: str = "bf16") -> bool:
@@ -212,30 +190,32 @@ _READS = {"forward": (True, True, False), "dgrad": (False, True, True), "wgrad":
 """Inputs, weights and gradients that a pass reads."""
 
 
-def _operands(bench: Bench, point: Point, *shapes: tuple[int, ...]) -> list[Tensor]:
-    if point.pass_ not in _READS:
+def _products(bench: Bench, point: Point, shapes: tuple[tuple[int, ...], ...], **passes: Callable[..., object]) -> Work:
+    """Measure the function of a pass; it gets None for inputs that it does not read."""
+    if point.pass_ not in passes:
         raise UnavailableError(f"{point.operator} has no pass {point.pass_}")
-    reads = zip(_READS[point.pass_], shapes, strict=True)
-    return [bench.tensor(*shape, dtype=point.dtype) if is_read else None for is_read, shape in reads]
+    reads = list(zip(_READS[point.pass_], shapes, strict=True))
 
+    def make() -> Call:
+        given = (bench.tensor(*shape, dtype=point.dtype) if is_read else None for is_read, shape in reads)
+        return partial(passes[point.pass_], *given)
 
-Inputs = Callable[[], tuple[Tensor, ...]]
+    return bench.in_turn(make, moved_bytes(point))
 
 
 def rms_norm(bench: Bench, point: Point) -> Work:
     """Measure RMSNorm with a weight."""
     rows, width = _rows(point)
     function = bench.torch.nn.functional.rms_norm
-    inputs = _leaves(bench, point, (rows, width), (width,))
-    return _work(bench, point, lambda x, weight: function(x, (width,), weight), inputs)
+    return _work(bench, point, lambda x, weight: function(x, (width,), weight), (rows, width), (width,))
 
 
 def layer_norm(bench: Bench, point: Point) -> Work:
     """Measure LayerNorm with weight and bias."""
     rows, width = _rows(point)
     function = bench.torch.nn.functional.layer_norm
-    inputs = _leaves(bench, point, (rows, width), (width,), (width,))
-    return _work(bench, point, lambda x, weight, bias: function(x, (width,), weight, bias), inputs)
+    shapes = (rows, width), (width,), (width,)
+    return _work(bench, point, lambda x, weight, bias: function(x, (width,), weight, bias), *shapes)
 
 
 def rotary(bench: Bench, point: Point) -> Work:
@@ -248,7 +228,7 @@ def rotary(bench: Bench, point: Point) -> Work:
         left, right = x.chunk(2, dim=-1)
         return x * cosine + torch.cat((-right, left), dim=-1) * sine
 
-    return _work(bench, point, rotate, _leaves(bench, point, (rows, sizes.heads or 0, width)))
+    return _work(bench, point, rotate, (rows, sizes.heads or 0, width))
 
 
 def swiglu(bench: Bench, point: Point) -> Work:
@@ -260,53 +240,48 @@ def swiglu(bench: Bench, point: Point) -> Work:
         gate, up = x.chunk(2, dim=-1)
         return silu(gate) * up
 
-    return _work(bench, point, gate_rows, _leaves(bench, point, (rows, 2 * width)))
+    return _work(bench, point, gate_rows, (rows, 2 * width))
 
 
 def gelu(bench: Bench, point: Point) -> Work:
     """Measure GELU with the tanh approximation."""
     function = bench.torch.nn.functional.gelu
-    return _work(bench, point, lambda x: function(x, approximate="tanh"), _leaves(bench, point, _rows(point)))
+    return _work(bench, point, lambda x: function(x, approximate="tanh"), _rows(point))
 
 
 def squared_relu(bench: Bench, point: Point) -> Work:
     """Measure the square of ReLU."""
-    torch = bench.torch
-    return _work(bench, point, lambda x: torch.relu(x).square(), _leaves(bench, point, _rows(point)))
+    return _work(bench, point, lambda x: bench.torch.relu(x).square(), _rows(point))
 
 
 def softmax(bench: Bench, point: Point) -> Work:
     """Measure softmax of each row."""
-    return _work(bench, point, lambda x: x.softmax(dim=-1), _leaves(bench, point, _rows(point)))
+    return _work(bench, point, lambda x: x.softmax(dim=-1), _rows(point))
 
 
 def cross_entropy(bench: Bench, point: Point) -> Work:
     """Measure the loss of logits, in fp32 as in training code."""
     rows, width = _rows(point)
-    function = bench.torch.nn.functional.cross_entropy
-    targets = bench.integers(width, rows)
-    return _work(bench, point, lambda x: function(x.float(), targets), _leaves(bench, point, (rows, width)))
+    function, targets = bench.torch.nn.functional.cross_entropy, bench.integers(width, rows)
+    return _work(bench, point, lambda x: function(x.float(), targets), (rows, width))
 
 
 def embedding(bench: Bench, point: Point) -> Work:
     """Measure the look-up of tokens in a vocabulary; backward a gradient of the whole vocabulary."""
-    rows, width = _rows(point)
-    vocabulary = point.sizes.n or 0
-    tokens = bench.integers(vocabulary, rows)
-    function = bench.torch.nn.functional.embedding
-    return _work(bench, point, lambda weight: function(tokens, weight), _leaves(bench, point, (vocabulary, width)))
+    (rows, width), vocabulary = _rows(point), point.sizes.n or 0
+    function, tokens = bench.torch.nn.functional.embedding, bench.integers(vocabulary, rows)
+    return _work(bench, point, lambda weight: function(tokens, weight), (vocabulary, width))
 
 
 def residual(bench: Bench, point: Point) -> Work:
     """Measure the addition behind a block; its backward pass only passes gradients on and takes no time."""
-    return _work(bench, point, lambda x, y: x + y, _leaves(bench, point, _rows(point), _rows(point)))
+    return _work(bench, point, lambda x, y: x + y, _rows(point), _rows(point))
 
 
 def top_k(bench: Bench, point: Point) -> Work:
     """Measure the router: softmax of the logits in fp32, then the top k."""
     rows, experts, best = point.sizes.rows or 0, point.sizes.experts or 0, point.sizes.top_k or 0
-    inputs = _leaves(bench, point, (rows, experts))
-    return _work(bench, point, lambda x: x.float().softmax(dim=-1).topk(best, dim=-1)[0], inputs)
+    return _work(bench, point, lambda x: x.float().softmax(dim=-1).topk(best, dim=-1)[0], (rows, experts))
 
 
 def permutation(bench: Bench, point: Point) -> Work:
@@ -317,22 +292,19 @@ def permutation(bench: Bench, point: Point) -> Work:
     first = torch.arange(rows, device=bench.device) * best
     chosen = (first[:, None] + torch.arange(best, device=bench.device)) % experts
     order = chosen.flatten().argsort(stable=True) // max(best, 1)
-    return _work(bench, point, lambda x: x.index_select(0, order), _leaves(bench, point, (rows, width)))
+    return _work(bench, point, lambda x: x.index_select(0, order), (rows, width))
 
 
 def _rows(point: Point) -> tuple[int, int]:
     return point.sizes.rows or 0, point.sizes.width or 0
 
 
-def _leaves(bench: Bench, point: Point, *shapes: tuple[int, ...]) -> Inputs:
-    """Return a function that makes inputs with gradients."""
-    return lambda: tuple(bench.tensor(*shape, dtype=point.dtype, grad=True) for shape in shapes)
+def _work(bench: Bench, point: Point, function: Callable[..., Any], *shapes: tuple[int, ...]) -> Work:
+    """Measure a function of inputs with gradients, or its backward pass."""
 
-
-def _work(bench: Bench, point: Point, function: Callable[..., Any], inputs: Inputs) -> Work:
     def make() -> Call:
-        made = inputs()
-        return bench.backward(function, *made) if point.pass_ == "backward" else lambda: function(*made)
+        made = [bench.tensor(*shape, dtype=point.dtype, grad=True) for shape in shapes]
+        return bench.backward(function, *made) if point.pass_ == "backward" else partial(function, *made)
 
     return bench.in_turn(make, moved_bytes(point))
 
@@ -436,8 +408,6 @@ def _chain(bench: Bench, point: Point) -> tuple[Call, int]:
     return chain, number
 
 
-Collective: TypeAlias = Callable[[Bench, Point, Group], Work]
-
 WAYS = 2
 
 """Messages of a call of ``send``: there and back, so that each waits for the one before, as in a pipeline."""
@@ -445,54 +415,29 @@ WAYS = 2
 
 def all_reduce(bench: Bench, point: Point, group: Group) -> Work:
     """Measure an in-place sum of all ranks' tensors."""
-
-    def make() -> Call:
-        (tensor,) = _tensors(bench, point, 1)
-        return lambda: group.dist.all_reduce(tensor, group=group.group)
-
-    return bench.in_turn(make, moved_bytes(point))
+    return _collective(bench, point, group, group.dist.all_reduce, 1)
 
 
 def all_gather(bench: Bench, point: Point, group: Group) -> Work:
     """Measure gathering the parts of all ranks into the whole tensor."""
     gather = _find_function(group, "all_gather_single", "all_gather_into_tensor")
-
-    def make() -> Call:
-        whole, part = _tensors(bench, point, 1, len(group.members))
-        return lambda: gather(whole, part, group=group.group)
-
-    return bench.in_turn(make, moved_bytes(point))
+    return _collective(bench, point, group, gather, 1, len(group.members))
 
 
 def reduce_scatter(bench: Bench, point: Point, group: Group) -> Work:
     """Measure scattering the parts of the sum of all tensors."""
     scatter = _find_function(group, "reduce_scatter_single", "reduce_scatter_tensor")
-
-    def make() -> Call:
-        whole, part = _tensors(bench, point, 1, len(group.members))
-        return lambda: scatter(part, whole, group=group.group)
-
-    return bench.in_turn(make, moved_bytes(point))
+    return _collective(bench, point, group, scatter, len(group.members), 1)
 
 
 def all_to_all(bench: Bench, point: Point, group: Group) -> Work:
     """Measure the exchange of equal parts between all ranks."""
-
-    def make() -> Call:
-        source, target = _tensors(bench, point, 1, 1)
-        return lambda: group.dist.all_to_all_single(target, source, group=group.group)
-
-    return bench.in_turn(make, moved_bytes(point))
+    return _collective(bench, point, group, group.dist.all_to_all_single, 1, 1)
 
 
 def broadcast(bench: Bench, point: Point, group: Group) -> Work:
     """Measure sending the first rank's tensor to all."""
-
-    def make() -> Call:
-        (tensor,) = _tensors(bench, point, 1)
-        return lambda: group.dist.broadcast(tensor, src=group.members[0], group=group.group)
-
-    return bench.in_turn(make, moved_bytes(point))
+    return _collective(bench, point, group, partial(group.dist.broadcast, src=group.members[0]), 1)
 
 
 def send(bench: Bench, point: Point, group: Group) -> Work:
@@ -500,33 +445,23 @@ def send(bench: Bench, point: Point, group: Group) -> Work:
     if len(group.members) != WAYS:
         raise UnavailableError("a message has one sender and one receiver")
     first, second = group.members
+    steps = (group.dist.send, group.dist.recv) if group.is_first else (group.dist.recv, group.dist.send)
+    other = second if group.is_first else first
 
-    def make() -> Call:
-        (tensor,) = _tensors(bench, point, 1)
+    def there_and_back(tensor: Tensor, *, group: Any) -> None:
+        for step in steps:
+            step(tensor, other, group=group)
 
-        def there_and_back() -> None:
-            group.dist.send(tensor, second, group=group.group)
-            group.dist.recv(tensor, second, group=group.group)
-
-        def back() -> None:
-            group.dist.recv(tensor, first, group=group.group)
-            group.dist.send(tensor, first, group=group.group)
-
-        return there_and_back if group.is_first else back
-
-    return bench.in_turn(make, moved_bytes(point), share=WAYS)
+    return _collective(bench, point, group, there_and_back, 1, share=WAYS)
 
 
-MEASURED_TOGETHER: Mapping[str, Collective] = {
-    "all_reduce": all_reduce,
-    "all_gather": all_gather,
-    "reduce_scatter": reduce_scatter,
-    "all_to_all": all_to_all,
-    "broadcast": broadcast,
-    "send": send,
-}
-
-"""Functions that make the calls of each collective."""
+def _collective(
+    bench: Bench, point: Point, group: Group, call: Callable[..., object], *parts: int, share: int = 1
+) -> Work:
+    """Measure a call with the group, on tensors that are the whole tensor, or equal parts of it."""
+    return bench.in_turn(
+        lambda: partial(call, *_tensors(bench, point, *parts), group=group.group), moved_bytes(point), share=share
+    )
 
 
 def _tensors(bench: Bench, point: Point, *parts: int) -> list[Tensor]:

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from costmodel.record import record
 from planner.measure.sample import kernels
 from planner.measure.sample.bench import Bench, UnavailableError, Work, needed_bytes
-from planner.measure.sample.kernels import MEASURED_TOGETHER
 from planner.measure.sample.ranks import Group, LostRankError, Ranks, members_of
 from planner.measure.sample.samples import (
+    COLLECTIVES,
+    OPERATORS,
     Machine,
     Point,
     Sizes,
@@ -27,7 +28,6 @@ from planner.measure.sample.timing import (
     ALONE,
     NOTHING,
     BesideClock,
-    Clock,
     DeviceClock,
     HostClock,
     Limits,
@@ -36,31 +36,12 @@ from planner.measure.sample.timing import (
 )
 
 MEASURED: Mapping[str, Callable[[Bench, Point], Work]] = {
-    "matmul": kernels.matmul,
-    "batched_matmul": kernels.batched_matmul,
-    "grouped_matmul": kernels.grouped_matmul,
-    "attention": kernels.attention,
-    "rms_norm": kernels.rms_norm,
-    "layer_norm": kernels.layer_norm,
-    "rotary": kernels.rotary,
-    "swiglu": kernels.swiglu,
-    "gelu": kernels.gelu,
-    "squared_relu": kernels.squared_relu,
-    "softmax": kernels.softmax,
-    "cross_entropy": kernels.cross_entropy,
-    "embedding": kernels.embedding,
-    "top_k": kernels.top_k,
-    "permutation": kernels.permutation,
-    "residual": kernels.residual,
-    "adam": kernels.adam,
-    "host_adam": kernels.host_adam,
-    "copy": kernels.copy,
-    "host_to_device": kernels.host_to_device,
-    "device_to_host": kernels.device_to_host,
-    "launch": kernels.launch,
-    "graph_launch": kernels.graph_launch,
+    name: getattr(kernels, name) for name in OPERATORS if name not in COLLECTIVES
 }
-"""Functions that make the calls of each operator that needs no other process."""
+MEASURED_TOGETHER: Mapping[str, Callable[[Bench, Point, Group], Work]] = {
+    name: getattr(kernels, name) for name in COLLECTIVES
+}
+"""Functions that make the calls of each operator: alone, and of collectives with a group of processes."""
 
 BESIDE: Mapping[str, Point] = {
     "matmul": Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=4096, n=4096, k=4096)),
@@ -206,7 +187,7 @@ class Sampler:
         finally:
             self._free()
 
-    def _prepare(self, point: Point, group: Group | None = None) -> tuple[Work, Clock]:
+    def _prepare(self, point: Point, group: Group | None = None) -> tuple[Work, HostClock]:
         """Make the inputs and calls of a point, and choose a clock."""
         self.bench.dtype(point.dtype)
         self.bench.require_memory(needed_bytes(point))
@@ -218,13 +199,13 @@ class Sampler:
             raise UnavailableError(f"{point.operator} is not measured here")
         return work, self._clock_for(point, work, group)
 
-    def _time(self, work: Work, clock: Clock, limits: Limits | None) -> Timing:
+    def _time(self, work: Work, clock: HostClock, limits: Limits | None) -> Timing:
         timing = measure_call(work.calls, clock, limits)
         if timing.seconds <= NOTHING:
             raise UnavailableError("is too short for the clock")
         return replace(timing, seconds=timing.seconds / work.share)
 
-    def _clock_for(self, point: Point, work: Work, group: Group | None) -> Clock:
+    def _clock_for(self, point: Point, work: Work, group: Group | None) -> HostClock:
         torch, lockstep = self.bench.torch, group or ALONE
         if point.beside:
             if not self.bench.is_gpu:

@@ -14,6 +14,7 @@ from typing import Any
 from costmodel.errors import PlanningError, SpecError
 from costmodel.record import record
 from costmodel.validation import shown
+from planner.measure.sample.timing import Lockstep
 
 PATIENCE = timedelta(seconds=120)
 """Time that a process waits for another one in a collective before the run ends."""
@@ -139,9 +140,9 @@ def group_sizes(hosts: Sequence[str]) -> tuple[tuple[int, int], ...]:
     return tuple(pair for pair in pairs if members_of(hosts, ranks=pair[0], nodes=pair[1]))
 
 
-class Group:
+class Group(Lockstep):
     """
-    Processes that take part in a collective, in lockstep (:class:`planner.measure.sample.timing.Lockstep`).
+    Processes that take part in a collective.
 
     Parameters
     ----------

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
-from typing import Protocol
 
 from costmodel.errors import SpecError
 from costmodel.record import record
@@ -17,9 +16,9 @@ from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.measure import Sampler, Skipped
 from planner.measure.sample.ranks import joined_ranks
-from planner.measure.sample.samples import Machine, Point, Timing, device_of, require_torch
+from planner.measure.sample.samples import Point, Timing, device_of, require_torch
 from planner.measure.sample.shapes import points_to_measure
-from planner.measure.sample.table import SamplesFile
+from planner.measure.sample.table import SamplesFile, ignore
 from planner.measure.sample.timing import Limits
 
 LARGE_FLOPS, LARGE_BYTES = 1e8, 1e7
@@ -30,19 +29,6 @@ LEAST_CALLS = 5
 
 TOO_LONG = "would take longer than the rest of the budget"
 NO_TIME = "the budget was over"
-
-
-class Measurer(Protocol):
-    """Measures points, as :class:`planner.measure.sample.measure.Sampler` does."""
-
-    @property
-    def machine(self) -> Machine:
-        """The machine of the samples."""
-        ...
-
-    def measure(self, point: Point, limits: Limits | None = None) -> Timing | Skipped:
-        """Measure a point; return its time, or the reason that it was skipped."""
-        ...
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -71,10 +57,6 @@ class Counts:
         return self.measured + self.known + sum(self.skipped.values())
 
 
-def _ignore(_: str) -> None:
-    """Ignore a message."""
-
-
 def sample_operators(
     path: str | os.PathLike[str],
     problem: Problem | None = None,
@@ -84,8 +66,8 @@ def sample_operators(
     dtype: str = "",
     ranks: int | None = None,
     first: Sequence[Point] = (),
-    notify: Callable[[str], None] = _ignore,
-    progress: Callable[[str], None] = _ignore,
+    notify: Callable[[str], None] = ignore,
+    progress: Callable[[str], None] = ignore,
 ) -> Counts | None:
     """
     Measure operators on this machine into a table, which an earlier run may have begun.
@@ -155,12 +137,12 @@ def _require_budget(seconds: float) -> None:
 def measure_points(
     points: Iterable[Point],
     path: str | os.PathLike[str],
-    measurer: Measurer,
+    measurer: Sampler,
     *,
     budget_seconds: float,
     limits: Limits | None = None,
-    notify: Callable[[str], None] = _ignore,
-    progress: Callable[[str], None] = _ignore,
+    notify: Callable[[str], None] = ignore,
+    progress: Callable[[str], None] = ignore,
     now: Callable[[], float] = time.monotonic,
 ) -> Counts:
     """

@@ -90,7 +90,7 @@ class Sizes:
 SIZE_COLUMNS = tuple(one.name for one in fields(Sizes))
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Point:
     """
     An operator to measure; equal points are measured once.
@@ -151,7 +151,7 @@ class Machine:
         return ", ".join(text for text in (self.device, self.driver, self.software) if text)
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Timing:
     """
     Measured time.
@@ -171,7 +171,7 @@ class Timing:
     repeats: int
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Sample:
     """
     One row of the table.

@@ -102,8 +102,7 @@ def points_to_measure(
     """
     alone = chain(device_points(device, dtype), job_points(job) if job else (), filling_points(device, dtype))
     together = chain(message_points(job, group_sizes) if job else (), filling_messages(group_sizes, device, dtype))
-    rounds = zip_longest(dict.fromkeys(alone), dict.fromkeys(together))
-    found = dict.fromkeys(point for one in rounds for point in one if point is not None)
+    found = _deal((dict.fromkeys(alone), dict.fromkeys(together)))
     return tuple(point for point in found if needed_bytes(point) <= MOST_OF_MEMORY * memory_bytes)
 
 
@@ -135,7 +134,7 @@ _OVER_THE_LINK = ("host_to_device", "device_to_host")
 
 
 def _forward(operator: str, sizes: Sizes, dtype: str, beside: str = "") -> Point:
-    return Point(operator=operator, pass_="forward", dtype=dtype, sizes=sizes, beside=beside)
+    return Point(operator, "forward", dtype, sizes, beside)
 
 
 def job_points(shapes: JobShapes) -> tuple[Point, ...]:
@@ -146,6 +145,11 @@ def job_points(shapes: JobShapes) -> tuple[Point, ...]:
     """
     heavy = sorted(shapes.groups.values(), key=lambda group: -max(group.values(), default=0.0))
     columns = [spread_out(sorted(group, key=lambda point: (group[point], str(point)))) for group in heavy]
+    return _deal(columns)
+
+
+def _deal(columns: Iterable[Iterable[Point]]) -> tuple[Point, ...]:
+    """Return the points of columns in rounds, each once: the first of each column, then the second ones."""
     rounds = zip_longest(*columns)
     return tuple(dict.fromkeys(point for one in rounds for point in one if point is not None))
 
@@ -158,8 +162,7 @@ def message_points(shapes: JobShapes, group_sizes: Sequence[tuple[int, int]]) ->
             if ranks == message.ranks:
                 column = columns.setdefault((message.operator, message.dtype, ranks, nodes), [])
                 column.append(_message(message.operator, message.nbytes, message.dtype, (ranks, nodes)))
-    rounds = zip_longest(*(spread_out(column) for column in columns.values()))
-    return tuple(dict.fromkeys(point for one in rounds for point in one if point is not None))
+    return _deal(map(spread_out, columns.values()))
 
 
 def filling_messages(
@@ -237,8 +240,7 @@ _MOVING = tuple(name for name, kind in OPERATORS.items() if "rows" in kind.needs
 def _points(shapes: Iterable[tuple[str, Sizes]], dtype: str, most_flops: float) -> Iterator[Point]:
     for operator, sizes in shapes:
         for pass_ in OPERATORS[operator].passes:
-            point = Point(operator=operator, pass_=pass_, dtype=dtype, sizes=sizes)
-            if least_flops(point) <= most_flops:
+            if least_flops(point := Point(operator, pass_, dtype, sizes)) <= most_flops:
                 yield point
 
 

@@ -34,21 +34,8 @@ from planner.measure.sample.samples import (
 MACHINE_COUNTS = ("memory_bytes", "num_processors", "devices_per_node")
 """Columns with the size of the machine; they are optional, and do not identify a machine."""
 
-COLUMNS = (
-    "operator",
-    "pass",
-    "dtype",
-    *SIZE_COLUMNS,
-    "seconds",
-    "spread",
-    "repeats",
-    "beside",
-    "device",
-    "driver",
-    "clock_mhz",
-    "software",
-    *MACHINE_COUNTS,
-)
+_MEASUREMENT = ("seconds", "spread", "repeats", "beside", "device", "driver", "clock_mhz", "software")
+COLUMNS = ("operator", "pass", "dtype", *SIZE_COLUMNS, *_MEASUREMENT, *MACHINE_COUNTS)
 """Columns of the table; names end in their unit, or are counts. Empty cells do not apply."""
 
 PARQUET, CSV = ".parquet", ".csv"
@@ -80,11 +67,11 @@ CLOCK_TOLERANCE = 0.1
 Notify = Callable[[str], None]
 
 
-def _ignore(_: str) -> None:
+def ignore(_: str) -> None:
     """Ignore a message."""
 
 
-def read_samples(path: str | os.PathLike[str], *, notify: Notify = _ignore) -> tuple[Sample, ...]:
+def read_samples(path: str | os.PathLike[str], *, notify: Notify = ignore) -> tuple[Sample, ...]:
     """
     Read the samples of a table.
 
@@ -125,7 +112,7 @@ class SamplesFile:
         If it is not a table of samples (then it is not changed), is of another machine, or cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], machine: Machine, *, notify: Notify = _ignore) -> None:
+    def __init__(self, path: str | os.PathLike[str], machine: Machine, *, notify: Notify = ignore) -> None:
         self.path = Path(path)
         texts: dict[str, Any] = {name: _line(getattr(machine, name)) for name in _TEXTS}
         self.machine = replace(machine, **texts)

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from costmodel.record import record
 from planner.measure.sample.samples import Timing
@@ -55,19 +55,7 @@ class Limits:
     most_calls: int = 64
 
 
-class Clock(Protocol):
-    """Times calls."""
-
-    def now(self) -> float:
-        """Return seconds of the host's clock, which limits are measured with."""
-        ...
-
-    def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
-        """Return seconds per call of ``number`` windows, each of the next ``size`` calls."""
-        ...
-
-
-def measure_call(calls: Sequence[Call], clock: Clock, limits: Limits | None = None) -> Timing:
+def measure_call(calls: Sequence[Call], clock: HostClock, limits: Limits | None = None) -> Timing:
     """
     Measure the median time of a call.
 
@@ -114,9 +102,9 @@ def median_error(seconds: Sequence[float]) -> float:
     return ERROR_OF_MEDIAN * (high - low) / math.sqrt(len(seconds)) / max(median, NOTHING)
 
 
-class Lockstep(Protocol):
+class Lockstep:
     """
-    Processes that time equal calls together.
+    Processes that time equal calls together; here a single one.
 
     Collectives end only where all take part, so no process may call more often than another. Therefore the number of
     calls follows from the largest values of all processes.
@@ -124,25 +112,13 @@ class Lockstep(Protocol):
 
     def barrier(self) -> None:
         """Begin together: later work on the device follows the arrival of the last process."""
-        ...
 
     def maximum(self, values: Sequence[float]) -> list[float]:
         """Return the largest value over the processes, entry by entry; equal in every process."""
-        ...
-
-
-class Alone:
-    """Lockstep of a single process."""
-
-    def barrier(self) -> None:
-        """Return at once."""
-
-    def maximum(self, values: Sequence[float]) -> list[float]:
-        """Return the values of this process."""
         return list(values)
 
 
-ALONE: Lockstep = Alone()
+ALONE = Lockstep()
 
 
 class HostClock:
@@ -162,11 +138,12 @@ class HostClock:
         self._lockstep = lockstep
 
     def now(self) -> float:
-        """Return seconds."""
+        """Return seconds, once the device is idle; limits are measured with them."""
+        self._synchronize()
         return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
-        """Time each window from an idle device to an idle device."""
+        """Return seconds per call of ``number`` windows, each of the next ``size`` calls, from idle to idle device."""
         found = []
         for _ in range(number):
             self._synchronize()
@@ -179,7 +156,7 @@ class HostClock:
         return self._lockstep.maximum(found)
 
 
-class DeviceClock:
+class DeviceClock(HostClock):
     """
     Clock of events on a GPU's stream: the host launches ahead, so that its own time does not count.
 
@@ -191,15 +168,11 @@ class DeviceClock:
         Processes that time together; each window counts with the slowest one.
     """
 
-    def __init__(self, torch: Any, lockstep: Lockstep = ALONE) -> None:
-        self._torch = torch
-        self._lockstep = lockstep
-        self._launch_seconds = 1e-3
+    _launch_seconds = 1e-3
 
-    def now(self) -> float:
-        """Return seconds, once the device is idle."""
-        self._torch.cuda.synchronize()
-        return self._lockstep.maximum([time.perf_counter()])[0]
+    def __init__(self, torch: Any, lockstep: Lockstep = ALONE) -> None:
+        super().__init__(torch.cuda.synchronize, lockstep)
+        self._torch = torch
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """Time windows one after the other without a gap; as many together as the host can launch within its lead."""
@@ -224,7 +197,7 @@ class DeviceClock:
         return self._lockstep.maximum(found)
 
 
-class BesideClock:
+class BesideClock(DeviceClock):
     """
     Clock of events on a GPU's stream, while another stream is busy.
 
@@ -247,16 +220,9 @@ class BesideClock:
     """Most calls of the other stream during one window."""
 
     def __init__(self, torch: Any, beside: Sequence[Call], lockstep: Lockstep = ALONE) -> None:
-        self._torch = torch
-        self._beside = cycle(beside)
-        self._lockstep = lockstep
-        self._stream = torch.cuda.Stream()
+        super().__init__(torch, lockstep)
+        self._beside, self._stream = cycle(beside), torch.cuda.Stream()
         self.number = 4
-
-    def now(self) -> float:
-        """Return seconds, once the device is idle."""
-        self._torch.cuda.synchronize()
-        return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """

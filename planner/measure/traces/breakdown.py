@@ -46,25 +46,33 @@ class Breakdown:
 @record(frozen=True, kw_only=True, slots=True)
 class StreamUse:
     """
-    Use of one track in a window.
+    Use of one thread or stream in a window.
 
     Parameters
     ----------
-    track
-        The track.
-    computation, communication
-        Nanoseconds of computation and of communication; a thread has no communication.
+    kind
+        thread or stream.
+    process
+        The process of a thread, the device of a stream.
+    number
+        Its number in the profiler's output.
     num_tasks
-        Number of its tasks.
+        Tasks on it.
+    computation_nanoseconds
+        Nanoseconds in which it computes or copies.
+    communication_nanoseconds
+        Nanoseconds in which it communicates; 0 for a thread.
     """
 
-    track: Track
-    computation: int
-    communication: int
+    kind: str
+    process: str
+    number: str
     num_tasks: int
+    computation_nanoseconds: int
+    communication_nanoseconds: int
 
 
-def break_down(graph: ExecutionGraph, times: Replayed) -> Mapping[int, Breakdown]:
+def break_down(graph: ExecutionGraph, times: Replayed) -> dict[int, Breakdown]:
     """
     Break down each rank's iteration, by rank.
 
@@ -99,19 +107,19 @@ def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[Stre
     """Return the use of each track of a rank in its iteration."""
     begin = times.begins[rank]
     end = begin + times.iterations[rank]
-    communicates = graph.tasks.kind == Kind.COMMUNICATION
-    found = []
+    communicates, found = graph.tasks.kind == Kind.COMMUNICATION, []
     for number, one in enumerate(graph.tracks):
         own = graph.tasks.track == number
         if one.rank == rank and own.any():
-            found.append(
-                StreamUse(
-                    track=one.track,
-                    computation=_busy(times, own & ~communicates, begin, end),
-                    communication=_busy(times, own & communicates, begin, end),
-                    num_tasks=int(np.count_nonzero(own)),
-                )
+            use = StreamUse(
+                kind=one.track.kind,
+                process=one.track.process,
+                number=one.track.number,
+                num_tasks=int(np.count_nonzero(own)),
+                computation_nanoseconds=_busy(times, own & ~communicates, begin, end),
+                communication_nanoseconds=_busy(times, own & communicates, begin, end),
             )
+            found.append(use)
     return tuple(found)
 
 
@@ -155,75 +163,85 @@ Shares: TypeAlias = NDArray[np.float64]
 """Shares of the processors, 0 to 1."""
 
 
+NUM_PARTS, NUM_FRACTIONS = 6000, 100
+
+"""Parts of an iteration with a share of processors, on a page for zooming, and in JSON."""
+
+
 @record(frozen=True, kw_only=True, slots=True)
 class ProcessorUse:
     """
-    Share of a device's processors (streaming multiprocessors, compute units) that kernels occupy.
+    Share of a device's processors (streaming multiprocessors, compute units) that kernels occupy, 0 to 1.
 
     Parameters
     ----------
-    begin, end
-        The interval, in nanoseconds since the iteration began.
-    shares
-        Mean share in each of its equal parts, 0 to 1; shape (parts,).
-    num_kernels, num_unknown
-        Number of kernels, and of those without recorded blocks or device: they are not in the shares.
-    unknown_nanoseconds
+    mean_fraction
+        Mean share over the iteration.
+    num_kernels
+        Number of kernels.
+    num_kernels_left_out
+        Kernels whose blocks or device were not recorded: they are not in the shares.
+    nanoseconds_left_out
         Total time of the latter.
+    fractions
+        Mean share in each of equal parts of the iteration.
     """
 
-    begin: int
-    end: int
-    shares: Shares
+    mean_fraction: float
     num_kernels: int
-    num_unknown: int
-    unknown_nanoseconds: int
-
-    @property
-    def mean(self) -> float:
-        """Mean share of the whole interval."""
-        return float(self.shares.mean())
+    num_kernels_left_out: int
+    nanoseconds_left_out: int
+    fractions: tuple[float, ...]
 
 
-def processor_use(
-    graph: ExecutionGraph, times: Replayed, rank: int, *, window: tuple[int, int], num_parts: int
-) -> ProcessorUse | None:
+def processor_use(graph: ExecutionGraph, times: Replayed, rank: int) -> ProcessorUse | None:
+    """Return the use of a rank's processors in its iteration; None where no kernel's blocks were recorded."""
+    kernels, share = _kernel_shares(graph, rank)
+    shares = _mean_shares(times, rank, kernels, share, NUM_PARTS)
+    if shares is None:
+        return None
+    unknown = kernels[np.isnan(share)]
+    return ProcessorUse(
+        mean_fraction=float(shares.mean()),
+        num_kernels=len(kernels),
+        num_kernels_left_out=len(unknown),
+        nanoseconds_left_out=int((times.end - times.start)[unknown].sum()),
+        fractions=tuple(round(one, 4) for one in shares.reshape(NUM_FRACTIONS, -1).mean(axis=1).tolist()),
+    )
+
+
+def processor_shares(graph: ExecutionGraph, times: Replayed, rank: int, *, num_parts: int = NUM_PARTS) -> Shares | None:
     r"""
-    Return the share of a rank's processors that are occupied over time; None where no kernel's blocks were recorded.
+    Return the share of a rank's processors that are occupied in each part of its iteration; shape (parts,).
 
     .. math:: u(t) = \min\left(1, \sum_k \min\left(1, \frac{b_k}{n}\right)\right)
 
     with :math:`b_k` the blocks of the kernels that run at t, n the processors of the device. It is an upper bound: a
-    kernel counts in full from its first block to its last, and blocks of several kernels may share a processor.
+    kernel counts in full from its first block to its last, and blocks of several kernels may share a processor. None
+    where no kernel's blocks were recorded.
 
     Parameters
     ----------
     graph, times, rank
         A graph, the times of its tasks, and the rank of the device.
-    window
-        Begin and end of the interval, in nanoseconds since the iteration began.
     num_parts
-        Number of equal parts of the interval.
+        Number of equal parts of the iteration.
     """
+    return _mean_shares(times, rank, *_kernel_shares(graph, rank), num_parts)
+
+
+def _mean_shares(times: Replayed, rank: int, kernels: Integers, share: Shares, num_parts: int) -> Shares | None:
+    known, begin, nanoseconds = ~np.isnan(share), times.begins[rank], times.iterations[rank]
+    if not known.any() or nanoseconds <= 0:
+        return None
+    edges = np.linspace(begin, begin + nanoseconds, num_parts + 1)
+    return _means(times.start[kernels][known], times.end[kernels][known], share[known], edges)
+
+
+def _kernel_shares(graph: ExecutionGraph, rank: int) -> tuple[Integers, Shares]:
+    """Return the kernels of a rank, and the share of the processors that each occupies; NaN where it is unknown."""
     own = (graph.task_ranks == rank) & graph.is_on_stream
     kernels = np.flatnonzero(own & np.isin(graph.tasks.kind, (Kind.COMPUTE, Kind.COMMUNICATION)))
-    share = _shares(graph, kernels)
-    known = ~np.isnan(share)
-    if not known.any():
-        return None
-    start, end = times.start[kernels], times.end[kernels]
-    return ProcessorUse(
-        begin=window[0],
-        end=window[1],
-        shares=_means(start[known], end[known], share[known], np.linspace(*window, num_parts + 1)),
-        num_kernels=len(kernels),
-        num_unknown=int(np.count_nonzero(~known)),
-        unknown_nanoseconds=int((end - start)[~known].sum()),
-    )
-
-
-def _shares(graph: ExecutionGraph, kernels: Integers) -> Shares:
-    """Return the share of the processors that each kernel occupies; NaN where it was not recorded."""
     found = np.full(len(kernels), np.nan)
     of_trace, event = graph.tasks.trace[kernels], graph.tasks.event[kernels]
     for number, trace in enumerate(graph.traces):
@@ -233,7 +251,7 @@ def _shares(graph: ExecutionGraph, kernels: Integers) -> Shares:
         pairs, which = np.unique(np.column_stack([places, tracks]), axis=0, return_inverse=True)
         shares = [_share(trace, place, trace.tracks[track]) for place, track in pairs.tolist()]
         found[own] = np.array(shares, dtype=np.float64)[which.ravel()]
-    return found
+    return kernels, found
 
 
 def _share(trace: Trace, place: int, track: Track) -> float:

@@ -168,13 +168,7 @@ class _Waits:
         waiting[free], waits_for[free] = Waiting.NOTHING, UNKNOWN
         doubt = self._doubt(graph.edges[~kept], free, alone)
         collective[alone] = UNKNOWN
-        changed = replace(
-            tasks,
-            waiting=waiting,
-            waits_for=waits_for,
-            collective=collective,
-            duration=duration,
-        )
+        changed = replace(tasks, waiting=waiting, waits_for=waits_for, collective=collective, duration=duration)
         return replace(graph, tasks=changed, edges=graph.edges[kept], doubts=(*graph.doubts, doubt))
 
     def _doubt(self, edges: Edges, hosts: Integers, members: Integers) -> str:

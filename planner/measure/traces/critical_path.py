@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from costmodel.record import record
-from planner.measure.traces.events import UNKNOWN, Track
+from planner.measure.traces.events import UNKNOWN
 from planner.measure.traces.graph import Dependency, ExecutionGraph, Kind
 from planner.measure.traces.replay import Replayed
 
@@ -129,25 +129,30 @@ def _let_go(graph: ExecutionGraph, times: Replayed, task: int, until: int, *, en
     return cause, bool(times.end[cause] <= until and not waited)
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class PathPart:
     """
     All pieces of the critical path with one name.
 
     Parameters
     ----------
-    name, kind
-        Name and kind of the tasks; ``BETWEEN_CALLS`` and ``LAUNCH_OR_GAP`` are the time between them.
+    name
+        Name of the tasks, or of the time between them: ``BETWEEN_CALLS``, ``LAUNCH_OR_GAP``.
+    kind
+        Kind of the tasks.
     num_tasks
         Number of pieces.
     nanoseconds
         Time of the iteration that they take.
+    fraction
+        Their share of it.
     """
 
     name: str
     kind: PathKind
     num_tasks: int
     nanoseconds: int
+    fraction: float
 
 
 def path_parts(graph: ExecutionGraph, times: Replayed, path: Sequence[Step]) -> tuple[PathPart, ...]:
@@ -177,7 +182,7 @@ def path_parts(graph: ExecutionGraph, times: Replayed, path: Sequence[Step]) -> 
         add(graph.names[graph.tasks.name[step.task]], kind, own)
         add(*(BETWEEN_CALLS, "host") if kind == "host" else (LAUNCH_OR_GAP, "gap"), end - begin - own)
     return tuple(
-        PathPart(name=name, kind=kind, num_tasks=counts[name, kind], nanoseconds=nanoseconds)
+        PathPart(name, kind, counts[name, kind], nanoseconds, nanoseconds / max(times.iteration, 1))
         for (name, kind), nanoseconds in sums.most_common()
     )
 
@@ -216,19 +221,23 @@ REASONS: Mapping[int, Reason] = {
 }
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class WrongWait:
     """
     A wait whose replayed time differs from the recorded one.
 
     Parameters
     ----------
-    name, track
-        The task that waits, and its track.
-    awaited, awaited_track
+    name
+        The task that waits.
+    track
+        Its thread or stream.
+    awaited
         The task that releases it.
+    awaited_track
+        Its thread or stream.
     reason
-        Cause of the wait.
+        host wait, launch, event, thread, added, processors, order or collective.
     number
         Number of waits between tasks of these names.
     nanoseconds
@@ -237,9 +246,9 @@ class WrongWait:
     """
 
     name: str
-    track: Track
+    track: str
     awaited: str
-    awaited_track: Track
+    awaited_track: str
     reason: Reason
     number: int
     nanoseconds: int
@@ -281,7 +290,7 @@ def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> t
         return ()
     rank = worst_rank(measured, times)
     is_long = times.iterations[rank] > measured.iterations[rank]
-    counts: dict[tuple[str, Track, str, Track, Reason], list[int]] = defaultdict(list)
+    counts: dict[tuple[str, str, str, str, Reason], list[int]] = defaultdict(list)
     last = last_task(graph, times if is_long else measured, rank)
     path = chain(graph, times, last)
     reasons = _reasons(graph)
@@ -291,18 +300,7 @@ def wrong_waits(graph: ExecutionGraph, measured: Replayed, times: Replayed) -> t
         if more and (more > 0) == is_long:
             ends = [(_name(graph, one), _track(graph, one or after)) for one in (after, before)]
             counts[*ends[0], *ends[1], _reason(graph, times, before, after, reasons)].append(more)
-    found = [
-        WrongWait(
-            name=name,
-            track=track,
-            awaited=awaited,
-            awaited_track=other,
-            reason=reason,
-            number=len(those),
-            nanoseconds=sum(those),
-        )
-        for (name, track, awaited, other, reason), those in counts.items()
-    ]
+    found = [WrongWait(*key, len(those), sum(those)) for key, those in counts.items()]
     found.sort(key=lambda one: -abs(one.nanoseconds))
     least = LEAST_SHARE * abs(times.iterations[rank] - measured.iterations[rank])
     return tuple(one for one in found[:MOST_WAITS] if one is found[0] or abs(one.nanoseconds) >= least)
@@ -317,8 +315,9 @@ def _name(graph: ExecutionGraph, step: Step | None) -> str:
     return graph.names[int(graph.tasks.name[step.task])] if step is not None else BEGIN
 
 
-def _track(graph: ExecutionGraph, step: Step) -> Track:
-    return graph.tracks[int(graph.tasks.track[step.task])].track
+def _track(graph: ExecutionGraph, step: Step) -> str:
+    track = graph.tracks[int(graph.tasks.track[step.task])].track
+    return f"{track.kind} {track.number}"
 
 
 def _reasons(graph: ExecutionGraph) -> Mapping[tuple[int, int], Reason]:

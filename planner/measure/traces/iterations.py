@@ -43,7 +43,7 @@ LEAST_PERIOD = 16
 """Fewest operators or kernels of an iteration found by repetition: a pass through a model has more."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Iteration:
     """
     One recorded training step of a rank.
@@ -97,7 +97,14 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     """
     if len(trace.events) == 0:
         return ()
-    return _find_by_steps(trace) or _find_by_updates(trace) or _find_by_repetition(trace) or (_whole_trace(trace),)
+    events = trace.events
+    whole = np.array([events.start.min()]), np.array([events.end.max()])
+    return (
+        _find_by_steps(trace)
+        or _find_by_updates(trace)
+        or _find_by_repetition(trace)
+        or _build_iterations(["iteration 0"], *whole, main_thread(trace), "whole")
+    )
 
 
 def choose_iteration(trace: Trace, number: int | None = None) -> Iteration:
@@ -275,31 +282,11 @@ def whole_period(sequence: NDArray[np.int32]) -> int:
     return 0
 
 
-def _whole_trace(trace: Trace) -> Iteration:
-    """Return the whole trace as one iteration."""
-    end = int(trace.events.end.max())
-    return Iteration(
-        name="iteration 0",
-        begin=int(trace.events.start.min()),
-        end=end,
-        thread=main_thread(trace),
-        followed=False,
-        found="whole",
-    )
-
-
 def _build_iterations(
     names: list[str], begins: Integers, ends: Integers, thread: int, found: Found
 ) -> tuple[Iteration, ...]:
     """Build the records of consecutive iterations."""
     return tuple(
-        Iteration(
-            name=name,
-            begin=int(begin),
-            end=int(end),
-            thread=thread,
-            followed=number < len(names) - 1,
-            found=found,
-        )
+        Iteration(name, int(begin), int(end), thread, followed=number < len(names) - 1, found=found)
         for number, (name, begin, end) in enumerate(zip(names, begins, ends, strict=True))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -80,7 +81,7 @@ def _streams(graph: ExecutionGraph) -> dict[int, list[int]]:
     return {number: of_rank.get(one.rank, []) for number, one in enumerate(graph.tracks) if one.track.kind == "thread"}
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Replayed:
     """
     Times of each task of a graph.
@@ -158,14 +159,7 @@ def time_iterations(
         ends = end[on_stream & (of_rank == rank)]
         last = int(end[graph.last[rank]]) - graph.begins[rank] if rank in graph.last else 0
         iterations[rank] = max(last, int(ends.max()) - graph.device_free[rank] if len(ends) else 0)
-    return Replayed(
-        start=start,
-        end=end,
-        cause=cause,
-        held_by=held_by,
-        begins=dict(graph.device_free),
-        iterations=iterations,
-    )
+    return Replayed(start, end, cause, held_by, begins=dict(graph.device_free), iterations=iterations)
 
 
 class _Machine:
@@ -280,21 +274,19 @@ class _Machine:
 
 def _group_by_task(edges: Edges, chosen: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
     """Return the tasks and lags that leave each task, by task; launched ones in the order of their stream."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    rows = np.flatnonzero(chosen)
-    rows = rows[np.argsort(edges.after[rows], kind="stable")]
-    columns = (edges.before[rows].tolist(), edges.after[rows].tolist(), edges.lag[rows].tolist())
-    for before, after, lag in zip(*columns, strict=True):
-        found.setdefault(before, []).append((after, lag))
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    own = edges[chosen]
+    own = own[np.argsort(own.after, kind="stable")]
+    for before, after, lag in zip(own.before.tolist(), own.after.tolist(), own.lag.tolist(), strict=True):
+        found[before].append((after, lag))
     return found
 
 
 def _members(tasks: Tasks) -> tuple[dict[int, list[int]], dict[int, int]]:
     """Return the tasks of each collective, and the number of them that have not arrived yet."""
-    members: dict[int, list[int]] = {}
-    rows = np.flatnonzero(tasks.collective != UNKNOWN)
-    for task, collective in zip(rows.tolist(), tasks.collective[rows].tolist(), strict=True):
-        members.setdefault(collective, []).append(task)
+    members: dict[int, list[int]] = defaultdict(list)
+    for task in np.flatnonzero(tasks.collective != UNKNOWN).tolist():
+        members[int(tasks.collective[task])].append(task)
     return members, {collective: len(those) for collective, those in members.items()}
 
 

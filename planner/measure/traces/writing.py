@@ -13,21 +13,12 @@ from typing import Any, TextIO, TypeAlias, cast
 import numpy as np
 
 from costmodel.errors import SpecError
-from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Blocks, Category, Events, Message, Trace, Track, Wait
+from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Events, Message, Trace, Track, Wait
 from planner.measure.traces.reading.arguments import COMMUNICATION, LIBRARY, NANOSECONDS_PER_MICROSECOND, WAITS
+from planner.measure.traces.reading.columns import CATEGORIES, PER_SM
 
-CATEGORIES: Mapping[int, str] = {
-    Category.OPERATOR: "cpu_op",
-    Category.CALL: "cuda_runtime",
-    Category.KERNEL: "kernel",
-    Category.COPY: "gpu_memcpy",
-    Category.FILL: "gpu_memset",
-    Category.ANNOTATION: "user_annotation",
-    Category.DEVICE_ANNOTATION: "gpu_user_annotation",
-    Category.SYNCHRONIZATION: "cuda_sync",
-    Category.MODULE: "python_function",
-}
-"""Names of PyTorch's profiler for each category."""
+NAMES = {category: name for name, category in reversed(CATEGORIES.items())}
+"""Names of PyTorch's profiler for each category, of several the first."""
 
 NUMBERS = {
     "External id": "external",
@@ -122,7 +113,7 @@ def _all_events(trace: Trace, offset: int) -> Iterator[str]:
     for number, row in enumerate(_rows(trace.events)):
         where, when = tracks[row["track"]], _microseconds(row["start"] + offset)
         yield (
-            f'{{"ph": "X", "cat": "{CATEGORIES[row["category"]]}", "name": {names[row["name"]]}, {where}, '
+            f'{{"ph": "X", "cat": "{NAMES[row["category"]]}", "name": {names[row["name"]]}, {where}, '
             f'"ts": {when}, "dur": {_microseconds(row["duration"])}, "args": {json.dumps(arguments.of(row))}}}'
         )
         if arrow := arrows.get(number):
@@ -191,7 +182,10 @@ class _Arguments:
     def __init__(self, trace: Trace) -> None:
         self._tables: Mapping[str, Sequence[Plain]] = {
             "operands": [{"Input Dims": one.sizes, "Input type": one.dtypes} for one in trace.operands],
-            "blocks": [_blocks(one) for one in trace.blocks],
+            "blocks": [
+                {"grid": [of.num_blocks, 1, 1], "block": [of.threads_per_block, 1, 1], PER_SM: of.blocks_per_processor}
+                for of in trace.blocks
+            ],
             "message": [_message(one) for one in trace.messages],
             "wait": [_wait(one) for one in trace.waits],
         }
@@ -203,36 +197,16 @@ class _Arguments:
         if "Fwd thread id" in found:
             found["Sequence number"] = row["sequence"]
         if row["category"] in ON_STREAMS:
-            found |= self._stream(row["track"])
+            found |= {"device": self._tracks[row["track"]].process, "stream": self._tracks[row["track"]].number}
         for column, table in self._tables.items():
             if row[column] != UNKNOWN:
                 found |= table[row[column]]
         return found
 
-    def _stream(self, place: int) -> Plain:
-        track = self._tracks[place]
-        return {"device": track.process, "stream": track.number}
-
-
-def _blocks(one: Blocks) -> Plain:
-    return {
-        "grid": [one.num_blocks, 1, 1],
-        "block": [one.threads_per_block, 1, 1],
-        "blocks per SM": one.blocks_per_processor,
-    }
-
 
 def _message(one: Message) -> Plain:
-    written = {
-        "operation": one.operation,
-        "group": one.group,
-        "description": one.description,
-        "ranks": str(list(one.ranks)),
-        "num_ranks": one.num_ranks,
-        "elements_in": one.elements_in,
-        "elements_out": one.elements_out,
-        "dtype": one.dtype,
-    }
+    written = {name: getattr(one, name) for name in COMMUNICATION if hasattr(one, name)}
+    written["ranks"] = str(list(one.ranks))
     if one.peer != UNKNOWN:
         written["source" if one.operation == "recv" else "destination"] = one.peer
     return {COMMUNICATION[field]: entry for field, entry in written.items()} | {LIBRARY: one.library}

@@ -77,13 +77,10 @@ class HostWaits:
         for row in rows.tolist():
             wait, known = self._wait_of_call(row, calls[row]) if row in calls else (self._wait_of_copy(row), True)
             self.num_inferred += not known
-            self.num_early += known and row in self.early and self._must_wait(row)
+            must_wait = "Synchronize" in trace.name_of(row)  # a call that frees memory need not
+            self.num_early += known and row in self.early and must_wait
             if wait is not None:
                 self.by_row[row] = wait
-
-    def _must_wait(self, row: int) -> bool:
-        """Return true if a call always waits; one that frees memory need not."""
-        return "Synchronize" in self.streams.trace.name_of(row)
 
     def _wait_of_call(self, row: int, of: Waiting) -> tuple[HostWait | None, bool]:
         """Return a call's wait, None if nothing was left to wait for; and True if the profiler recorded its object."""
@@ -96,7 +93,7 @@ class HostWaits:
             return self._wait_for_event(row), False
         own = self.streams.put_by(row)
         if own != UNKNOWN:  # a copy that waits for itself
-            return self._wait_for_stream(row, int(self.streams.track[own]), own), True
+            return self._wait_until(row, Waiting.STREAM, int(self.streams.track[own]), own), True
         return self._wait_for_copied(row) or self._wait_for_drained(row), False
 
     def _find_recorded_target(self, row: int, of: Waiting) -> tuple[int, int] | None:
@@ -127,7 +124,7 @@ class HostWaits:
         own = self.streams.put_by(row)
         if own == UNKNOWN or not self.streams.is_pageable[own]:
             return None
-        return self._wait_for_stream(row, int(self.streams.track[own]), own)
+        return self._wait_until(row, Waiting.STREAM, int(self.streams.track[own]), own)
 
     def _wait_for_copied(self, row: int) -> HostWait | None:
         """
@@ -141,7 +138,7 @@ class HostWaits:
         if own == UNKNOWN or self.events.category[streams.rows[own]] != Category.COPY:
             return None
         track = int(streams.track[own])
-        return self._wait_for_stream(row, track, streams.last_launched(track, int(self.start[row])))
+        return self._wait_until(row, Waiting.STREAM, track, streams.last_launched(track, int(self.start[row])))
 
     def _wait_for_drained(self, row: int) -> HostWait | None:
         """
@@ -155,15 +152,12 @@ class HostWaits:
         if not drained:
             return None
         place = max(drained, key=lambda one: int(streams.end[one]))
-        return self._wait_for_stream(row, int(streams.track[place]), place)
+        return self._wait_until(row, Waiting.STREAM, int(streams.track[place]), place)
 
     def _wait_for_event(self, row: int) -> HostWait | None:
         """Return the wait of a call whose event is unknown: for the recorded event reached last during the call."""
         place = self.streams.last_marked(int(self.start[row]), int(self.end[row]))
         return None if place == UNKNOWN else self._wait_until(row, Waiting.TASK, place, place)
-
-    def _wait_for_stream(self, row: int, track: int, last: int) -> HostWait | None:
-        return self._wait_until(row, Waiting.STREAM, track, last)
 
     def _wait_until(self, row: int, of: Waiting, target: int, last: int) -> HostWait | None:
         awaited = int(self.streams.end[last]) if last != UNKNOWN else int(self.start[row])

@@ -65,11 +65,9 @@ class Pattern:
         if self.alike and len(operands.sizes[0]) < 2:
             return None
         if self.operator == "attention":
-            found["causal"] = int(self._is_unmasked(operands) and found["queries"] == found["keys"])
+            unmasked = self.mask is None or len(operands.sizes) <= self.mask or not operands.sizes[self.mask]
+            found["causal"] = int(unmasked and found["queries"] == found["keys"])
         return found if all(size > 0 for name, size in found.items() if name != "causal") else None
-
-    def _is_unmasked(self, operands: Operands) -> bool:
-        return self.mask is None or len(operands.sizes) <= self.mask or not operands.sizes[self.mask]
 
 
 def _size(where: str, sizes: tuple[tuple[int, ...], ...]) -> int:
@@ -170,25 +168,17 @@ def backward_nodes(trace: Trace, nesting: Nesting) -> Integers:
     """
     events = trace.events
     starts = trace.named(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
-    again = (events.sequence != UNKNOWN) & ~_is_inner_node(trace, nesting, starts)
+    parent = np.maximum(nesting.parent, 0)  # operators that nodes run first have the node's sequence number
+    is_inner = (nesting.parent != UNKNOWN) & starts[parent] & (events.sequence == events.sequence[parent])
+    again = (events.sequence != UNKNOWN) & ~is_inner
     found = [UNKNOWN] * len(events)
-    parents = nesting.parent.tolist()
-    for row, (is_node, is_again) in enumerate(zip(starts.tolist(), again.tolist(), strict=True)):
-        parent = parents[row]
+    rows = zip(starts.tolist(), again.tolist(), nesting.parent.tolist(), strict=True)
+    for row, (is_node, is_again, around) in enumerate(rows):
         if is_node:
             found[row] = row
-        elif parent != UNKNOWN and not is_again:
-            found[row] = found[parent]
+        elif around != UNKNOWN and not is_again:
+            found[row] = found[around]
     return np.array(found, dtype=np.int64)
-
-
-def _is_inner_node(trace: Trace, nesting: Nesting, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return True for operators that autograd's nodes run first, which have the node's sequence number."""
-    events = trace.events
-    parent = np.maximum(nesting.parent, 0)
-    inside = (nesting.parent != UNKNOWN) & starts[parent]
-    found: NDArray[np.bool_] = inside & (events.sequence == events.sequence[parent])
-    return found
 
 
 def matches(
@@ -230,13 +220,9 @@ class _Search:
     """Search from outer to inner operators, without those inside a match."""
 
     def __init__(self, trace: Trace, names: Names, by_first: Mapping[str, Sequence[Pattern]]) -> None:
-        self.found: list[Match] = []
-        self.unsized: list[Match] = []
+        self.found, self.unsized = list[Match](), list[Match]()
         self.reasons: dict[str, str] = {}
-        self._trace = trace
-        self._names = names
-        self._by_first = by_first
-        self._inside: set[int] = set()
+        self._trace, self._names, self._by_first, self._inside = trace, names, by_first, set[int]()
 
     def among(self, siblings: NDArray[np.intp], parent: int) -> None:
         """Look for sequences among consecutive operators."""

@@ -17,7 +17,7 @@ from planner.measure.traces.structure import parts
 from planner.measure.traces.structure.records import Nesting
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class TracedPass:
     """
     One pass of one operator, run once in one iteration.
@@ -114,13 +114,8 @@ def forward_of_nodes(trace: Trace, nesting: Nesting, around: Integers, of_match:
     operators = (events.category == Category.OPERATOR) & (events.sequence != UNKNOWN)
     forward = np.flatnonzero(operators & (around == UNKNOWN))
     nodes = np.flatnonzero(operators & (around == np.arange(len(events))))
-    made = dict(
-        zip(
-            zip(events.track[forward].tolist(), events.sequence[forward].tolist(), strict=True),
-            forward.tolist(),
-            strict=True,
-        )
-    )
+    keys = zip(events.track[forward].tolist(), events.sequence[forward].tolist(), strict=True)
+    made = dict(zip(keys, forward.tolist(), strict=True))
     threads = np.unique(events.track[forward]).tolist()
     inner = _only_match_inside(nesting, of_match)
     found: dict[int, int] = {}
@@ -154,9 +149,7 @@ def _only_match_inside(nesting: Nesting, of_match: Integers) -> dict[int, int]:
     return {around: place for around, place in inside.items() if place is not None}
 
 
-MULTIPLICATIONS = frozenset(
-    {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_grouped_mm"}
-)
+MULTIPLICATIONS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm"))
 
 """Operators by which autograd multiplies."""
 
@@ -186,14 +179,10 @@ class Passes:
     def __init__(
         self, trace: Trace, nesting: Nesting, node: Integers, number: Integers, matches: Sequence[Match]
     ) -> None:
-        self.trace = trace
-        self.nesting = nesting
-        self.node = node
-        self.matches = matches
+        self.trace, self.nesting, self.node, self.matches, self._number = trace, nesting, node, matches, number
         self.found: list[TracedPass] = []
         self.owner = np.full(len(trace.events), UNKNOWN, dtype=np.int64)
         self.taken: set[tuple[int, str]] = set()
-        self._number = number
         self._add_forward()
         of_match = nesting.inherit_values(self.owner, unknown=UNKNOWN)
         self.match_of_node = forward_of_nodes(trace, nesting, node, of_match)
@@ -203,16 +192,8 @@ class Passes:
 
     def add(self, match: Match, of_pass: str, row: int) -> int:
         """Add a pass without events; return its number."""
-        self.found.append(
-            TracedPass(
-                operator=match.pattern.operator,
-                of_pass=of_pass,
-                dtype=match.dtype,
-                sizes=match.sizes,
-                row=row,
-                iteration=int(self._number[row]),
-            )
-        )
+        operator, iteration = match.pattern.operator, int(self._number[row])
+        self.found.append(TracedPass(operator, of_pass, match.dtype, match.sizes, row, iteration))
         return len(self.found) - 1
 
     def _add_forward(self) -> None:

@@ -19,31 +19,18 @@ from planner.measure.traces.reading import arguments as said
 from planner.measure.traces.reading.arguments import Described
 from planner.measure.traces.reading.messages import Messages
 
-CATEGORIES: Mapping[str, int] = {
-    name: int(category)
-    for name, category in {
-        "cpu_op": Category.OPERATOR,
-        "operator": Category.OPERATOR,
-        "cuda_runtime": Category.CALL,
-        "cuda_driver": Category.CALL,
-        "hip_runtime": Category.CALL,
-        "hip_driver": Category.CALL,
-        "xpu_runtime": Category.CALL,
-        "xpu_driver": Category.CALL,
-        "privateuse1_runtime": Category.CALL,
-        "privateuse1_driver": Category.CALL,
-        "runtime": Category.CALL,
-        "driver": Category.CALL,
-        "kernel": Category.KERNEL,
-        "gpu_memcpy": Category.COPY,
-        "memcpy": Category.COPY,
-        "gpu_memset": Category.FILL,
-        "memset": Category.FILL,
-        "user_annotation": Category.ANNOTATION,
-        "gpu_user_annotation": Category.DEVICE_ANNOTATION,
-        "cuda_sync": Category.SYNCHRONIZATION,
-        "python_function": Category.MODULE,
-    }.items()
+CALLS = [f"{of}{layer}" for of in ("cuda_", "hip_", "xpu_", "privateuse1_", "") for layer in ("runtime", "driver")]
+
+CATEGORIES: dict[str, int] = {
+    **dict.fromkeys(("cpu_op", "operator"), int(Category.OPERATOR)),
+    **dict.fromkeys(CALLS, int(Category.CALL)),
+    "kernel": int(Category.KERNEL),
+    **dict.fromkeys(("gpu_memcpy", "memcpy"), int(Category.COPY)),
+    **dict.fromkeys(("gpu_memset", "memset"), int(Category.FILL)),
+    "user_annotation": int(Category.ANNOTATION),
+    "gpu_user_annotation": int(Category.DEVICE_ANNOTATION),
+    "cuda_sync": int(Category.SYNCHRONIZATION),
+    "python_function": int(Category.MODULE),
 }
 
 """Categories by the names that releases of PyTorch give them, in small letters."""
@@ -82,7 +69,9 @@ NUMBERS = ("External id", "external id", "correlation", "Sequence number", "Fwd 
 
 """Arguments that some traces write as text."""
 
-OPERANDS, BLOCKS = ("Input Dims", "Input type"), ("grid", "block", "blocks per SM")
+PER_SM = "blocks per SM"
+
+OPERANDS, BLOCKS = ("Input Dims", "Input type"), ("grid", "block", PER_SM)
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -294,7 +283,8 @@ def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
     """
     begin, rows = _sort_columns(columns)
     names, rows["name"] = _order_entries(list(columns.names), rows["name"])
-    tracks, rows["track"] = _order_entries([_track(*key) for key in columns.tracks], rows["track"])
+    of_rows = [Track("stream" if key[0] else "thread", str(key[1]), str(key[2])) for key in columns.tracks]
+    tracks, rows["track"] = _order_entries(of_rows, rows["track"])
     operands, rows["operands"] = _order_entries(
         [said.operands(*loads(key)) for key in columns.operands], rows["operands"]
     )
@@ -347,10 +337,6 @@ def _take_sparse(columns: Columns, name: str, num_events: int) -> Integers:
     rows, entries = (np.frombuffer(one.pop(name), dtype=np.int64) for one in (columns.rows, columns.entries))
     column[rows] = entries
     return column
-
-
-def _track(on_stream: bool, process: object, number: object) -> Track:
-    return Track("stream" if on_stream else "thread", str(process), str(number))
 
 
 def _order_entries(entries: Sequence[Entry], column: NDArray[Any]) -> tuple[tuple[Entry, ...], NDArray[np.int32]]:

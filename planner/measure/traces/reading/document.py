@@ -273,6 +273,8 @@ EXPORT = "Record with torch.profiler and write with export_chrome_trace, to .jso
 
 UNPACK = "Unpack it first; .json and .json.gz are read as they are."
 
+PICKLES = (b"\x02", b"\x03", b"\x04", b"\x05")
+
 OTHER_FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"SQLite format 3\x00", "is a database, as NVIDIA Nsight Systems exports it", EXPORT),
     (b"PK\x03\x04", "is a ZIP archive", UNPACK),
@@ -280,10 +282,7 @@ OTHER_FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"\xfd7zXZ\x00", "is packed with xz", UNPACK),
     (b"BZh", "is packed with bzip2", UNPACK),
     (b"PAR1", "is a Parquet file", EXPORT),
-    (b"\x80\x02", "is a pickle, which could run code and is never loaded", EXPORT),
-    (b"\x80\x03", "is a pickle, which could run code and is never loaded", EXPORT),
-    (b"\x80\x04", "is a pickle, which could run code and is never loaded", EXPORT),
-    (b"\x80\x05", "is a pickle, which could run code and is never loaded", EXPORT),
+    *((b"\x80" + end, "is a pickle, which could run code and is never loaded", EXPORT) for end in PICKLES),
     (b"\x0a", "is a protocol buffer, such as an XPlane of the XLA profiler", EXPORT),
     (b"<", "is a page, not a trace", EXPORT),
 )

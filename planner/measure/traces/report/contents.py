@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
 
 from costmodel.record import record
-from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Message, Trace, length, union
+from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Trace, length, union
 from planner.measure.traces.iterations import Found, iterations
 from planner.measure.traces.reading.messages import element_bytes
+from planner.measure.traces.report.replay.text import short_name
 from planner.report.console import sections_text
 from planner.report.section import PLAIN, Screen, Section, number_rows
 from planner.report.wording import NOTHING, amount_of_bytes, share
@@ -19,7 +21,7 @@ from planner.report.wording import NOTHING, amount_of_bytes, share
 NANOSECONDS = 1e9
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class IterationContents:
     """
     An iteration on the host.
@@ -58,7 +60,7 @@ class TrackContents:
     busy_seconds: float
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class CommunicationContents:
     """
     Communications of one kind.
@@ -85,7 +87,7 @@ class CommunicationContents:
     nbytes: int
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class KernelContents:
     """
     Kernels of one name, or operators where nothing ran on a device.
@@ -166,7 +168,7 @@ def contents(trace: Trace, *, num_kernels: int) -> TraceContents:
         device=" and ".join(sorted(names)),
         num_devices=len(trace.devices),
         seconds=int(trace.events.end.max()) / NANOSECONDS,
-        iterations=tuple(IterationContents(name=one.name, seconds=one.duration / NANOSECONDS) for one in found),
+        iterations=tuple(IterationContents(one.name, one.duration / NANOSECONDS) for one in found),
         iterations_by=found[0].found,
         num_events={of.name.lower(): int(counts[of]) for of in Category if counts[of]},
         tracks=tuple(_tracks(trace)),
@@ -196,29 +198,19 @@ def _communications(trace: Trace) -> tuple[CommunicationContents, ...]:
     on_streams = sent[np.isin(trace.events.category[sent], ON_STREAMS)]
     on_host = sent[trace.events.category[sent] == Category.ANNOTATION]
     rows = on_streams if len(on_streams) else on_host
-    kinds: dict[tuple[str, str, str, str, int], list[tuple[int, int]]] = {}
+    kinds: dict[tuple[str, str, str, str, int], list[tuple[int, int]]] = defaultdict(list)
     for row in rows.tolist():
         one = trace.messages[trace.events.message[row]]
         kind = (one.library, one.operation, one.group, one.description, one.num_ranks)
-        kinds.setdefault(kind, []).append((int(trace.events.duration[row]), _nbytes(one)))
+        nbytes = one.elements_in * element_bytes(one.dtype)
+        kinds[kind].append((int(trace.events.duration[row]), nbytes))
     found = [
         CommunicationContents(
-            library=library,
-            operation=operation,
-            group=group,
-            description=description,
-            num_ranks=num_ranks,
-            number=len(those),
-            seconds=sum(duration for duration, _ in those) / NANOSECONDS,
-            nbytes=sum(nbytes for _, nbytes in those),
+            *kind, len(those), sum(ns for ns, _ in those) / NANOSECONDS, sum(sent for _, sent in those)
         )
-        for (library, operation, group, description, num_ranks), those in kinds.items()
+        for kind, those in kinds.items()
     ]
     return tuple(sorted(found, key=lambda one: -one.seconds))
-
-
-def _nbytes(message: Message) -> int:
-    return message.elements_in * element_bytes(message.dtype)
 
 
 def _kernels(trace: Trace, most: int) -> tuple[KernelContents, ...]:
@@ -228,15 +220,12 @@ def _kernels(trace: Trace, most: int) -> tuple[KernelContents, ...]:
     seconds = np.bincount(names, weights=trace.events.duration[rows], minlength=len(trace.names)) / NANOSECONDS
     number = np.bincount(names, minlength=len(trace.names))
     order = [place for place in np.argsort(-seconds, kind="stable")[:most].tolist() if number[place]]
-    return tuple(
-        KernelContents(name=trace.names[place], number=int(number[place]), seconds=float(seconds[place]))
-        for place in order
-    )
+    return tuple(KernelContents(trace.names[place], int(number[place]), float(seconds[place])) for place in order)
 
 
 LONGEST_NAME = 60
 
-"""Characters of a kernel's name in a table: templates have thousands."""
+"""Characters of a kernel's name in a table."""
 
 FOUND_BY: Mapping[Found, str] = {
     "steps": "marked by the profiler",
@@ -327,19 +316,16 @@ def _communications_section(one: TraceContents) -> Section:
 
 def _kernels_section(one: TraceContents) -> Section:
     num_kernels = one.num_events.get("kernel", 0)
-    rows = ((_short(kernel.name), f"{kernel.number:,}", _milliseconds(kernel.seconds)) for kernel in one.kernels)
+    rows = (
+        (short_name(kernel.name, LONGEST_NAME), f"{kernel.number:,}", _milliseconds(kernel.seconds))
+        for kernel in one.kernels
+    )
     return Section(
         title="Longest kernels and copies" if num_kernels else "Longest operators",
         header=("name", "number", "ms"),
         rows=tuple(rows),
         notes=() if num_kernels else ("Operators that call others count twice.",),
     )
-
-
-def _short(name: str) -> str:
-    """Shorten a kernel's name, without the return type of its template."""
-    bare = name.removeprefix("void ")
-    return bare if len(bare) <= LONGEST_NAME else f"{bare[: LONGEST_NAME - 3]}..."
 
 
 def _milliseconds(seconds: float) -> str:

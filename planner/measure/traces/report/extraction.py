@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -283,10 +284,11 @@ def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[tuple[Point, flo
         if one.nanoseconds > 0:
             sizes = dict(one.sizes)
             causal = bool(sizes.pop("causal")) if "causal" in sizes else None
-            point = Point(
-                operator=one.operator, pass_=one.of_pass, dtype=one.dtype, sizes=Sizes(causal=causal, **sizes)
+            yield (
+                Point(one.operator, one.of_pass, one.dtype, Sizes(causal=causal, **sizes)),
+                one.nanoseconds / NANOSECONDS,
+                one.beside / one.nanoseconds,
             )
-            yield point, one.nanoseconds / NANOSECONDS, one.beside / one.nanoseconds
 
 
 def _copies(traces: Iterable[Trace]) -> Iterator[tuple[Point, float, float]]:
@@ -296,8 +298,7 @@ def _copies(traces: Iterable[Trace]) -> Iterator[tuple[Point, float, float]]:
             name, nbytes, ns = trace.name_of(row), int(trace.events.nbytes[row]), int(trace.events.duration[row])
             kind = next((sample for part, sample in COPIES.items() if part in name), None)
             if kind and nbytes > 0 and ns > 0 and PAGEABLE not in name:
-                point = Point(operator=kind, pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(nbytes=nbytes))
-                yield point, ns / NANOSECONDS, beside / ns
+                yield Point(kind, "forward", COPY_DTYPE, Sizes(nbytes=nbytes)), ns / NANOSECONDS, beside / ns
 
 
 def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:
@@ -305,8 +306,7 @@ def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:
     for trace in traces:
         between = late_launches(trace)
         if len(between):
-            point = Point(operator="launch", pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(n=len(between)))
-            yield point, float(np.median(between)) / NANOSECONDS
+            yield Point("launch", "forward", COPY_DTYPE, Sizes(n=len(between))), float(np.median(between)) / NANOSECONDS
 
 
 def _collectives(messages: Iterable[TracedMessage], devices_per_node: int) -> tuple[list[Measured], int]:
@@ -317,8 +317,7 @@ def _collectives(messages: Iterable[TracedMessage], devices_per_node: int) -> tu
         nodes = _nodes(one, devices_per_node)
         if one.num_ranks < 2 or one.num_ranks % nodes or one.dtype not in ELEMENT_BYTES:
             continue
-        sizes = Sizes(nbytes=one.nbytes, ranks=one.num_ranks, nodes=nodes)
-        point = Point(operator=one.kind, pass_="forward", dtype=one.dtype, sizes=sizes)
+        point = Point(one.kind, "forward", one.dtype, Sizes(nbytes=one.nbytes, ranks=one.num_ranks, nodes=nodes))
         seconds = one.nanoseconds / NANOSECONDS
         if one.is_complete:
             complete.append((point, seconds))
@@ -340,7 +339,7 @@ def _nodes(one: TracedMessage, devices_per_node: int) -> int:
 
 def _timing(seconds: Sequence[float]) -> Timing:
     if len(seconds) == 1:
-        return Timing(seconds=seconds[0], spread=0.0, repeats=1)
+        return Timing(seconds[0], spread=0.0, repeats=1)
     low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
     return Timing(seconds=median, spread=(high - low) / 2 / median, repeats=len(seconds))
 
@@ -348,11 +347,9 @@ def _timing(seconds: Sequence[float]) -> Timing:
 def _sum_others(by_trace: Iterable[TracedOperators]) -> tuple[Other, ...]:
     found: dict[str, Other] = {}
     for one in (other for of_trace in by_trace for other in of_trace.others):
-        before = found.get(one.name)
-        count, ns = (before.count, before.nanoseconds) if before else (0, 0)
-        found[one.name] = Other(
-            name=one.name, reason=one.reason, count=count + one.count, nanoseconds=ns + one.nanoseconds
-        )
+        if before := found.get(one.name):
+            one = replace(one, count=before.count + one.count, nanoseconds=before.nanoseconds + one.nanoseconds)
+        found[one.name] = one
     return tuple(sorted(found.values(), key=lambda one: -one.nanoseconds))
 
 

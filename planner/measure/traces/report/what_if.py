@@ -215,36 +215,49 @@ class Change:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class WhatIf:
+class ChangedStep:
     """
-    A recorded step, and its prediction after a change.
+    Answer of ``planner trace what-if``.
 
     Parameters
     ----------
-    traced_seconds, replayed_seconds, seconds
-        The recorded step; its replay; the changed step, in a longer run like the recorded one.
+    seconds
+        The changed step, in a longer run like the recorded one.
+    traced_seconds
+        The recorded step.
+    replayed_seconds
+        The replay of the recorded step.
     usable
-        True if that replay is close enough to the recording.
-    before, after
-        Breakdown of both replayed steps in a longer run, by rank; ranks of the changed one are pipeline stages.
-    layouts
-        Recorded and wanted layout; None where it does not change.
+        True if that replay is at most 5 % off; false only with --anyway.
+    before
+        Breakdown of the recorded step's replay in a longer run, in nanoseconds by rank.
+    after
+        Breakdown of the changed step's replay, by rank; by pipeline stage where the layout changes.
     doubts
-        Sentences on missing information in the traces, on the error of the unchanged step's replay, and on guesses.
-    graph, times
-        The changed graph and its replay.
+        Missing information in the traces, error of the replay, and guesses.
     """
 
+    seconds: float
     traced_seconds: float
     replayed_seconds: float
-    seconds: float
     usable: bool
-    before: Mapping[int, Breakdown]
-    after: Mapping[int, Breakdown]
-    layouts: tuple[Layout, Layout] | None
+    before: dict[int, Breakdown]
+    after: dict[int, Breakdown]
     doubts: tuple[str, ...]
-    graph: ExecutionGraph
-    times: Replayed
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class WhatIf(ChangedStep):
+    """
+    The answer, and its layouts.
+
+    Parameters
+    ----------
+    layouts
+        Recorded and wanted layout; None where it does not change.
+    """
+
+    layouts: tuple[Layout, Layout] | None
 
 
 def what_if(
@@ -300,7 +313,7 @@ def what_if(
     if not change.overlap:
         changed = remove_overlap(changed)
     changed, times = steady(changed)
-    of_reading = [doubt for trace in traces for doubt in trace.doubts]
+    of_reading = (doubt for trace in traces for doubt in trace.doubts)
     return WhatIf(
         traced_seconds=traced * NS,
         replayed_seconds=base.iteration * NS,
@@ -310,8 +323,6 @@ def what_if(
         after=break_down(changed, times),
         layouts=layouts,
         doubts=tuple(dict.fromkeys([*of_reading, *_doubt_replay(traced, base.iteration), *changed.doubts, *doubts])),
-        graph=changed,
-        times=times,
     )
 
 
@@ -354,7 +365,7 @@ def layout_of(facts: Facts, strategy: Strategy) -> Layout:
 
 
 def _layouts(
-    graph: ExecutionGraph, found: Sequence[object], change: Change, jobs: tuple[EstimateReport, EstimateReport] | None
+    graph: ExecutionGraph, found: Sequence[Parts], change: Change, jobs: tuple[EstimateReport, EstimateReport] | None
 ) -> tuple[Layout, Layout] | None:
     if jobs is not None:
         before, after = (layout_of(each.plan.facts, each.plan.strategy) for each in jobs)
@@ -370,9 +381,9 @@ def _layouts(
     return before, after
 
 
-def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Layout:
+def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[Parts]) -> Layout:
     """Return layers and micro-batches of the traces, for a job whose ranks have all layers."""
-    summary = found[0].summary  # type: ignore[attr-defined]
+    summary = found[0].summary
     if any(message.operation in ("send", "recv") for message in graph.messages):
         raise SpecError("--job", "is needed: the traces are of a pipeline, and only its job has the stages.")
     if num_unknown := _num_unknown_transfers(graph):
@@ -386,7 +397,7 @@ def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[object]) -> Lay
     return Layout(
         num_layers=summary.num_layers,
         num_microbatches=max(1, summary.num_microbatches),
-        dp=max(1, Replicas(graph, found, None).size),  # type: ignore[arg-type]
+        dp=max(1, Replicas(graph, found, None).size),
     )
 
 
@@ -398,14 +409,14 @@ def _num_unknown_transfers(graph: ExecutionGraph) -> int:
 
 def _rebuild(
     graph: ExecutionGraph,
-    found: Sequence[object],
+    found: Sequence[Parts],
     layouts: tuple[Layout, Layout],
     jobs: tuple[EstimateReport, EstimateReport] | None,
 ) -> ExecutionGraph:
     before, after = layouts
     if jobs is None:
         try:
-            return rebuild_graph(graph, found, before, after, network=_NoNetwork())  # type: ignore[arg-type]
+            return rebuild_graph(graph, found, before, after, network=_NoNetwork())
         except SpecError as error:
             raise SpecError(error.where, error.problem, " ".join(filter(None, (error.hint, FOUND)))) from None
     new = jobs[1].plan
@@ -415,7 +426,7 @@ def _rebuild(
     network = PlannedNetwork(new.facts, new.strategy)
     return rebuild_graph(
         graph,
-        found,  # type: ignore[arg-type]
+        found,
         before,
         after,
         network=network,
@@ -510,13 +521,9 @@ def _tensor_parallel_factors(
         return new.tensor_parallel_nanoseconds(one, factor=nbytes) / max(old.tensor_parallel_nanoseconds(one), 1.0)
 
     known = graph.tasks.message != UNKNOWN
-    by_message = np.array([*(factor(one) if _is_collective(one) else 1.0 for one in graph.messages), 1.0])
+    by_message = np.array([*(factor(one) if one.operation in COLLECTIVES else 1.0 for one in graph.messages), 1.0])
     found: NDArray[np.float64] = np.where(known, by_message[graph.tasks.message], 1.0)
     return found
-
-
-def _is_collective(message: Message) -> bool:
-    return message.operation in COLLECTIVES
 
 
 def _samples(facts: Facts) -> SampledPasses | None:

@@ -74,13 +74,7 @@ def require_shown(before: EstimateReport, after: EstimateReport) -> None:
     SpecError
         With the changes that are possible.
     """
-    for name, old, new in _decisions(before, after):
-        raise SpecError(
-            name,
-            f"is {_text(new)}, but {_text(old)} in the recorded job, and its effect on the step is unknown.",
-            CHANGEABLE,
-        )
-    for name, old, new in _entries(before.problem, after.problem):
+    for name, old, new in (*_decisions(before, after), *_entries(before.problem, after.problem)):
         raise SpecError(
             name,
             f"is {_text(new)}, but {_text(old)} in the recorded job, and its effect on the step is unknown.",

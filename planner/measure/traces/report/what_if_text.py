@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from planner.measure.traces.breakdown import Breakdown
 from planner.measure.traces.change import Layout
-from planner.measure.traces.report.what_if import WhatIf
+from planner.measure.traces.report.replay.report import document_of
+from planner.measure.traces.report.replay.text import PARTS
+from planner.measure.traces.report.what_if import ChangedStep, WhatIf
 from planner.report.console import sections_text
-from planner.report.records import Figure, Record, entry
 from planner.report.section import PLAIN, Screen, Section, number_rows
-
-PARTS = ("computation", "communication", "overlapped", "idle")
-"""Parts of a step in the order of the table."""
 
 RUN = "Both in a longer run, in which each rank begins a step at the end of the one before."
 
@@ -21,41 +19,9 @@ LEAST_FACTOR = 0.001
 """Difference of a factor from one above which it is reported."""
 
 
-class WindowRecord(Record):
-    """Breakdown of a rank's step; the parts sum to it."""
-
-    computation: int = entry("Nanoseconds of computation alone.")
-    communication: int = entry("Nanoseconds of communication alone.")
-    overlapped: int = entry("Nanoseconds of both at once.")
-    idle: int = entry("Nanoseconds of neither.")
-
-
-class WhatIfRecord(Record):
-    """Answer of ``planner trace what-if``."""
-
-    seconds: Figure = entry("The changed step, in a longer run like the recorded one.")
-    traced_seconds: Figure = entry("The recorded step.")
-    replayed_seconds: Figure = entry("The replay of the recorded step.")
-    usable: bool = entry("True if that replay is at most 5 % off; false only with --anyway.")
-    before: dict[str, WindowRecord] = entry("Breakdown of the recorded step's replay in a longer run, by rank.")
-    after: dict[str, WindowRecord] = entry(
-        "Breakdown of the changed step's replay, by rank; by pipeline stage where the layout changes."
-    )
-    doubts: list[str] = entry("Missing information in the traces, error of the replay, and guesses.")
-
-    @classmethod
-    def build(cls, found: WhatIf) -> WhatIfRecord:
-        """Build the record of a changed step."""
-        return cls.read(found, before=_windows(found.before), after=_windows(found.after), doubts=list(found.doubts))
-
-
-def _windows(parts: Mapping[int, Breakdown]) -> dict[str, WindowRecord]:
-    return {str(rank): WindowRecord.read(one) for rank, one in parts.items()}
-
-
 def what_if_json(found: WhatIf) -> str:
     """Write a changed step as JSON."""
-    return json.dumps(WhatIfRecord.build(found).plain(), indent=2, ensure_ascii=False)
+    return json.dumps(document_of(found, ChangedStep), indent=2, ensure_ascii=False)
 
 
 def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:

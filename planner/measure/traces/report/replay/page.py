@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.traces.breakdown import ProcessorUse
+from planner.measure.traces.breakdown import processor_shares
 from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace, Track
 from planner.measure.traces.graph import ExecutionGraph, Kind
 from planner.measure.traces.replay import Replayed
-from planner.measure.traces.report.replay.report import RankReplay, ReplayReport, Side
+from planner.measure.traces.report.replay.report import RankReplay, Replay, Side
 from planner.measure.traces.report.replay.text import (
     breakdown_section,
     difference_text,
@@ -67,7 +67,7 @@ CRITICAL = 4
 """Bit of a task's code that marks the critical path; the bits below are its kind."""
 
 
-def timeline_of(report: ReplayReport, one: RankReplay) -> dict[str, Any]:
+def timeline_of(report: Replay, one: RankReplay) -> dict[str, Any]:
     """
     Encode the tasks of a rank, row by row, as base64 of little-endian whole numbers.
 
@@ -86,8 +86,8 @@ def timeline_of(report: ReplayReport, one: RankReplay) -> dict[str, Any]:
     place = np.full(len(graph.tracks), len(rows))
     place[rows] = np.arange(len(rows))
     shown = shown[np.argsort(place[graph.tasks.track[shown]], kind="stable")]
-    both = {"measured": (report.measured, one.measured), "replayed": (report.replayed, one.replayed)}
-    end = max([1, *(int(times.end[tasks].max(initial=0)) for times, _ in both.values())])
+    both = {"measured": report.measured, "replayed": report.replayed}
+    end = max([1, *(int(times.end[tasks].max(initial=0)) for times in both.values())])
     tick = -(-end // 2**32)
     on_path = np.zeros(len(graph.tasks), dtype=bool)
     on_path[[step.task for step in report.path if step.end > step.begin]] = True
@@ -99,7 +99,7 @@ def timeline_of(report: ReplayReport, one: RankReplay) -> dict[str, Any]:
         "rows": [[track_text(graph.tracks[row].track), number] for row, number in zip(rows, counts, strict=True)],
         "tasks": len(tasks),
         "left_out": [len(left_out), int((report.measured.end - report.measured.start)[left_out].sum()) / 1e9],
-        **{name: _side(times, side, shown, tick, one.rank) for name, (times, side) in both.items()},
+        **{name: _side(graph, times, shown, tick, one.rank) for name, times in both.items()},
         "names": names,
         "name": _column(number, "<u2"),
         "code": _column(graph.tasks.kind[shown] + CRITICAL * on_path[shown], "<u1"),
@@ -114,7 +114,7 @@ def _rows(graph: ExecutionGraph, rank: int) -> list[int]:
     return sorted(own, key=lambda number: (graph.tracks[number].track.kind, -used[number]))
 
 
-def _longest(report: ReplayReport, tasks: Integers, most: int) -> tuple[Integers, Integers]:
+def _longest(report: Replay, tasks: Integers, most: int) -> tuple[Integers, Integers]:
     """Return the longest of some tasks, and the rest; both in the order of their tracks."""
     if len(tasks) <= most:
         return tasks, tasks[:0]
@@ -135,19 +135,14 @@ def _names(graph: ExecutionGraph, shown: Integers, times: Replayed) -> tuple[Int
     return place[places], [*names, NO_NAME]
 
 
-def _side(times: Replayed, side: Side, shown: Integers, tick: int, rank: int) -> dict[str, Any]:
-    begin = times.begins[rank]
+def _side(graph: ExecutionGraph, times: Replayed, shown: Integers, tick: int, rank: int) -> dict[str, Any]:
+    begin, shares = times.begins[rank], processor_shares(graph, times, rank)
     return {
         "start": _column(times.start[shown] // tick, "<u4"),
         "length": _column((times.end - times.start)[shown] // tick, "<u4"),
-        "window": [begin / 1e9, (begin + side.nanoseconds) / 1e9],
-        "processors": None if side.processors is None else _shares(side.processors),
+        "window": [begin / 1e9, (begin + times.iterations[rank]) / 1e9],
+        "processors": None if shares is None else _column(np.rint(shares * 255).astype(np.int64), "<u1"),
     }
-
-
-def _shares(use: ProcessorUse) -> str:
-    """Encode shares of processors in 255ths."""
-    return _column(np.rint(use.shares * 255).astype(np.int64), "<u1")
 
 
 def _column(values: NDArray[Any], kind: str) -> str:
@@ -169,7 +164,7 @@ LONGEST_NAME = 110
 """Characters of a kernel's name in the table; the tooltip shows more."""
 
 
-def replay_page(report: ReplayReport) -> str:
+def replay_page(report: Replay) -> str:
     """
     Write a page.
 
@@ -191,14 +186,14 @@ def replay_page(report: ReplayReport) -> str:
     )
 
 
-def breakdown_chart(report: ReplayReport) -> dict[str, Any]:
+def breakdown_chart(report: Replay) -> dict[str, Any]:
     """Return the chart of each rank's breakdown, measured above replayed."""
     rows = [_bar(one, name, side) for one in report.ranks for name, side in sides(one)]
     return {"type": "bars", "axis": "milliseconds per iteration", "order": list(PARTS), "rows": rows}
 
 
 def _bar(one: RankReplay, name: str, side: Side) -> dict[str, Any]:
-    parts = {part: getattr(side.breakdown, part) for part in PARTS}
+    parts = {part: getattr(side.breakdown_nanoseconds, part) for part in PARTS}
     return {
         "label": f"Rank {one.rank}, {name}",
         "text": f"{milliseconds(side.nanoseconds)} ms",
@@ -216,13 +211,13 @@ def _bar(one: RankReplay, name: str, side: Side) -> dict[str, Any]:
 
 
 # --- content -----------------------------------------------------------------------------------------------
-def _header(report: ReplayReport) -> str:
+def _header(report: Replay) -> str:
     facts = {row[0]: row[1] for row in setting_section(report).rows}
     return header_html(
         subject=facts.pop("files"),
         title=title(report),
         answer=facts.pop("answer"),
-        verdict="good" if abs(report.difference) <= CLOSE else "bad",
+        verdict="good" if abs(report.difference_fraction) <= CLOSE else "bad",
         tiles=_tiles(report.slowest),
         facts=facts,
     )
@@ -230,7 +225,7 @@ def _header(report: ReplayReport) -> str:
 
 def _tiles(one: RankReplay) -> list[Tile]:
     """Return tiles with the main figures of the slowest rank."""
-    parts, whole = one.measured.breakdown, one.measured.nanoseconds or 1
+    parts, whole = one.measured.breakdown_nanoseconds, one.measured.nanoseconds or 1
     tiles = {
         "measured, ms": milliseconds(one.measured.nanoseconds),
         "replayed, ms": milliseconds(one.replayed.nanoseconds),
@@ -239,11 +234,11 @@ def _tiles(one: RankReplay) -> list[Tile]:
         "idle": share(parts.idle, whole),
     }
     if one.measured.processors is not None:
-        tiles["processors busy"] = f"{one.measured.processors.mean:.1%}"
+        tiles["processors busy"] = f"{one.measured.processors.mean_fraction:.1%}"
     return [Tile(name, text) for name, text in tiles.items()]
 
 
-def _chapters(report: ReplayReport) -> Iterator[Chapter]:
+def _chapters(report: Replay) -> Iterator[Chapter]:
     yield Chapter("breakdown", "Breakdown", "Breakdown of an iteration's time", _breakdown(report))
     yield Chapter("timeline", "Time line", "Every task, measured above replayed", _timelines(report))
     yield Chapter("path", "Critical path", "Tasks that determine the length of the iteration", _path_parts(report))
@@ -252,7 +247,7 @@ def _chapters(report: ReplayReport) -> Iterator[Chapter]:
     yield Chapter("doubts", "Doubts", "Missing information and assumptions", map(section_html, doubts_sections(report)))
 
 
-def _breakdown(report: ReplayReport) -> Iterator[str]:
+def _breakdown(report: Replay) -> Iterator[str]:
     yield from map(section_html, wrong_waits_sections(report))
     yield plot("breakdown", _BREAKDOWN)
     yield pair(section_html(breakdown_section(report)), section_html(times_section(report)))
@@ -261,7 +256,7 @@ def _breakdown(report: ReplayReport) -> Iterator[str]:
 _BREAKDOWN = "Exposed computation, both at once, exposed communication, and neither; together they are the iteration"
 
 
-def _timelines(report: ReplayReport) -> Iterator[str]:
+def _timelines(report: Replay) -> Iterator[str]:
     for number, one in enumerate(report.ranks, start=1):
         yield choice_html(number, timeline(number, f"Rank {one.rank}: {_TIMELINE}", _NO_TIMELINE))
 
@@ -271,12 +266,12 @@ _TIMELINE = "tasks on each stream and thread"
 _NO_TIMELINE = "The time line needs JavaScript."
 
 
-def _path_parts(report: ReplayReport) -> Iterator[str]:
+def _path_parts(report: Replay) -> Iterator[str]:
     yield section_html(kinds_section(report))
     yield section_html(names_section(report, most_rows=MOST_NAMES, longest=LONGEST_NAME))
 
 
-def _streams(report: ReplayReport) -> Iterator[str]:
+def _streams(report: Replay) -> Iterator[str]:
     for number, one in enumerate(report.ranks, start=1):
         yield choice_html(number, section_html(streams_section(one)))
     yield section_html(processors_section(report))
@@ -290,7 +285,7 @@ CATEGORY_OF_KIND = {
 }
 
 
-def side_by_side(report: ReplayReport) -> Trace:
+def side_by_side(report: Replay) -> Trace:
     """
     Build one trace of both sides.
 
@@ -309,7 +304,7 @@ def side_by_side(report: ReplayReport) -> Trace:
         sides.append(_side_events(graph, times, number, first_track=len(tracks)))
         tracks += [_track(name, rank, track) for rank, track in graph.tracks]
     sides.append(_path_events(report, track=len(tracks)))
-    tracks.append(Track(kind="thread", process=f"replayed rank {report.path_rank}", number="critical path"))
+    tracks.append(Track(kind="thread", process=f"replayed rank {report.critical_path.rank}", number="critical path"))
     return Trace(
         source=", ".join(report.sources),
         rank=None,
@@ -350,7 +345,7 @@ def _side_events(graph: ExecutionGraph, times: Replayed, number: int, *, first_t
     )
 
 
-def _path_events(report: ReplayReport, *, track: int) -> Events:
+def _path_events(report: Replay, *, track: int) -> Events:
     steps = [one for one in report.path if one.end > one.begin]
     tasks = np.array([one.task for one in steps], dtype=np.int64)
     return Events.build(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from planner.measure.traces.breakdown import ProcessorUse
+from planner.measure.traces.breakdown import ProcessorUse, StreamUse
 from planner.measure.traces.critical_path import MOST_OFF, PathKind, WrongWait, difference
 from planner.measure.traces.events import Track
 from planner.measure.traces.report.replay.report import RankReplay, ReplayReport, Side
@@ -31,6 +32,9 @@ PATH_KINDS: Mapping[PathKind, str] = {
 """Labels of the kinds."""
 
 
+PARTS = ("computation", "communication", "overlapped", "idle")
+"""Parts of a breakdown, in the order of tables."""
+
 TOO_LONG = "In the recording these tasks ran before the task that they wait for in the replay."
 TOO_SHORT = "In the recording these tasks also had another wait, which is not in the graph."
 
@@ -56,30 +60,35 @@ def sections(report: ReplayReport) -> Iterator[Section]:
 
 def setting_section(report: ReplayReport) -> Section:
     """Return the section of the replayed iteration, with the answer."""
-    graph, first = report.graph, report.ranks[0]
-    which = f"number {number_of(first)} of {len(first.iterations)}, from 0"
+    first = report.ranks[0]
+    which = f"number {first.iteration} of {len(first.iterations)}, from 0"
     return Section(
         title=title(report),
         rows=(
             ("answer", answer(report)),
             ("files", ", ".join(map(printable, report.sources))),
             ("ranks", ", ".join(str(one.rank) for one in report.ranks)),
-            ("iteration", f"{printable(first.iteration.name)}, {which}"),
-            ("graph", f"{count(len(graph.tasks), 'task')}, {count(len(graph.edges), 'edge')} between tracks"),
+            ("iteration", f"{iteration_name(report)}, {which}"),
+            ("graph", f"{count(report.num_tasks, 'task')}, {count(report.num_dependencies, 'edge')} between tracks"),
         ),
     )
 
 
 def title(report: ReplayReport) -> str:
     """Return the heading of the report."""
-    return f"Replay of {printable(report.ranks[0].iteration.name)}"
+    return f"Replay of {iteration_name(report)}"
+
+
+def iteration_name(report: ReplayReport) -> str:
+    """Return the name of the replayed iteration on the first rank."""
+    return printable(report.ranks[0].iterations[report.ranks[0].iteration].name)
 
 
 def answer(report: ReplayReport) -> str:
     """Return both times and their difference, in a sentence."""
-    replayed, measured = milliseconds(report.replayed.iteration), milliseconds(report.measured.iteration)
+    replayed, measured = milliseconds(report.replayed_nanoseconds), milliseconds(report.measured_nanoseconds)
     verdict = "" if report.usable else f" Not usable: more than {MOST_OFF:.0%} off."
-    return f"{replayed} ms replayed, {measured} ms measured: {report.difference:+.2%}.{verdict}"
+    return f"{replayed} ms replayed, {measured} ms measured: {report.difference_fraction:+.2%}.{verdict}"
 
 
 def wrong_waits_sections(report: ReplayReport) -> Iterator[Section]:
@@ -90,12 +99,7 @@ def wrong_waits_sections(report: ReplayReport) -> Iterator[Section]:
             title=f"Waits that make the replay too {'long' if is_long else 'short'}",
             header=("waits", "for", "why", "number", "ms"),
             rows=tuple(
-                (
-                    *ends_text(one),
-                    one.reason,
-                    f"{one.number:,}",
-                    f"{one.nanoseconds / 1e6:+,.3f}",
-                )
+                (*ends_text(one), one.reason, f"{one.number:,}", f"{one.nanoseconds / 1e6:+,.3f}")
                 for one in report.wrong_waits
             ),
             notes=(
@@ -109,8 +113,8 @@ def ends_text(one: WrongWait, quote: str = "") -> tuple[str, str]:
     """Return the waiting and the awaited task, each with its track."""
     name, awaited = short_pair(one.name, one.awaited, LONGEST_WAIT)
     return (
-        f"{quote}{name}{quote} ({track_text(one.track)})",
-        f"{quote}{awaited}{quote} ({track_text(one.awaited_track)})",
+        f"{quote}{name}{quote} ({printable(one.track)})",
+        f"{quote}{awaited}{quote} ({printable(one.awaited_track)})",
     )
 
 
@@ -132,8 +136,8 @@ def times_section(report: ReplayReport) -> Section:
                 milliseconds(one.measured.nanoseconds),
                 milliseconds(one.replayed.nanoseconds),
                 difference_text(one, one.replayed.nanoseconds),
-                difference_text(one, one.without_events),
-                difference_text(one, one.sum_of_tasks),
+                difference_text(one, one.without_events_nanoseconds),
+                difference_text(one, one.sum_of_tasks_nanoseconds),
             )
             for one in report.ranks
         ),
@@ -153,11 +157,7 @@ def breakdown_section(report: ReplayReport) -> Section:
             (
                 str(one.rank),
                 name,
-                milliseconds(side.breakdown.computation),
-                milliseconds(side.breakdown.communication),
-                milliseconds(side.breakdown.overlapped),
-                milliseconds(side.breakdown.idle),
-                milliseconds(side.breakdown.total),
+                *(milliseconds(getattr(side.breakdown_nanoseconds, part)) for part in (*PARTS, "total")),
             )
             for one in report.ranks
             for name, side in sides(one)
@@ -173,21 +173,22 @@ def sides(one: RankReplay) -> tuple[tuple[str, Side], tuple[str, Side]]:
 
 def streams_section(one: RankReplay) -> Section:
     """Return the section of the use of each stream and thread of a rank."""
-    replayed = {use.track: use for use in one.replayed.streams}
+    replayed = {(use.kind, use.process, use.number): use for use in one.replayed.tracks}
+    pairs = [(use, replayed[use.kind, use.process, use.number]) for use in one.measured.tracks]
     return Section(
         title=f"Streams and threads of rank {one.rank}, ms",
         header=("track", "tasks", "computation", "replayed", "communication", "replayed", "of the iteration"),
         rows=tuple(
             (
-                track_text(use.track),
+                track_text(use),
                 f"{use.num_tasks:,}",
-                milliseconds(use.computation),
-                milliseconds(replayed[use.track].computation),
-                milliseconds(use.communication),
-                milliseconds(replayed[use.track].communication),
-                share(use.computation + use.communication, one.measured.nanoseconds or 1),
+                milliseconds(use.computation_nanoseconds),
+                milliseconds(other.computation_nanoseconds),
+                milliseconds(use.communication_nanoseconds),
+                milliseconds(other.communication_nanoseconds),
+                share(use.computation_nanoseconds + use.communication_nanoseconds, one.measured.nanoseconds or 1),
             )
-            for use in sorted(one.measured.streams, key=lambda use: use.track.kind)
+            for use, other in sorted(pairs, key=lambda pair: pair[0].kind)
         ),
         notes=(
             "Within the iteration's window, which begins when the device has finished earlier work. A thread's "
@@ -198,17 +199,13 @@ def streams_section(one: RankReplay) -> Section:
 
 def processors_section(report: ReplayReport) -> Section:
     """Return the section of the processors that kernels occupy."""
-    rows: list[tuple[str, ...]] = []
-    notes: list[str] = []
-    for one in report.ranks:
-        use = one.measured.processors
-        rows.append((str(one.rank), _mean(use), _mean(one.replayed.processors)))
-        notes.extend(processors_notes(one))
     return Section(
         title="Processors that kernels occupy, mean over the iteration",
         header=("rank", "measured", "replayed"),
-        rows=tuple(rows),
-        notes=tuple(notes),
+        rows=tuple(
+            (str(one.rank), _mean(one.measured.processors), _mean(one.replayed.processors)) for one in report.ranks
+        ),
+        notes=tuple(note for one in report.ranks for note in processors_notes(one)),
     )
 
 
@@ -217,36 +214,37 @@ def processors_notes(one: RankReplay) -> Iterator[str]:
     use = one.measured.processors
     if use is None:
         yield f"Rank {one.rank}: no kernel's blocks were recorded, so that its use of processors is not known."
-    elif use.num_unknown:
+    elif use.num_kernels_left_out:
         yield (
-            f"Rank {one.rank}: {use.num_unknown:,} of {use.num_kernels:,} kernels, "
-            f"{milliseconds(use.unknown_nanoseconds)} ms, have no recorded blocks and are left out."
+            f"Rank {one.rank}: {use.num_kernels_left_out:,} of {use.num_kernels:,} kernels, "
+            f"{milliseconds(use.nanoseconds_left_out)} ms, have no recorded blocks and are left out."
         )
 
 
 def _mean(use: ProcessorUse | None) -> str:
-    return "not recorded" if use is None else f"{use.mean:.1%}"
+    return "not recorded" if use is None else f"{use.mean_fraction:.1%}"
 
 
 def kinds_section(report: ReplayReport) -> Section:
     """Return the section of the critical path by kind of work."""
-    whole = report.replayed.iteration
-    sums = {
-        kind: sum(part.nanoseconds for part in report.path_parts if part.kind == kind)
-        for kind in dict.fromkeys(part.kind for part in report.path_parts)
-    }
+    path = report.critical_path
+    sums: Counter[PathKind] = Counter()
+    for part in path.parts:
+        sums[part.kind] += part.nanoseconds
     return Section(
-        title=f"Critical path, ending on rank {report.path_rank}",
+        title=f"Critical path, ending on rank {path.rank}",
         header=("kind", "ms", "of the iteration"),
-        rows=tuple((PATH_KINDS[kind], milliseconds(spent), share(spent, whole)) for kind, spent in sums.items()),
+        rows=tuple(
+            (PATH_KINDS[kind], milliseconds(spent), share(spent, path.nanoseconds)) for kind, spent in sums.items()
+        ),
         notes=("The chain of tasks that determines the replayed iteration: only changes on it shorten it.",),
     )
 
 
 def names_section(report: ReplayReport, *, most_rows: int = MOST_NAMES, longest: int = LONGEST_NAME) -> Section:
     """Return the section of the critical path by name."""
-    whole = report.replayed.iteration
-    rest = report.path_parts[most_rows:]
+    whole, parts = report.critical_path.nanoseconds, report.critical_path.parts
+    rest = parts[most_rows:]
     spent = sum(part.nanoseconds for part in rest)
     notes = (f"{len(rest)} other names take {milliseconds(spent)} ms, {share(spent, whole)}.",) if rest else ()
     return Section(
@@ -260,7 +258,7 @@ def names_section(report: ReplayReport, *, most_rows: int = MOST_NAMES, longest:
                 milliseconds(part.nanoseconds),
                 share(part.nanoseconds, whole),
             )
-            for part in report.path_parts[:most_rows]
+            for part in parts[:most_rows]
         ),
         notes=notes,
     )
@@ -277,8 +275,8 @@ def iterations_sections(report: ReplayReport) -> Iterator[Section]:
                     (
                         str(number),
                         printable(iteration.name),
-                        milliseconds(iteration.duration),
-                        "replayed" if number == number_of(one) else "",
+                        milliseconds(iteration.host_nanoseconds),
+                        "replayed" if number == one.iteration else "",
                     )
                     for number, iteration in enumerate(one.iterations)
                 ),
@@ -293,11 +291,6 @@ def doubts_sections(report: ReplayReport) -> Iterator[Section]:
 
 
 # --- pieces ------------------------------------------------------------------------------------------------
-
-
-def number_of(one: RankReplay) -> int:
-    """Return the number of the replayed iteration among those of its trace."""
-    return one.iterations.index(one.iteration)
 
 
 def milliseconds(nanoseconds: int) -> str:
@@ -315,7 +308,7 @@ def difference_text(one: RankReplay, predicted: int) -> str:
     return f"{difference(one.measured.nanoseconds, predicted):+.2%}"
 
 
-def track_text(track: Track) -> str:
+def track_text(track: Track | StreamUse) -> str:
     """Format a stream or a thread."""
     return f"{track.kind} {printable(track.number)}"
 

@@ -5,9 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from benchmarks.operators.dispatch_law import (
+    Exchanges,
+    constant_names,
+    learn_dispatch,
+    num_visited_places,
+    seconds_per_byte,
+)
 from costmodel.errors import SpecError
-from costmodel.network.sampled_fabric import Exchanges, constant_names, num_visited_places, seconds_per_byte
-from planner.measure.fit.dispatch import learn_dispatch
 from planner.measure.fit.law import Measured
 
 pytest.importorskip("scipy", reason="learning needs SciPy")

@@ -1,1 +1,0 @@
-"""Measured operators: each makes calls of torch, on inputs of its own."""

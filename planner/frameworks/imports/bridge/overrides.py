@@ -31,7 +31,6 @@ from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options, split_options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.megatron.settings import WIDE, WIDE_NUMBERS
 from planner.frameworks.shell.words import argument_words, refuse_unknown
 from planner.jobs.model import read
 
@@ -307,7 +306,7 @@ def _plain(name: str) -> str:
 def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return options of Megatron-LM, and fields without one; fields of the architecture are left to the model."""
     known, strange = options_by_field(), list[str]()
-    words = list(_precision(fields))
+    words = _precision(fields)
     for name, value in fields.items():
         option = known.get(name)
         if name.startswith("mixed_precision") or name in SIZES or value == UNTOLD.get(name):
@@ -336,8 +335,8 @@ def _values(value: str) -> list[str]:
     return value[1:-1].replace("'", "").split(",") if value.startswith("[") else [value.strip("'")]
 
 
-def _precision(fields: Mapping[str, str]) -> Iterator[str]:
-    """Yield the options of the precision, from its name and the entries of its object."""
+def _precision(fields: Mapping[str, str]) -> list[str]:
+    """Return the options of the precision, from its name and the entries of its object."""
     name = fields.get("mixed_precision", "").replace("-", "_")
     scaling = next((scaling for part, scaling in SCALINGS if part in name), None)
     if name and scaling is None:
@@ -345,22 +344,8 @@ def _precision(fields: Mapping[str, str]) -> Iterator[str]:
     halves = {name.partition("_")[0]: "true"} if name.startswith(("bf16", "fp16")) else {"bf16": "true"} if name else {}
     own = {one.partition(".")[2]: value.lower() for one, value in fields.items() if one.startswith("mixed_precision.")}
     entries = {"fp8_recipe": "tensorwise", "fp4_recipe": "nvfp4", **halves, **(scaling or {}), **own}
-    given = {entry: value for entry, value in entries.items() if value not in WITHOUT}
-    yield from (f"--{half}" for half in ("bf16", "fp16") if half in given)
-    for bits in ("fp8", "fp4"):
-        if bits in given:
-            yield from (f"--{bits}-format", given[bits], f"--{bits}-recipe", given[f"{bits}_recipe"])
-    if "fp8" in given and "fp8_param_gather" in given:
-        yield "--fp8-param-gather"
-    if "first_last_layers_bf16" in given:
-        yield WIDE
-        for option in WIDE_NUMBERS.values():
-            yield from (option, entries.get(option.removeprefix("--").replace("-", "_"), "0"))
-    reduced = entries.get("grad_reduce_in_fp32", "false" if name.startswith("fp16") else "true")
-    if "bf16" in given and reduced == "false":
-        yield "--grad-reduce-in-bf16"
-    if "fp16" in given and reduced == "true":
-        yield "--accumulate-allreduce-grads-in-fp32"
+    entries.setdefault("grad_reduce_in_fp32", "false" if name.startswith("fp16") else "true")
+    return meaning_of("bridge_precision", entries).words
 
 
 DECISIVE = DATA["decisive"]

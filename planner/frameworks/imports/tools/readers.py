@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import metadata
 from itertools import accumulate, pairwise
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +87,7 @@ def neox_job(file: File) -> Imported:
         raise SpecError(str(file.path), problem, "Import the file with num_layers, with this one's keys in it.")
     meaning = meaning_of("gpt_neox", flat)
     meaning.notes += [f"{LOCAL} beside it counts for what it alone says, as in a run with both."] if other else []
-    meaning.entries["model.ffn_hidden_size"] = _neox_width(flat, is_gated=meaning.entries.pop("given.gated", False))
     entries = meaning.entries
-    number = [flat.get(name) for name in ("num_nodes", "num_gpus")]
-    if all(isinstance(one, int) and one > 0 for one in number):
-        entries["cluster.num_devices"] = prod(number)
     if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
     newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]
@@ -132,35 +127,6 @@ def _deal_layers(method: str, num_layers: int, pp: int) -> list[int]:
     return [min(end, num_layers + 2) - min(max(begin, 2), num_layers + 2) for begin, end in pairwise(bounds)]
 
 
-def _neox_width(flat: Mapping[str, Any], *, is_gated: bool) -> int:
-    """
-    Default width of feed-forwards, relative to four times the hidden size.
-
-    It is a third of that for gated ones, and two thirds for ``mlp_type: llama``.
-
-    References
-    ----------
-    GPT-NeoX, megatron/model/transformer.py: ``ParallelMLP`` and ``LLaMAParallelMLP``.
-    """
-    hidden = degree(flat.get("hidden_size"), "hidden_size")
-    is_llama = flat.get("mlp_type") == "llama"
-    if is_llama and not flat.get("intermediate_size"):
-        return 256 * -(-int(2 * hidden * 4 / 3) // 256)
-    times = degree(flat.get("expansion_factor") or 4, "expansion_factor")
-    width = degree(flat.get("intermediate_size") or hidden * times, "intermediate_size")
-    step = degree(flat.get("mlp_multiple_of") or 1, "mlp_multiple_of")
-    return step * -(-(width * 2 // 3 // 2 if is_gated else width) // step)
-
-
-def nanotron_job(file: File) -> Imported:
-    """Import nanotron: degrees, tokens and a model in the hub's keys; the product of all degrees is the devices."""
-    meaning = meaning_of("nanotron", file.flat())
-    names = ("given.dp", "strategy.tp", "strategy.pp", "strategy.cp")
-    sizes = [degree(meaning.entries.get(name, 1), meaning.keys.get(name, name)) for name in names]
-    meaning.entries["cluster.num_devices"] = prod(sizes)
-    return entries_job(meaning, "nanotron-0.4", file.overrides)
-
-
 def foundry_job(file: File) -> Imported:
     """Import llm-foundry: MPT by its sizes or a model of the hub by name, with PyTorch's FSDP or whole replicas."""
     flat = file.flat()
@@ -171,11 +137,6 @@ def foundry_job(file: File) -> Imported:
     if flat.get("model.name") == "hf_causal_lm":
         meaning.entries = {name: value for name, value in entries.items() if not name.startswith("model.")}
         meaning.entries["model"] = _find_hub_model(file, text_of(flat.get("model.pretrained_model_name_or_path")))
-    else:
-        learned = 0 if "given.positions" in entries else entries.get("training.sequence_length", 0)
-        sizes = (degree(flat.get(f"model.{name}", 4), f"model.{name}") for name in ("d_model", "expansion_ratio"))
-        width = flat.get("model.ffn_config.ffn_hidden_size") or prod(sizes)
-        entries |= {"model.learned_positions": learned, "model.ffn_hidden_size": width}
     return entries_job(meaning, "llm-foundry-0.6", file.overrides)
 
 
@@ -892,17 +853,10 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
     return Imported(document=imported.document, notes=(*release, *other, *notes, *meaning.notes, *keyed))
 
 
-def _say_devices(meaning: Meaning, one: Any, many: Any) -> None:
-    """Set the number of devices of all nodes, where the file has both numbers."""
-    if isinstance(one, int) and isinstance(many, int):
-        meaning.entries["cluster.num_devices"] = one * many
-
-
 def nemo_job(file: File) -> Imported:
     """Import NeMo 1: a trainer, and a model with its sizes, degrees and batches."""
     flat = file.flat()
     meaning = meaning_of("nemo1", flat, section="model.")
-    _say_devices(meaning, flat.get("trainer.devices"), flat.get("trainer.num_nodes"))
     meaning.entries["cluster.framework"] = newest("nemo-")
     return _job(file, meaning, {}, whose="NeMo's defaults")
 
@@ -920,14 +874,11 @@ def flagscale_job(file: File) -> Imported:
     flat = {
         name.rpartition(".")[2].replace("-", "_"): value for name, value in whole.items() if name.split(".")[0] in inner
     }
-    if "experiment.task.entrypoint" in whole:
-        flat["entrypoint"] = whole["experiment.task.entrypoint"]
+    outside = ("task.entrypoint", "runner.nproc_per_node", "runner.nnodes")
+    flat |= {name.partition(".")[2]: whole[f"experiment.{name}"] for name in outside if f"experiment.{name}" in whole}
     meaning = meaning_of("flagscale", flat, section="")
-    if "multiple_of" in flat and "--ffn-hidden-size" in meaning.words:
-        meaning.notes.append("multiple_of: without effect beside ffn_hidden_size.")
-    elif "multiple_of" in flat:
+    if "multiple_of" in flat and "--ffn-hidden-size" not in meaning.words:
         meaning.words += ["--ffn-hidden-size", str(_round_width(flat))]
-    _say_devices(meaning, *(whole.get(f"experiment.runner.{name}") for name in ("nproc_per_node", "nnodes")))
     variables = {name: text_of(value) for name, value in whole.items() if name.startswith(ENVIRONMENT)}
     return _job(file, meaning, {name.removeprefix(ENVIRONMENT): value for name, value in variables.items()})
 
@@ -1122,7 +1073,7 @@ READERS: Mapping[str, Callable[[File], Imported]] = {
     "flagscale": flagscale_job,
     "primus": primus_job,
     "gpt_neox": neox_job,
-    "nanotron": nanotron_job,
+    "nanotron": lambda file: entries_job(meaning_of("nanotron", file.flat()), "nanotron-0.4", file.overrides),
     "llm_foundry": foundry_job,
 }
 """Import function of each tool, by its name in the table of keys."""

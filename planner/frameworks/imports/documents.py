@@ -370,6 +370,22 @@ def model_named(name: str) -> str | dict[str, Any] | None:
     return None
 
 
+def require_model(name: str, where: str = "model") -> str | dict[str, Any]:
+    """
+    Return the entry ``model`` of a job for a name.
+
+    Raises
+    ------
+    SpecError
+        If it is empty or unknown.
+    """
+    found = model_named(name)
+    if found is None:
+        hint = "Add model=NAME, one of planner catalog models, or the path of its config.json."
+        raise SpecError(where, f"{shown(name)} is no model that is known here." if name else "is not said.", hint)
+    return found
+
+
 @cache
 def _models() -> Mapping[str, str]:
     return {row["name"]: row["model"] for row in read_rows(MODELS)}

@@ -491,7 +491,9 @@ def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
         entry, sent_by = _entries(model)
         described = read(entry, Path()).model
     except (KeyError, TypeError, AttributeError, IndexError):
-        raise SpecError(WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", HINT) from None
+        raise SpecError(
+            WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", "Add model=NAME."
+        ) from None
     known = read(named, Path()).model if named is not None else None
     is_known = known is not None and all(
         getattr(known, part) == getattr(described, part)

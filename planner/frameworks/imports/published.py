@@ -26,6 +26,7 @@ from planner.frameworks.imports.documents import (
     read_rows,
     read_words,
     read_yaml,
+    require_model,
     said_by,
     text_of,
 )
@@ -131,6 +132,9 @@ def _require(document: Mapping[str, Any]) -> None:
     missing = [f"strategy.{name}" for name in (*SETTLED, *experts) if name not in document["strategy"]]
     missing += [f"training.{name}" for name in WORK if name not in document["training"]]
     if missing:
+        known, dtype = catalog.find_unique_device(document["cluster"]["device"]), document["training"]["precision"]
+        if known is not None and catalog.precision(dtype).compute not in catalog.device(known.device).peak_flops:
+            raise SpecError("--compute_dtype", f"says {dtype}, in which {known.device} does not compute.")
         examples = " ".join(f"{name}={'none' if name.endswith('recompute') else 'N'}" for name in missing)
         raise SpecError("recipe", _unknown(document), f"Say it: {examples}.")
 
@@ -157,9 +161,7 @@ def _document(given: Mapping[str, Any], environment: Mapping[str, str], one: Rec
         return {"model": one.model, "cluster": cluster, "training": {"precision": one.precision}}
     parts = ["recipe"] if "recipe" in given else [part for part in ("name", "size") if part in given]
     name = "_".join(text_of(given[part]) for part in parts)
-    model = model_named(name)
-    if model is None:
-        raise SpecError("--model_recipe_name", f"is {shown(name)}, no model that is known here.", "Add model=NAME.")
+    model = require_model(name, "--model_recipe_name")
     gpu, dtype = given.get("gpu", ""), given.get("dtype", "bf16")
     device = DEVICES.get(gpu, gpu)
     if device not in catalog.devices():

@@ -540,6 +540,17 @@ def source_of(node: Node) -> str:
     return (node.text or b"").decode()
 
 
+def _spans(node: Node, start: int, end: int, skipped: str = "") -> Iterator[bytes | Node]:
+    """Yield a node's children from a place on, and the text between them that the parser leaves out."""
+    text, first, place = node.text or b"", node.start_byte, start
+    for child in node.children:
+        if child.start_byte >= start and child.type != skipped:
+            yield from [text[place - first : child.start_byte - first]] if child.start_byte > place else []
+            yield child
+            place = child.end_byte
+    yield from [text[place - first : end - first]] if place < end else []
+
+
 class Words:
     """
     Expansion of words with the current variables.
@@ -634,21 +645,10 @@ class Words:
                 yield Piece(re.sub(r"\\(\n?)(.?)", lambda found: found[2], source_of(node), flags=re.DOTALL))
 
     def _parts(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
-        """Yield the children of a node, and the text between them that the parser leaves out."""
-        text = node.text or b""
-        start, end = node.start_byte, node.end_byte
-        if node.type == "string":
-            start, end = start + 1, end - 1
-        place = start
-        for child in node.children:
-            if child.type == '"':
-                continue
-            if child.start_byte > place:
-                yield _unescape(text[place - node.start_byte : child.start_byte - node.start_byte])
-            yield from self.pieces(child, is_quoted=is_quoted)
-            place = child.end_byte
-        if place < end:
-            yield _unescape(text[place - node.start_byte : end - node.start_byte])
+        """Yield the pieces of a node's children and of the text between them."""
+        marks = int(node.type == "string")
+        for part in _spans(node, node.start_byte + marks, node.end_byte - marks, '"'):
+            yield from [_unescape(part)] if isinstance(part, bytes) else self.pieces(part, is_quoted=is_quoted)
 
     # --- parameters ----------------------------------------------------------------------------------------
 
@@ -726,18 +726,13 @@ class Words:
 
     def _rest(self, node: Node, place: int, *, is_quoted: bool) -> Iterator[Piece]:
         """Yield the parts of a word behind an operator, up to the closing brace."""
-        text, start = node.text or b"", node.start_byte
-        for child in node.children:
-            if child.start_byte < place or child.type == "}":
+        for part in _spans(node, place, node.end_byte - 1, "}"):
+            if isinstance(part, bytes):
+                yield Piece(part.decode(), splits=not is_quoted)
                 continue
-            if child.start_byte > place:
-                yield Piece(text[place - start : child.start_byte - start].decode(), splits=not is_quoted)
-            for piece in self.pieces(child, is_quoted=is_quoted):
+            for piece in self.pieces(part, is_quoted=is_quoted):
                 splits = piece.splits or not (is_quoted or piece.is_quoted)
                 yield Piece(piece.text, splits, piece.ends, piece.is_quoted)
-            place = child.end_byte
-        if place < node.end_byte - 1:
-            yield Piece(text[place - start : -1].decode(), splits=not is_quoted)
 
     def _or_missing(self, value: Value | None, name: str, node: Node) -> Value:
         return self.variables.missing(name, line_of(node)) if value is None else value
@@ -810,12 +805,13 @@ class Words:
         """An expression with its parameters in place, whose variables may be names alone."""
         if node.type in (*EXPANSIONS, "string") and node.type != "arithmetic_expansion":
             return self.value(node)
-        text, place, start = "", node.start_byte, node.start_byte
-        for child in node.children:
-            text += (node.text or b"")[place - start : child.start_byte - start].decode()
-            text += self.arithmetic(child) if child.type == "arithmetic_expansion" else self._expression(child)
-            place = child.end_byte
-        return text + (node.text or b"")[place - start :].decode()
+        text = ""
+        for part in _spans(node, node.start_byte, node.end_byte):
+            if isinstance(part, bytes):
+                text += part.decode()
+            else:
+                text += self.arithmetic(part) if part.type == "arithmetic_expansion" else self._expression(part)
+        return text
 
     def _element(self, name: str) -> Value | None:
         name, _, index = name.partition("[")

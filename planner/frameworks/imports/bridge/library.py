@@ -15,7 +15,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
-from planner.frameworks.imports.documents import read_rows, read_words, text_of
+from planner.frameworks.imports.documents import read_plain, read_rows, read_words, text_of
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
@@ -224,12 +224,7 @@ def _configuration(recipe: Recipe) -> Thing:
 
 def _value(text: str) -> Any:
     """Read the value of an override."""
-    if text.startswith("torch."):
-        return Thing(text)
-    if text.startswith("["):
-        return text[1:-1].split(",")
-    known = {"true": True, "false": False, "null": None, OPEN: UNKNOWN}
-    return known[text] if text in known else int(text) if text.isdecimal() else text
+    return Thing(text) if text.startswith("torch.") else UNKNOWN if text == OPEN else read_plain(text)
 
 
 @cache

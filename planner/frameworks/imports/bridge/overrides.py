@@ -17,7 +17,7 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, model_named, read_words, said_by, text_of
+from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, read_words, require_model, said_by, text_of
 from planner.frameworks.imports.finish import (
     assumption_notes,
     devices_contradicted,
@@ -157,7 +157,7 @@ def bridge_job(
     said_here = {*entries}
     is_nemo = any(name.startswith("trainer.") for name in fields)
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
-    model = _model(entries.pop("model", ""), known.model if known else str(recipe))
+    model = require_model(entries.pop("model", "") or (known.model if known else str(recipe)))
     facts = read(model, Path()).model
     plain = _merge_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
     model, facts = _change_depth(model, facts, plain.get("model.num_layers", ""))
@@ -281,14 +281,6 @@ def _merge_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts:
             hint = "Say training.precision=NAME." if name == "mixed_precision" else f"Add {name}=VALUE to the command."
             raise SpecError(name, "is something that only running the recipe would say.", hint)
     return whole
-
-
-def _model(given: str, recipe: str) -> str | dict[str, Any]:
-    name = model_named(given or recipe)
-    if name is None:
-        problem = f"{shown(given or recipe)} is no model that is known here." if given or recipe else "is not said."
-        raise SpecError("model", problem, "Add model=NAME, one of planner catalog models.")
-    return name
 
 
 def _devices(fields: Mapping[str, str]) -> int | None:

@@ -44,6 +44,7 @@ from planner.frameworks.imports.documents import (
     read_rows,
     read_words,
     read_yaml,
+    require_model,
     resolve,
     said_by,
     text_of,
@@ -136,16 +137,9 @@ def foundry_job(file: File) -> Imported:
         entries["strategy.sharding"] = "none"
     if flat.get("model.name") == "hf_causal_lm":
         meaning.entries = {name: value for name, value in entries.items() if not name.startswith("model.")}
-        meaning.entries["model"] = _find_hub_model(file, text_of(flat.get("model.pretrained_model_name_or_path")))
+        name = "model.pretrained_model_name_or_path"
+        meaning.entries["model"] = file.says("model") or require_model(text_of(flat.get(name)), name)
     return entries_job(meaning, "llm-foundry-0.6", file.overrides)
-
-
-def _find_hub_model(file: File, name: str) -> Any:
-    known = model_named(name)
-    if known is None and file.says("model") is None:
-        hint = "Add model=NAME, one of planner catalog models, or the path of its config.json."
-        raise SpecError("model.pretrained_model_name_or_path", f"{shown(name)} is no model that is known here.", hint)
-    return known or ""
 
 
 # --- DeepSpeed ---------------------------------------------------------------------------------------------
@@ -585,10 +579,8 @@ def torchtitan_job(
     entries, framework = meaning.entries, str(config.get("framework", FRAMEWORK))
     given = prepare_job({"cluster": {"framework": framework}}, overrides)
     name = str(flat.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
-    model = given.get("model", described or model_named(f"{name}/{flat.get('model.flavor', '')}"))
-    if model is None:
-        label = shown(f"{flat.get('model.name', '')}/{flat.get('model.flavor', '')}")
-        raise SpecError("model", f"{label} is no model that is known here.", "Add model=NAME.")
+    named = f"{name}/{flat.get('model.flavor', '')}"
+    model = given["model"] if "model" in given else described or require_model(named)
     kernels = entries.get("settings.kernels", "eager")
     local = degree(entries.setdefault("given.local", 8), "training.local_batch_size")
     degree(entries["given.steps"], "training.steps")
@@ -689,6 +681,7 @@ def _precision(flat: Mapping[str, Any], meaning: Meaning) -> dict[str, Any]:
     scaling = "fp8_rowwise" if recipe.startswith("rowwise") else "fp8_tensorwise"
     gathered = [f"{place}.enable_fsdp_float8_all_gather" for place in ("quantize.linear.float8", "float8")]
     precision = {"training.precision": scaling if is_float8 else "mxfp8"} if is_float8 or is_mx else {}
+    meaning.keys |= dict.fromkeys(precision, "model.converters" if listed else "float8.enable_float8_linear")
     return {**precision, "settings.fp8_param_gather": bool(last(*gathered)) and is_float8}
 
 

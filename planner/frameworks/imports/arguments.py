@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
-from math import lcm
+from math import lcm, prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ from planner.frameworks.imports.documents import (
     vocabulary_of,
 )
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
-from planner.frameworks.megatron.read import EVALUATIONS, Imported, from_megatron_lm, release_for
+from planner.frameworks.megatron.read import EVALUATIONS, PLAIN, Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
 from planner.frameworks.shell.words import (
     Variables,
@@ -558,8 +558,8 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
             if unknown_names(name):
                 yield word
             option, left = name, 0 if equals else _least_values(name, kind)
-        elif left > 0 or _is_one_word(word) or (option == "--data-path" and _is_number(before)):
-            left -= 1
+        elif left > 0 or _is_one_word(word) or (option == "--data-path" and re.fullmatch(r"\d*\.\d+|\d+", before)):
+            left -= 1  # a number among the files of --data-path is the weight of the one behind it
         elif not (kind == "bridge" and strip_unknown(name) == name and equals):
             yield word
         before = word
@@ -568,11 +568,6 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
 def _is_one_word(word: str) -> bool:
     """Tell whether a word stays one word: it has text around its variables, or they never hold options."""
     return bool(strip_unknown(word)) or all(map(ONE_WORD.fullmatch, unknown_names(word)))
-
-
-def _is_number(word: str) -> bool:
-    """Tell whether a word of ``--data-path`` is the weight of the file behind it."""
-    return re.fullmatch(r"\d*\.\d+|\d+", word) is not None
 
 
 def _least_values(name: str, kind: str) -> int:
@@ -667,10 +662,8 @@ def _add_batch(found: Understood, devices: str) -> None:
     """
     if "--global-batch-size" in found.values or "--micro-batch-size" not in found.values or not devices.isdecimal():
         return
-    ranks = 1
-    for name in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"):
-        ranks *= found.number(name, 1)
-    batch = found.number("--micro-batch-size", 1) * max(1, int(devices) // max(ranks, 1))
+    ranks = prod(found.number(f"--{kind}-parallel-size", 1) for kind in ("tensor-model", "pipeline-model", "context"))
+    batch = found.number("--micro-batch-size", 1) * max(1, int(devices) // ranks)
     found.values["--global-batch-size"] = [str(batch)]
     found.notes.append(
         f"No argument says the global batch: one micro-batch for each replica, {batch}, as Megatron-LM has it."
@@ -715,19 +708,15 @@ def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[
     """Sign of an older release, and entries of the catalog from the nearest."""
     if dated := DATED.search(environment.get("PYTHONPATH", "")):
         month = f"20{dated[1]}-{dated[2]}"
-        since = {
-            name: catalog.framework(name).since for name in catalog.frameworks() if name.startswith("megatron-lm-")
-        }
+        since = {name: catalog.framework(name).since for name in catalog.frameworks() if name.startswith(PLAIN)}
         known = [name for name, date in since.items() if date <= month]
         return dated[0], (max(known, key=since.__getitem__),) if known else ()
     for whose, names, framework in OLDER:
         rows = {one: [row.get("of") or "" for row in other_options().get(one, ())] for one in found.said}
         fits = [one for one, of in rows.items() if one in names or (whose and any(row.startswith(whose) for row in of))]
         if fits:
-            return fits[0], (WITH_FLASH, framework) if any(map(FLASH.fullmatch, found.said)) else (
-                framework,
-                WITH_FLASH,
-            )
+            pair = (WITH_FLASH, framework)
+            return fits[0], pair if any(map(FLASH.fullmatch, found.said)) else pair[::-1]
     return "", ()
 
 
@@ -759,9 +748,8 @@ def understand(words: Iterable[str]) -> Understood:
         elif name in options():
             _take(found, options()[name], values)
             if not {options()[name].name} & {*found.values, *found.missing}:
-                ignored.setdefault("without influence, with values that are open or of another release", []).append(
-                    name
-                )
+                reason = "without influence, with values that are open or of another release"
+                ignored.setdefault(reason, []).append(name)
         else:
             refuse_misspelled(name)
             found.strangers.append(write_unknowns(name))

@@ -245,12 +245,8 @@ class Printed:
         Its values; for Megatron-LM texts by name.
     others
         Values of names that differ between ranks whose lines have no labels.
-    depth
-        Number of blocks that have begun and not ended.
-    inner
-        The last of them, as it may be of a restart behind a run that died in its block.
     ended
-        Such blocks that have ended.
+        Blocks inside it that have ended, as they may be of a restart behind a run that died in its block.
     """
 
     kind: str
@@ -258,8 +254,6 @@ class Printed:
     line: int
     content: dict[str, Any] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
-    depth: int = 1
-    inner: Printed | None = None
     ended: list[Printed] = field(default_factory=list)
 
     def add(self, name: str, value: str) -> None:
@@ -311,32 +305,28 @@ def _select_kind(found: Sequence[Printed], kind: str) -> list[Printed]:
 
 
 def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
-    """Yield blocks of arguments; ranks without labels print into one."""
-    opened, last = dict[str, Printed](), dict[str, Printed]()
+    """Yield blocks of arguments; ranks without labels print into one, which begins and ends once for each of them."""
+    opened, last = dict[str, list[Printed]](), dict[str, Printed]()
     for number, line in enumerate(lines, 1):
         edge, entry = EDGE.match(line), ENTRY.match(line)
         if edge is not None and not edge[2]:
             label = edge[1].strip()
-            if label in opened:
-                opened[label].depth += 1
-                opened[label].inner = Printed("megatron", label, number)
-            else:
-                opened[label] = Printed("megatron", label, number)
+            opened.setdefault(label, []).append(Printed("megatron", label, number))
         elif edge is not None:
-            block = opened.get(edge[1].strip())
-            if block is None:
+            blocks = opened.get(edge[1].strip())
+            if not blocks:
                 problem = "ends a block of arguments that begins before the log."
                 raise SpecError(f"{source}, line {number}", problem, "Give the log from its first line on.")
-            block.depth -= 1
-            if not block.depth:
-                last[block.label] = _whole(opened.pop(block.label), source)
-                yield last[block.label]
-            elif block.inner is not None:
-                block.ended, block.inner = [*block.ended, block.inner], None
-        elif entry is not None and (block := opened.get(entry[1].strip())) is not None:
-            for one in (block, block.inner) if block.inner is not None else (block,):
-                one.add(entry[2], entry[3].strip())
-    for block in opened.values():
+            block = blocks.pop()
+            if blocks:
+                blocks[0].ended.append(block)
+            else:
+                last[block.label] = _whole(block, source)
+                yield block
+        elif entry is not None:
+            for block in opened.get(entry[1].strip(), ()):
+                block.add(entry[2], entry[3].strip())
+    for block in (blocks[0] for blocks in opened.values() if blocks):
         yield from (_whole(one, source) for one in block.ended)
         before = last.get(block.label)
         if block.ended or (before is not None and not _differences(block, before, {*block.content})):

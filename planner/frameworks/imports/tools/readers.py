@@ -216,12 +216,6 @@ OWN = ("mixed_precision", "num_processes", "num_machines", "gradient_accumulatio
 """Options outside any section."""
 
 
-def devices_of(config: Mapping[str, Any]) -> int | None:
-    """Number of processes of all machines; None where the configuration does not have it."""
-    number = config.get("num_processes")
-    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
-
-
 def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str]) -> Imported:
     """
     Import a configuration of Accelerate with the arguments of its script.
@@ -520,12 +514,6 @@ def read_torchtitan(text: str, source: str) -> dict[str, Any]:
         raise SpecError(source, f"is not TOML: {error}.") from None
 
 
-def preset_devices(text: str) -> int | None:
-    """Return the number of devices in a comment of torchtitan's own configurations."""
-    found = re.search(r"^#.*preset for (\d{1,6}) \w+ GPUs", text, re.MULTILINE)
-    return int(found[1]) if found else None
-
-
 def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """
     Override a configuration by options such as ``--training.steps=10``; a switch has no value.
@@ -697,18 +685,9 @@ MODES = DATA["modes"]
 
 """Entries of recomputation by its class."""
 
-DEFAULT = object()
-
-"""Mark of a missing value, whose default in Trainer.Config is SelectiveAC."""
-
 REGISTRY = "model_registry"
 
 MODELS = "torchtitan.models."
-
-
-def is_torchtitan(text: str) -> bool:
-    """Tell whether a Python file is a configuration of torchtitan."""
-    return "Trainer.Config" in text or "from torchtitan" in text
 
 
 def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
@@ -789,23 +768,23 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
     return tables | _model(config.fields.get("model_spec"))
 
 
-def _read_recomputation(config: Thing, where: str) -> dict[str, str]:
-    given = config.fields.get("activation_checkpoint", DEFAULT)
-    if given is None or given is DEFAULT:
-        return {"mode": "none"} if given is None else MODES["SelectiveAC"]
-    kind = given.name.removesuffix(".Config").rsplit(".", 1)[-1] if isinstance(given, Thing) else ""
+def _class_of(value: Any) -> str:
+    return value.name.removesuffix(".Config").rpartition(".")[2] if isinstance(value, Thing) else ""
+
+
+def _read_recomputation(config: Thing, where: str) -> Mapping[str, str]:
+    given = config.fields.get("activation_checkpoint", Thing("SelectiveAC"))
+    kind = "none" if given is None else _class_of(given)
     if kind not in MODES:
         raise SpecError(f"{where}: activation_checkpoint", "is something that only running it would say.")
-    return dict(MODES[kind])
+    return MODES[kind]
 
 
 def _read_loss(config: Thing) -> dict[str, dict[str, Any]]:
     """Return the chunks of the loss, where the configuration names a loss that is known."""
     loss = config.fields.get("loss")
-    kind = loss.name.removesuffix(".Config").rsplit(".", 1)[-1] if isinstance(loss, Thing) else ""
-    if not isinstance(loss, Thing) or kind not in ("ChunkedLossWrapper", "CrossEntropyLoss"):
-        return {}
-    return {"loss": {"num_chunks": loss.fields.get("num_chunks", 8) if kind == "ChunkedLossWrapper" else 1}}
+    chunks = {"ChunkedLossWrapper": 8, "CrossEntropyLoss": 1}.get(_class_of(loss))
+    return {} if chunks is None else {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
 
 
 def _model(spec: Any) -> dict[str, Any]:
@@ -882,16 +861,14 @@ def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         outer = file.path.parent.with_suffix(".yaml")
         return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content
     defaults = file.content.get("defaults")
-    named = [one["train"] for one in (defaults if isinstance(defaults, list) else []) if _names_a_file(one)]
+    defaults = defaults if isinstance(defaults, list) else []
+    listed = [one.get("train") for one in defaults if isinstance(one, Mapping)]
+    named = [one for one in listed if isinstance(one, str)]
     inner = file.named(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
     if inner is None:
         problem = f"names {shown(named[0])} of conf/train, which is not beside it." if named else "names no file."
         raise SpecError(f"{file.path}: defaults", problem, "Import the file of conf/train itself.")
     return file.content, read_mapping(inner)
-
-
-def _names_a_file(entry: Any) -> bool:
-    return isinstance(entry, Mapping) and isinstance(entry.get("train"), str)
 
 
 def _round_width(flat: Mapping[str, Any]) -> int:
@@ -1026,18 +1003,17 @@ def tool_of(content: Mapping[Any, Any]) -> Mapping[str, str] | None:
     return next((tool for tool in read_rows(TOOLS) if all(_has(flat, mark) for mark in tool["marks"].split())), None)
 
 
-def refuse_other_tool(content: Mapping[Any, Any], where: str) -> None:
+def refuse_other_tool(tool: Mapping[str, str] | None, where: str) -> None:
     """
-    Refuse a configuration of a tool that is not imported.
+    Refuse a configuration of a tool that is not imported, by its row.
 
     Raises
     ------
     SpecError
         Names and describes the tool, and the inputs that are accepted.
     """
-    tool = tool_of(content)
     if tool is not None and not tool["reader"]:
-        raise _refusal(tool, where)
+        raise SpecError(where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", BY_HAND)
 
 
 def refuse_other_program(text: str, where: str) -> None:
@@ -1052,7 +1028,7 @@ def refuse_other_program(text: str, where: str) -> None:
     for tool in read_rows(TOOLS):
         package = tool["marks"].removeprefix("import:")
         if package != tool["marks"] and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
-            raise _refusal(tool, where)
+            refuse_other_tool(tool, where)
 
 
 def megatron_job_by_name(file: File) -> Imported:
@@ -1070,10 +1046,6 @@ READERS: Mapping[str, Callable[[File], Imported]] = {
     "llm_foundry": foundry_job,
 }
 """Import function of each tool, by its name in the table of keys."""
-
-
-def _refusal(tool: Mapping[str, str], where: str) -> SpecError:
-    return SpecError(where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", BY_HAND)
 
 
 def _has(flat: Mapping[str, Any], mark: str) -> bool:

@@ -233,10 +233,8 @@ def _deal_piped_layers(given: Given) -> Words | None:
         return None
     bounds = balance_stages([end, *[1] * layers, end], stages)
     dealt = [min(last, layers + 1) - max(first, 1) for first, last in pairwise(bounds)]
-    note = (
-        f"{layers} layers do not divide over {stages} pipeline ranks: dealt as {', '.join(map(str, dealt))}, as "
-        f"DeepSpeed's PipelineModule does by {method} since 0.12; strategy.layout says otherwise."
-    )
+    note = f"{layers} layers do not divide over {stages} pipeline ranks: dealt as {', '.join(map(str, dealt))}, as "
+    note += f"DeepSpeed's PipelineModule does by {method} since 0.12; strategy.layout says otherwise."
     return {STAGES: given[STAGES], LAYOUT: [layout_text(dealt, mtp_layers=0)], "": [note]}
 
 
@@ -287,9 +285,8 @@ def _sparse(given: Given) -> Words | None:
     if length > MOST_SPARSE * kept:
         problem = f"is sparse attention (DSA) over {length:,} tokens of which {kept:,} count; it has no costs here."
         raise SpecError(f"{WHERE}.--enable-dsa-indexer", problem)
-    return {
-        "": [f"--enable-dsa-indexer, sparse attention: costed as dense over {length:,} tokens, without its indexer."]
-    }
+    note = f"--enable-dsa-indexer, sparse attention: costed as dense over {length:,} tokens, without its indexer."
+    return {"": [note]}
 
 
 def model_entries(given: Given) -> dict[str, str]:
@@ -353,6 +350,8 @@ OF_THE_WHOLE = (*LENGTHS, *EVALUATIONS)
 
 ASSUMED_STEPS = 1000
 """Steps of a training without a given length; they change no figure of a step."""
+
+NO_LENGTH = f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
 
 BESIDE = DATA["beside"]
 """Entries of the job in place of an option."""
@@ -435,8 +434,9 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
             found.values[option] = [entries[entry]]
     entries.pop("model.vocab_size", None)
     _add_batch(found, entries.get("cluster.num_devices", ""))
-    if "training.tokens" not in entries:
-        _add_length(found)
+    if "training.tokens" not in entries and not {*LENGTHS} & {*found.values}:
+        found.values["--train-iters"] = [str(ASSUMED_STEPS)]
+        found.notes.append(NO_LENGTH)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
     if "model" in entries and (idle := sorted(ARCHITECTURE & {*found.values})):
         found.notes.append(f"Ignored (the model that is named counts): {', '.join(idle)}.")
@@ -506,10 +506,8 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     if not names:
         return
     holders = {name: variables.holder(name) for name in names}
-    parts = [
-        name_with_lines(name, variables.uses) + (f" in ${holder}" if holder is not None and holder != name else "")
-        for name, holder in holders.items()
-    ]
+    inside = {name: f" in ${holder}" if holder not in (None, name) else "" for name, holder in holders.items()}
+    parts = [name_with_lines(name, variables.uses) + inside[name] for name in names]
     settable = dict.fromkeys(holder for holder in holders.values() if holder is not None)
     options_of, nothing = (" ".join(f"--set {name}={value}" for name in settable) for value in ("'--option VALUE'", ""))
     hint = f"Say what it holds: {options_of}; nothing: {nothing}."
@@ -610,10 +608,8 @@ def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environ
             if known is None:
                 raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
     found.values["--vocab-size"] = [str(known.entries)]
-    found.notes.append(
-        f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "
-        "model.vocab_size=N says another number."
-    )
+    size = f"{known.entries:,} entries ({known.source})"
+    found.notes.append(f"The vocabulary is assumed to have {size}; model.vocab_size=N says another number.")
     return from_megatron_lm(found.words(), overrides, environment)
 
 
@@ -665,17 +661,8 @@ def _add_batch(found: Understood, devices: str) -> None:
     ranks = prod(found.number(f"--{kind}-parallel-size", 1) for kind in ("tensor-model", "pipeline-model", "context"))
     batch = found.number("--micro-batch-size", 1) * max(1, int(devices) // ranks)
     found.values["--global-batch-size"] = [str(batch)]
-    found.notes.append(
-        f"No argument says the global batch: one micro-batch for each replica, {batch}, as Megatron-LM has it."
-    )
-
-
-def _add_length(found: Understood) -> None:
-    if not {*LENGTHS} & {*found.values}:
-        found.values["--train-iters"] = [str(ASSUMED_STEPS)]
-        found.notes.append(
-            f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
-        )
+    what = f"one micro-batch for each replica, {batch}, as Megatron-LM has it"
+    found.notes.append(f"No argument says the global batch: {what}.")
 
 
 FLASH = re.compile(r"--use-flash-attn(-\w+)?")

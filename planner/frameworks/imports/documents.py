@@ -151,11 +151,8 @@ MOST_STEPS, LONGEST, MOST = 64, 4096, 1e15
 """Limits of nested references: their number, their length, and the size of a result."""
 
 SUMS: Mapping[str, Callable[..., Any]] = {
-    "multiply": lambda *values: prod(values),
-    "sum": lambda *values: sum(values),
-    "add": lambda *values: sum(values),
-    "divide": operator.truediv,
-    "divide_floor": operator.floordiv,
+    **{"multiply": lambda *values: prod(values), "divide": operator.truediv, "divide_floor": operator.floordiv},
+    **dict.fromkeys(("sum", "add"), lambda *values: sum(values)),
     "divide_ceil": lambda left, right: -(-left // right),
 }
 

@@ -270,9 +270,8 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
     lost = [one for one in script.commands if launch.program and one.words[0].startswith("--")]
-    notes += [
-        f"Line {one.line}: {one.words[0]} is no option of a command: a line before it ends that one." for one in lost
-    ]
+    what = "is no option of a command: a line before it ends that one"
+    notes += [f"Line {one.line}: {one.words[0]} {what}." for one in lost]
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind == "megatron" and "--yaml-cfg" not in launch.words:
         return _import_options(launch, overrides, script).add_notes(*notes)
@@ -482,21 +481,12 @@ def _loose(script: Script) -> Launch:
 
 def _variables_with_options(script: Script) -> list[str]:
     """Return variables whose options are not repeated by another variable."""
-    texts = {
-        name: value.split() if isinstance(value, str) else list(value)
-        for name, value in script.variables.values.items()
-    }
+    texts = [value.split() if isinstance(value, str) else list(value) for value in script.variables.values.values()]
     known = options()
-    holding = [words for words in texts.values() if any(word.split("=", 1)[0] in known for word in words)]
-    joined = [" ".join(words) for words in holding]
-    kept = [
-        words
-        for place, words in enumerate(holding)
-        if not any(
-            joined[place] in other for index, other in enumerate(joined) if (other, index) > (joined[place], place)
-        )
-    ]
-    return [word for words in kept for word in words]
+    holding = [place for place, words in enumerate(texts) if any(word.split("=")[0] in known for word in words)]
+    joined = [(" ".join(texts[place]), place) for place in holding]
+    kept = [one for one in joined if not any(one[0] in other[0] for other in joined if other > one)]
+    return [word for _, place in kept for word in texts[place]]
 
 
 def _devices_of_configuration(config: Mapping[str, Any]) -> Devices:

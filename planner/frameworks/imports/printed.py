@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from io import BytesIO
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -182,9 +183,8 @@ class _Reader(pickle._Unpickler):
 def _write(value: Any) -> str:
     """Write a value as Megatron-LM prints it; of a class and a member of an enumeration its name."""
     if isinstance(value, list | tuple):
-        return str(
-            [one if isinstance(one, bool | int | float | str) or one is None else _write_one(one) for one in value]
-        )
+        plain = (bool, int, float, str, type(None))
+        return str([one if isinstance(one, plain) else _write_one(one) for one in value])
     return _write_one(value)
 
 
@@ -353,9 +353,8 @@ def _differences(one: Printed, other: Printed, names: Collection[str] = ()) -> d
     """Return the values that differ and may be read, by name; of all names, or of some."""
     both = names or {**one.content, **other.content}
     pairs = {name: (one.content.get(name), other.content.get(name)) for name in both}
-    return {
-        name: pair for name, pair in pairs.items() if pair[0] != pair[1] and (one.kind != "megatron" or is_read(name))
-    }
+    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return {name: pair for name, pair in differing.items() if one.kind != "megatron" or is_read(name)}
 
 
 def _name_differences(differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
@@ -393,9 +392,8 @@ def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
         for kind, pattern in OBJECTS.items():
             begin = pattern.match(line)
             if begin is not None:
-                label, content = _object(
-                    line[begin.end() :], lines[number : number + LONGEST], begin[1], f"{source}, line {number}"
-                )
+                following, place = lines[number : number + LONGEST], f"{source}, line {number}"
+                label, content = _object(line[begin.end() :], following, begin[1], place)
                 yield Printed(kind, label.strip(), number, content)
 
 
@@ -452,10 +450,9 @@ def cluster_of(text: str, kind: str) -> dict[str, str]:
 
 def _find_device(name: str) -> Any:
     """Return the catalog's device for a name of the driver's tools, without further words behind it."""
-    words = name.split()
-    return next(
-        (one for end in range(len(words), 0, -1) if (one := catalog.find_unique_device(" ".join(words[:end])))), None
-    )
+    parts = name.split()
+    known = (catalog.find_unique_device(" ".join(parts[:end])) for end in range(len(parts), 0, -1))
+    return next(filter(None, known), None)
 
 
 WHERE = "model_spec.model"
@@ -485,10 +482,8 @@ def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
             WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", "Add model=NAME."
         ) from None
     known = read(named, Path()).model if named is not None else None
-    is_known = known is not None and all(
-        getattr(known, part) == getattr(described, part)
-        for part in ("hidden_size", "vocab_size", "layers", "tied_embeddings")
-    )
+    sizes = attrgetter("hidden_size", "vocab_size", "layers", "tied_embeddings")
+    is_known = known is not None and sizes(known) == sizes(described)
     return named if is_known and not model.get("mtp_layers") else entry, sent_by
 
 
@@ -605,9 +600,8 @@ def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> 
     """Remarks on what the run printed and the command says otherwise."""
     said = said_by(overrides)
     differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
-    return [
-        f"{name}: the run had {printed[name]}; the command's {said[name]} counts instead." for name in sorted(differing)
-    ]
+    text = "{}: the run had {}; the command's {} counts instead."
+    return [text.format(name, printed[name], said[name]) for name in sorted(differing)]
 
 
 def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
@@ -620,11 +614,8 @@ def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
 
 def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
     """Drop entries without a value from a saved configuration."""
-    return {
-        name: _drop_empty_entries(value) if isinstance(value, Mapping) else value
-        for name, value in content.items()
-        if value is not None
-    }
+    said = {name: value for name, value in content.items() if value is not None}
+    return {name: _drop_empty_entries(one) if isinstance(one, Mapping) else one for name, one in said.items()}
 
 
 # --- arguments by their names, and the container of Megatron-Bridge ----------------------------------------
@@ -740,10 +731,7 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
     SpecError
         If some are missing.
     """
-    values = {
-        name: one["value"] if isinstance(one, Mapping) and "value" in one else one for name, one in content.items()
-    }
-    texts = {name: str(value) for name, value in values.items()}
+    texts = {name: str(one.get("value", one) if isinstance(one, Mapping) else one) for name, one in content.items()}
     newer = SINCE_2024[:1] if {*SINCE_2024} & {*texts} else ()
     since = SINCE_2023 if newer or {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]
     needed = dict.fromkeys((*NEEDED, *since, *newer, *_names_of_release(texts)))

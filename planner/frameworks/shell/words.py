@@ -332,9 +332,8 @@ class Variables:
     def texts(self) -> dict[str, str]:
         """Return every known variable that is one text, as the environment of a process."""
         known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
-        return {
-            name: strip_unknown(text) for name, text in known.items() if strip_unknown(text) == text or name in LISTS
-        }
+        plain = {name: strip_unknown(text) for name, text in known.items()}
+        return {name: text for name, text in plain.items() if text == known[name] or name in LISTS}
 
 
 def _elements(text: str) -> list[str]:
@@ -657,11 +656,9 @@ class Words:
         if isinstance(value, str):
             yield Piece(value, splits=not is_quoted, is_quoted=is_quoted)
             return
-        if index == "*" and is_quoted:
-            yield Piece(" ".join(value), is_quoted=True)
-            return
-        for number, element in enumerate(value):
-            yield Piece(element, splits=not is_quoted, ends=number < len(value) - 1, is_quoted=is_quoted)
+        elements = [" ".join(value)] if index == "*" and is_quoted else value
+        for number, element in enumerate(elements):
+            yield Piece(element, splits=not is_quoted, ends=number < len(elements) - 1, is_quoted=is_quoted)
 
     def _expansion(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
         blanks, _, braced = source_of(node).partition("$")
@@ -707,14 +704,11 @@ class Words:
     ) -> Iterator[Piece]:
         """Apply ``-``, ``=``, ``?`` or ``+``; without a colon an empty value counts as set."""
         name, index, operator, place = what
-        is_set = value is not None and (":" not in operator or bool(strip_unknown("".join(value)) or _names(value)))
-        if is_set and value is not None:
-            instead = operator.endswith("+")
-            yield from (
-                self._rest(node, place, is_quoted=is_quoted)
-                if instead
-                else self._value_pieces(value, index, is_quoted=is_quoted)
-            )
+        is_set = value is not None and (":" not in operator or bool("".join(value)))
+        if operator.endswith("+") and is_set:
+            yield from self._rest(node, place, is_quoted=is_quoted)
+        elif is_set and value is not None:
+            yield from self._value_pieces(value, index, is_quoted=is_quoted)
         elif operator.endswith("?"):
             self.variables.required.add(name)
             yield Piece(self.variables.missing(name, line_of(node)))
@@ -881,23 +875,21 @@ def _slice(elements: list[str], bounds: str) -> list[str]:
     return elements[start : count if count < 0 else start + count]
 
 
+CASES: Mapping[str, Callable[[str], str]] = {",": str.lower, "^": str.upper}
+"""Changes of the first letter; of all, where the operator is written twice."""
+
+
 def _transform(text: str, operator: str, pattern: str) -> str:
     """Apply ``${NAME,,}``, ``${NAME%pattern}`` or a like operator to a text; unknown text is returned as it is."""
     if unknown_names(text):
         return text
-    match operator:
-        case ",,":
-            return text.lower()
-        case "^^":
-            return text.upper()
-        case ",":
-            return text[:1].lower() + text[1:]
-        case "^":
-            return text[:1].upper() + text[1:]
-        case ":":
-            return "".join(_slice(list(text), pattern))
-        case "/" | "//":
-            return _replace(text, *pattern.partition("/")[::2], is_all=operator == "//")
+    if operator[0] in CASES:
+        end = len(text) if len(operator) == 2 else 1
+        return CASES[operator[0]](text[:end]) + text[end:]
+    if operator == ":":
+        return "".join(_slice(list(text), pattern))
+    if operator[0] == "/":
+        return _replace(text, *pattern.partition("/")[::2], is_all=operator == "//")
     return _strip_pattern(text, operator, pattern)
 
 

@@ -111,6 +111,12 @@ def read_module(source: str, where: str, resolver: Resolver = lambda module, nam
     return names
 
 
+def public_functions(names: Mapping[str, Any]) -> dict[str, Function]:
+    """Return the functions of a module by the names under which it defines them, without private ones."""
+    own = {name: one for name, one in names.items() if isinstance(one, Function) and one.node.name == name}
+    return {name: function for name, function in own.items() if not name.startswith("_")}
+
+
 def result_of(function: Function, where: str, resolver: Resolver = lambda module, name: None) -> Any:
     """
     Evaluate a function without arguments.
@@ -328,9 +334,8 @@ class _Reader:
         """Refuse a call of an unknown function with the configuration, which it may change; classes and logs do not."""
         last = name.rsplit(".", 1)[-1]
         changes = last[:1].islower() and not last.startswith(HARMLESS)
-        handed = [
-            one for one in arguments if isinstance(one, Thing) and one.fields and not one.name.startswith("torch")
-        ]
+        things = [one for one in arguments if isinstance(one, Thing) and one.fields]
+        handed = [one for one in things if not one.name.startswith("torch")]
         if handed and last in STARTING:
             raise _Return(handed[0])
         if handed and changes:

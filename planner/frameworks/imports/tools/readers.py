@@ -32,7 +32,7 @@ from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.overrides import architecture_words
-from planner.frameworks.imports.bridge.python_source import Function, Thing, is_known, read_module, result_of
+from planner.frameworks.imports.bridge.python_source import Thing, is_known, public_functions, read_module, result_of
 from planner.frameworks.imports.documents import (
     MOST_FOLDERS,
     File,
@@ -333,9 +333,8 @@ def trainer_of(words: Sequence[str]) -> Meaning:
         If a value that is read is left open.
     """
     options = switches_of(words)
-    meaning = meaning_of(
-        "trainer", {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in options.items()}
-    )
+    flat = {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in options.items()}
+    meaning = meaning_of("trainer", flat)
     meaning.keys = {entry: f"--{key}" for entry, key in meaning.keys.items()}
     model = model_named(str(meaning.entries.pop("given.model", "")))
     meaning.entries |= {} if model is None else {"model": model}
@@ -453,12 +452,8 @@ def _settle_batches(
 def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> None:
     """Add entries that several keys determine: widths of experts, and the tokenizer's vocabulary."""
     if "num_experts" in model:
-        width = model.get("ffn_hidden_size")
-        own = {
-            "top_k": given.get("top_k", 1),
-            "expert_ffn_hidden_size": width,
-            "moe_layer_interval": given.get("interval", 1),
-        }
+        width = {"expert_ffn_hidden_size": model.get("ffn_hidden_size")}
+        own = {"top_k": given.get("top_k", 1), **width, "moe_layer_interval": given.get("interval", 1)}
         model |= {**own, **model}
         if given.get("shared"):
             model.setdefault("shared_ffn_hidden_size", model["expert_ffn_hidden_size"])
@@ -574,9 +569,8 @@ def torchtitan_job(
     degree(entries["given.steps"], "training.steps")
     meaning.notes += ["Layers are not compiled: costed as eager kernels."] if kernels == "eager" else []
     tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
-    pipeline = {
-        key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith((*PLACES, "parallelism."))
-    }
+    places = (*PLACES, "parallelism.")
+    pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith(places)}
     meaning.entries = {
         **{**SINGLE, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
         **{"strategy.dp_overlap": pp == 1, "strategy.sharding": "weights", "strategy.etp": 1 if ep > 1 else tp},
@@ -713,11 +707,7 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
         of_model = module.removeprefix(MODELS) if module.startswith(MODELS) else Path(where).parent.name
         return Thing(f"{of_model.split('.')[0]}.{REGISTRY}") if one == REGISTRY else None
 
-    functions = {
-        one: value
-        for one, value in read_module(text, where, resolver).items()
-        if isinstance(value, Function) and value.node.name == one and not one.startswith("_")
-    }
+    functions = public_functions(read_module(text, where, resolver))
     if name and name not in functions:
         raise SpecError(where, f"has no configuration {shown(name)}.", did_you_mean(name, functions))
     for one in [name] if name else reversed(functions):
@@ -843,9 +833,8 @@ def flagscale_job(file: File) -> Imported:
     outer, inner = _hydra(file)
     refuse_entries(inner, str(file.path))
     whole = file.flat({**inner, **outer})
-    flat = {
-        name.rpartition(".")[2].replace("-", "_"): value for name, value in whole.items() if name.split(".")[0] in inner
-    }
+    own = {name: value for name, value in whole.items() if name.split(".")[0] in inner}
+    flat = {name.rpartition(".")[2].replace("-", "_"): value for name, value in own.items()}
     outside = ("task.entrypoint", "runner.nproc_per_node", "runner.nnodes")
     flat |= {name.partition(".")[2]: whole[f"experiment.{name}"] for name in outside if f"experiment.{name}" in whole}
     meaning = meaning_of("flagscale", flat, section="")
@@ -1031,13 +1020,8 @@ def refuse_other_program(text: str, where: str) -> None:
             refuse_other_tool(tool, where)
 
 
-def megatron_job_by_name(file: File) -> Imported:
-    """Import Megatron-LM's arguments by their names, as wrappers of it keep them in YAML."""
-    return _job(file, meaning_of("megatron_yaml", file.flat(), section=""), {})
-
-
 READERS: Mapping[str, Callable[[File], Imported]] = {
-    "megatron_yaml": megatron_job_by_name,
+    "megatron_yaml": lambda file: _job(file, meaning_of("megatron_yaml", file.flat(), section=""), {}),
     "nemo1": nemo_job,
     "flagscale": flagscale_job,
     "primus": primus_job,

@@ -762,19 +762,21 @@ def _class_of(value: Any) -> str:
     return value.name.removesuffix(".Config").rpartition(".")[2] if isinstance(value, Thing) else ""
 
 
-def _read_recomputation(config: Thing, where: str) -> Mapping[str, str]:
+def _read_recomputation(config: Thing, where: str) -> dict[str, str]:
     given = config.fields.get("activation_checkpoint", Thing("SelectiveAC"))
     kind = "none" if given is None else _class_of(given)
     if kind not in MODES:
         raise SpecError(f"{where}: activation_checkpoint", "is something that only running it would say.")
-    return MODES[kind]
+    return dict(MODES[kind])
 
 
 def _read_loss(config: Thing) -> dict[str, dict[str, Any]]:
     """Return the chunks of the loss, where the configuration names a loss that is known."""
     loss = config.fields.get("loss")
     chunks = {"ChunkedLossWrapper": 8, "CrossEntropyLoss": 1}.get(_class_of(loss))
-    return {} if chunks is None else {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
+    if not isinstance(loss, Thing) or chunks is None:
+        return {}
+    return {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
 
 
 def _model(spec: Any) -> dict[str, Any]:

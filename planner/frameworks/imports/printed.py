@@ -785,9 +785,6 @@ WHOLE_SECTIONS = ("model", "train", "optimizer", "ddp")
 RENAMED = DATA["renamed"]
 """Arguments of Megatron-LM by fields of another name."""
 
-ACTIVATIONS = {(function, gated): argument for function, gated, argument in DATA["activations"]}
-"""Arguments by the activation function, gated or not."""
-
 TOGETHER = ("activation_func", "gated_linear_unit", "_target_")
 """Fields that are read together."""
 
@@ -877,19 +874,11 @@ def _strange(path: str, name: str, value: Any) -> list[str]:
 def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield arguments that several fields determine together."""
     model = content["model"]
-    function, gated = str(_plain(model.get("activation_func"))), bool(model.get("gated_linear_unit"))
-    if (function, gated) not in ACTIVATIONS and function != "None":
-        problem = f"is {shown(function)}, {'' if gated else 'not '}gated, which Megatron-LM has no option for."
-        raise SpecError("model.activation_func", problem)
-    yield from ((name, True) for name in filter(None, (ACTIVATIONS.get((function, gated)),)))
+    functions = {name: _plain(model.get(name)) for name in TOGETHER[:2]}
+    yield from meaning_of("container", {**found, **functions}).entries.items()
     if found.get("num_query_groups") not in (None, found.get("num_attention_heads")):
         yield "group_query_attention", True
-    if found.get("bf16") and found.get("accumulate_allreduce_grads_in_fp32") is False:
-        yield "grad_reduce_in_bf16", True
-    yield "max_position_embeddings", found.get("seq_length")
     layout = found.get("pipeline_model_parallel_layout")
-    if layout is not None:
-        yield "num_virtual_stages_per_pipeline_rank", None
     if isinstance(layout, list):
         stages = [stage if isinstance(stage, list) else [stage] for stage in layout]
         if strange := [layer for stage in stages for layer in stage if layer not in LAYERS]:

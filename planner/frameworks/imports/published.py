@@ -23,7 +23,6 @@ from planner.frameworks.imports.bridge.overrides import architecture_words
 from planner.frameworks.imports.documents import (
     model_named,
     read_plain,
-    read_rows,
     read_words,
     read_yaml,
     require_model,
@@ -286,9 +285,6 @@ DEFAULTS = "runtime_configs/benchmarking/runtime.conf"
 COLUMNS = DATA["columns"]
 """Columns of a line of the defaults, in order."""
 
-ADDED = Path(__file__).parent / "modelzoo.csv"
-"""Table of options that the template adds by a variable's value, for the optimizer also by the precision."""
-
 DEGREES = DATA["degrees"]
 SHARED = DATA["shared"]
 """Options that all configurations of the collection have."""
@@ -296,9 +292,10 @@ SHARED = DATA["shared"]
 ACCOUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 """Options of models whose default number of layers counts the embedding and the loss."""
 
-UNSAID = {"PR": "bf16", "DISPATCHER": "deepep", "A2A_OVERLAP": "0", "OPTIMIZER_OFFLOAD": "0", "GB200_CLUSTER": "0"}
-CHUNKS = ("--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline-rank")
-OLD_CHUNKS = "--num-layers-per-virtual-pipeline-stage"
+LAYOUT = "--pipeline-model-parallel-layout"
+CHUNKS = (LAYOUT, "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
+STAGES = (LAYOUT, "--decoder-first-pipeline-num-layers")
+"""Options in place of which the template has its own ones."""
 
 
 def choose_launch(commands: Sequence[Command], number: str) -> Command | None:
@@ -338,10 +335,12 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
     else:
         config, note = _catalog_words(name, variables)
         notes.append(note)
-    number = _template_devices(variables)
-    said = [f"cluster.num_devices={number}"] if number is not None else []
-    words = list(_template_words(command, config, variables))
-    imported = megatron_job(words, [*said, *overrides], variables)
+    place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
+    words = [*config, *command.words[place + 1 :]]
+    own = {"chunks": bool({*CHUNKS} & {*words}), "stages": bool({*STAGES} & {*words})}
+    meaning = meaning_of("modelzoo", {**{name: read_plain(value) for name, value in variables.items()}, **own})
+    said = [f"{name}={value}" for name, value in meaning.entries.items()]
+    imported = megatron_job([*words, *meaning.words], [*said, *overrides], variables)
     return imported.add_notes(*notes)
 
 
@@ -358,7 +357,7 @@ def _template_variables(command: Command, folder: Path, given: Mapping[str, str]
     text = read_text(path) if path is not None else ""
     line = re.search(rf'^\s*\[{re.escape(said.get("MODEL", ""))}\]="([^"]*)"', text, re.MULTILINE)
     own = dict(zip(COLUMNS, line[1].split(), strict=False)) if line is not None else {}
-    found = {**UNSAID, **own, **said}
+    found = {**own, **said}
     numbers = {name: int(value) for name, value in found.items() if value.isdecimal()}
     layers, pp, vpp = (numbers.get(name, 0) for name in ("NUM_LAYERS", "PP", "VPP"))
     if vpp <= 1 or (pp and layers):
@@ -390,25 +389,3 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
     degrees = [word for option, variable in DEGREES.items() for word in (option, variables[variable])]
     others = f"other options those of all of its neighbours ({SHARED})"
     return [*sizes, *degrees, *SHARED.split()], f"{file} is not at hand: sizes are those of {model}, {others}."
-
-
-def _template_words(command: Command, config: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield the words that the template passes to Megatron-LM: the configuration's, the command's, and its own."""
-    place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
-    whole = [*config, *command.words[place + 1 :]]
-    yield from whole
-    vpp, uneven = variables.get("VPP", "1"), variables.get("PP_FIRST", "false")
-    if vpp.isdecimal() and int(vpp) > 1 and not {*CHUNKS, OLD_CHUNKS} & {*whole}:
-        yield from (CHUNKS[1], vpp)
-    if uneven != "false" and CHUNKS[0] not in whole and "--decoder-first-pipeline-num-layers" not in whole:
-        yield from ("--decoder-first-pipeline-num-layers", uneven)
-        yield from ("--decoder-last-pipeline-num-layers", variables["PP_LAST"])
-    values = {*variables.items(), ("OPTIMIZER_OFFLOAD", f"{variables['OPTIMIZER_OFFLOAD']} {variables['PR']}")}
-    for row in read_rows(ADDED):
-        yield from row["options"].split() if (row["variable"], row["value"]) in values else ()
-
-
-def _template_devices(variables: Mapping[str, str]) -> str | None:
-    """Return the number of devices: nodes of four GPUs on GB200 clusters, else of eight; None: nodes are unknown."""
-    nodes, per_node = variables.get("NNODES", ""), 4 if variables["GB200_CLUSTER"] == "1" else 8
-    return str(int(nodes) * per_node) if nodes.isdecimal() else None

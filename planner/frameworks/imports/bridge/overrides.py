@@ -25,7 +25,7 @@ from planner.frameworks.imports.finish import (
     newest,
     release_assumed,
 )
-from planner.frameworks.imports.tools.keys import meaning_of
+from planner.frameworks.imports.tools.keys import is_on, meaning_of
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
@@ -179,14 +179,14 @@ def bridge_job(
     release = newest("nemo-" if is_nemo else "megatron-bridge-")
     notes += release_assumed(release, overrides)
     entries.setdefault("cluster.framework", release)
-    if any(is_on(plain, name) for name in NARROW_ATTENTION):
+    if any(is_on(plain.get(name)) for name in NARROW_ATTENTION):
         entries.setdefault("settings.fp8_attention", "true")
     rest = [f"{key}={value}" for key, value in entries.items()]
     imported = megatron_job([*architecture, *words], rest, environment)
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
-    if is_on(plain, NARROW_ATTENTION[1]):
+    if is_on(plain.get(NARROW_ATTENTION[1])):
         notes.append(f"{NARROW_ATTENTION[1]}: costed as {NARROW_ATTENTION[0]}.")
     notes += [f"Not understood, no fields that are known here: {', '.join(strange)}."] if strange else []
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
@@ -198,11 +198,6 @@ def bridge_job(
 
 NARROW_ATTENTION = ("mixed_precision.fp8_dot_product_attention", "mixed_precision.fp8_multi_head_attention")
 """Entries that compute attention in 8 bits."""
-
-
-def is_on(fields: Mapping[str, str], name: str) -> bool:
-    """Return true for a field that is there and says or switches on something."""
-    return fields.get(name, "").lower() not in WITHOUT
 
 
 def _compare_model(fields: Mapping[str, str], architecture: Sequence[str], *, is_named_here: bool) -> Iterator[str]:

@@ -120,7 +120,8 @@ def meaning_of(
         value = whole[key]
         row = lines[place] if place < len(lines) else None
         option = _option(key.removeprefix(section), value) if row is None and section is not None else None
-        if own is not None and key not in own and not _is_read(row, option):
+        is_needed = row.meaning != "ignored" if row is not None else option is not None and _is_needed(f"{option} {{}}")
+        if own is not None and key not in own and not is_needed:
             continue
         means = option if row is None else row.what if row.meaning == "means" else None
         if means:
@@ -149,7 +150,12 @@ OPERAND = re.compile(r"\$\{([\w.]+):-(\d+)\}|([A-Za-z_][\w.]*)")
 
 
 def _compute(expression: str, flat: Mapping[str, Any]) -> int | None:
-    """Compute a number of a configuration's keys, by the arithmetic of a shell."""
+    """
+    Compute a number of a configuration's keys, by the arithmetic of a shell.
+
+    >>> _compute("model.width*${times:-4}", {"model.width": 3}), _compute("a/b+1", {"a": 9, "b": 2})
+    (12, 5)
+    """
 
     def read(found: re.Match[str]) -> str:
         name = found[1] or found[3]
@@ -162,11 +168,6 @@ def is_read(tool: str, key: str) -> bool:
     """Tell whether code reads a key."""
     kinds = ("read", "means")
     return any(row.meaning in kinds and row.what[:1] != "#" and _is_one(key, row.key) for row in _rows(tool))
-
-
-def _is_read(row: Row | None, option: str | None) -> bool:
-    """Tell whether a key is read or refused, also as a default of the tool."""
-    return row.meaning != "ignored" if row is not None else option is not None and _is_needed(f"{option} {{}}")
 
 
 def _place(lines: list[Row], key: str, value: Any, flat: Mapping[str, Any]) -> int:

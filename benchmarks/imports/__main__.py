@@ -46,6 +46,7 @@ UNKNOWN = (
     "is not known here, and the script leaves the layout to it",
     "which may have another layout",
     "in mxfp8, which h100-80gb-sxm does not",
+    "in which h100-80gb-sxm does not compute",
 )
 """
 What refusals say of models and layers that the planner does not know, and of launches that their script refuses itself

@@ -179,7 +179,13 @@ def test_hybrid_sharding_is_over_a_node(device):
             "recipe.sh",
             ["cluster.device=h200"],
             {"GPU_TYPE": "h200", "NUM_GPUS": "64"},
-            "recipe: of llama3-405b on h200 in mxfp8 is not known here.*known are: b200 in bf16",
+            "--compute_dtype: says mxfp8, in which h200 does not compute",
+        ),
+        (
+            "recipe.sh",
+            ["cluster.device=mi355x", "training.precision=bf16"],
+            {"GPU_TYPE": "h200", "NUM_GPUS": "64"},
+            "recipe: of llama3-405b on mi355x in bf16 is not known here.*known are: b200 in bf16",
         ),
         (
             "zero3.json",

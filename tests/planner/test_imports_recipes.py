@@ -69,6 +69,12 @@ def test_a_size_that_the_model_does_not_have_is_refused(tmp_path):
         imported(tmp_path, "--gpu h100 --num_gpus 64 --compute_dtype bf16 -mr llama3_70b --num_moe_experts 8")
 
 
+def test_a_precision_that_the_device_lacks_is_the_reason(tmp_path):
+    """Hopper has no tensor cores for NVFP4, so nobody publishes a recipe for it."""
+    with pytest.raises(SpecError, match=r"--compute_dtype: says nvfp4, in which h100-80gb-sxm does not compute"):
+        imported(tmp_path, "--gpu h100 --num_gpus 256 --compute_dtype nvfp4 -mr gpt_oss_120b")
+
+
 def test_recipes_of_scripts_of_dgxc_count_in_them_alone(tmp_path):
     """Its scripts of October 2025 pin a commit that has GB300, which the release of that month has not."""
     options = "--gpu gb300 --num_gpus 128 --compute_dtype bf16 -mr deepseek_v3 --container_image "

@@ -147,6 +147,7 @@ def test_a_compiled_loss_of_eager_layers_is_read(tmp_path):
         ("tensor_parallel_degree=8", "tensor_parallel_degree=int(os.environ['TP'])", "only running it would say"),
         ("FullAC.Config()", "choose()", "only running it would say"),
         ("Float8LinearConverter.Config", "NVFP4LinearConverter.Config", "whose precision"),
+        ("Float8LinearConverter.Config", "MXFP8LinearConverter.Config", "model.converters: 'mxfp8' computes in mxfp8"),
         ('model_registry("70B"', 'model_registry("71B"', "is no model that is known here"),
         ("    return config", "    return 3", "holds no function|model: 'llama3"),
         ("Trainer.Config(\n        model_spec=spec", "replace(llama3_70b_base(), \n        spec=spec", "model"),

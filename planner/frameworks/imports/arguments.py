@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
-from math import lcm
+from math import lcm, prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ from planner.frameworks.imports.documents import (
     vocabulary_of,
 )
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
-from planner.frameworks.megatron.read import EVALUATIONS, Imported, from_megatron_lm, release_for
+from planner.frameworks.megatron.read import EVALUATIONS, PLAIN, Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
 from planner.frameworks.shell.words import (
     Variables,
@@ -233,10 +233,8 @@ def _deal_piped_layers(given: Given) -> Words | None:
         return None
     bounds = balance_stages([end, *[1] * layers, end], stages)
     dealt = [min(last, layers + 1) - max(first, 1) for first, last in pairwise(bounds)]
-    note = (
-        f"{layers} layers do not divide over {stages} pipeline ranks: dealt as {', '.join(map(str, dealt))}, as "
-        f"DeepSpeed's PipelineModule does by {method} since 0.12; strategy.layout says otherwise."
-    )
+    note = f"{layers} layers do not divide over {stages} pipeline ranks: dealt as {', '.join(map(str, dealt))}, as "
+    note += f"DeepSpeed's PipelineModule does by {method} since 0.12; strategy.layout says otherwise."
     return {STAGES: given[STAGES], LAYOUT: [layout_text(dealt, mtp_layers=0)], "": [note]}
 
 
@@ -287,9 +285,8 @@ def _sparse(given: Given) -> Words | None:
     if length > MOST_SPARSE * kept:
         problem = f"is sparse attention (DSA) over {length:,} tokens of which {kept:,} count; it has no costs here."
         raise SpecError(f"{WHERE}.--enable-dsa-indexer", problem)
-    return {
-        "": [f"--enable-dsa-indexer, sparse attention: costed as dense over {length:,} tokens, without its indexer."]
-    }
+    note = f"--enable-dsa-indexer, sparse attention: costed as dense over {length:,} tokens, without its indexer."
+    return {"": [note]}
 
 
 def model_entries(given: Given) -> dict[str, str]:
@@ -353,6 +350,8 @@ OF_THE_WHOLE = (*LENGTHS, *EVALUATIONS)
 
 ASSUMED_STEPS = 1000
 """Steps of a training without a given length; they change no figure of a step."""
+
+NO_LENGTH = f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
 
 BESIDE = DATA["beside"]
 """Entries of the job in place of an option."""
@@ -435,8 +434,9 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
             found.values[option] = [entries[entry]]
     entries.pop("model.vocab_size", None)
     _add_batch(found, entries.get("cluster.num_devices", ""))
-    if "training.tokens" not in entries:
-        _add_length(found)
+    if "training.tokens" not in entries and not {*LENGTHS} & {*found.values}:
+        found.values["--train-iters"] = [str(ASSUMED_STEPS)]
+        found.notes.append(NO_LENGTH)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
     if "model" in entries and (idle := sorted(ARCHITECTURE & {*found.values})):
         found.notes.append(f"Ignored (the model that is named counts): {', '.join(idle)}.")
@@ -506,10 +506,8 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     if not names:
         return
     holders = {name: variables.holder(name) for name in names}
-    parts = [
-        name_with_lines(name, variables.uses) + (f" in ${holder}" if holder is not None and holder != name else "")
-        for name, holder in holders.items()
-    ]
+    inside = {name: f" in ${holder}" if holder not in (None, name) else "" for name, holder in holders.items()}
+    parts = [name_with_lines(name, variables.uses) + inside[name] for name in names]
     settable = dict.fromkeys(holder for holder in holders.values() if holder is not None)
     options_of, nothing = (" ".join(f"--set {name}={value}" for name in settable) for value in ("'--option VALUE'", ""))
     hint = f"Say what it holds: {options_of}; nothing: {nothing}."
@@ -558,8 +556,8 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
             if unknown_names(name):
                 yield word
             option, left = name, 0 if equals else _least_values(name, kind)
-        elif left > 0 or _is_one_word(word) or (option == "--data-path" and _is_number(before)):
-            left -= 1
+        elif left > 0 or _is_one_word(word) or (option == "--data-path" and re.fullmatch(r"\d*\.\d+|\d+", before)):
+            left -= 1  # a number among the files of --data-path is the weight of the one behind it
         elif not (kind == "bridge" and strip_unknown(name) == name and equals):
             yield word
         before = word
@@ -568,11 +566,6 @@ def _open_words(words: Sequence[str], kind: str) -> Iterator[str]:
 def _is_one_word(word: str) -> bool:
     """Tell whether a word stays one word: it has text around its variables, or they never hold options."""
     return bool(strip_unknown(word)) or all(map(ONE_WORD.fullmatch, unknown_names(word)))
-
-
-def _is_number(word: str) -> bool:
-    """Tell whether a word of ``--data-path`` is the weight of the file behind it."""
-    return re.fullmatch(r"\d*\.\d+|\d+", word) is not None
 
 
 def _least_values(name: str, kind: str) -> int:
@@ -615,10 +608,8 @@ def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environ
             if known is None:
                 raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
     found.values["--vocab-size"] = [str(known.entries)]
-    found.notes.append(
-        f"The vocabulary is assumed to have {known.entries:,} entries ({known.source}); "
-        "model.vocab_size=N says another number."
-    )
+    size = f"{known.entries:,} entries ({known.source})"
+    found.notes.append(f"The vocabulary is assumed to have {size}; model.vocab_size=N says another number.")
     return from_megatron_lm(found.words(), overrides, environment)
 
 
@@ -667,22 +658,11 @@ def _add_batch(found: Understood, devices: str) -> None:
     """
     if "--global-batch-size" in found.values or "--micro-batch-size" not in found.values or not devices.isdecimal():
         return
-    ranks = 1
-    for name in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"):
-        ranks *= found.number(name, 1)
-    batch = found.number("--micro-batch-size", 1) * max(1, int(devices) // max(ranks, 1))
+    ranks = prod(found.number(f"--{kind}-parallel-size", 1) for kind in ("tensor-model", "pipeline-model", "context"))
+    batch = found.number("--micro-batch-size", 1) * max(1, int(devices) // ranks)
     found.values["--global-batch-size"] = [str(batch)]
-    found.notes.append(
-        f"No argument says the global batch: one micro-batch for each replica, {batch}, as Megatron-LM has it."
-    )
-
-
-def _add_length(found: Understood) -> None:
-    if not {*LENGTHS} & {*found.values}:
-        found.values["--train-iters"] = [str(ASSUMED_STEPS)]
-        found.notes.append(
-            f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
-        )
+    what = f"one micro-batch for each replica, {batch}, as Megatron-LM has it"
+    found.notes.append(f"No argument says the global batch: {what}.")
 
 
 FLASH = re.compile(r"--use-flash-attn(-\w+)?")
@@ -715,19 +695,15 @@ def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[
     """Sign of an older release, and entries of the catalog from the nearest."""
     if dated := DATED.search(environment.get("PYTHONPATH", "")):
         month = f"20{dated[1]}-{dated[2]}"
-        since = {
-            name: catalog.framework(name).since for name in catalog.frameworks() if name.startswith("megatron-lm-")
-        }
+        since = {name: catalog.framework(name).since for name in catalog.frameworks() if name.startswith(PLAIN)}
         known = [name for name, date in since.items() if date <= month]
         return dated[0], (max(known, key=since.__getitem__),) if known else ()
     for whose, names, framework in OLDER:
         rows = {one: [row.get("of") or "" for row in other_options().get(one, ())] for one in found.said}
         fits = [one for one, of in rows.items() if one in names or (whose and any(row.startswith(whose) for row in of))]
         if fits:
-            return fits[0], (WITH_FLASH, framework) if any(map(FLASH.fullmatch, found.said)) else (
-                framework,
-                WITH_FLASH,
-            )
+            pair = (WITH_FLASH, framework)
+            return fits[0], pair if any(map(FLASH.fullmatch, found.said)) else pair[::-1]
     return "", ()
 
 
@@ -759,9 +735,8 @@ def understand(words: Iterable[str]) -> Understood:
         elif name in options():
             _take(found, options()[name], values)
             if not {options()[name].name} & {*found.values, *found.missing}:
-                ignored.setdefault("without influence, with values that are open or of another release", []).append(
-                    name
-                )
+                reason = "without influence, with values that are open or of another release"
+                ignored.setdefault(reason, []).append(name)
         else:
             refuse_misspelled(name)
             found.strangers.append(write_unknowns(name))

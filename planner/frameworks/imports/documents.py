@@ -151,11 +151,8 @@ MOST_STEPS, LONGEST, MOST = 64, 4096, 1e15
 """Limits of nested references: their number, their length, and the size of a result."""
 
 SUMS: Mapping[str, Callable[..., Any]] = {
-    "multiply": lambda *values: prod(values),
-    "sum": lambda *values: sum(values),
-    "add": lambda *values: sum(values),
-    "divide": operator.truediv,
-    "divide_floor": operator.floordiv,
+    **{"multiply": lambda *values: prod(values), "divide": operator.truediv, "divide_floor": operator.floordiv},
+    **dict.fromkeys(("sum", "add"), lambda *values: sum(values)),
     "divide_ceil": lambda left, right: -(-left // right),
 }
 
@@ -368,6 +365,22 @@ def model_named(name: str) -> str | dict[str, Any] | None:
             text = _models()[spelling]
             return dict(yaml.safe_load(text)) if text.startswith("{") else model_named(text)
     return None
+
+
+def require_model(name: str, where: str = "model") -> str | dict[str, Any]:
+    """
+    Return the entry ``model`` of a job for a name.
+
+    Raises
+    ------
+    SpecError
+        If it is empty or unknown.
+    """
+    found = model_named(name)
+    if found is None:
+        hint = "Add model=NAME, one of planner catalog models, or the path of its config.json."
+        raise SpecError(where, f"{shown(name)} is no model that is known here." if name else "is not said.", hint)
+    return found
 
 
 @cache

@@ -8,10 +8,8 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.model import Model
 from costmodel.pipelines.stages import stage_layers
-from costmodel.strategy import Strategy
-from planner.frameworks.imports.arguments import ASSUMED_STEPS
+from planner.frameworks.imports.arguments import ASSUMED_STEPS, NO_LENGTH
 from planner.frameworks.imports.documents import read_rows, read_words, said_by, text_of
 from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
@@ -133,9 +131,7 @@ def complete_job(
     training, remarks = document["training"], list(notes)
     if "tokens" not in training:
         training["tokens"] = ASSUMED_STEPS * training["global_batch_size"] * training["sequence_length"]
-        remarks.append(
-            f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
-        )
+        remarks.append(NO_LENGTH)
     given = document.pop("strategy")
     known = {f"strategy.{name}" for name in given} if said is None else {*said}
     known |= {f"settings.{name}" for name in document.get("settings") or {}}
@@ -144,12 +140,12 @@ def complete_job(
         given.pop("etp", None)
     strategy = complete_strategy(facts, read_given(given))
     if strategy.num_devices != facts.cluster.num_devices:
-        raise SpecError(
-            "strategy",
-            f"tp * cp * pp * dp = {strategy.num_devices}, cluster.num_devices is {facts.cluster.num_devices}.",
-        )
+        degrees = f"tp * cp * pp * dp = {strategy.num_devices}"
+        raise SpecError("strategy", f"{degrees}, cluster.num_devices is {facts.cluster.num_devices}.")
     if full_every is not None:
-        strategy = _add_full_layers(strategy, facts.model, full_every)
+        layers = stage_layers(strategy, facts.model)
+        full = tuple(sum(layers[rank :: strategy.pp]) // full_every for rank in range(strategy.pp))
+        strategy = apply_layout({"layers": layers, "full_layers": full}, strategy, facts.model)
     whole = {**document, "strategy": strategy_entries(facts, strategy)}
     order = ("model", "cluster", "training", "settings", "strategy")
     whole = {name: whole[name] for name in (*order, *whole) if whole[name] != {}}
@@ -162,13 +158,6 @@ def complete_job(
     remarks += assumption_notes(whole, {*known, *single}, has_experts=has_experts, whose=whose)
     remarks += uneven_stages(strategy, facts.model)
     return Imported(document=whole, notes=tuple(remarks))
-
-
-def _add_full_layers(strategy: Strategy, model: Model, interval: int) -> Strategy:
-    """Recompute every n-th layer of a rank in full."""
-    layers = stage_layers(strategy, model)
-    full = tuple(sum(layers[rank :: strategy.pp]) // interval for rank in range(strategy.pp))
-    return apply_layout({"layers": layers, "full_layers": full}, strategy, model)
 
 
 def newest(prefix: str) -> str:

@@ -76,7 +76,7 @@ def import_job(
             return _import_json(read_json(text, str(place)), place, overrides)
         case ".yaml" | ".yml":
             return _import_yaml(_read(text, place), place, overrides, variables)
-        case ".py" if readers.is_torchtitan(text):
+        case ".py" if "Trainer.Config" in text or "from torchtitan" in text:
             return readers.torchtitan_job(readers.read_python(text, str(place)), overrides)
         case ".py":
             readers.refuse_other_program(text, str(place))
@@ -159,7 +159,7 @@ def _read(text: str, path: Path) -> Any:
     if TAG.search(text):
         content = read_tagged(text, str(path))
         if isinstance(content, Mapping):
-            readers.refuse_other_tool(content, str(path))
+            readers.refuse_other_tool(readers.tool_of(content), str(path))
     return read_yaml(text, str(path))
 
 
@@ -194,13 +194,11 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
     tool = None if _is_job(content) else readers.tool_of(content)
     if tool is None or tool["reader"] != "primus":
         refuse_entries(content, str(path))
-    if tool is not None and not tool["reader"]:
-        readers.refuse_other_tool(content, str(path))
+    readers.refuse_other_tool(tool, str(path))
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, Mapping):
         imported = _import_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
-        note = MODES.get(str(content.get("MODE")))
-        return imported if note is None else Imported(document=imported.document, notes=(note, *imported.notes))
+        return imported.add_notes(*[note for mode, note in MODES.items() if content.get("MODE") == mode])
     if printed.is_arguments(content):
         return printed.arguments_job(content, str(path), overrides)
     if printed.is_container(content):
@@ -272,9 +270,8 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
     notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
     lost = [one for one in script.commands if launch.program and one.words[0].startswith("--")]
-    notes += [
-        f"Line {one.line}: {one.words[0]} is no option of a command: a line before it ends that one." for one in lost
-    ]
+    what = "is no option of a command: a line before it ends that one"
+    notes += [f"Line {one.line}: {one.words[0]} {what}." for one in lost]
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind == "megatron" and "--yaml-cfg" not in launch.words:
         return _import_options(launch, overrides, script).add_notes(*notes)
@@ -484,32 +481,28 @@ def _loose(script: Script) -> Launch:
 
 def _variables_with_options(script: Script) -> list[str]:
     """Return variables whose options are not repeated by another variable."""
-    texts = {
-        name: value.split() if isinstance(value, str) else list(value)
-        for name, value in script.variables.values.items()
-    }
+    texts = [value.split() if isinstance(value, str) else list(value) for value in script.variables.values.values()]
     known = options()
-    holding = [words for words in texts.values() if any(word.split("=", 1)[0] in known for word in words)]
-    joined = [" ".join(words) for words in holding]
-    kept = [
-        words
-        for place, words in enumerate(holding)
-        if not any(
-            joined[place] in other for index, other in enumerate(joined) if (other, index) > (joined[place], place)
-        )
-    ]
-    return [word for words in kept for word in words]
+    holding = [place for place, words in enumerate(texts) if any(word.split("=")[0] in known for word in words)]
+    joined = [(" ".join(texts[place]), place) for place in holding]
+    kept = [one for one in joined if not any(one[0] in other[0] for other in joined if other > one)]
+    return [word for _, place in kept for word in texts[place]]
 
 
 def _devices_of_configuration(config: Mapping[str, Any]) -> Devices:
-    number = readers.devices_of(config)
-    return Devices(number, "num_processes") if number else Devices()
+    """Return the processes of all machines of Accelerate's configuration."""
+    number = config.get("num_processes")
+    is_number = isinstance(number, int) and not isinstance(number, bool) and number > 0
+    return Devices(number, "num_processes") if is_number else Devices()
 
 
 def _presets(text: str, overrides: Sequence[str]) -> list[str]:
-    """Add the number of devices from a comment of torchtitan, where the command does not set it."""
-    devices = None if COUNT in said_by(overrides) else readers.preset_devices(text)
-    return [*([] if devices is None else [f"{COUNT}={devices}"]), *overrides]
+    """Add the number of devices from a comment of torchtitan's own files, where the command does not set it."""
+    found = None if COUNT in said_by(overrides) else PRESET.search(text)
+    return [*([] if found is None else [f"{COUNT}={int(found[1])}"]), *overrides]
+
+
+PRESET = re.compile(r"^#.*preset for (\d{1,6}) \w+ GPUs", re.MULTILINE)
 
 
 COUNT = "cluster.num_devices"

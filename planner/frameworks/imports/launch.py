@@ -187,9 +187,7 @@ def _devices(before: Sequence[str], text: str) -> Devices:
     if per_node is None and "--standalone" not in before:
         lone = before and all(re.fullmatch(r"(.*/)?(python[\d.]*|torchrun)|-[a-zA-Z]+", word) for word in before)
         return _number(total, "") if total else Devices(1, LONE) if lone and not given else Devices()
-    launcher = any(
-        Path(word).name in ("torchrun", "deepspeed") or word.startswith("torch.distributed") for word in before
-    )
+    launcher = any(re.fullmatch(r"(.*/)?(torchrun|deepspeed)|torch\.distributed.*", word) for word in before)
     one, many = _number(per_node, "a node"), _number(nodes or ("1" if launcher else None), "nodes")
     if one.number is None or many.number is None:
         return Devices(None, " and ".join(part.source for part in (one, many) if part.number is None and part.source))

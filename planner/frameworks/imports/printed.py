@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from io import BytesIO
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -182,9 +183,8 @@ class _Reader(pickle._Unpickler):
 def _write(value: Any) -> str:
     """Write a value as Megatron-LM prints it; of a class and a member of an enumeration its name."""
     if isinstance(value, list | tuple):
-        return str(
-            [one if isinstance(one, bool | int | float | str) or one is None else _write_one(one) for one in value]
-        )
+        plain = (bool, int, float, str, type(None))
+        return str([one if isinstance(one, plain) else _write_one(one) for one in value])
     return _write_one(value)
 
 
@@ -245,12 +245,8 @@ class Printed:
         Its values; for Megatron-LM texts by name.
     others
         Values of names that differ between ranks whose lines have no labels.
-    depth
-        Number of blocks that have begun and not ended.
-    inner
-        The last of them, as it may be of a restart behind a run that died in its block.
     ended
-        Such blocks that have ended.
+        Blocks inside it that have ended, as they may be of a restart behind a run that died in its block.
     """
 
     kind: str
@@ -258,8 +254,6 @@ class Printed:
     line: int
     content: dict[str, Any] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
-    depth: int = 1
-    inner: Printed | None = None
     ended: list[Printed] = field(default_factory=list)
 
     def add(self, name: str, value: str) -> None:
@@ -311,32 +305,28 @@ def _select_kind(found: Sequence[Printed], kind: str) -> list[Printed]:
 
 
 def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
-    """Yield blocks of arguments; ranks without labels print into one."""
-    opened, last = dict[str, Printed](), dict[str, Printed]()
+    """Yield blocks of arguments; ranks without labels print into one, which begins and ends once for each of them."""
+    opened, last = dict[str, list[Printed]](), dict[str, Printed]()
     for number, line in enumerate(lines, 1):
         edge, entry = EDGE.match(line), ENTRY.match(line)
         if edge is not None and not edge[2]:
             label = edge[1].strip()
-            if label in opened:
-                opened[label].depth += 1
-                opened[label].inner = Printed("megatron", label, number)
-            else:
-                opened[label] = Printed("megatron", label, number)
+            opened.setdefault(label, []).append(Printed("megatron", label, number))
         elif edge is not None:
-            block = opened.get(edge[1].strip())
-            if block is None:
+            blocks = opened.get(edge[1].strip())
+            if not blocks:
                 problem = "ends a block of arguments that begins before the log."
                 raise SpecError(f"{source}, line {number}", problem, "Give the log from its first line on.")
-            block.depth -= 1
-            if not block.depth:
-                last[block.label] = _whole(opened.pop(block.label), source)
-                yield last[block.label]
-            elif block.inner is not None:
-                block.ended, block.inner = [*block.ended, block.inner], None
-        elif entry is not None and (block := opened.get(entry[1].strip())) is not None:
-            for one in (block, block.inner) if block.inner is not None else (block,):
-                one.add(entry[2], entry[3].strip())
-    for block in opened.values():
+            block = blocks.pop()
+            if blocks:
+                blocks[0].ended.append(block)
+            else:
+                last[block.label] = _whole(block, source)
+                yield block
+        elif entry is not None:
+            for block in opened.get(entry[1].strip(), ()):
+                block.add(entry[2], entry[3].strip())
+    for block in (blocks[0] for blocks in opened.values() if blocks):
         yield from (_whole(one, source) for one in block.ended)
         before = last.get(block.label)
         if block.ended or (before is not None and not _differences(block, before, {*block.content})):
@@ -363,9 +353,8 @@ def _differences(one: Printed, other: Printed, names: Collection[str] = ()) -> d
     """Return the values that differ and may be read, by name; of all names, or of some."""
     both = names or {**one.content, **other.content}
     pairs = {name: (one.content.get(name), other.content.get(name)) for name in both}
-    return {
-        name: pair for name, pair in pairs.items() if pair[0] != pair[1] and (one.kind != "megatron" or is_read(name))
-    }
+    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return {name: pair for name, pair in differing.items() if one.kind != "megatron" or is_read(name)}
 
 
 def _name_differences(differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
@@ -403,9 +392,8 @@ def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
         for kind, pattern in OBJECTS.items():
             begin = pattern.match(line)
             if begin is not None:
-                label, content = _object(
-                    line[begin.end() :], lines[number : number + LONGEST], begin[1], f"{source}, line {number}"
-                )
+                following, place = lines[number : number + LONGEST], f"{source}, line {number}"
+                label, content = _object(line[begin.end() :], following, begin[1], place)
                 yield Printed(kind, label.strip(), number, content)
 
 
@@ -462,10 +450,9 @@ def cluster_of(text: str, kind: str) -> dict[str, str]:
 
 def _find_device(name: str) -> Any:
     """Return the catalog's device for a name of the driver's tools, without further words behind it."""
-    words = name.split()
-    return next(
-        (one for end in range(len(words), 0, -1) if (one := catalog.find_unique_device(" ".join(words[:end])))), None
-    )
+    parts = name.split()
+    known = (catalog.find_unique_device(" ".join(parts[:end])) for end in range(len(parts), 0, -1))
+    return next(filter(None, known), None)
 
 
 WHERE = "model_spec.model"
@@ -491,12 +478,12 @@ def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
         entry, sent_by = _entries(model)
         described = read(entry, Path()).model
     except (KeyError, TypeError, AttributeError, IndexError):
-        raise SpecError(WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", HINT) from None
+        raise SpecError(
+            WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", "Add model=NAME."
+        ) from None
     known = read(named, Path()).model if named is not None else None
-    is_known = known is not None and all(
-        getattr(known, part) == getattr(described, part)
-        for part in ("hidden_size", "vocab_size", "layers", "tied_embeddings")
-    )
+    sizes = attrgetter("hidden_size", "vocab_size", "layers", "tied_embeddings")
+    is_known = known is not None and sizes(known) == sizes(described)
     return named if is_known and not model.get("mtp_layers") else entry, sent_by
 
 
@@ -613,9 +600,8 @@ def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> 
     """Remarks on what the run printed and the command says otherwise."""
     said = said_by(overrides)
     differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
-    return [
-        f"{name}: the run had {printed[name]}; the command's {said[name]} counts instead." for name in sorted(differing)
-    ]
+    text = "{}: the run had {}; the command's {} counts instead."
+    return [text.format(name, printed[name], said[name]) for name in sorted(differing)]
 
 
 def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
@@ -628,11 +614,8 @@ def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
 
 def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
     """Drop entries without a value from a saved configuration."""
-    return {
-        name: _drop_empty_entries(value) if isinstance(value, Mapping) else value
-        for name, value in content.items()
-        if value is not None
-    }
+    said = {name: value for name, value in content.items() if value is not None}
+    return {name: _drop_empty_entries(one) if isinstance(one, Mapping) else one for name, one in said.items()}
 
 
 # --- arguments by their names, and the container of Megatron-Bridge ----------------------------------------
@@ -748,10 +731,7 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
     SpecError
         If some are missing.
     """
-    values = {
-        name: one["value"] if isinstance(one, Mapping) and "value" in one else one for name, one in content.items()
-    }
-    texts = {name: str(value) for name, value in values.items()}
+    texts = {name: str(one.get("value", one) if isinstance(one, Mapping) else one) for name, one in content.items()}
     newer = SINCE_2024[:1] if {*SINCE_2024} & {*texts} else ()
     since = SINCE_2023 if newer or {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]
     needed = dict.fromkeys((*NEEDED, *since, *newer, *_names_of_release(texts)))
@@ -804,9 +784,6 @@ WHOLE_SECTIONS = ("model", "train", "optimizer", "ddp")
 
 RENAMED = DATA["renamed"]
 """Arguments of Megatron-LM by fields of another name."""
-
-ACTIVATIONS = {(function, gated): argument for function, gated, argument in DATA["activations"]}
-"""Arguments by the activation function, gated or not."""
 
 TOGETHER = ("activation_func", "gated_linear_unit", "_target_")
 """Fields that are read together."""
@@ -897,19 +874,11 @@ def _strange(path: str, name: str, value: Any) -> list[str]:
 def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield arguments that several fields determine together."""
     model = content["model"]
-    function, gated = str(_plain(model.get("activation_func"))), bool(model.get("gated_linear_unit"))
-    if (function, gated) not in ACTIVATIONS and function != "None":
-        problem = f"is {shown(function)}, {'' if gated else 'not '}gated, which Megatron-LM has no option for."
-        raise SpecError("model.activation_func", problem)
-    yield from ((name, True) for name in filter(None, (ACTIVATIONS.get((function, gated)),)))
+    functions = {name: _plain(model.get(name)) for name in TOGETHER[:2]}
+    yield from meaning_of("container", {**found, **functions}).entries.items()
     if found.get("num_query_groups") not in (None, found.get("num_attention_heads")):
         yield "group_query_attention", True
-    if found.get("bf16") and found.get("accumulate_allreduce_grads_in_fp32") is False:
-        yield "grad_reduce_in_bf16", True
-    yield "max_position_embeddings", found.get("seq_length")
     layout = found.get("pipeline_model_parallel_layout")
-    if layout is not None:
-        yield "num_virtual_stages_per_pipeline_rank", None
     if isinstance(layout, list):
         stages = [stage if isinstance(stage, list) else [stage] for stage in layout]
         if strange := [layer for stage in stages for layer in stage if layer not in LAYERS]:

@@ -20,12 +20,20 @@ from costmodel.strategy import Recompute
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
-from planner.frameworks.imports.documents import model_named, read_rows, read_words, read_yaml, said_by
+from planner.frameworks.imports.documents import (
+    model_named,
+    read_plain,
+    read_words,
+    read_yaml,
+    require_model,
+    said_by,
+    text_of,
+)
 from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
+from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command
-from planner.frameworks.shell.words import refuse_unknown
 from planner.jobs.document import plain_value, read_text, set_entry
 from planner.jobs.model import read
 from planner.jobs.recipes import Recipe, recipes
@@ -46,13 +54,6 @@ DEVICES = {"h100": "h100-80gb-sxm"}
 PRECISIONS = DATA["precisions"]
 """Precisions by ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
 
-OPTIONS = Path(__file__).parent / "performance.csv"
-"""
-Table of the options that are read, with their short names.
-
-An option sets an entry of the job, or changes one of some entries of the model's ``config.json``.
-"""
-
 SETTLED = ("tp", "cp", "pp", "mbs", "recompute")
 """Decisions that the command must set where no recipe is known; for MoE models also ep."""
 
@@ -72,29 +73,31 @@ def recipe_job(
         If the model, device or precision is unknown, if no recipe is known for them and the command does not set the
         layout itself, or if it changes the model.
     """
-    given = _read_options(words)
+    said = _read_options(words)
+    given = {name.removeprefix("given."): value for name, value in said.entries.items()}
     entries = said_by(overrides)
     named = find_published(recipe)
     document = _document(given, environment, named)
     if entries.get("cluster.num_devices", "").isdecimal():
         document["cluster"]["num_devices"] = int(entries["cluster.num_devices"])
-    variant = given.get("--config_variant", "").lower()
+    variant = text_of(given.get("variant", "")).lower()
     publishers = (SOURCE, DGXC) if any("LLMB_" in word for word in words) else (SOURCE,)
     found = named or _recipe(document, entries, variant, publishers)
     document, remarks = _apply_recipe(document, found)
     if found is not None and found is not named:
         software = entries.get("cluster.framework", document["cluster"]["framework"])
         remarks += _compare_recipe(found, software, variant)
-    document["model"] = _change_model(document["model"], given)
-    _apply(document, given)
+    document["model"] = _change_model(document["model"], said)
+    _apply(document, said.entries)
     document = prepare_job(document, overrides)
     _require(document)
-    if given.get("--max_steps", "").isdecimal():
+    if isinstance(given.get("max_steps"), int):
         training = document["training"]
-        sequences = int(given["--max_steps"]) * training["global_batch_size"]
+        sequences = given["max_steps"] * training["global_batch_size"]
         training.setdefault("tokens", sequences * training["sequence_length"])
-    said = [] if "FW_VERSION" in environment or named else release_assumed(document["cluster"]["framework"], overrides)
-    return complete_job(document, [*said, *remarks])
+    software = document["cluster"]["framework"]
+    release = [] if "FW_VERSION" in environment or named else release_assumed(software, overrides)
+    return complete_job(document, [*release, *remarks])
 
 
 def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]:
@@ -108,19 +111,18 @@ def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]
         yield f"No variant {variant} of it is known of this release: {found.name} is taken."
 
 
-def _change_model(model: str, given: Mapping[str, str]) -> str | dict[str, Any]:
-    """Change the sizes of a model by the command, as for proxies of large models."""
-    said = [row for row in read_rows(OPTIONS) if row["config"] and row["option"] in given]
-    if not said:
-        return model
+def _change_model(model: str, said: Meaning) -> str | dict[str, Any]:
+    """Change the sizes of a model by the command, as for proxies of large models; a size has one of some names."""
     config: dict[str, Any] = dict(entry("models", model).get("config") or {})
-    for row in said:
-        value, name = given[row["option"]], next((name for name in row["config"].split() if name in config), None)
-        if name is None or not value.isdecimal():
-            problem = f"is {shown(value)}, which {model} cannot be changed to."
-            raise SpecError(row["option"], problem, "Write the job file by hand.")
-        config[name] = int(value)
-    return config
+    sizes = {name.partition(".")[2]: option for name, option in said.keys.items() if name.startswith("config.")}
+    for option in {*sizes.values()}:
+        name = next((name for name, of in sizes.items() if of == option and name in config), None)
+        value = next(said.entries[f"config.{one}"] for one, of in sizes.items() if of == option)
+        if name is None or not isinstance(value, int):
+            problem = f"is {shown(text_of(value))}, which {model} cannot be changed to."
+            raise SpecError(option, problem, "Write the job file by hand.")
+        config[name] = value
+    return config if sizes else model
 
 
 def _require(document: Mapping[str, Any]) -> None:
@@ -129,20 +131,18 @@ def _require(document: Mapping[str, Any]) -> None:
     missing = [f"strategy.{name}" for name in (*SETTLED, *experts) if name not in document["strategy"]]
     missing += [f"training.{name}" for name in WORK if name not in document["training"]]
     if missing:
+        known, dtype = catalog.find_unique_device(document["cluster"]["device"]), document["training"]["precision"]
+        if known is not None and catalog.precision(dtype).compute not in catalog.device(known.device).peak_flops:
+            raise SpecError("--compute_dtype", f"says {dtype}, in which {known.device} does not compute.")
         examples = " ".join(f"{name}={'none' if name.endswith('recompute') else 'N'}" for name in missing)
         raise SpecError("recipe", _unknown(document), f"Say it: {examples}.")
 
 
-def _read_options(words: Sequence[str]) -> dict[str, str]:
-    """Read values by option, also of short options such as ``-tp``."""
-    known = read_rows(OPTIONS)
-    shorts = {row["short"]: row["option"] for row in known if row["short"]}
+def _read_options(words: Sequence[str]) -> Meaning:
+    """Read the options of the command, also short ones such as ``-tp``, as entries of a job."""
     # A short option that is not known here ends the values of the one before, as any option does.
-    long = [shorts.get(word, f"-{word}" if SHORT.fullmatch(word) else word) for word in words]
-    found = {name: " ".join(values) for name, values in split_options(long)}
-    for row in known:
-        refuse_unknown(found.get(row["option"], ""), row["option"])
-    return found
+    long = [f"-{word}" if SHORT.fullmatch(word) else word for word in words]
+    return meaning_of("performance", {name: read_plain(" ".join(values)) for name, values in split_options(long)})
 
 
 SHORT = re.compile(r"-[a-zA-Z]{1,3}")
@@ -153,24 +153,22 @@ def find_published(name: str) -> Recipe | None:
     return next((one for one in recipes() if one.cells["source"] == SOURCE and one.name == name), None)
 
 
-def _document(given: Mapping[str, str], environment: Mapping[str, str], one: Recipe | None) -> dict[str, Any]:
+def _document(given: Mapping[str, Any], environment: Mapping[str, str], one: Recipe | None) -> dict[str, Any]:
     if one is not None:
-        number = int(given.get("--num_gpus", one.cells["cluster.num_devices"]))
+        number = given.get("num_gpus", int(one.cells["cluster.num_devices"]))
         cluster = {"device": one.device, "framework": one.cells["cluster.framework"], "num_devices": number}
         return {"model": one.model, "cluster": cluster, "training": {"precision": one.precision}}
-    name = given.get("--model_recipe_name", "_".join(filter(None, map(given.get, ("--model_name", "--model_size")))))
-    model = model_named(name)
-    if model is None:
-        raise SpecError("--model_recipe_name", f"is {shown(name)}, no model that is known here.", "Add model=NAME.")
-    gpu, dtype = given.get("--gpu", ""), given.get("--compute_dtype", "bf16")
+    parts = ["recipe"] if "recipe" in given else [part for part in ("name", "size") if part in given]
+    name = "_".join(text_of(given[part]) for part in parts)
+    model = require_model(name, "--model_recipe_name")
+    gpu, dtype = given.get("gpu", ""), given.get("dtype", "bf16")
     device = DEVICES.get(gpu, gpu)
     if device not in catalog.devices():
         raise SpecError("--gpu", f"is {shown(gpu)}, no device of the catalog.", "Add cluster.device=NAME.")
     if dtype not in PRECISIONS:
         raise SpecError("--compute_dtype", f"expected one of {', '.join(PRECISIONS)}, got {shown(dtype)}.")
     cluster = {"device": device, "framework": _framework(environment.get("FW_VERSION", ""))}
-    if given.get("--num_gpus", "").isdecimal():
-        cluster["num_devices"] = int(given["--num_gpus"])
+    cluster |= {"num_devices": given["num_gpus"]} if "num_gpus" in given else {}
     return {"model": model, "cluster": cluster, "training": {"precision": PRECISIONS[dtype]}}
 
 
@@ -255,28 +253,22 @@ def _apply_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[st
     return whole, notes
 
 
-def _apply(document: dict[str, Any], given: Mapping[str, str]) -> None:
+def _apply(document: dict[str, Any], said: Mapping[str, Any]) -> None:
     """Override the recipe by the options of the command."""
     strategy = document["strategy"]
-    for row in read_rows(OPTIONS):
-        text, number = given.get(row["option"], ""), given.get(row["option"], "").lower().replace("none", "1")
-        if row["entry"] and number.isdecimal():
-            set_entry(document, row["entry"], int(number))
-        if text and row["entry"] in ("strategy.pp", "strategy.vpp"):
-            strategy.pop("layout", None)
-    modules = given.get("--recompute_modules")
-    if modules:
+    for path, value in said.items():
+        if not path.startswith(("given.", "config.")):
+            set_entry(document, path, value)
+    if {"strategy.pp", "strategy.vpp"} & {*said}:
+        strategy.pop("layout", None)
+    if "strategy.cuda_graphs" in said:
+        strategy["cuda_graphs"] = strategy["cuda_graphs"].replace(",", "+")
+    if "given.modules" in said:
         ours = {name: module for module, name in MEGATRON_MODULES.items()}
-        unknown = [name for name in modules.split(",") if name not in ours]
-        if unknown:
+        modules = said["given.modules"].split(",")
+        if unknown := [name for name in modules if name not in ours]:
             raise SpecError("--recompute_modules", f"has no module {shown(unknown[0])}; it has {', '.join(ours)}.")
-        chosen = Recompute.of(*(ours[name] for name in modules.split(",")))
-        strategy["recompute"] = plain_value("recompute", int(chosen))
-    scope = given.get("--cuda_graph_scope", "").replace(",", "+")
-    if given.get("--cuda_graph_impl") == "none" or scope:
-        strategy["cuda_graphs"] = scope if scope and given.get("--cuda_graph_impl") != "none" else "none"
-    if given.get("--moe_a2a_overlap", "").lower() in ("false", "true"):
-        strategy["ep_overlap"] = given["--moe_a2a_overlap"].lower() == "true"
+        strategy["recompute"] = plain_value("recompute", int(Recompute.of(*(ours[name] for name in modules))))
 
 
 def _unknown(document: Mapping[str, Any]) -> str:
@@ -293,9 +285,6 @@ DEFAULTS = "runtime_configs/benchmarking/runtime.conf"
 COLUMNS = DATA["columns"]
 """Columns of a line of the defaults, in order."""
 
-ADDED = Path(__file__).parent / "modelzoo.csv"
-"""Table of options that the template adds by a variable's value, for the optimizer also by the precision."""
-
 DEGREES = DATA["degrees"]
 SHARED = DATA["shared"]
 """Options that all configurations of the collection have."""
@@ -303,9 +292,10 @@ SHARED = DATA["shared"]
 ACCOUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 """Options of models whose default number of layers counts the embedding and the loss."""
 
-UNSAID = {"PR": "bf16", "DISPATCHER": "deepep", "A2A_OVERLAP": "0", "OPTIMIZER_OFFLOAD": "0", "GB200_CLUSTER": "0"}
-CHUNKS = ("--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline-rank")
-OLD_CHUNKS = "--num-layers-per-virtual-pipeline-stage"
+LAYOUT = "--pipeline-model-parallel-layout"
+CHUNKS = (LAYOUT, "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
+STAGES = (LAYOUT, "--decoder-first-pipeline-num-layers")
+"""Options in place of which the template has its own ones."""
 
 
 def choose_launch(commands: Sequence[Command], number: str) -> Command | None:
@@ -345,10 +335,12 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
     else:
         config, note = _catalog_words(name, variables)
         notes.append(note)
-    number = _template_devices(variables)
-    said = [f"cluster.num_devices={number}"] if number is not None else []
-    words = list(_template_words(command, config, variables))
-    imported = megatron_job(words, [*said, *overrides], variables)
+    place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
+    words = [*config, *command.words[place + 1 :]]
+    own = {"chunks": bool({*CHUNKS} & {*words}), "stages": bool({*STAGES} & {*words})}
+    meaning = meaning_of("modelzoo", {**{name: read_plain(value) for name, value in variables.items()}, **own})
+    said = [f"{name}={value}" for name, value in meaning.entries.items()]
+    imported = megatron_job([*words, *meaning.words], [*said, *overrides], variables)
     return imported.add_notes(*notes)
 
 
@@ -365,7 +357,7 @@ def _template_variables(command: Command, folder: Path, given: Mapping[str, str]
     text = read_text(path) if path is not None else ""
     line = re.search(rf'^\s*\[{re.escape(said.get("MODEL", ""))}\]="([^"]*)"', text, re.MULTILINE)
     own = dict(zip(COLUMNS, line[1].split(), strict=False)) if line is not None else {}
-    found = {**UNSAID, **own, **said}
+    found = {**own, **said}
     numbers = {name: int(value) for name, value in found.items() if value.isdecimal()}
     layers, pp, vpp = (numbers.get(name, 0) for name in ("NUM_LAYERS", "PP", "VPP"))
     if vpp <= 1 or (pp and layers):
@@ -397,25 +389,3 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
     degrees = [word for option, variable in DEGREES.items() for word in (option, variables[variable])]
     others = f"other options those of all of its neighbours ({SHARED})"
     return [*sizes, *degrees, *SHARED.split()], f"{file} is not at hand: sizes are those of {model}, {others}."
-
-
-def _template_words(command: Command, config: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield the words that the template passes to Megatron-LM: the configuration's, the command's, and its own."""
-    place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
-    whole = [*config, *command.words[place + 1 :]]
-    yield from whole
-    vpp, uneven = variables.get("VPP", "1"), variables.get("PP_FIRST", "false")
-    if vpp.isdecimal() and int(vpp) > 1 and not {*CHUNKS, OLD_CHUNKS} & {*whole}:
-        yield from (CHUNKS[1], vpp)
-    if uneven != "false" and CHUNKS[0] not in whole and "--decoder-first-pipeline-num-layers" not in whole:
-        yield from ("--decoder-first-pipeline-num-layers", uneven)
-        yield from ("--decoder-last-pipeline-num-layers", variables["PP_LAST"])
-    values = {*variables.items(), ("OPTIMIZER_OFFLOAD", f"{variables['OPTIMIZER_OFFLOAD']} {variables['PR']}")}
-    for row in read_rows(ADDED):
-        yield from row["options"].split() if (row["variable"], row["value"]) in values else ()
-
-
-def _template_devices(variables: Mapping[str, str]) -> str | None:
-    """Return the number of devices: nodes of four GPUs on GB200 clusters, else of eight; None: nodes are unknown."""
-    nodes, per_node = variables.get("NNODES", ""), 4 if variables["GB200_CLUSTER"] == "1" else 8
-    return str(int(nodes) * per_node) if nodes.isdecimal() else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.record import record
@@ -30,9 +30,8 @@ from planner.frameworks.shell.words import (
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
-}
+SIGNS = ("eq", "ne", "lt", "le", "gt", "ge")
+NUMBERS: dict[str, Callable[[int, int], bool]] = {f"-{name}": getattr(operator, name) for name in SIGNS}
 
 SKIPPED = ("[", "[[", "]", "]]", "((", "))", "(", ")", "comment")
 
@@ -122,12 +121,9 @@ def _unary(sign: str, operand: Node, words: Words) -> Verdict:
 
 
 def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
-    if sign in ("&&", "-a"):
-        first = decide(left, words)
-        return first if first == Verdict(False, True) else first.and_also(decide(right, words))
-    if sign in ("||", "-o"):
-        first = decide(left, words)
-        return first if first == Verdict(True, True) else first.or_else(decide(right, words))
+    if sign in ("&&", "-a", "||", "-o"):
+        first, combine = decide(left, words), Verdict.or_else if sign in ("||", "-o") else Verdict.and_also
+        return first if first == Verdict(combine is Verdict.or_else, True) else combine(first, decide(right, words))
     one, one_known = _text(left, words, right)
     other, other_known = _text(right, words, left)
     is_known = one_known and other_known
@@ -444,11 +440,8 @@ class _Follower:
             self._text(text, first_line=0)
         except _Stop as stop:
             if stop.failed:
-                self._refuse(stop)
-
-    def _refuse(self, stop: _Stop) -> NoReturn:
-        said = f" after it says {shown(self.said)}" if self.said else ""
-        raise SpecError(f"{WHERE}, line {stop.line}", f"ends with an error{said}.")
+                said = f" after it says {shown(self.said)}" if self.said else ""
+                raise SpecError(f"{WHERE}, line {stop.line}", f"ends with an error{said}.") from None
 
     def _text(self, text: str, *, first_line: int) -> None:
         """Run the text of a script, of ``bash -c`` or of a here-document."""
@@ -808,9 +801,8 @@ class _Follower:
             return Verdict(True, True)
         for variable in read_names(words):
             text = self.script.variables.missing(variable, line)
-            self.script.variables.assign(
-                variable, text if words[0] == "read" and "-a" not in words else [text], source=""
-            )
+            is_text = words[0] == "read" and "-a" not in words
+            self.script.variables.assign(variable, text if is_text else [text], source="")
         if name == "eval":
             self._text(" ".join(arguments), first_line=line)
             return Verdict(True, False)
@@ -826,10 +818,8 @@ class _Follower:
         """Run ``source``: another script with this one's variables, if it is found."""
         text = self.find(words[1]) if len(words) > 1 else None
         if text is None:
-            self._note(
-                f"Line {line}: {write_unknowns(' '.join(words))[:200]} is not found; "
-                "variables that it sets are unknown."
-            )
+            what = write_unknowns(" ".join(words))[:200]
+            self._note(f"Line {line}: {what} is not found; variables that it sets are unknown.")
         else:
             self._text(text, first_line=line)
         return Verdict(True, False)

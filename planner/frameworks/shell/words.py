@@ -332,9 +332,8 @@ class Variables:
     def texts(self) -> dict[str, str]:
         """Return every known variable that is one text, as the environment of a process."""
         known = {name: text for name, text in {**self.given, **self.values}.items() if isinstance(text, str)}
-        return {
-            name: strip_unknown(text) for name, text in known.items() if strip_unknown(text) == text or name in LISTS
-        }
+        plain = {name: strip_unknown(text) for name, text in known.items()}
+        return {name: text for name, text in plain.items() if text == known[name] or name in LISTS}
 
 
 def _elements(text: str) -> list[str]:
@@ -540,6 +539,17 @@ def source_of(node: Node) -> str:
     return (node.text or b"").decode()
 
 
+def _spans(node: Node, start: int, end: int, skipped: str = "") -> Iterator[bytes | Node]:
+    """Yield a node's children from a place on, and the text between them that the parser leaves out."""
+    text, first, place = node.text or b"", node.start_byte, start
+    for child in node.children:
+        if child.start_byte >= start and child.type != skipped:
+            yield from [text[place - first : child.start_byte - first]] if child.start_byte > place else []
+            yield child
+            place = child.end_byte
+    yield from [text[place - first : end - first]] if place < end else []
+
+
 class Words:
     """
     Expansion of words with the current variables.
@@ -634,21 +644,10 @@ class Words:
                 yield Piece(re.sub(r"\\(\n?)(.?)", lambda found: found[2], source_of(node), flags=re.DOTALL))
 
     def _parts(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
-        """Yield the children of a node, and the text between them that the parser leaves out."""
-        text = node.text or b""
-        start, end = node.start_byte, node.end_byte
-        if node.type == "string":
-            start, end = start + 1, end - 1
-        place = start
-        for child in node.children:
-            if child.type == '"':
-                continue
-            if child.start_byte > place:
-                yield _unescape(text[place - node.start_byte : child.start_byte - node.start_byte])
-            yield from self.pieces(child, is_quoted=is_quoted)
-            place = child.end_byte
-        if place < end:
-            yield _unescape(text[place - node.start_byte : end - node.start_byte])
+        """Yield the pieces of a node's children and of the text between them."""
+        marks = int(node.type == "string")
+        for part in _spans(node, node.start_byte + marks, node.end_byte - marks, '"'):
+            yield from [_unescape(part)] if isinstance(part, bytes) else self.pieces(part, is_quoted=is_quoted)
 
     # --- parameters ----------------------------------------------------------------------------------------
 
@@ -657,11 +656,9 @@ class Words:
         if isinstance(value, str):
             yield Piece(value, splits=not is_quoted, is_quoted=is_quoted)
             return
-        if index == "*" and is_quoted:
-            yield Piece(" ".join(value), is_quoted=True)
-            return
-        for number, element in enumerate(value):
-            yield Piece(element, splits=not is_quoted, ends=number < len(value) - 1, is_quoted=is_quoted)
+        elements = [" ".join(value)] if index == "*" and is_quoted else value
+        for number, element in enumerate(elements):
+            yield Piece(element, splits=not is_quoted, ends=number < len(elements) - 1, is_quoted=is_quoted)
 
     def _expansion(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
         blanks, _, braced = source_of(node).partition("$")
@@ -707,14 +704,11 @@ class Words:
     ) -> Iterator[Piece]:
         """Apply ``-``, ``=``, ``?`` or ``+``; without a colon an empty value counts as set."""
         name, index, operator, place = what
-        is_set = value is not None and (":" not in operator or bool(strip_unknown("".join(value)) or _names(value)))
-        if is_set and value is not None:
-            instead = operator.endswith("+")
-            yield from (
-                self._rest(node, place, is_quoted=is_quoted)
-                if instead
-                else self._value_pieces(value, index, is_quoted=is_quoted)
-            )
+        is_set = value is not None and (":" not in operator or bool("".join(value)))
+        if operator.endswith("+") and is_set:
+            yield from self._rest(node, place, is_quoted=is_quoted)
+        elif is_set and value is not None:
+            yield from self._value_pieces(value, index, is_quoted=is_quoted)
         elif operator.endswith("?"):
             self.variables.required.add(name)
             yield Piece(self.variables.missing(name, line_of(node)))
@@ -726,18 +720,13 @@ class Words:
 
     def _rest(self, node: Node, place: int, *, is_quoted: bool) -> Iterator[Piece]:
         """Yield the parts of a word behind an operator, up to the closing brace."""
-        text, start = node.text or b"", node.start_byte
-        for child in node.children:
-            if child.start_byte < place or child.type == "}":
+        for part in _spans(node, place, node.end_byte - 1, "}"):
+            if isinstance(part, bytes):
+                yield Piece(part.decode(), splits=not is_quoted)
                 continue
-            if child.start_byte > place:
-                yield Piece(text[place - start : child.start_byte - start].decode(), splits=not is_quoted)
-            for piece in self.pieces(child, is_quoted=is_quoted):
+            for piece in self.pieces(part, is_quoted=is_quoted):
                 splits = piece.splits or not (is_quoted or piece.is_quoted)
                 yield Piece(piece.text, splits, piece.ends, piece.is_quoted)
-            place = child.end_byte
-        if place < node.end_byte - 1:
-            yield Piece(text[place - start : -1].decode(), splits=not is_quoted)
 
     def _or_missing(self, value: Value | None, name: str, node: Node) -> Value:
         return self.variables.missing(name, line_of(node)) if value is None else value
@@ -810,12 +799,13 @@ class Words:
         """An expression with its parameters in place, whose variables may be names alone."""
         if node.type in (*EXPANSIONS, "string") and node.type != "arithmetic_expansion":
             return self.value(node)
-        text, place, start = "", node.start_byte, node.start_byte
-        for child in node.children:
-            text += (node.text or b"")[place - start : child.start_byte - start].decode()
-            text += self.arithmetic(child) if child.type == "arithmetic_expansion" else self._expression(child)
-            place = child.end_byte
-        return text + (node.text or b"")[place - start :].decode()
+        text = ""
+        for part in _spans(node, node.start_byte, node.end_byte):
+            if isinstance(part, bytes):
+                text += part.decode()
+            else:
+                text += self.arithmetic(part) if part.type == "arithmetic_expansion" else self._expression(part)
+        return text
 
     def _element(self, name: str) -> Value | None:
         name, _, index = name.partition("[")
@@ -885,23 +875,21 @@ def _slice(elements: list[str], bounds: str) -> list[str]:
     return elements[start : count if count < 0 else start + count]
 
 
+CASES: Mapping[str, Callable[[str], str]] = {",": str.lower, "^": str.upper}
+"""Changes of the first letter; of all, where the operator is written twice."""
+
+
 def _transform(text: str, operator: str, pattern: str) -> str:
     """Apply ``${NAME,,}``, ``${NAME%pattern}`` or a like operator to a text; unknown text is returned as it is."""
     if unknown_names(text):
         return text
-    match operator:
-        case ",,":
-            return text.lower()
-        case "^^":
-            return text.upper()
-        case ",":
-            return text[:1].lower() + text[1:]
-        case "^":
-            return text[:1].upper() + text[1:]
-        case ":":
-            return "".join(_slice(list(text), pattern))
-        case "/" | "//":
-            return _replace(text, *pattern.partition("/")[::2], is_all=operator == "//")
+    if operator[0] in CASES:
+        end = len(text) if len(operator) == 2 else 1
+        return CASES[operator[0]](text[:end]) + text[end:]
+    if operator == ":":
+        return "".join(_slice(list(text), pattern))
+    if operator[0] == "/":
+        return _replace(text, *pattern.partition("/")[::2], is_all=operator == "//")
     return _strip_pattern(text, operator, pattern)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.record import record
-from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, Thing, read_module, result_of
-from planner.frameworks.imports.documents import read_rows, read_words, text_of
+from planner.frameworks.imports.bridge.python_source import UNKNOWN, Thing, public_functions, read_module, result_of
+from planner.frameworks.imports.documents import read_plain, read_rows, read_words, text_of
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
@@ -106,18 +106,15 @@ def recipe_of_file(text: str, where: str) -> Recipe:
     """
     names = read_module(text, where, _find_in_library)
     found: list[Recipe] = []
-    for name, value in names.items():
-        if isinstance(value, Function) and value.node.name == name and not name.startswith("_"):
-            config = result_of(value, where, _find_in_library)
-            if isinstance(config, Thing) and "model" in config.fields:
-                refuse_program(name, where)
-                refuse_entries({one: getattr(value, "name", value) for one, value in config.fields.items()}, where)
-                found.append(_recipe(name, where, config))
+    for name, function in public_functions(names).items():
+        config = result_of(function, where, _find_in_library)
+        if isinstance(config, Thing) and "model" in config.fields:
+            refuse_program(name, where)
+            refuse_entries({one: getattr(value, "name", value) for one, value in config.fields.items()}, where)
+            found.append(_recipe(name, where, config))
     if not found:
-        hint = "A recipe is a function without arguments that returns a ConfigContainer of Megatron-Bridge. Of NeMo 2 "
-        hint += (
-            "give the run's run_config.yaml or its log, of a program that starts another one that command as a script."
-        )
+        hint = "A recipe is a function without arguments that returns a ConfigContainer. Of NeMo 2 give the run's "
+        hint += "run_config.yaml or its log, of a program that starts another one that command as a script."
         raise SpecError(where, "holds no recipe that is known here.", hint)
     return found[-1]
 
@@ -139,10 +136,10 @@ def recipes_of(root: Path, source: str) -> Iterator[Recipe]:
     for file in sorted(root.joinpath(*MODULES.split(".")).glob("*/*.py")):
         module = ".".join(file.relative_to(root).with_suffix("").parts)
         resolver(module, "")
-        for name, value in modules.get(file, {}).items():
-            if isinstance(value, Function) and value.node.name == name and "pretrain_config" in name:
-                config = result_of(value, str(file), resolver)
-                if isinstance(config, Thing) and not name.startswith("_") and value.names is modules[file]:
+        for name, function in public_functions(modules.get(file, {})).items():
+            if "pretrain_config" in name and function.names is modules[file]:
+                config = result_of(function, str(file), resolver)
+                if isinstance(config, Thing):
                     whole = f"{file.stem}_{name}" if name == "pretrain_config" else name
                     yield _recipe(whole, source, config)
 
@@ -224,12 +221,7 @@ def _configuration(recipe: Recipe) -> Thing:
 
 def _value(text: str) -> Any:
     """Read the value of an override."""
-    if text.startswith("torch."):
-        return Thing(text)
-    if text.startswith("["):
-        return text[1:-1].split(",")
-    known = {"true": True, "false": False, "null": None, OPEN: UNKNOWN}
-    return known[text] if text in known else int(text) if text.isdecimal() else text
+    return Thing(text) if text.startswith("torch.") else UNKNOWN if text == OPEN else read_plain(text)
 
 
 @cache

@@ -17,7 +17,7 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, model_named, read_words, said_by, text_of
+from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, read_words, require_model, said_by, text_of
 from planner.frameworks.imports.finish import (
     assumption_notes,
     devices_contradicted,
@@ -25,13 +25,12 @@ from planner.frameworks.imports.finish import (
     newest,
     release_assumed,
 )
-from planner.frameworks.imports.tools.keys import meaning_of
+from planner.frameworks.imports.tools.keys import is_on, meaning_of
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options, split_options
 from planner.frameworks.megatron.read import Imported
-from planner.frameworks.megatron.settings import WIDE, WIDE_NUMBERS
 from planner.frameworks.shell.words import argument_words, refuse_unknown
 from planner.jobs.model import read
 
@@ -158,7 +157,7 @@ def bridge_job(
     said_here = {*entries}
     is_nemo = any(name.startswith("trainer.") for name in fields)
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
-    model = _model(entries.pop("model", ""), known.model if known else str(recipe))
+    model = require_model(entries.pop("model", "") or (known.model if known else str(recipe)))
     facts = read(model, Path()).model
     plain = _merge_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
     model, facts = _change_depth(model, facts, plain.get("model.num_layers", ""))
@@ -180,14 +179,14 @@ def bridge_job(
     release = newest("nemo-" if is_nemo else "megatron-bridge-")
     notes += release_assumed(release, overrides)
     entries.setdefault("cluster.framework", release)
-    if any(is_on(plain, name) for name in NARROW_ATTENTION):
+    if any(is_on(plain.get(name)) for name in NARROW_ATTENTION):
         entries.setdefault("settings.fp8_attention", "true")
     rest = [f"{key}={value}" for key, value in entries.items()]
     imported = megatron_job([*architecture, *words], rest, environment)
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
-    if is_on(plain, NARROW_ATTENTION[1]):
+    if is_on(plain.get(NARROW_ATTENTION[1])):
         notes.append(f"{NARROW_ATTENTION[1]}: costed as {NARROW_ATTENTION[0]}.")
     notes += [f"Not understood, no fields that are known here: {', '.join(strange)}."] if strange else []
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
@@ -199,11 +198,6 @@ def bridge_job(
 
 NARROW_ATTENTION = ("mixed_precision.fp8_dot_product_attention", "mixed_precision.fp8_multi_head_attention")
 """Entries that compute attention in 8 bits."""
-
-
-def is_on(fields: Mapping[str, str], name: str) -> bool:
-    """Return true for a field that is there and says or switches on something."""
-    return fields.get(name, "").lower() not in WITHOUT
 
 
 def _compare_model(fields: Mapping[str, str], architecture: Sequence[str], *, is_named_here: bool) -> Iterator[str]:
@@ -284,14 +278,6 @@ def _merge_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts:
     return whole
 
 
-def _model(given: str, recipe: str) -> str | dict[str, Any]:
-    name = model_named(given or recipe)
-    if name is None:
-        problem = f"{shown(given or recipe)} is no model that is known here." if given or recipe else "is not said."
-        raise SpecError("model", problem, "Add model=NAME, one of planner catalog models.")
-    return name
-
-
 def _devices(fields: Mapping[str, str]) -> int | None:
     sizes = [fields.get(name, "") for name in SIZES]
     return int(sizes[0]) * int(sizes[1]) if all(size.isdecimal() for size in sizes) else None
@@ -307,7 +293,7 @@ def _plain(name: str) -> str:
 def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return options of Megatron-LM, and fields without one; fields of the architecture are left to the model."""
     known, strange = options_by_field(), list[str]()
-    words = list(_precision(fields))
+    words = _precision(fields)
     for name, value in fields.items():
         option = known.get(name)
         if name.startswith("mixed_precision") or name in SIZES or value == UNTOLD.get(name):
@@ -336,8 +322,8 @@ def _values(value: str) -> list[str]:
     return value[1:-1].replace("'", "").split(",") if value.startswith("[") else [value.strip("'")]
 
 
-def _precision(fields: Mapping[str, str]) -> Iterator[str]:
-    """Yield the options of the precision, from its name and the entries of its object."""
+def _precision(fields: Mapping[str, str]) -> list[str]:
+    """Return the options of the precision, from its name and the entries of its object."""
     name = fields.get("mixed_precision", "").replace("-", "_")
     scaling = next((scaling for part, scaling in SCALINGS if part in name), None)
     if name and scaling is None:
@@ -345,22 +331,8 @@ def _precision(fields: Mapping[str, str]) -> Iterator[str]:
     halves = {name.partition("_")[0]: "true"} if name.startswith(("bf16", "fp16")) else {"bf16": "true"} if name else {}
     own = {one.partition(".")[2]: value.lower() for one, value in fields.items() if one.startswith("mixed_precision.")}
     entries = {"fp8_recipe": "tensorwise", "fp4_recipe": "nvfp4", **halves, **(scaling or {}), **own}
-    given = {entry: value for entry, value in entries.items() if value not in WITHOUT}
-    yield from (f"--{half}" for half in ("bf16", "fp16") if half in given)
-    for bits in ("fp8", "fp4"):
-        if bits in given:
-            yield from (f"--{bits}-format", given[bits], f"--{bits}-recipe", given[f"{bits}_recipe"])
-    if "fp8" in given and "fp8_param_gather" in given:
-        yield "--fp8-param-gather"
-    if "first_last_layers_bf16" in given:
-        yield WIDE
-        for option in WIDE_NUMBERS.values():
-            yield from (option, entries.get(option.removeprefix("--").replace("-", "_"), "0"))
-    reduced = entries.get("grad_reduce_in_fp32", "false" if name.startswith("fp16") else "true")
-    if "bf16" in given and reduced == "false":
-        yield "--grad-reduce-in-bf16"
-    if "fp16" in given and reduced == "true":
-        yield "--accumulate-allreduce-grads-in-fp32"
+    entries.setdefault("grad_reduce_in_fp32", "false" if name.startswith("fp16") else "true")
+    return meaning_of("bridge_precision", entries).words
 
 
 DECISIVE = DATA["decisive"]

@@ -20,6 +20,9 @@ from warnings import catch_warnings
 from costmodel.errors import SpecError
 from costmodel.record import record
 from costmodel.validation import shown
+from planner.frameworks.imports.documents import read_words
+
+DATA = read_words("bridge.python_source")
 
 MOST_STEPS = 200_000
 MOST_CALLS = 24
@@ -108,6 +111,12 @@ def read_module(source: str, where: str, resolver: Resolver = lambda module, nam
     return names
 
 
+def public_functions(names: Mapping[str, Any]) -> dict[str, Function]:
+    """Return the functions of a module by the names under which it defines them, without private ones."""
+    own = {name: one for name, one in names.items() if isinstance(one, Function) and one.node.name == name}
+    return {name: function for name, function in own.items() if not name.startswith("_")}
+
+
 def result_of(function: Function, where: str, resolver: Resolver = lambda module, name: None) -> Any:
     """
     Evaluate a function without arguments.
@@ -124,25 +133,8 @@ def result_of(function: Function, where: str, resolver: Resolver = lambda module
 
 
 OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    ast.Not: operator.not_,
-    ast.USub: operator.neg,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.BitOr: operator.or_,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda one, many: one in many,
-    ast.NotIn: lambda one, many: one not in many,
+    **{getattr(ast, node): getattr(operator, name) for node, name in DATA["operators"].items()},
+    **{ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many},
 }
 BUILT_IN: Mapping[str, Callable[..., Any]] = {
     **{one.__name__: one for one in (bool, dict, float, int, len, list, max, min, str, sum, tuple)},
@@ -342,9 +334,8 @@ class _Reader:
         """Refuse a call of an unknown function with the configuration, which it may change; classes and logs do not."""
         last = name.rsplit(".", 1)[-1]
         changes = last[:1].islower() and not last.startswith(HARMLESS)
-        handed = [
-            one for one in arguments if isinstance(one, Thing) and one.fields and not one.name.startswith("torch")
-        ]
+        things = [one for one in arguments if isinstance(one, Thing) and one.fields]
+        handed = [one for one in things if not one.name.startswith("torch")]
         if handed and last in STARTING:
             raise _Return(handed[0])
         if handed and changes:
@@ -394,11 +385,8 @@ FLEXIBLE = "apply_flex_dispatcher_backend"
 def _flexible(model: Any, backend: Any) -> None:
     """Set the fields that ``FLEXIBLE`` sets (megatron/bridge/training/flex_dispatcher_backend.py)."""
     if isinstance(model, Thing) and backend in ("deepep", "hybridep"):
-        model.fields |= {
-            "moe_token_dispatcher_type": "flex",
-            "moe_flex_dispatcher_backend": backend,
-            "moe_shared_expert_overlap": False,
-        }
+        more = {"moe_flex_dispatcher_backend": backend, "moe_shared_expert_overlap": False}
+        model.fields |= {"moe_token_dispatcher_type": "flex", **more}
 
 
 def _try_operation(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -15,16 +16,17 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import SIMILAR, refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
 from planner.frameworks.imports.documents import read_plain, read_rows, text_of
+from planner.frameworks.imports.finish import degree
 from planner.frameworks.megatron.options import TABLE, options
-from planner.frameworks.shell.words import refuse_unknown
+from planner.frameworks.shell.words import refuse_unknown, value_of
 
 KEYS = Path(__file__).parent / "keys.csv"
 """
 Table of the keys of each tool; the first row that matches counts.
 
-A row has options and entries (``means``, with the value at ``{}`` and a remark behind ``#``), or a reason to ignore
-(``ignored``) or refuse (``refused``) a key. Some keys are read by code (``read``), and some have a default
-(``default``).
+A row has options and entries (``means``), or a reason to ignore (``ignored``) or refuse (``refused``) a key. The value
+stands at ``{}``, numbers that other keys make at ``$((...))``, a remark behind ``#``. Some keys are read by code
+(``read``), and some have a default (``default``).
 
 ``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match all
 values that switch something on or off. ``beside`` has keys that must be on, or have a value, for the row to match.
@@ -118,11 +120,12 @@ def meaning_of(
         value = whole[key]
         row = lines[place] if place < len(lines) else None
         option = _option(key.removeprefix(section), value) if row is None and section is not None else None
-        if own is not None and key not in own and not _is_read(row, option):
+        is_needed = row.meaning != "ignored" if row is not None else option is not None and _is_needed(f"{option} {{}}")
+        if own is not None and key not in own and not is_needed:
             continue
         means = option if row is None else row.what if row.meaning == "means" else None
         if means:
-            _add(found, key, value, means)
+            _add(found, key, value, means, whole)
         elif means is not None or (row is None and not is_on(value) and any(_is_one(key, one.key) for one in lines)):
             passed.setdefault("is so without it", []).append(key)
         elif row is None:
@@ -141,15 +144,30 @@ def meaning_of(
     return found
 
 
+COMPUTED = re.compile(r"\$\(\((.*)\)\)")
+OPERAND = re.compile(r"\$\{([\w.]+):-(\d+)\}|([A-Za-z_][\w.]*)")
+"""Key of a computed number: ``${key:-default}``, or a key that must be a whole number of at least 1."""
+
+
+def _compute(expression: str, flat: Mapping[str, Any]) -> int | None:
+    """
+    Compute a number of a configuration's keys, by the arithmetic of a shell.
+
+    >>> _compute("model.width*${times:-4}", {"model.width": 3}), _compute("a/b+1", {"a": 9, "b": 2})
+    (12, 5)
+    """
+
+    def read(found: re.Match[str]) -> str:
+        name = found[1] or found[3]
+        return found[2] if found[2] and flat.get(name) is None else str(degree(flat.get(name), name))
+
+    return value_of(OPERAND.sub(read, expression))
+
+
 def is_read(tool: str, key: str) -> bool:
     """Tell whether code reads a key."""
     kinds = ("read", "means")
     return any(row.meaning in kinds and row.what[:1] != "#" and _is_one(key, row.key) for row in _rows(tool))
-
-
-def _is_read(row: Row | None, option: str | None) -> bool:
-    """Tell whether a key is read or refused, also as a default of the tool."""
-    return row.meaning != "ignored" if row is not None else option is not None and _is_needed(f"{option} {{}}")
 
 
 def _place(lines: list[Row], key: str, value: Any, flat: Mapping[str, Any]) -> int:
@@ -166,7 +184,7 @@ def _is_one(text: str, patterns: str) -> bool:
     return any(fnmatchcase(text, one) for one in patterns.split("|"))
 
 
-def _add(found: Meaning, key: str, value: Any, what: str) -> None:
+def _add(found: Meaning, key: str, value: Any, what: str, flat: Mapping[str, Any]) -> None:
     """Add the options and entries of a row, or refuse an unknown value."""
     words, _, remark = f" {what}".partition(" # ")
     text = text_of(value)
@@ -179,6 +197,9 @@ def _add(found: Meaning, key: str, value: Any, what: str) -> None:
         if not word.startswith("--") and equals:
             if given == "{}" and isinstance(value, (Mapping, list)):
                 raise SpecError(key, f"expected a value, got {shown(value)}.")
+            if computed := COMPUTED.fullmatch(given):
+                found.entries[name] = _compute(computed[1], flat)
+                continue
             found.entries[name] = value if given == "{}" else read_plain(given)
             found.keys[name] = key
         elif word == "{}" and isinstance(value, list):

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import metadata
 from itertools import accumulate, pairwise
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from costmodel.lowering.framework import balance_stages
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.overrides import architecture_words
-from planner.frameworks.imports.bridge.python_source import Function, Thing, is_known, read_module, result_of
+from planner.frameworks.imports.bridge.python_source import Thing, is_known, public_functions, read_module, result_of
 from planner.frameworks.imports.documents import (
     MOST_FOLDERS,
     File,
@@ -45,6 +44,7 @@ from planner.frameworks.imports.documents import (
     read_rows,
     read_words,
     read_yaml,
+    require_model,
     resolve,
     said_by,
     text_of,
@@ -88,11 +88,7 @@ def neox_job(file: File) -> Imported:
         raise SpecError(str(file.path), problem, "Import the file with num_layers, with this one's keys in it.")
     meaning = meaning_of("gpt_neox", flat)
     meaning.notes += [f"{LOCAL} beside it counts for what it alone says, as in a run with both."] if other else []
-    meaning.entries["model.ffn_hidden_size"] = _neox_width(flat, is_gated=meaning.entries.pop("given.gated", False))
     entries = meaning.entries
-    number = [flat.get(name) for name in ("num_nodes", "num_gpus")]
-    if all(isinstance(one, int) and one > 0 for one in number):
-        entries["cluster.num_devices"] = prod(number)
     if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
     newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]
@@ -132,35 +128,6 @@ def _deal_layers(method: str, num_layers: int, pp: int) -> list[int]:
     return [min(end, num_layers + 2) - min(max(begin, 2), num_layers + 2) for begin, end in pairwise(bounds)]
 
 
-def _neox_width(flat: Mapping[str, Any], *, is_gated: bool) -> int:
-    """
-    Default width of feed-forwards, relative to four times the hidden size.
-
-    It is a third of that for gated ones, and two thirds for ``mlp_type: llama``.
-
-    References
-    ----------
-    GPT-NeoX, megatron/model/transformer.py: ``ParallelMLP`` and ``LLaMAParallelMLP``.
-    """
-    hidden = degree(flat.get("hidden_size"), "hidden_size")
-    is_llama = flat.get("mlp_type") == "llama"
-    if is_llama and not flat.get("intermediate_size"):
-        return 256 * -(-int(2 * hidden * 4 / 3) // 256)
-    times = degree(flat.get("expansion_factor") or 4, "expansion_factor")
-    width = degree(flat.get("intermediate_size") or hidden * times, "intermediate_size")
-    step = degree(flat.get("mlp_multiple_of") or 1, "mlp_multiple_of")
-    return step * -(-(width * 2 // 3 // 2 if is_gated else width) // step)
-
-
-def nanotron_job(file: File) -> Imported:
-    """Import nanotron: degrees, tokens and a model in the hub's keys; the product of all degrees is the devices."""
-    meaning = meaning_of("nanotron", file.flat())
-    names = ("given.dp", "strategy.tp", "strategy.pp", "strategy.cp")
-    sizes = [degree(meaning.entries.get(name, 1), meaning.keys.get(name, name)) for name in names]
-    meaning.entries["cluster.num_devices"] = prod(sizes)
-    return entries_job(meaning, "nanotron-0.4", file.overrides)
-
-
 def foundry_job(file: File) -> Imported:
     """Import llm-foundry: MPT by its sizes or a model of the hub by name, with PyTorch's FSDP or whole replicas."""
     flat = file.flat()
@@ -170,21 +137,9 @@ def foundry_job(file: File) -> Imported:
         entries["strategy.sharding"] = "none"
     if flat.get("model.name") == "hf_causal_lm":
         meaning.entries = {name: value for name, value in entries.items() if not name.startswith("model.")}
-        meaning.entries["model"] = _find_hub_model(file, text_of(flat.get("model.pretrained_model_name_or_path")))
-    else:
-        learned = 0 if "given.positions" in entries else entries.get("training.sequence_length", 0)
-        sizes = (degree(flat.get(f"model.{name}", 4), f"model.{name}") for name in ("d_model", "expansion_ratio"))
-        width = flat.get("model.ffn_config.ffn_hidden_size") or prod(sizes)
-        entries |= {"model.learned_positions": learned, "model.ffn_hidden_size": width}
+        name = "model.pretrained_model_name_or_path"
+        meaning.entries["model"] = file.says("model") or require_model(text_of(flat.get(name)), name)
     return entries_job(meaning, "llm-foundry-0.6", file.overrides)
-
-
-def _find_hub_model(file: File, name: str) -> Any:
-    known = model_named(name)
-    if known is None and file.says("model") is None:
-        hint = "Add model=NAME, one of planner catalog models, or the path of its config.json."
-        raise SpecError("model.pretrained_model_name_or_path", f"{shown(name)} is no model that is known here.", hint)
-    return known or ""
 
 
 # --- DeepSpeed ---------------------------------------------------------------------------------------------
@@ -259,12 +214,6 @@ TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "M
 
 OWN = ("mixed_precision", "num_processes", "num_machines", "gradient_accumulation_steps")
 """Options outside any section."""
-
-
-def devices_of(config: Mapping[str, Any]) -> int | None:
-    """Number of processes of all machines; None where the configuration does not have it."""
-    number = config.get("num_processes")
-    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
 
 
 def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str]) -> Imported:
@@ -384,9 +333,8 @@ def trainer_of(words: Sequence[str]) -> Meaning:
         If a value that is read is left open.
     """
     options = switches_of(words)
-    meaning = meaning_of(
-        "trainer", {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in options.items()}
-    )
+    flat = {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in options.items()}
+    meaning = meaning_of("trainer", flat)
     meaning.keys = {entry: f"--{key}" for entry, key in meaning.keys.items()}
     model = model_named(str(meaning.entries.pop("given.model", "")))
     meaning.entries |= {} if model is None else {"model": model}
@@ -504,12 +452,8 @@ def _settle_batches(
 def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> None:
     """Add entries that several keys determine: widths of experts, and the tokenizer's vocabulary."""
     if "num_experts" in model:
-        width = model.get("ffn_hidden_size")
-        own = {
-            "top_k": given.get("top_k", 1),
-            "expert_ffn_hidden_size": width,
-            "moe_layer_interval": given.get("interval", 1),
-        }
+        width = {"expert_ffn_hidden_size": model.get("ffn_hidden_size")}
+        own = {"top_k": given.get("top_k", 1), **width, "moe_layer_interval": given.get("interval", 1)}
         model |= {**own, **model}
         if given.get("shared"):
             model.setdefault("shared_ffn_hidden_size", model["expert_ffn_hidden_size"])
@@ -565,12 +509,6 @@ def read_torchtitan(text: str, source: str) -> dict[str, Any]:
         raise SpecError(source, f"is not TOML: {error}.") from None
 
 
-def preset_devices(text: str) -> int | None:
-    """Return the number of devices in a comment of torchtitan's own configurations."""
-    found = re.search(r"^#.*preset for (\d{1,6}) \w+ GPUs", text, re.MULTILINE)
-    return int(found[1]) if found else None
-
-
 def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """
     Override a configuration by options such as ``--training.steps=10``; a switch has no value.
@@ -624,18 +562,15 @@ def torchtitan_job(
     entries, framework = meaning.entries, str(config.get("framework", FRAMEWORK))
     given = prepare_job({"cluster": {"framework": framework}}, overrides)
     name = str(flat.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
-    model = given.get("model", described or model_named(f"{name}/{flat.get('model.flavor', '')}"))
-    if model is None:
-        label = shown(f"{flat.get('model.name', '')}/{flat.get('model.flavor', '')}")
-        raise SpecError("model", f"{label} is no model that is known here.", "Add model=NAME.")
+    named = f"{name}/{flat.get('model.flavor', '')}"
+    model = given["model"] if "model" in given else described or require_model(named)
     kernels = entries.get("settings.kernels", "eager")
     local = degree(entries.setdefault("given.local", 8), "training.local_batch_size")
     degree(entries["given.steps"], "training.steps")
     meaning.notes += ["Layers are not compiled: costed as eager kernels."] if kernels == "eager" else []
     tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
-    pipeline = {
-        key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith((*PLACES, "parallelism."))
-    }
+    places = (*PLACES, "parallelism.")
+    pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith(places)}
     meaning.entries = {
         **{**SINGLE, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
         **{"strategy.dp_overlap": pp == 1, "strategy.sharding": "weights", "strategy.etp": 1 if ep > 1 else tp},
@@ -728,6 +663,7 @@ def _precision(flat: Mapping[str, Any], meaning: Meaning) -> dict[str, Any]:
     scaling = "fp8_rowwise" if recipe.startswith("rowwise") else "fp8_tensorwise"
     gathered = [f"{place}.enable_fsdp_float8_all_gather" for place in ("quantize.linear.float8", "float8")]
     precision = {"training.precision": scaling if is_float8 else "mxfp8"} if is_float8 or is_mx else {}
+    meaning.keys |= dict.fromkeys(precision, "model.converters" if listed else "float8.enable_float8_linear")
     return {**precision, "settings.fp8_param_gather": bool(last(*gathered)) and is_float8}
 
 
@@ -743,18 +679,9 @@ MODES = DATA["modes"]
 
 """Entries of recomputation by its class."""
 
-DEFAULT = object()
-
-"""Mark of a missing value, whose default in Trainer.Config is SelectiveAC."""
-
 REGISTRY = "model_registry"
 
 MODELS = "torchtitan.models."
-
-
-def is_torchtitan(text: str) -> bool:
-    """Tell whether a Python file is a configuration of torchtitan."""
-    return "Trainer.Config" in text or "from torchtitan" in text
 
 
 def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
@@ -780,11 +707,7 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
         of_model = module.removeprefix(MODELS) if module.startswith(MODELS) else Path(where).parent.name
         return Thing(f"{of_model.split('.')[0]}.{REGISTRY}") if one == REGISTRY else None
 
-    functions = {
-        one: value
-        for one, value in read_module(text, where, resolver).items()
-        if isinstance(value, Function) and value.node.name == one and not one.startswith("_")
-    }
+    functions = public_functions(read_module(text, where, resolver))
     if name and name not in functions:
         raise SpecError(where, f"has no configuration {shown(name)}.", did_you_mean(name, functions))
     for one in [name] if name else reversed(functions):
@@ -835,11 +758,13 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
     return tables | _model(config.fields.get("model_spec"))
 
 
+def _class_of(value: Any) -> str:
+    return value.name.removesuffix(".Config").rpartition(".")[2] if isinstance(value, Thing) else ""
+
+
 def _read_recomputation(config: Thing, where: str) -> dict[str, str]:
-    given = config.fields.get("activation_checkpoint", DEFAULT)
-    if given is None or given is DEFAULT:
-        return {"mode": "none"} if given is None else MODES["SelectiveAC"]
-    kind = given.name.removesuffix(".Config").rsplit(".", 1)[-1] if isinstance(given, Thing) else ""
+    given = config.fields.get("activation_checkpoint", Thing("SelectiveAC"))
+    kind = "none" if given is None else _class_of(given)
     if kind not in MODES:
         raise SpecError(f"{where}: activation_checkpoint", "is something that only running it would say.")
     return dict(MODES[kind])
@@ -848,10 +773,10 @@ def _read_recomputation(config: Thing, where: str) -> dict[str, str]:
 def _read_loss(config: Thing) -> dict[str, dict[str, Any]]:
     """Return the chunks of the loss, where the configuration names a loss that is known."""
     loss = config.fields.get("loss")
-    kind = loss.name.removesuffix(".Config").rsplit(".", 1)[-1] if isinstance(loss, Thing) else ""
-    if not isinstance(loss, Thing) or kind not in ("ChunkedLossWrapper", "CrossEntropyLoss"):
+    chunks = {"ChunkedLossWrapper": 8, "CrossEntropyLoss": 1}.get(_class_of(loss))
+    if not isinstance(loss, Thing) or chunks is None:
         return {}
-    return {"loss": {"num_chunks": loss.fields.get("num_chunks", 8) if kind == "ChunkedLossWrapper" else 1}}
+    return {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
 
 
 def _model(spec: Any) -> dict[str, Any]:
@@ -892,17 +817,10 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
     return Imported(document=imported.document, notes=(*release, *other, *notes, *meaning.notes, *keyed))
 
 
-def _say_devices(meaning: Meaning, one: Any, many: Any) -> None:
-    """Set the number of devices of all nodes, where the file has both numbers."""
-    if isinstance(one, int) and isinstance(many, int):
-        meaning.entries["cluster.num_devices"] = one * many
-
-
 def nemo_job(file: File) -> Imported:
     """Import NeMo 1: a trainer, and a model with its sizes, degrees and batches."""
     flat = file.flat()
     meaning = meaning_of("nemo1", flat, section="model.")
-    _say_devices(meaning, flat.get("trainer.devices"), flat.get("trainer.num_nodes"))
     meaning.entries["cluster.framework"] = newest("nemo-")
     return _job(file, meaning, {}, whose="NeMo's defaults")
 
@@ -917,17 +835,13 @@ def flagscale_job(file: File) -> Imported:
     outer, inner = _hydra(file)
     refuse_entries(inner, str(file.path))
     whole = file.flat({**inner, **outer})
-    flat = {
-        name.rpartition(".")[2].replace("-", "_"): value for name, value in whole.items() if name.split(".")[0] in inner
-    }
-    if "experiment.task.entrypoint" in whole:
-        flat["entrypoint"] = whole["experiment.task.entrypoint"]
+    own = {name: value for name, value in whole.items() if name.split(".")[0] in inner}
+    flat = {name.rpartition(".")[2].replace("-", "_"): value for name, value in own.items()}
+    outside = ("task.entrypoint", "runner.nproc_per_node", "runner.nnodes")
+    flat |= {name.partition(".")[2]: whole[f"experiment.{name}"] for name in outside if f"experiment.{name}" in whole}
     meaning = meaning_of("flagscale", flat, section="")
-    if "multiple_of" in flat and "--ffn-hidden-size" in meaning.words:
-        meaning.notes.append("multiple_of: without effect beside ffn_hidden_size.")
-    elif "multiple_of" in flat:
+    if "multiple_of" in flat and "--ffn-hidden-size" not in meaning.words:
         meaning.words += ["--ffn-hidden-size", str(_round_width(flat))]
-    _say_devices(meaning, *(whole.get(f"experiment.runner.{name}") for name in ("nproc_per_node", "nnodes")))
     variables = {name: text_of(value) for name, value in whole.items() if name.startswith(ENVIRONMENT)}
     return _job(file, meaning, {name.removeprefix(ENVIRONMENT): value for name, value in variables.items()})
 
@@ -938,16 +852,14 @@ def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         outer = file.path.parent.with_suffix(".yaml")
         return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content
     defaults = file.content.get("defaults")
-    named = [one["train"] for one in (defaults if isinstance(defaults, list) else []) if _names_a_file(one)]
+    defaults = defaults if isinstance(defaults, list) else []
+    listed = [one.get("train") for one in defaults if isinstance(one, Mapping)]
+    named = [one for one in listed if isinstance(one, str)]
     inner = file.named(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
     if inner is None:
         problem = f"names {shown(named[0])} of conf/train, which is not beside it." if named else "names no file."
         raise SpecError(f"{file.path}: defaults", problem, "Import the file of conf/train itself.")
     return file.content, read_mapping(inner)
-
-
-def _names_a_file(entry: Any) -> bool:
-    return isinstance(entry, Mapping) and isinstance(entry.get("train"), str)
 
 
 def _round_width(flat: Mapping[str, Any]) -> int:
@@ -1082,18 +994,17 @@ def tool_of(content: Mapping[Any, Any]) -> Mapping[str, str] | None:
     return next((tool for tool in read_rows(TOOLS) if all(_has(flat, mark) for mark in tool["marks"].split())), None)
 
 
-def refuse_other_tool(content: Mapping[Any, Any], where: str) -> None:
+def refuse_other_tool(tool: Mapping[str, str] | None, where: str) -> None:
     """
-    Refuse a configuration of a tool that is not imported.
+    Refuse a configuration of a tool that is not imported, by its row.
 
     Raises
     ------
     SpecError
         Names and describes the tool, and the inputs that are accepted.
     """
-    tool = tool_of(content)
     if tool is not None and not tool["reader"]:
-        raise _refusal(tool, where)
+        raise SpecError(where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", BY_HAND)
 
 
 def refuse_other_program(text: str, where: str) -> None:
@@ -1108,28 +1019,19 @@ def refuse_other_program(text: str, where: str) -> None:
     for tool in read_rows(TOOLS):
         package = tool["marks"].removeprefix("import:")
         if package != tool["marks"] and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
-            raise _refusal(tool, where)
-
-
-def megatron_job_by_name(file: File) -> Imported:
-    """Import Megatron-LM's arguments by their names, as wrappers of it keep them in YAML."""
-    return _job(file, meaning_of("megatron_yaml", file.flat(), section=""), {})
+            refuse_other_tool(tool, where)
 
 
 READERS: Mapping[str, Callable[[File], Imported]] = {
-    "megatron_yaml": megatron_job_by_name,
+    "megatron_yaml": lambda file: _job(file, meaning_of("megatron_yaml", file.flat(), section=""), {}),
     "nemo1": nemo_job,
     "flagscale": flagscale_job,
     "primus": primus_job,
     "gpt_neox": neox_job,
-    "nanotron": nanotron_job,
+    "nanotron": lambda file: entries_job(meaning_of("nanotron", file.flat()), "nanotron-0.4", file.overrides),
     "llm_foundry": foundry_job,
 }
 """Import function of each tool, by its name in the table of keys."""
-
-
-def _refusal(tool: Mapping[str, str], where: str) -> SpecError:
-    return SpecError(where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", BY_HAND)
 
 
 def _has(flat: Mapping[str, Any], mark: str) -> bool:

@@ -12,15 +12,15 @@ import pytest
 
 from benchmarks.targets.jobs import Answer, became, random_jobs
 from constraints import TARGET_RULES, sentence
+from constraints.targets import find_refusals
 from constraints.verdict import find_violations
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.strategy import CudaGraphs, Strategy
 from planner import load
 from planner.frameworks import TARGETS
-from planner.frameworks.target import refusals
 from planner.jobs.problem import Problem
-from planner.search.runnable import answers_of, require_runnable, wrap_as_plan
+from planner.search.runnable import require_runnable
 from tests.builders_plan import RULES, VALUES, idle
 
 MODELS = ("llama3-8b", "gemma-2-27b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")
@@ -121,11 +121,11 @@ def strategies(target: str, count: int) -> Iterator[tuple[Problem, Strategy]]:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
-def test_rules_of_a_target_say_what_its_exporter_says(target):
-    """On random strategies both accept the same: one of the two alone would be a refusal after the search, or none."""
+def test_the_search_asks_all_rules_of_a_target(target):
+    """On random strategies its refusals are the search's rules: else there were refusals after the search, or none."""
     accepted = 0
     for job, strategy in strategies(target, STRATEGIES):
-        refused = refusals(wrap_as_plan(job.facts, strategy), answers_of(target))
+        refused = find_refusals(job.facts, strategy, target)
         broken = find_violations(job.facts, strategy.decisions(), rules=TARGET_RULES[target])
 
         assert bool(refused) == bool(broken), (
@@ -138,16 +138,14 @@ def test_rules_of_a_target_say_what_its_exporter_says(target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["megatron-lm", "megatron-bridge"])
 def test_megatron_refuses_nothing_that_the_rules_allow(target):
-    """Its exporter asks the rules themselves: what is refused by name beside them must be a rule, too."""
+    """Its refusals by field are among the rules that the search asks, or follow from them."""
     accepted = 0
     for job, strategy in strategies(target, STRATEGIES):
         if find_violations(job.facts, strategy.decisions(), rules=TARGET_RULES[target]):
             continue
         accepted += 1
 
-        assert refusals(wrap_as_plan(job.facts, strategy), answers_of(target)) == {}, (
-            f"{job.facts.model.name} {strategy}"
-        )
+        assert find_refusals(job.facts, strategy, target) == {}, f"{job.facts.model.name} {strategy}"
     assert accepted >= LEAST_ACCEPTED
 
 

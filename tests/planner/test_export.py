@@ -13,6 +13,9 @@ import pytest
 import yaml
 
 import planner
+from constraints.rule import Values
+from constraints.rules import targets
+from constraints.rules.exports import EXPORTS, Target
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
 from planner import cli, export, load, render
@@ -20,7 +23,7 @@ from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
 from planner.frameworks.launch import WRITERS
-from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Program, entries_of, no_options, only
+from planner.frameworks.target import FIELDS, Program, write_entries
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.results import Plan
 from planner.verbs.plan import FORMAT_VERSION
@@ -99,30 +102,32 @@ def refused(make, plan: Plan) -> list[str]:
 @pytest.mark.parametrize("given", [FLAT, PIPELINE, {"tp": 2}], ids=["flat", "pipeline", "tensors"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_has_an_answer_for_every_decision(target, given):
-    """What is neither mapped nor refused by name is an assertion of ``entries_of``, never a silence."""
+    """What is neither mapped nor refused by name is an assertion of ``write_entries``, never a silence."""
     with suppress(SpecError):
         assert export(a_plan(given), target).target.lower() == target
 
 
-def test_a_forgotten_decision_is_noticed():
+def test_a_forgotten_decision_is_noticed(monkeypatch):
     """A field that is added to Strategy or to Settings turns every target red."""
-    says = {name: no_options for name in EVERY_FIELD}
-    settings = {name: no_options for name in EVERY_SETTING}
+    monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields={}, precisions=(), other_precision=""))
+    for forgotten in ("tp", "settings.gradient_dtype"):
+        table = {name: {} for name in FIELDS if name != forgotten}
 
-    with pytest.raises(AssertionError, match="tp"):
-        entries_of(a_plan(), "test", {name: say for name, say in says.items() if name != "tp"}, settings)
-    with pytest.raises(AssertionError, match="kernels"):
-        entries_of(a_plan(), "test", says, {name: say for name, say in settings.items() if name != "kernels"})
+        with pytest.raises(AssertionError, match=forgotten):
+            write_entries(a_plan({"cp": 2}), "test", table)
 
 
-def test_all_refusals_are_named_with_value_and_reason():
+def test_all_refusals_are_named_with_value_and_reason(monkeypatch):
     """One message has them all, so that one change of the job is enough."""
-    says = {name: only(getattr(a_plan().strategy, name), "") for name in EVERY_FIELD}
-    says |= {"dp": only(1, "Too many."), "sharding": only(Sharding.NONE, "Whole.")}
-    settings = {name: no_options for name in EVERY_SETTING} | {"optimizer": only("sgd", "Another.")}
+    refused = {
+        "dp": (Values((1,), "Too many."),),
+        "sharding": (Values((Sharding.NONE,), "Whole."), targets.norms_are_whole),
+        "settings.optimizer": (Values(("sgd",), "Another."),),
+    }
+    monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields=refused, precisions=(), other_precision=""))
 
     with pytest.raises(SpecError) as error:
-        entries_of(a_plan(), "Test", says, settings)
+        write_entries(a_plan(), "test", {name: {} for name in FIELDS})
 
     lines = str(error.value).splitlines()
     assert lines[0] == "strategy: Test cannot express this plan:"

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from constraints.rules.megatron_models import LETTERS
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, Layer, Model
 from costmodel.models.description import model_from_description
 from costmodel.models.huggingface import model_from_config
 from costmodel.validation import shown
-from planner.frameworks.megatron.model import LETTERS, PATTERN, STAGED_PATTERN, frequency_flags
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.options import WHERE
 from planner.frameworks.megatron.stages import CHUNKS, LAST, LAYOUT, layout_text
 

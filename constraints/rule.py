@@ -35,7 +35,7 @@ class Values:
     values
         The values.
     reason
-        Reason why it refuses any other one: a sentence with its source.
+        Reason why it refuses any other one: a sentence with its source, and ``{value}`` for the value.
     """
 
     values: tuple[Any, ...]

@@ -117,12 +117,16 @@ def require_job(facts: Facts, target: str) -> None:
     SpecError
         With the entry of the job, and the precisions that the target has.
     """
+    _require_precision(facts, target)
+    EXPORTS[target].require_model(facts)
+
+
+def _require_precision(facts: Facts, target: str) -> None:
     own, precision = EXPORTS[target], facts.workload.precision
     is_known = precision.name in own.precisions
     if not is_known or _has_own_bytes(facts):
         text = own.other_precision.format(name=precision.name, own=" with bytes of its own" if is_known else "")
         raise SpecError("training.precision", text, own.precision_hint.format(known=" or ".join(own.precisions)))
-    own.require_model(facts)
 
 
 def _has_own_bytes(facts: Facts) -> bool:
@@ -167,7 +171,8 @@ def find_refusals(facts: Facts, strategy: Strategy, target: str) -> dict[str, st
     for name, value in _values(facts, strategy):
         for one in refusals.get(name, ()):
             if not (value in one.values if isinstance(one, Values) else tabulate(one, facts, decisions)):
-                found.setdefault(name, one.reason if isinstance(one, Values) else reason(one))
+                why = one.reason if isinstance(one, Values) else reason(one)
+                found.setdefault(name, why.replace("{value}", _spell(value)))
     return found
 
 
@@ -334,8 +339,10 @@ def find_refusal(facts: Facts, strategy: Strategy, target: str) -> str | None:
     """Return the first reason why a target cannot run a strategy; None: it can."""
     try:
         require_software(facts, target)
-        require_job(facts, target)
+        if not EXPORTS[target].strategy_first:
+            _require_precision(facts, target)
         require_strategy(facts, strategy, target)
+        require_job(facts, target)
         if target in BY_RELEASE:
             _require_release(facts, strategy, target)
     except SpecError as error:

@@ -38,6 +38,8 @@ class Target:
         Hint of that message, with the ``{known}`` ones.
     require_model
         Function that refuses models which the target has no options for.
+    strategy_first
+        True where reasons that are about the strategy come before those about the precision.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Target:
     other_precision: str
     precision_hint: str = "Plan with {known}."
     require_model: Callable[[Facts], None] = lambda facts: None
+    strategy_first: bool = False
 
 
 def _only(reason: str, *values: object) -> tuple[Values]:
@@ -103,7 +106,7 @@ TORCHTITAN: Refusals = {
     "cp": (targets.torchtitan_trains_mtp_without_cp,),
     "pp": (targets.torchtitan_trains_mtp_without_pipelines, targets.torchtitan_ties_embeddings_on_one_stage),
     "ep": (targets.torchtitan_spreads_experts_over_shards,),
-    "etp": (targets.experts_are_spread_or_split,),
+    "etp": (targets.torchtitan_spreads_experts_or_splits_them,),
     "vpp": (
         schedules.v_shapes_have_two_chunks,
         schedules.only_1f1b_interleaves,
@@ -122,7 +125,11 @@ TORCHTITAN: Refusals = {
         "_split_module).",
         *(Vocabulary.ENDS, Vocabulary.REDISTRIBUTED),
     ),
-    "sharding": (targets.torchtitan_shards_over_context, targets.torchtitan_shards_gradients_without_pipelines),
+    "sharding": (
+        targets.torchtitan_shards_over_context,
+        targets.torchtitan_keeps_gradients_whole_in_pipelines,
+        targets.torchtitan_shards_gradients_without_pipelines,
+    ),
     "recompute": _only(
         "Layers are recomputed in full (full) or but for every other matmul (every_other_matmul) "
         "(torchtitan/distributed/activation_checkpoint.py:166,185).",
@@ -204,7 +211,7 @@ DEEPSPEED: Refusals = {
         "another one: it splits heads.",
         1,
     ),
-    "etp": (targets.experts_are_spread_or_split,),
+    "etp": (targets.deepspeed_spreads_experts_or_splits_them,),
     "mbs": WHOLE_BATCHES,
     "sequence_parallel": (targets.norms_are_whole,),
     "sharding": (targets.deepspeed_shards_in_bf16,),
@@ -322,9 +329,12 @@ MEGATRON: Refusals = {
     **STEPS,
     "cp": (targets.exchanged_heads_split_over_cp, context.all_to_alls_exchange_whole_heads),
     "vpp": (targets.hybrids_have_one_chunk_per_rank, targets.hybrids_have_layers_on_every_rank),
-    "schedule": _only("megatron/core/pipeline_parallel/schedules.py runs 1f1b alone.", Schedule.ONE_F_ONE_B),
+    "schedule": _only(
+        "{value} is not in megatron/core/pipeline_parallel/schedules.py, which runs 1f1b.", Schedule.ONE_F_ONE_B
+    ),
     "vocabulary": _only(
-        "Embedding and head are on the first and the last pipeline rank (megatron/core/models/gpt/gpt_model.py).",
+        "{value} has slices of the vocabulary on all ranks; embedding and head are on the first and the last one "
+        "(megatron/core/models/gpt/gpt_model.py).",
         *(Vocabulary.ENDS, Vocabulary.REDISTRIBUTED),
     ),
     "sharding": (targets.megatron_shards_gradients_without_pipelines,),
@@ -393,6 +403,7 @@ MEGATRON: Refusals = {
 BRIDGE: Refusals = {
     **MEGATRON,
     "vpp": (*MEGATRON["vpp"], targets.bridge_deals_hybrids_evenly),
+    "vocabulary": (*MEGATRON["vocabulary"], targets.bridge_hybrids_have_whole_ends),
     "layout": (*MEGATRON["layout"], targets.bridge_hybrids_have_even_stages),
     "settings.fp8_attention": (targets.bridge_reads_fp8_attention_of_tensors,),
     "settings.attention": _only(
@@ -425,6 +436,7 @@ EXPORTS: Mapping[str, Target] = {
         fields=TORCHTITAN,
         precisions=("bf16",),
         other_precision="torchtitan chooses {name}{own} by converters of the model, which this export does not write.",
+        strategy_first=True,
     ),
     "deepspeed": Target(
         name="DeepSpeed",

@@ -98,7 +98,7 @@ def hybrid_layouts_fill_every_rank(model: Model, *, layout: StageLayout | None) 
 
 def megatron_shards_gradients_without_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
     """
-    In Megatron-LM gradients and weights are sharded only without a pipeline (pp is 1).
+    In Megatron-LM gradients and weights are sharded only without a pipeline.
 
     References
     ----------
@@ -113,7 +113,7 @@ def megatron_recomputes_named_modules(*, recompute: Ints) -> Holds:
 
     References
     ----------
-    megatron/core/transformer/transformer_config.py:1198; every_other_matmul is torchtitan's.
+    megatron/core/transformer/transformer_config.py; every_other_matmul is torchtitan's.
     """
     return np.logical_not(recomputes("every_other_matmul", recompute=recompute)) | np.equal(recompute, Recompute.FULL)
 
@@ -266,16 +266,26 @@ def bridge_reads_fp8_attention_of_tensors(cluster: Cluster, workload: Workload) 
     return implies(is_narrow, workload.precision.name in ("fp8", "fp8_current"))
 
 
-def bridge_hybrids_have_even_stages(model: Model, *, vocabulary: Ints, layout: StageLayout | None) -> Holds:
+def bridge_hybrids_have_whole_ends(model: Model, *, vocabulary: Ints) -> Holds:
     """
-    In Megatron-Bridge a hybrid has neither a custom pipeline layout nor redistributed layers.
+    In Megatron-Bridge layers of a hybrid are not redistributed.
 
     References
     ----------
     Megatron-Bridge 0.3.1 has no field for --hybrid-layer-pattern, whose bars part the layers of ranks.
     """
-    uneven = vocabulary != Vocabulary.ENDS or (layout is not None and len({*layout.layers}) > 1)
-    return not (model.has_single_blocks and uneven)
+    return implies(model.has_single_blocks, np.equal(vocabulary, Vocabulary.ENDS))
+
+
+def bridge_hybrids_have_even_stages(model: Model, *, layout: StageLayout | None) -> Holds:
+    """
+    In Megatron-Bridge a hybrid has no custom pipeline layout.
+
+    References
+    ----------
+    Megatron-Bridge 0.3.1 has no field for --hybrid-layer-pattern, whose bars part the layers of ranks.
+    """
+    return not (model.has_single_blocks and layout is not None and len({*layout.layers}) > 1)
 
 
 def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
@@ -540,16 +550,26 @@ def gradients_in_fp16_are_of_fp16_weights(cluster: Cluster, workload: Workload) 
 # --- several targets ---------------------------------------------------------------------------------------
 
 
-def experts_are_spread_or_split(model: Model, *, tp: Ints, ep: Ints, etp: Ints) -> Holds:
+def torchtitan_spreads_experts_or_splits_them(model: Model, *, tp: Ints, ep: Ints, etp: Ints) -> Holds:
     """
-    torchtitan and DeepSpeed spread experts whole (ep above 1, etp 1), or split them like the rest (ep 1, etp as tp).
+    In torchtitan experts are split by tensor parallelism where they are not spread (ep is 1), else never.
 
     References
     ----------
-    torchtitan/models/common/moe_sharding.py:317; deepspeed/module_inject/auto_ep_folding.py, validate_folding_global,
-    and autotp_config.py:433.
+    torchtitan/models/common/moe_sharding.py:317.
     """
     return implies(model.has_experts, np.equal(etp, np.where(np.equal(ep, 1), tp, 1)))
+
+
+def deepspeed_spreads_experts_or_splits_them(model: Model, *, tp: Ints, ep: Ints, etp: Ints) -> Holds:
+    """
+    In DeepSpeed experts that are spread are not split, and others are split like the rest (etp as tp).
+
+    References
+    ----------
+    deepspeed/module_inject/auto_ep_folding.py, validate_folding_global, and autotp_config.py:433.
+    """
+    return torchtitan_spreads_experts_or_splits_them(model, tp=tp, ep=ep, etp=etp)
 
 
 def fsdp_groups_are_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
@@ -637,15 +657,25 @@ def torchtitan_shards_over_context(*, cp: Ints, sharding: Ints) -> Holds:
 
 def torchtitan_shards_gradients_without_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
     """
-    In torchtitan FSDP2 shards gradients or weights without a pipeline, and in one the optimizer states alone.
+    In torchtitan FSDP2 shards gradients or weights without a pipeline (pp of one), not the optimizer states alone.
 
     References
     ----------
-    torchtitan/distributed/fsdp.py, apply_fsdp_to_decoder; torch/distributed/pipelining/stage.py:845: in a pipeline
-    weights are gathered once, and gradients stay whole until the last micro-batch.
+    torchtitan/distributed/fsdp.py, apply_fsdp_to_decoder: gradients are sharded after each backward pass.
     """
-    alone = np.not_equal(sharding, Sharding.OPTIMIZER)
-    return np.where(np.equal(pp, 1), alone, np.less_equal(sharding, Sharding.OPTIMIZER)).astype(bool)
+    return implies(np.equal(pp, 1), np.not_equal(sharding, Sharding.OPTIMIZER))
+
+
+def torchtitan_keeps_gradients_whole_in_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
+    """
+    In torchtitan FSDP2 shards the optimizer states alone in a pipeline.
+
+    References
+    ----------
+    torch/distributed/pipelining/stage.py:845: weights are gathered once, and gradients stay whole until the last
+    micro-batch.
+    """
+    return implies(np.greater(pp, 1), np.less_equal(sharding, Sharding.OPTIMIZER))
 
 
 def torchtitan_spreads_experts_over_shards(
@@ -666,7 +696,7 @@ def torchtitan_spreads_experts_over_shards(
 
 def torchtitan_keeps_few_chunks_gathered(*, vpp: Ints, sharding: Ints) -> Holds:
     """
-    In torchtitan pipeline ranks with more than three chunks shard nothing.
+    In torchtitan pipeline ranks with more than 3 chunks shard nothing.
 
     References
     ----------
@@ -716,7 +746,7 @@ def torchtitan_gathers_keys_first(*, cp_overlap: Flags) -> Holds:
 
 def torchtitan_sends_chunks_behind_computation(*, vpp: Ints, pp_overlap: Flags) -> Holds:
     """
-    In torchtitan pipeline communication overlaps exactly where ranks have several chunks (vpp above 1).
+    In torchtitan pipelines send behind computation where ranks have several chunks, 1f1b and gpipe with one never.
 
     References
     ----------
@@ -727,7 +757,7 @@ def torchtitan_sends_chunks_behind_computation(*, vpp: Ints, pp_overlap: Flags) 
 
 def torchtitan_reduces_gradients_behind_computation(*, cp: Ints, pp: Ints, dp: Ints, dp_overlap: Flags) -> Holds:
     """
-    In torchtitan data-parallel communication overlaps without a pipeline, always, and never in one.
+    In torchtitan FSDP2 overlaps data-parallel communication without a pipeline, always, and never in one.
 
     References
     ----------
@@ -769,12 +799,12 @@ def torchtitan_stages_recompute_alike(
 
 def deepspeed_shards_in_bf16(workload: Workload, *, dp: Ints, sharding: Ints) -> Holds:
     """
-    In DeepSpeed replicas (dp above 1) in BF16 share at least optimizer states.
+    In DeepSpeed replicas in BF16 share at least optimizer states.
 
     References
     ----------
-    deepspeed/runtime/engine.py:2294, _do_optimizer_sanity_check: stage 0 in bf16 has neither FP32 master weights nor
-    FP32 gradients, which plans count.
+    deepspeed/runtime/engine.py:2294, _do_optimizer_sanity_check: stage 0 has neither FP32 master weights nor FP32
+    gradients, which plans count.
     """
     return implies(workload.precision.name == "bf16", np.greater(_stage(dp, sharding), Sharding.NONE))
 
@@ -912,7 +942,7 @@ def _stage(dp: Ints, sharding: Ints) -> Ints:
 
 def accelerate_keeps_experts_whole(model: Model, *, tp: Ints) -> Holds:
     """
-    In Accelerate models with experts have no tensor parallelism (tp is 1): how they are split is the model's own.
+    In Accelerate models with experts have no tensor parallelism: how they are split is the model's own.
 
     References
     ----------

@@ -23,6 +23,7 @@ from costmodel.strategy import (
     StageLayout,
     Strategy,
     TokenDispatcher,
+    Vocabulary,
 )
 from costmodel.tables import signature, tabulate
 from planner.frameworks import TARGETS
@@ -67,6 +68,8 @@ ALIKE = StageLayout(
 IN_ONE_GRAPH = {"cuda_graphs": CudaGraphs.FULL_ITERATION}
 EP_IN_ONE_GRAPH = {"ep": 2, "ep_overlap": True, **IN_ONE_GRAPH}
 
+SPREAD = (targets.torchtitan_spreads_experts_or_splits_them, targets.deepspeed_spreads_experts_or_splits_them)
+
 CASES = (
     # 8 key-value heads of 32 heads
     Case(
@@ -105,6 +108,12 @@ CASES = (
         refused={"pp": 2, "layout": ALIKE},
         model=STATE_SPACE,
         cluster=on_core("0.16"),
+    ),
+    Case(
+        rule=targets.bridge_hybrids_have_whole_ends,
+        allowed={"pp": 2},
+        refused={"pp": 2, "vocabulary": Vocabulary.REDISTRIBUTED},
+        model=STATE_SPACE,
     ),
     Case(
         rule=targets.bridge_hybrids_have_even_stages,
@@ -201,11 +210,9 @@ CASES = (
         model=SPARSE,
         cluster=on_core("0.17.1"),
     ),
-    Case(
-        rule=targets.experts_are_spread_or_split,
-        allowed={"tp": 2, "ep": 2},
-        refused={"tp": 2, "ep": 2, "etp": 2},
-        model=SPARSE,
+    *(
+        Case(rule=rule, allowed={"tp": 2, "ep": 2}, refused={"tp": 2, "ep": 2, "etp": 2}, model=SPARSE)
+        for rule in SPREAD
     ),
     Case(
         rule=targets.fsdp_groups_are_replicas,
@@ -234,6 +241,11 @@ CASES = (
         rule=targets.torchtitan_shards_over_context,
         allowed={"cp": 2, "sharding": Sharding.WEIGHTS},
         refused={"cp": 2, "sharding": Sharding.NONE},
+    ),
+    Case(
+        rule=targets.torchtitan_keeps_gradients_whole_in_pipelines,
+        allowed={"pp": 2, "dp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"pp": 2, "dp": 2, "sharding": Sharding.GRADIENTS},
     ),
     Case(
         rule=targets.torchtitan_shards_gradients_without_pipelines,

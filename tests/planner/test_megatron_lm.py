@@ -319,7 +319,7 @@ def test_timeouts_follow_the_prediction():
     ("decisions", "message"),
     [
         ({"pp": 4, "schedule": Schedule.ZB_H1}, "Megatron-LM cannot express this plan:\n  - schedule = zb_h1: "),
-        ({"pp": 4, "vocabulary": Vocabulary.VOCAB_1}, "vocabulary = vocab_1: Embedding and head are"),
+        ({"pp": 4, "vocabulary": Vocabulary.VOCAB_1}, "vocabulary = vocab_1: vocab_1 has slices"),
         ({"recompute": Recompute.of("every_other_matmul")}, "recompute = every_other_matmul: In Megatron-LM"),
         ({"recompute": Recompute.SELECTIVE}, "names and the model has"),
         ({"cp": 2, "cp_overlap": False}, "cp_overlap = false: Context-parallel ranks (cp above 1)"),

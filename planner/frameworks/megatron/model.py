@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -20,6 +20,39 @@ PATTERN, STAGED_PATTERN = "--hybrid-override-pattern", "--hybrid-layer-pattern"
 
 MAMBA_STACK = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]
 """Value of ``--spec`` for a hybrid."""
+
+
+SIZES: Mapping[type, tuple[tuple[str, str, int | None], ...]] = {
+    LatentAttention: (
+        ("q_lora_rank", "--q-lora-rank", None),
+        ("kv_lora_rank", "--kv-lora-rank", 32),
+        ("qk_nope_head_dim", "--qk-head-dim", 128),
+        ("qk_rope_head_dim", "--qk-pos-emb-head-dim", 64),
+        ("v_head_dim", "--v-head-dim", 128),
+    ),
+    Mamba: (
+        ("num_heads", "--mamba-num-heads", None),
+        ("head_dim", "--mamba-head-dim", 64),
+        ("state_size", "--mamba-state-dim", 128),
+        ("num_groups", "--mamba-num-groups", 8),
+    ),
+}
+"""
+Sizes of blocks, written and read: the block's field, the option, and its default (transformer_config.py).
+
+A ``q_lora_rank`` of None is no low rank; heads of Mamba blocks are twice the hidden size without the option.
+"""
+
+
+def write_sizes(block: LatentAttention | Mamba) -> dict[str, Any]:
+    """Return the options for the sizes of a block."""
+    sizes = ((option, getattr(block, name)) for name, option, _ in SIZES[type(block)])
+    return {option: size for option, size in sizes if size is not None}
+
+
+def read_sizes(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sizes of a block by field."""
+    return {name: arguments.get(option, default) for name, option, default in SIZES[kind]}
 
 
 def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
@@ -152,11 +185,7 @@ def _latent(attention: LatentAttention) -> dict[str, Any]:
     return {
         "--num-attention-heads": attention.num_heads,
         "--multi-latent-attention": True,
-        **({} if attention.q_lora_rank is None else {"--q-lora-rank": attention.q_lora_rank}),
-        "--kv-lora-rank": attention.kv_lora_rank,
-        "--qk-head-dim": attention.qk_nope_head_dim,
-        "--qk-pos-emb-head-dim": attention.qk_rope_head_dim,
-        "--v-head-dim": attention.v_head_dim,
+        **write_sizes(attention),
         "--qk-layernorm": True,
     }
 
@@ -257,9 +286,6 @@ def _hybrid(model: Model) -> dict[str, Any]:
     return {
         "--is-hybrid-model": True,
         PATTERN: "".join(LETTERS[type(block)] for block in blocks),
-        "--mamba-num-heads": mamba.num_heads,
-        "--mamba-head-dim": mamba.head_dim,
-        "--mamba-state-dim": mamba.state_size,
-        "--mamba-num-groups": mamba.num_groups,
+        **write_sizes(mamba),
         "--spec": MAMBA_STACK,
     }

@@ -93,27 +93,19 @@ def _common(plan: Plan) -> Entries:
 # --- decisions ---------------------------------------------------------------------------------------------
 
 
-def _dp(plan: Plan) -> Entries:
+def _dp(plan: Plan, dp: int) -> Entries:
     copies = num_sharing_groups(plan)
     return {
         "parallelism_config.parallelism_config_dp_replicate_size": copies,
-        "parallelism_config.parallelism_config_dp_shard_size": plan.strategy.dp // copies,
+        "parallelism_config.parallelism_config_dp_shard_size": dp // copies,
     }
-
-
-def _cp_overlap(plan: Plan) -> Entries:
-    """Return the rotation method: a ring overlaps its sends with attention, an all-gather comes before it."""
-    if plan.strategy.cp == 1:
-        return {}
-    way = "alltoall" if plan.strategy.cp_overlap else "allgather"
-    return {"parallelism_config.parallelism_config_cp_comm_strategy": way}
 
 
 TABLE: Mapping[str, Write] = {
     "tp": "parallelism_config.parallelism_config_tp_size",
     "cp": "parallelism_config.parallelism_config_cp_size",
     "dp": _dp,
-    "mbs": lambda plan: {ACCUMULATION: num_microbatches(plan)},
+    "mbs": lambda plan, mbs: {ACCUMULATION: num_microbatches(plan)},
     "sharding": {
         Sharding.GRADIENTS: {"fsdp_config.fsdp_reshard_after_forward": False},
         Sharding.WEIGHTS: {"fsdp_config.fsdp_reshard_after_forward": True},
@@ -124,7 +116,12 @@ TABLE: Mapping[str, Write] = {
     },
     "activation_offload": "fsdp_config.fsdp_activation_checkpointing_offload",
     "optimizer_offload": "fsdp_config.fsdp_offload_params",
-    "cp_overlap": _cp_overlap,
+    # A ring overlaps its sends with attention, an all-gather comes before it.
+    "cp_overlap": lambda plan, overlaps: (
+        {"parallelism_config.parallelism_config_cp_comm_strategy": "alltoall" if overlaps else "allgather"}
+        if plan.strategy.cp > 1
+        else {}
+    ),
 }
 """Accelerate's options for each field of a plan; :mod:`constraints.rules.exports` has the refusals."""
 

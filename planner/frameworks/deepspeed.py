@@ -65,16 +65,7 @@ def _stage(plan: Plan) -> int:
     return int(Sharding.OPTIMIZER if is_unsharded else plan.strategy.sharding)
 
 
-def _tp(plan: Plan) -> Entries:
-    return {"tensor_parallel.autotp_size": plan.strategy.tp} if plan.strategy.tp > 1 else {}
-
-
-def _ep(plan: Plan) -> Entries:
-    ep = plan.strategy.ep
-    return {"expert_parallel.enabled": True, "expert_parallel.autoep_size": ep} if ep > 1 else {}
-
-
-def _dp(plan: Plan) -> Entries:
+def _dp(plan: Plan, dp: int) -> Entries:
     """
     Return the batch sizes of the JSON.
 
@@ -89,8 +80,8 @@ def _dp(plan: Plan) -> Entries:
     return {} if plan.strategy.tp > 1 else {"train_batch_size": plan.facts.workload.global_batch_size}
 
 
-def _recompute(plan: Plan) -> Entries:
-    if plan.strategy.recompute == Recompute.NONE:
+def _recompute(plan: Plan, recompute: Recompute) -> Entries:
+    if recompute == Recompute.NONE:
         return {}
     return {
         "activation_checkpointing.number_checkpoints": plan.facts.model.num_layers,
@@ -99,14 +90,10 @@ def _recompute(plan: Plan) -> Entries:
     }
 
 
-def _tp_overlap(plan: Plan) -> Entries:
-    return {"tensor_parallel.tp_overlap_comm": plan.strategy.tp_overlap} if plan.strategy.tp > 1 else {}
-
-
-def _dp_overlap(plan: Plan) -> Entries:
-    waits = not plan.strategy.dp_overlap
-    ahead = {"zero_optimization.stage3_prefetch_bucket_size": 0} if waits and _stage(plan) == Sharding.WEIGHTS else {}
-    return {"zero_optimization.overlap_comm": not waits, **ahead}
+def _dp_overlap(plan: Plan, overlaps: bool) -> Entries:
+    prefetches = overlaps or _stage(plan) < Sharding.WEIGHTS
+    ahead = {} if prefetches else {"zero_optimization.stage3_prefetch_bucket_size": 0}
+    return {"zero_optimization.overlap_comm": overlaps, **ahead}
 
 
 # --- settings ----------------------------------------------------------------------------------------------
@@ -119,13 +106,12 @@ def _has_bf16_optimizer(plan: Plan) -> bool:
     return is_bf16 and in_fp32 and _stage(plan) == Sharding.OPTIMIZER and not plan.strategy.optimizer_offload
 
 
-def _gradient_dtype(plan: Plan) -> Entries:
+def _gradient_dtype(plan: Plan, given: str) -> Entries:
     """
     Return the options of the gradients' dtype.
 
     BF16_Optimizer reduces its FP32 gradients; it also keeps 16-bit ones unless they are accumulated immediately.
     """
-    given = effective_settings(plan.facts, plan.strategy).gradient_dtype
     in_fp32 = given == "fp32"
     if _has_bf16_optimizer(plan):
         return {"data_types.grad_accum_dtype": "fp32", **({"bf16.immediate_grad_update": True} if in_fp32 else {})}
@@ -134,21 +120,15 @@ def _gradient_dtype(plan: Plan) -> Entries:
     return {"data_types.grad_accum_dtype": given, **({"communication_data_type": "fp32"} if in_fp32 else {})}
 
 
-def _offloaded_states(plan: Plan) -> Entries:
-    """Return the ratio of offloaded optimizer states."""
-    fraction = effective_settings(plan.facts, plan.strategy).offloaded_states
-    return {} if fraction == 1 else {"zero_optimization.offload_optimizer.ratio": fraction}
-
-
 TABLE: Mapping[str, Write] = {
-    "tp": _tp,
+    "tp": lambda plan, tp: {"tensor_parallel.autotp_size": tp} if tp > 1 else {},
     "dp": _dp,
-    "ep": _ep,
-    "mbs": lambda plan: {
-        "train_micro_batch_size_per_gpu": plan.strategy.mbs,
+    "ep": lambda plan, ep: {"expert_parallel.enabled": True, "expert_parallel.autoep_size": ep} if ep > 1 else {},
+    "mbs": lambda plan, mbs: {
+        "train_micro_batch_size_per_gpu": mbs,
         "gradient_accumulation_steps": num_microbatches(plan),
     },
-    "sharding": lambda plan: {"zero_optimization.stage": _stage(plan)},
+    "sharding": lambda plan, sharding: {"zero_optimization.stage": _stage(plan)},
     "recompute": _recompute,
     "optimizer_offload": {
         True: {
@@ -157,10 +137,12 @@ TABLE: Mapping[str, Write] = {
         },
         False: {},
     },
-    "tp_overlap": _tp_overlap,
+    "tp_overlap": lambda plan, overlaps: {"tensor_parallel.tp_overlap_comm": overlaps} if plan.strategy.tp > 1 else {},
     "dp_overlap": _dp_overlap,
     "settings.gradient_dtype": _gradient_dtype,
-    "settings.offloaded_states": _offloaded_states,
+    "settings.offloaded_states": lambda plan, share: (
+        {} if share == 1 else {"zero_optimization.offload_optimizer.ratio": share}
+    ),
 }
 """DeepSpeed's options for each field of a plan; :mod:`constraints.rules.exports` has the refusals."""
 

@@ -127,13 +127,13 @@ Entries: TypeAlias = dict[str, Any]
 
 """Options of a target with their values."""
 
-OptionsOf: TypeAlias = Callable[[Plan], Entries]
+OptionsOf: TypeAlias = Callable[[Plan, Any], Entries]
 
-"""A function that returns the options of a target for one field of a strategy or of the settings."""
+"""A function that returns the options of a plan for one field of the strategy or of the settings, and its value."""
 
 Write: TypeAlias = str | Mapping[Any, Entries] | OptionsOf
 
-"""Option that takes the value of a field, options by value, or a function of the plan."""
+"""Option that takes the value of a field, options by value, or a function of both."""
 
 Known: TypeAlias = Mapping[str, Any]
 
@@ -225,7 +225,13 @@ def write_entries(plan: Plan, target: str, table: Mapping[str, Write]) -> Entrie
         value, write = getattr(effective if section else plan.strategy, setting), table.get(name)
         if not write:
             continue
-        one = {write: value} if isinstance(write, str) else write[value] if isinstance(write, Mapping) else write(plan)
+        one = (
+            {write: value}
+            if isinstance(write, str)
+            else write[value]
+            if isinstance(write, Mapping)
+            else write(plan, value)
+        )
         doubled = [option for option in one.keys() & entries.keys() if one[option] != entries[option]]
         assert not doubled, f"two fields of a plan say different things of {doubled}"
         entries |= one

@@ -14,7 +14,7 @@ from math import ceil
 from operator import attrgetter
 from typing import Any
 
-from constraints.targets import effective_settings, name_of_release, require_job
+from constraints.targets import name_of_release, require_job
 from costmodel import catalog
 from costmodel.facts.model import Model, Rotary, Routing
 from costmodel.models.numerics import NAMES
@@ -215,11 +215,11 @@ def to_torchtitan(plan: Plan, version: str | None = None) -> Export:
 
 
 # --- decisions ---------------------------------------------------------------------------------------------
-def _dp(plan: Plan) -> Entries:
+def _dp(plan: Plan, dp: int) -> Entries:
     copies = _num_copies(plan)
     return {
         "parallelism.data_parallel_replicate_degree": copies,
-        "parallelism.data_parallel_shard_degree": plan.strategy.dp // copies,
+        "parallelism.data_parallel_shard_degree": dp // copies,
     }
 
 
@@ -228,23 +228,18 @@ def _num_copies(plan: Plan) -> int:
     return plan.strategy.dp if plan.strategy.sharding == Sharding.NONE else num_sharing_groups(plan)
 
 
-def _mbs(plan: Plan) -> Entries:
-    strategy, is_piped = plan.strategy, plan.strategy.pp > 1
+def _mbs(plan: Plan, mbs: int) -> Entries:
+    is_piped = plan.strategy.pp > 1
     return {
-        "training.local_batch_size": strategy.mbs * num_microbatches(plan) if is_piped else strategy.mbs,
+        "training.local_batch_size": mbs * num_microbatches(plan) if is_piped else mbs,
         "training.global_batch_size": plan.facts.workload.global_batch_size,
-        "parallelism.pipeline_parallel_microbatch_size": strategy.mbs if is_piped else 1,
+        "parallelism.pipeline_parallel_microbatch_size": mbs if is_piped else 1,
     }
 
 
-def _schedule(plan: Plan) -> Entries:
-    plain = "Interleaved1F1B" if plan.strategy.vpp > 1 else "1F1B"
-    return {"parallelism.pipeline_parallel_schedule": SCHEDULES.get(plan.strategy.schedule, plain)}
-
-
-def _loss(plan: Plan) -> Entries:
+def _loss(plan: Plan, chunks: int) -> Entries:
     """Return the loss; the loss of multi-token prediction is the recipe's own, on all logits."""
-    model, chunks = plan.facts.model, effective_settings(plan.facts, plan.strategy).loss_chunks or 1
+    model = plan.facts.model
     if model.mtp_layers:
         return {}
     whole = f"CrossEntropyLoss.Config(global_vocab_size={model.vocab_size})"
@@ -259,7 +254,11 @@ TABLE: Mapping[str, Write] = {
     "ep": "parallelism.expert_parallel_degree",
     "mbs": _mbs,
     "sequence_parallel": "parallelism.enable_sequence_parallel",
-    "schedule": _schedule,
+    "schedule": lambda plan, schedule: {
+        "parallelism.pipeline_parallel_schedule": SCHEDULES.get(
+            schedule, "Interleaved1F1B" if plan.strategy.vpp > 1 else "1F1B"
+        )
+    },
     "sharding": {
         sharding: {"parallelism.fsdp_reshard_after_forward": "always" if sharding == Sharding.WEIGHTS else "never"}
         for sharding in Sharding
@@ -273,11 +272,11 @@ TABLE: Mapping[str, Write] = {
         CudaGraphs.NONE: {"training.disable_cuda_graphs": True},
         CudaGraphs.FULL_ITERATION: {"training.disable_cuda_graphs": False},
     },
-    "tp_overlap": lambda plan: {
+    "tp_overlap": lambda plan, overlaps: {
         "compile.enable": True,
-        "compile.enable_async_tensor_parallel": plan.strategy.tp_overlap,
+        "compile.enable_async_tensor_parallel": overlaps,
     },
-    "layout": lambda plan: {
+    "layout": lambda plan, layout: {
         "parallelism.module_fqns_per_model_part": _Code("stages()" if plan.strategy.pp > 1 else "None")
     },
     "settings.gradient_dtype": {"fp32": {"training.mixed_precision_reduce": "float32"}},

@@ -450,7 +450,7 @@ def test_each_decision_is_read_as_it_is_written():
     for name, value in FIELDS.items():
         written = STRATEGY[name].write
         said = {written: value} if isinstance(written, str) else None
-        asked = Asked(said or (written(plan) if callable(written) else written[value]))
+        asked = Asked(said or (written(plan, value) if callable(written) else written[value]))
         beside = Asked({"--expert-model-parallel-size": 2, **asked}) if name == "token_dispatcher" else asked
         assert STRATEGY[name].value(beside, known, []) == value, name
         assert [one for one in beside.names if options()[one].in_import != "read"] == [], name

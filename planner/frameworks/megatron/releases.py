@@ -118,7 +118,7 @@ class Releases:
         SpecError
             If the release or every release refuses the plan; names the reasons, and the releases that accept it.
         """
-        costed = self.costed
+        costed = costed_release(self.plan.cluster)
         asked = version if version is not None else costed
         names = [asked] if asked is not None else self._order_releases()
         best = next((one for one in map(self.write, names) if not one.reasons), None)
@@ -130,15 +130,10 @@ class Releases:
         which = ", which is costed," if version is None and costed is not None else ""
         raise SpecError("framework-version", f"Megatron Core {names[0]}{which} refuses this plan:{lines}\n{hint}")
 
-    @property
-    def costed(self) -> str | None:
-        """Release that the plan is costed with; None: unknown to exports, or another stack."""
-        return costed_release(self.plan.cluster)
-
     def header(self, chosen: Written) -> Iterator[str]:
         """Yield comments on the release of the file, the release that was costed, and options that may differ."""
         name = name_of_release(self.plan.cluster)
-        if chosen.release == self.costed or not name:
+        if chosen.release == costed_release(self.plan.cluster) or not name:
             yield f"Options of Megatron Core {chosen.release}."
             return
         yield f"Options of Megatron Core {chosen.release}; {describe_costed_release(self.plan)}."

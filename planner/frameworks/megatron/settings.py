@@ -75,10 +75,6 @@ def context_exchange(cluster: Cluster) -> str:
     return behaviour.communication.cp_comm_type or ("a2a" if behaviour.memory.context_output else "p2p")
 
 
-def _replicas(plan: Plan) -> int:
-    return plan.strategy.dp * plan.strategy.cp
-
-
 def _add_distributed_optimizer(plan: Plan, entries: Entries) -> Entries:
     """Return options with the distributed optimizer that they need; with one replica it has no costs."""
     return entries if plan.strategy.sharding > Sharding.NONE else {**DISTRIBUTED, **entries}
@@ -87,9 +83,8 @@ def _add_distributed_optimizer(plan: Plan, entries: Entries) -> Entries:
 # --- numbers -----------------------------------------------------------------------------------------------
 
 
-def _gradient_dtype_options(plan: Plan) -> Entries:
+def _gradient_dtype_options(plan: Plan, given: str) -> Entries:
     """Return the options of gradients; the default is FP32 for BF16, FP16 for FP16 (arguments.py, validate_args)."""
-    given = effective_settings(plan.facts, plan.strategy).gradient_dtype
     if plan.facts.workload.precision.compute == "fp16":
         return {"--accumulate-allreduce-grads-in-fp32": True} if given == "fp32" else {}
     return {} if given == "fp32" else {"--grad-reduce-in-bf16": True}
@@ -116,8 +111,7 @@ def _read_gradient_dtype(arguments: Arguments, known: Known, notes: list[str]) -
     return "bf16" if narrow else "fp32"
 
 
-def _moments_dtype_options(plan: Plan) -> Entries:
-    moments = effective_settings(plan.facts, plan.strategy).moments_dtype
+def _moments_dtype_options(plan: Plan, moments: str) -> Entries:
     options: Entries = {"--use-precision-aware-optimizer": True, **dict.fromkeys(MOMENTS, moments)}
     return {} if moments == "fp32" else _add_distributed_optimizer(plan, options)
 
@@ -134,9 +128,9 @@ def _read_moments_dtype(arguments: Arguments, known: Known, notes: list[str]) ->
     return costed
 
 
-def _fp8_param_gather_options(plan: Plan) -> Entries:
+def _fp8_param_gather_options(plan: Plan, gathers: bool) -> Entries:
     """Return the options of gathering 8-bit weights; MXFP8 reuses the gradient buffer, which Megatron-FSDP lacks."""
-    if not effective_settings(plan.facts, plan.strategy).fp8_param_gather:
+    if not gathers:
         return {}
     reuses = plan.facts.workload.precision.name == "mxfp8" and plan.strategy.sharding < Sharding.GRADIENTS
     options: Entries = {"--fp8-param-gather": True, **({"--reuse-grad-buf-for-mxfp8-param-ag": True} if reuses else {})}
@@ -151,7 +145,7 @@ WIDE_NUMBERS = {
 """Options of the number of layers in BF16 at either end of a model in 8 or 4 bits, by setting."""
 
 
-def _wide_layers_options(plan: Plan) -> Entries:
+def _wide_layers_options(plan: Plan, number: int) -> Entries:
     settings = effective_settings(plan.facts, plan.strategy)
     numbers: Entries = {option: getattr(settings, name) for name, option in WIDE_NUMBERS.items()}
     return {WIDE: True, **numbers} if any(numbers.values()) else {}
@@ -174,7 +168,7 @@ def _reads_wide_layers(name: str) -> Reader:
 # --- the optimizer -----------------------------------------------------------------------------------------
 
 
-def _optimizer_options(plan: Plan) -> Entries:
+def _optimizer_options(plan: Plan, optimizer: str) -> Entries:
     """
     Return the option of the optimizer: ``dist_muon`` where replicas share the states of Muon, otherwise ``muon``.
 
@@ -182,7 +176,6 @@ def _optimizer_options(plan: Plan) -> Entries:
     ----------
     megatron-core 0.16.1, optimizer/layer_wise_optimizer.py:25, optimizer/muon.py:190.
     """
-    optimizer = effective_settings(plan.facts, plan.strategy).optimizer
     is_alone = optimizer == "muon" and plan.strategy.sharding == Sharding.NONE
     return {} if optimizer == "adam" else {"--optimizer": "muon" if is_alone else "dist_muon"}
 
@@ -227,17 +220,6 @@ def _is_unusual(arguments: Arguments, name: str) -> bool:
     return name in arguments and arguments[name] != USUAL.get(name)
 
 
-def _muon_tp_mode_options(plan: Plan) -> Entries:
-    """Return the mode, whose default differs between releases: ``duplicated`` since main of 2026-08-22."""
-    mode = effective_settings(plan.facts, plan.strategy).muon_tp_mode
-    return {"--muon-tp-mode": mode} if mode else {}
-
-
-def _muon_steps_options(plan: Plan) -> Entries:
-    steps = effective_settings(plan.facts, plan.strategy).muon_num_ns_steps
-    return {} if steps in (None, USUAL_STEPS) else {"--muon-num-ns-steps": steps}
-
-
 def _read_muon_tp_mode(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
     if "muon" not in arguments.get("--optimizer", "adam"):
         return None
@@ -250,7 +232,7 @@ def _read_muon_steps(arguments: Arguments, known: Known, notes: list[str]) -> in
     return arguments.get("--muon-num-ns-steps") if "muon" in arguments.get("--optimizer", "adam") else None
 
 
-def _optimizer_group_options(plan: Plan) -> Entries:
+def _optimizer_group_options(plan: Plan, group: int | str) -> Entries:
     """Return the number of optimizer instances, which is one option for dense weights and experts."""
     instances = num_sharing_groups(plan)
     return {"--num-distributed-optimizer-instances": instances} if instances > 1 else {}
@@ -278,9 +260,8 @@ def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
 # --- layers ------------------------------------------------------------------------------------------------
 
 
-def _communication_sms_options(plan: Plan) -> Entries:
+def _communication_sms_options(plan: Plan, number: int | None) -> Entries:
     """Return the option for the SMs of a dispatcher's kernels; without it they use their release's default."""
-    number = effective_settings(plan.facts, plan.strategy).communication_sms
     return {} if number is None else {NUM_SMS[plan.strategy.token_dispatcher.text]: number}
 
 
@@ -316,13 +297,6 @@ def _read_offloaded_layers(arguments: Arguments, known: Known, notes: list[str])
     """Return the number of offloaded layers; all but the last is the maximum, which a job does not write."""
     layers: int = arguments.get("--cpu-offloading-num-layers", 0)
     return layers if 0 < layers < known["num_layers"] - 1 else None
-
-
-def _write_offloaded_states(plan: Plan) -> Entries:
-    """Return the share of offloaded states; Bridge's default is 0 (megatron/core/optimizer/optimizer_config.py)."""
-    if not plan.strategy.optimizer_offload:
-        return {}
-    return {FRACTION: effective_settings(plan.facts, plan.strategy).offloaded_states}
 
 
 def _read_offloaded_states(arguments: Arguments, known: Known, notes: list[str]) -> Any:
@@ -382,8 +356,14 @@ ENTRIES: Mapping[str, Entry] = {
     "shared_expert_overlap": Entry(switch(SHARED_OVERLAP), reads_switch(SHARED_OVERLAP)),
     "delay_wgrad": Entry(switch("--delay-wgrad-compute"), reads_switch("--delay-wgrad-compute")),
     "optimizer": Entry(_optimizer_options, _read_optimizer),
-    "muon_tp_mode": Entry(_muon_tp_mode_options, _read_muon_tp_mode),
-    "muon_num_ns_steps": Entry(_muon_steps_options, _read_muon_steps),
+    "muon_tp_mode": Entry(
+        # Its default differs between releases: duplicated since main of 2026-08-22.
+        lambda plan, mode: {"--muon-tp-mode": mode} if mode else {},
+        _read_muon_tp_mode,
+    ),
+    "muon_num_ns_steps": Entry(
+        lambda plan, steps: {} if steps in (None, USUAL_STEPS) else {"--muon-num-ns-steps": steps}, _read_muon_steps
+    ),
     # The other fusion, ``native``, works in FP32 as the unfused loss does, and is costed as that.
     "loss": Entry(
         {"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}},
@@ -393,7 +373,11 @@ ENTRIES: Mapping[str, Entry] = {
     "cp_comm_type": Entry({}, _read_cp_comm_type),  # written with cp_overlap
     "cp_a2a_ranks": Entry({}, _read_cp_a2a_ranks),
     "offloaded_layers": Entry({}, _read_offloaded_layers),  # written with activation_offload
-    "offloaded_states": Entry(_write_offloaded_states, _read_offloaded_states),
+    "offloaded_states": Entry(
+        # Written always: Megatron-Bridge's default is 0 (megatron/core/optimizer/optimizer_config.py).
+        lambda plan, share: {FRACTION: share} if plan.strategy.optimizer_offload else {},
+        _read_offloaded_states,
+    ),
     "offload_overlap": Entry(switch(OFFLOAD_OVERLAP), _read_offload_overlap),
     "host_threads": Entry({}, _read_host_threads),  # a variable of the environment
     "attention": Entry({"flash": {}, "unfused": {"--attention-backend": "unfused"}}, _read_attention),

@@ -45,13 +45,9 @@ CP, EP, ETP = "--context-parallel-size", "--expert-model-parallel-size", "--expe
 SP, TP_OVERLAP, EP_OVERLAP = "--sequence-parallel", "--tp-comm-overlap", "--overlap-moe-expert-parallel-comm"
 
 
-def _expert_degree(name: str, option: str) -> OptionsOf:
+def _expert_degree(option: str) -> OptionsOf:
     """Return the option of an expert degree; etp is always written, as its default is tp."""
-
-    def say(plan: Plan) -> Entries:
-        return {option: getattr(plan.strategy, name)} if plan.facts.model.has_experts else {}
-
-    return say
+    return lambda plan, degree: {option: degree} if plan.facts.model.has_experts else {}
 
 
 def _read_etp(arguments: Arguments, known: Known, notes: list[str]) -> Any:
@@ -59,7 +55,7 @@ def _read_etp(arguments: Arguments, known: Known, notes: list[str]) -> Any:
     return arguments.get(ETP, known["tp"]) if known["model"].has_experts else None
 
 
-def _stages_options(plan: Plan) -> Entries:
+def _stages_options(plan: Plan, vpp: int) -> Entries:
     """Return the options of stages; the pattern of a hybrid has its uneven ones."""
     entries = stage_entries(plan.strategy, plan.facts.model)
     return {name: value for name, value in entries.items() if name != LAYOUT or not plan.facts.model.has_single_blocks}
@@ -68,11 +64,9 @@ def _stages_options(plan: Plan) -> Entries:
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 
 
-def _group_options(plan: Plan) -> Entries:
-    strategy = plan.strategy
-    if strategy.group == default_microbatch_group(pp=strategy.pp, vpp=strategy.vpp):
-        return {}
-    return {GROUP: strategy.group}
+def _group_options(plan: Plan, group: int) -> Entries:
+    default = default_microbatch_group(pp=plan.strategy.pp, vpp=plan.strategy.vpp)
+    return {} if group == default else {GROUP: group}
 
 
 def _read_group(arguments: Arguments, known: Known, notes: list[str]) -> Any:
@@ -100,13 +94,13 @@ FSDP_SHARDINGS = {
 """Sharding by the strategy of Megatron-FSDP; exports write the last two, the others without it."""
 
 
-def _sharding_options(plan: Plan) -> Entries:
-    if shares_by_layers(plan) or plan.strategy.sharding == Sharding.NONE:
+def _sharding_options(plan: Plan, sharding: Sharding) -> Entries:
+    if shares_by_layers(plan) or sharding == Sharding.NONE:
         return {}
-    if plan.strategy.sharding == Sharding.OPTIMIZER:
+    if sharding == Sharding.OPTIMIZER:
         return {"--use-distributed-optimizer": True}
-    names = {sharding: name for name, sharding in FSDP_SHARDINGS.items()}
-    return {**FSDP, FSDP_SHARDING: names[plan.strategy.sharding]}
+    names = {own: name for name, own in FSDP_SHARDINGS.items()}
+    return {**FSDP, FSDP_SHARDING: names[sharding]}
 
 
 def _read_sharding(arguments: Arguments, known: Known, notes: list[str]) -> Sharding:
@@ -122,14 +116,14 @@ def _read_sharding(arguments: Arguments, known: Known, notes: list[str]) -> Shar
     return Sharding.OPTIMIZER if "--use-distributed-optimizer" in arguments else Sharding.NONE
 
 
-def _recompute_options(plan: Plan) -> Entries:
-    strategy = plan.strategy
-    block = block_of(strategy.layout, strategy.pp) if strategy.layout else None
-    if strategy.recompute == Recompute.FULL:
+def _recompute_options(plan: Plan, recompute: Recompute) -> Entries:
+    layout = plan.strategy.layout
+    block = block_of(layout, plan.strategy.pp) if layout else None
+    if recompute == Recompute.FULL:
         return _fully("uniform", 1)
     if block:
         return _fully("block", block)
-    modules = recompute_modules(strategy.recompute)
+    modules = recompute_modules(recompute)
     return {"--recompute-granularity": "selective", "--recompute-modules": modules} if modules else {}
 
 
@@ -169,14 +163,13 @@ def _read_recompute(arguments: Arguments, known: Known, notes: list[str]) -> Rec
     return Recompute.SELECTIVE if chosen == paper else chosen
 
 
-def _activation_offload_options(plan: Plan) -> Entries:
+def _activation_offload_options(plan: Plan, offloads: bool) -> Entries:
     """Return the options that offload whole layers where Megatron-LM can, else all modules."""
-    strategy = plan.strategy
-    if not strategy.activation_offload:
+    if not offloads:
         return {}
     if offloads_whole_layers(plan):
         return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
-    modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=strategy.recompute)))
+    modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=plan.strategy.recompute)))
     return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
 
 
@@ -190,9 +183,8 @@ def _read_activation_offload(arguments: Arguments, known: Known, notes: list[str
     return int(layers > 0 or modules >= all_modules)
 
 
-def _token_dispatcher_options(plan: Plan) -> Entries:
+def _token_dispatcher_options(plan: Plan, dispatcher: TokenDispatcher) -> Entries:
     """Return the options of the dispatcher; without them Megatron-LM uses allgather."""
-    dispatcher = plan.strategy.token_dispatcher
     if not plan.facts.model.has_experts:
         return {}
     if dispatcher == TokenDispatcher.ALLTOALL:
@@ -218,7 +210,7 @@ def _read_token_dispatcher(arguments: Arguments, known: Known, notes: list[str])
     return dispatchers.get(backend, TokenDispatcher.HYBRIDEP)
 
 
-def _cuda_graphs_options(plan: Plan) -> Entries:
+def _cuda_graphs_options(plan: Plan, graphs: CudaGraphs) -> Entries:
     """
     Return the options of CUDA graphs.
 
@@ -230,7 +222,6 @@ def _cuda_graphs_options(plan: Plan) -> Entries:
     Megatron-LM, megatron/core/transformer/transformer_config.py:784,1802; Megatron-Bridge 0.3.1,
     training/config.py:1455.
     """
-    graphs = plan.strategy.cuda_graphs
     if graphs == CudaGraphs.NONE:
         return {}
     scope: Entries = {"--cuda-graph-scope": graphs.text.split("+"), "--te-rng-tracker": True}
@@ -258,7 +249,7 @@ def _read_cuda_graphs(arguments: Arguments, known: Known, notes: list[str]) -> C
     return CudaGraphs.of(*(scope or set(graph_modules(known["model"])) - routing))
 
 
-def _cp_overlap_options(plan: Plan) -> Entries:
+def _cp_overlap_options(plan: Plan, overlaps: bool) -> Entries:
     strategy, exchange = plan.strategy, context_exchange(plan.cluster)
     if strategy.cp == 1:
         return {}
@@ -275,15 +266,14 @@ def _read_cp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> in
 WITHOUT_PP_OVERLAP = "--no-overlap-p2p-communication"
 
 
-def _pp_overlap_options(plan: Plan) -> Entries:
+def _pp_overlap_options(plan: Plan, overlaps: bool) -> Entries:
     """Return the options of pipeline overlap, which is on by default with VPP and off without."""
-    return {WITHOUT_PP_OVERLAP: True} if plan.strategy.vpp > 1 and not plan.strategy.pp_overlap else {}
+    return {WITHOUT_PP_OVERLAP: True} if plan.strategy.vpp > 1 and not overlaps else {}
 
 
-def _dp_overlap_options(plan: Plan) -> Entries:
-    strategy = plan.strategy
+def _dp_overlap_options(plan: Plan, overlaps: bool) -> Entries:
     gathers = plan.cluster.device.behaviour.optimizer.weight_sync_overlaps or not shares_by_layers(plan)
-    return dict.fromkeys(_overlap_switches(strategy.sharding, gathers=gathers), True) if strategy.dp_overlap else {}
+    return dict.fromkeys(_overlap_switches(plan.strategy.sharding, gathers=gathers), True) if overlaps else {}
 
 
 def _overlap_switches(sharding: Sharding, *, gathers: bool) -> tuple[str, ...]:
@@ -310,8 +300,8 @@ STRATEGY: Mapping[str, Entry] = {
     "cp": Entry(CP),
     "pp": Entry("--pipeline-model-parallel-size"),
     "dp": Entry({}),  # it follows from the number of processes and the other degrees
-    "ep": Entry(_expert_degree("ep", EP), EP),
-    "etp": Entry(_expert_degree("etp", ETP), _read_etp),
+    "ep": Entry(_expert_degree(EP), EP),
+    "etp": Entry(_expert_degree(ETP), _read_etp),
     "vpp": Entry(_stages_options),  # read with the layers of the stages
     "group": Entry(_group_options, _read_group),
     "mbs": Entry("--micro-batch-size"),

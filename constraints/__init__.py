@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from constraints.rule import Rule, Values, family, sentence
+from constraints.rule import FieldValues, Rule, family, sentence
 from constraints.rules import (
     context,
     divisibility,
@@ -213,7 +213,7 @@ MEGATRON_RULES: tuple[Rule, ...] = (
 
 def _rules_of(target: str) -> tuple[Rule, ...]:
     """Return the rules of a target on decisions that a search chooses, in the order of its table."""
-    rows = (row for rows in exports.EXPORTS[target].fields.values() for row in rows if not isinstance(row, Values))
+    rows = (row for rows in exports.EXPORTS[target].fields.values() for row in rows if not isinstance(row, FieldValues))
     own = (rule for rule in rows if rule not in PHYSICS_RULES and "layout" not in signature(rule)[1])
     return tuple(dict.fromkeys((*RELEASE_RULES, *own)))
 

@@ -26,7 +26,7 @@ Rule: TypeAlias = Callable[..., Holds]
 
 
 @record(frozen=True, slots=True)
-class Values:
+class FieldValues:
     """
     Values of a field that an export target has.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
 from constraints import MEGATRON_LM_RULES, MEMORY_RULES, PHYSICS_RULES, TARGET_RULES
-from constraints.rule import Rule, Values, family, reason, sentence
+from constraints.rule import FieldValues, Rule, family, reason, sentence
 from constraints.rules import targets, topology
 from constraints.rules.exports import EXPORTS
 from constraints.verdict import find_violations, violated_by_ranks
@@ -170,8 +170,8 @@ def find_refusals(facts: Facts, strategy: Strategy, target: str) -> dict[str, st
     found: dict[str, str] = {}
     for name, value in _values(facts, strategy):
         for one in refusals.get(name, ()):
-            if not (value in one.values if isinstance(one, Values) else tabulate(one, facts, decisions)):
-                why = one.reason if isinstance(one, Values) else reason(one)
+            if not (value in one.values if isinstance(one, FieldValues) else tabulate(one, facts, decisions)):
+                why = one.reason if isinstance(one, FieldValues) else reason(one)
                 found.setdefault(name, why.replace("{value}", _spell(value)))
     return found
 
@@ -305,17 +305,35 @@ def estimate_own_loss(facts: Facts, strategy: Strategy) -> Estimate:
     return estimate(replace(facts, cluster=own), strategy)
 
 
-def _require_release(facts: Facts, strategy: Strategy, target: str) -> None:
-    """Refuse a strategy that the costed release of Megatron-LM or Megatron-Bridge cannot run, or no release."""
-    if target == "megatron-bridge":
-        asked = [bridge_release(facts.cluster)]
-    else:
-        costed = costed_release(facts.cluster)
-        asked = [*reversed(MEGATRON_RELEASES)] if costed is None else [costed]
+def require_release(facts: Facts, strategy: Strategy, target: str, asked: Sequence[str] | None = None) -> None:
+    """
+    Refuse a strategy that no release of Megatron-LM or Megatron-Bridge among some can run.
+
+    Parameters
+    ----------
+    facts, strategy
+        The job and the strategy.
+    target
+        The target.
+    asked
+        Releases of the target; None: the costed one, or any where exports do not know it.
+
+    Raises
+    ------
+    SpecError
+        With the reasons of the first one, and the releases that take the strategy.
+    """
+    known = BRIDGE_RELEASES if target == "megatron-bridge" else MEGATRON_RELEASES
+    if asked is None:
+        own = bridge_release(facts.cluster) if target == "megatron-bridge" else costed_release(facts.cluster)
+        asked = [*reversed(known)] if own is None else [own]
     refusals = [_refusals_of_release(facts, strategy, target, release) for release in asked]
     if all(refusals):
+        taking = [release for release in known if not _refusals_of_release(facts, strategy, target, release)]
+        hint = f"These take it: {', '.join(taking)} (--framework-version)." if taking else "No release takes it."
         lines = "".join(f"\n  - {why}" for why in refusals[0])
-        raise SpecError("framework-version", f"{EXPORTS[target].name} {asked[0]} refuses this plan:{lines}")
+        problem = f"{EXPORTS[target].name} {asked[0]} refuses this plan:{lines}\n{hint}"
+        raise SpecError("framework-version", problem)
 
 
 def _refusals_of_release(facts: Facts, strategy: Strategy, target: str, release: str) -> list[str]:
@@ -324,8 +342,7 @@ def _refusals_of_release(facts: Facts, strategy: Strategy, target: str, release:
         return list(map(sentence, broken))
     on_release = replace(facts, cluster=replace(facts.cluster, unknown_release=f"{target}-{release}"))
     broken += find_violations(on_release, _decisions(strategy), rules=targets.OPTION_RULES)
-    own_loss = [sentence(rule) for rule in broken if rule is OWN_LOSS and not _has_room(facts, strategy)]
-    return [*(sentence(rule) for rule in broken if rule is not OWN_LOSS), *own_loss]
+    return [sentence(rule) for rule in broken if rule is not OWN_LOSS or not _has_room(facts, strategy)]
 
 
 def _has_room(facts: Facts, strategy: Strategy) -> bool:
@@ -344,7 +361,7 @@ def find_refusal(facts: Facts, strategy: Strategy, target: str) -> str | None:
         require_strategy(facts, strategy, target)
         require_job(facts, target)
         if target in BY_RELEASE:
-            _require_release(facts, strategy, target)
+            require_release(facts, strategy, target)
     except SpecError as error:
         lines = [line[4:] for line in error.problem.splitlines() if line.startswith("  - ")]
         return lines[0] if lines else f"{error.where}: {error.problem}"

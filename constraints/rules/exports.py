@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from constraints.rule import Rule, Values
+from constraints.rule import FieldValues, Rule
 from constraints.rules import context, frameworks, microbatches, schedules, settings, targets, topology
 from constraints.rules.megatron_models import require_options
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from costmodel.tables import Facts
 
-Refusals: TypeAlias = Mapping[str, tuple[Rule | Values, ...]]
+Refusals: TypeAlias = Mapping[str, tuple[Rule | FieldValues, ...]]
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -51,9 +51,9 @@ class Target:
     strategy_first: bool = False
 
 
-def _only(reason: str, *values: object) -> tuple[Values]:
+def _only(reason: str, *values: object) -> tuple[FieldValues]:
     """Return the row of a field that has these values alone."""
-    return (Values(values, reason),)
+    return (FieldValues(values, reason),)
 
 
 WHOLE_OFFLOAD = "Optimizer states alone do not leave the device."
@@ -90,7 +90,14 @@ def _without_offload(reason: str) -> Refusals:
     }
 
 
-TORCH_ADAM = _only("Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py).", "fp32")
+FSDP2: Refusals = {
+    "settings.moments_dtype": _only(
+        "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py).", "fp32"
+    ),
+    "settings.cp_a2a_ranks": _only("Context parallelism has no all-to-alls.", None),
+    "settings.optimizer_group": (targets.fsdp_groups_are_replicas,),
+}
+"""Rows of targets whose replicas share states by FSDP2."""
 
 WHOLE_BATCHES = (microbatches.global_batch_splits_over_ranks,)
 
@@ -98,6 +105,7 @@ WHOLE_BATCHES = (microbatches.global_batch_splits_over_ranks,)
 
 TORCHTITAN: Refusals = {
     **STEPS,
+    **FSDP2,
     **_without_fp8("FP8 is a converter of the model, not written here."),
     **_without_offload(
         "Its enable_cpu_offload moves weights and gradients to the host too (torchtitan/config/configs.py:61)."
@@ -144,7 +152,7 @@ TORCHTITAN: Refusals = {
         TokenDispatcher.ALLTOALL,
     ),
     "cuda_graphs": (
-        Values(
+        FieldValues(
             (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION),
             "One graph holds forward and backward pass, or none (wrap_with_cuda_graph, torchtitan/trainer.py:614).",
         ),
@@ -167,7 +175,6 @@ TORCHTITAN: Refusals = {
         "(mixed_precision_param, torchtitan/config/configs.py:85).",
         "fp32",
     ),
-    "settings.moments_dtype": TORCH_ADAM,
     "settings.shared_expert_overlap": _only(
         "Shared experts run after the routed ones (torchtitan/models/common/moe.py:455).", False
     ),
@@ -177,9 +184,7 @@ TORCHTITAN: Refusals = {
         "Keys and values are gathered before attention (torchtitan/models/common/decoder_sharding.py:235).",
         *(None, "all_gather"),
     ),
-    "settings.cp_a2a_ranks": _only("Context parallelism has no all-to-alls.", None),
     "settings.offloaded_layers": _only("Activations stay in device memory.", None),
-    "settings.optimizer_group": (targets.fsdp_groups_are_replicas,),
     "settings.optimizer": _only(
         "DistMuon wants a layout for every parameter, which no option writes (distributed/flex_shard/dist_muon.py); "
         "Kimi's recipes have it.",
@@ -270,6 +275,7 @@ NO_EXPERTS = "There is no expert parallelism (accelerate/parallelism_config.py h
 
 ACCELERATE: Refusals = {
     **STEPS,
+    **FSDP2,
     **_without_fp8("FP8 is another library's, not written here."),
     **_without_pipelines("FSDP2 has no pipeline (accelerate/parallelism_config.py has dp, tp, cp and sp)."),
     **_without_offload("Its fsdp_offload_params moves weights and gradients to the host too."),
@@ -309,7 +315,6 @@ ACCELERATE: Refusals = {
         "(accelerate/utils/fsdp_utils.py:814).",
         "fp32",
     ),
-    "settings.moments_dtype": TORCH_ADAM,
     "settings.shared_expert_overlap": _only(NO_EXPERTS, False),
     "settings.delay_wgrad": _only("Weight gradients come with the backward pass, always.", False),
     "settings.communication_sms": _only(NO_EXPERTS, None),
@@ -317,9 +322,7 @@ ACCELERATE: Refusals = {
         "PyTorch's context parallelism rotates or gathers keys and values (accelerate/parallelism_config.py).",
         *(None, "p2p", "all_gather"),
     ),
-    "settings.cp_a2a_ranks": _only("Context parallelism has no all-to-alls.", None),
     "settings.offloaded_layers": _only("Inputs of all recomputed layers go to the host, or of none.", None),
-    "settings.optimizer_group": (targets.fsdp_groups_are_replicas,),
     "settings.optimizer": _only("The optimizer is the training script's; the plan counts another one.", "adam"),
 }
 

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.frameworks.target import Export, Plan
+    from planner.frameworks.target import Export
+    from planner.results import Plan
 
 TARGETS = {
     "megatron-lm": "planner.frameworks.megatron.lm",

@@ -7,6 +7,7 @@ Keys and lines are those of Accelerate 1.15.0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -16,7 +17,6 @@ from planner.frameworks.target import (
     TODO,
     Entries,
     Export,
-    Plan,
     Program,
     Write,
     checkpoints,
@@ -31,6 +31,9 @@ from planner.frameworks.target import (
     write_entries,
 )
 from planner.jobs.document import nest_entries
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 TARGET = "Accelerate"
 VERSIONS = ("1.15.0",)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from constraints.targets import effective_settings, require_job
 from costmodel.strategy import Recompute, Sharding
 from planner.frameworks.target import (
     Entries,
     Export,
-    Plan,
     Program,
     Write,
     checkpoints,
@@ -26,6 +26,9 @@ from planner.frameworks.target import (
     write_entries,
 )
 from planner.jobs.document import nest_entries
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 TARGET = "DeepSpeed"
 VERSIONS = ("0.19.8",)

@@ -5,69 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from constraints.rules.exports import EXPORTS
 from constraints.targets import effective_settings, require_strategy
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
 from costmodel.models.numerics import NAMES
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, Strategy
-from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.checkpoints import CheckpointSchedule
-from planner.uncertainty.intervals import Interval
 
-
-class Plan(Protocol):
-    """Strategy for a job with its predicted costs and checkpoints."""
-
-    @property
-    def facts(self) -> Facts:
-        """Model, workload and cluster."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """Cluster that it uses."""
-
-    @property
-    def strategy(self) -> Strategy:
-        """Strategy that was chosen."""
-
-    @property
-    def schedule(self) -> CheckpointSchedule:
-        """Checkpoint interval and length of the training."""
-
-    @property
-    def checkpoint_seconds(self) -> float:
-        """Training time that is lost per checkpoint, in seconds."""
-
-    @property
-    def write_seconds(self) -> float:
-        """Time in seconds to write a checkpoint while training goes on; 0 where training waits."""
-
-    @property
-    def kept_checkpoints(self) -> int | None:
-        """Number of newest checkpoints that are kept; None: all."""
-
-    @property
-    def step_seconds(self) -> float:
-        """Time of one optimizer step, in seconds."""
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOPs over the peak that the job's conventions name."""
-
-    @property
-    def interval(self) -> Interval:
-        """Interval in which the measured step time is expected."""
-
-    @property
-    def headroom_bytes(self) -> float:
-        """Free memory of the fullest rank, in bytes; negative where the plan does not fit."""
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -127,11 +78,11 @@ Entries: TypeAlias = dict[str, Any]
 
 """Options of a target with their values."""
 
-OptionsOf: TypeAlias = Callable[[Plan, Any], Entries]
+OptionsOf: TypeAlias = "Callable[[Plan, Any], Entries]"
 
 """A function that returns the options of a plan for one field of the strategy or of the settings, and its value."""
 
-Write: TypeAlias = str | Mapping[Any, Entries] | OptionsOf
+Write: TypeAlias = "str | Mapping[Any, Entries] | OptionsOf"
 
 """Option that takes the value of a field, options by value, or a function of both."""
 

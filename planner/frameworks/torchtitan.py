@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from math import ceil
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from constraints.targets import name_of_release, require_job
 from costmodel import catalog
@@ -24,7 +24,6 @@ from planner.frameworks.target import (
     TODO,
     Entries,
     Export,
-    Plan,
     Program,
     Write,
     checkpoints,
@@ -38,6 +37,9 @@ from planner.frameworks.target import (
     write_entries,
 )
 from planner.jobs.document import nest_entries
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 SCALINGS: dict[str, tuple[str, dict[str, str]]] = {
     "default": ("none", {}),

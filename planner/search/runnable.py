@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from constraints import MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, Rule, sentence
-from constraints.rule import Values
+from constraints.rule import FieldValues
 from constraints.rules.exports import EXPORTS
 from constraints.targets import find_refusals, list_refusals, require_job
 from constraints.verdict import find_violations
@@ -97,7 +97,7 @@ def _require_facts(facts: Facts, target: str) -> None:
     for name, reason in find_refusals(facts, plainest(), target).items():
         section, _, setting = name.rpartition(".")
         if section and name in others:
-            known = [_plain(value) for row in own.fields[name] if isinstance(row, Values) for value in row.values]
+            known = [_plain(value) for row in own.fields[name] if isinstance(row, FieldValues) for value in row.values]
             hint = f"It has: {alternatives(known)}." if known else ""
             value = _plain(getattr(facts.cluster.settings, setting))
             raise SpecError(name, f"is {value}, which {own.name} cannot run: {reason}", hint)

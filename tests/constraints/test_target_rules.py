@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, PHYSICS_RULES, RELEASE_RULES, TARGET_RULES, family, sentence
-from constraints.rule import Values
+from constraints.rule import FieldValues
 from constraints.rules import targets
 from constraints.rules.exports import EXPORTS
 from constraints.verdict import violated_by_ranks
@@ -34,7 +34,7 @@ from tests.constraints.release_cases import IN_EIGHTS, Case, in_a_table_and_alon
 
 ROWS = [one for target in EXPORTS.values() for row in target.fields.values() for one in row]
 ASKED = (*(rule for rules in TARGET_RULES.values() for rule in rules), *targets.OPTION_RULES, *ROWS)
-OWN = tuple(dict.fromkeys(rule for rule in ASKED if not isinstance(rule, Values) and family(rule) == "targets"))
+OWN = tuple(dict.fromkeys(rule for rule in ASKED if not isinstance(rule, FieldValues) and family(rule) == "targets"))
 ON_ARRAYS = tuple(rule for rule in OWN if "layout" not in signature(rule)[1])
 TIED = a_stack(*[DENSE_LAYER] * 8, tied_embeddings=True)
 EXCHANGED = a_cluster(**achieved(a_device(), context_output=True))

@@ -14,7 +14,7 @@ import yaml
 
 import planner
 from benchmarks.round_trips.ways import MAIN_FILES
-from constraints.rule import Values
+from constraints.rule import FieldValues
 from constraints.rules import targets
 from constraints.rules.exports import EXPORTS, Target
 from costmodel.errors import SpecError
@@ -190,9 +190,9 @@ def test_a_forgotten_decision_is_noticed(monkeypatch):
 def test_all_refusals_are_named_with_value_and_reason(monkeypatch):
     """One message has them all, so that one change of the job is enough."""
     refused = {
-        "dp": (Values((1,), "Too many."),),
-        "sharding": (Values((Sharding.NONE,), "Whole."), targets.norms_are_whole),
-        "settings.optimizer": (Values(("sgd",), "Another."),),
+        "dp": (FieldValues((1,), "Too many."),),
+        "sharding": (FieldValues((Sharding.NONE,), "Whole."), targets.norms_are_whole),
+        "settings.optimizer": (FieldValues(("sgd",), "Another."),),
     }
     monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields=refused, precisions=(), other_precision=""))
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from constraints import sentence
 from constraints.targets import (
     BRIDGE_RELEASES,
     bridge_release,
     effective_settings,
-    find_broken_rules,
     name_of_release,
+    require_release,
 )
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
@@ -32,11 +31,13 @@ from planner.frameworks.target import (
     TODO,
     Entries,
     Export,
-    Plan,
     Program,
     require_version,
     write_comments,
 )
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 TARGET = "Megatron-Bridge"
 VERSIONS = BRIDGE_RELEASES
@@ -258,7 +259,7 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
         If the release refuses the plan.
     """
     entries = megatron_entries(plan, "megatron-bridge")
-    _require_release(plan, release)
+    require_release(plan.facts, plan.strategy, "megatron-bridge", (release,))
     is_newer = release != PACKAGED
     entries = spell_graphs(entries) if is_newer else entries
     model = plan.facts.model
@@ -311,20 +312,6 @@ def _has_yarn(model: Model) -> bool:
     """Tell whether a model has YaRN outside latent attention, as gpt-oss alone has (gpt_oss_bridge.py:101)."""
     rotary, own = model.numerics.rotary, CLASS_DEFAULTS["gpt_oss"].rotary
     return model.family == "gpt_oss" and rotary is not None and own is not None and rotary.parameters == own.parameters
-
-
-def _require_release(plan: Plan, release: str) -> None:
-    """Refuse a plan that a release of Megatron-Bridge cannot run."""
-
-    def broken(version: str) -> list[str]:
-        return list(map(sentence, find_broken_rules(plan.facts, plan.strategy, "megatron-bridge", version)))
-
-    reasons = broken(release)
-    if reasons:
-        taking = [version for version in VERSIONS if not broken(version)]
-        hint = f"These take it: {', '.join(taking)} (--framework-version)." if taking else "No release takes it."
-        lines = "".join(f"\n  - {reason}" for reason in reasons)
-        raise SpecError("framework-version", f"Megatron-Bridge {release} refuses this plan:{lines}\n{hint}")
 
 
 def fields_of(name: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from constraints.targets import require_job
 from costmodel.facts.workload import Workload
@@ -26,7 +26,6 @@ from planner.frameworks.target import (
     TODO,
     Entries,
     Export,
-    Plan,
     Program,
     Write,
     require_version,
@@ -34,6 +33,9 @@ from planner.frameworks.target import (
     write_comments,
     write_entries,
 )
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 TARGET = "Megatron-LM"
 VERSIONS = RELEASES

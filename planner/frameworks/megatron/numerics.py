@@ -142,12 +142,8 @@ def _latent_scaling(rotary: Rotary) -> Iterator[Fact]:
     for name, usual in (("mscale", 1.0), ("mscale_all_dim", 0.0)):
         value = rotary.parameter(name, usual) if is_yarn else usual
         yield Fact(f"rope_scaling.{name}", value, f"--{name.replace('_', '-')}")
-    fields = (
-        ("original_max_position_embeddings", YARN_POSITIONS),
-        ("beta_fast", 32),
-        ("beta_slow", 1),
-    )
-    for name, default in fields:
+    fields = {"original_max_position_embeddings": YARN_POSITIONS, "beta_fast": 32, "beta_slow": 1}
+    for name, default in fields.items():
         value = _plain(rotary.parameter(name, float(default)) if is_yarn else float(default))
         yield Fact(f"rope_scaling.{name}", value, field=f"model.{name}", implied=default)
     if not is_yarn and rotary.scaling != "default":
@@ -169,11 +165,8 @@ def _scaling(rotary: Rotary) -> Iterator[Fact]:
         case "llama3":
             yield Fact("rope_scaling.factor", factor, "--rope-scaling-factor")
             # megatron/core/models/common/embeddings/rotary_pos_embedding.py, _apply_scaling
-            for name, fixed in (
-                ("low_freq_factor", 1.0),
-                ("high_freq_factor", 4.0),
-                ("original_max_position_embeddings", 8192.0),
-            ):
+            fixed_factors = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+            for name, fixed in {**fixed_factors, "original_max_position_embeddings": 8192.0}.items():
                 yield Fact(f"rope_scaling.{name}", rotary.parameter(name, fixed), implied=fixed)
         case "linear" if factor is not None:
             whole = factor == int(factor)

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from constraints import Rule, sentence
 from constraints.targets import (
@@ -25,7 +26,10 @@ from costmodel.step.estimate import Estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, split_pattern
 from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.stages import LAST
-from planner.frameworks.target import Entries, Plan
+from planner.frameworks.target import Entries
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 RELEASES = MEGATRON_RELEASES
 """Releases of Megatron Core, which are those of Megatron-LM; main is that of ``options.csv``."""

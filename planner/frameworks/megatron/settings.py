@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from constraints.targets import effective_settings
 from costmodel.errors import SpecError
@@ -15,12 +15,14 @@ from planner.frameworks.target import (
     Entries,
     Entry,
     Known,
-    Plan,
     Reader,
     num_sharing_groups,
     reads_switch,
     switch,
 )
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 PRECISIONS: dict[str, Entries] = {
     "bf16": {"--bf16": True},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
@@ -34,12 +34,14 @@ from planner.frameworks.target import (
     Entry,
     Known,
     OptionsOf,
-    Plan,
     reads_switch,
     switch,
 )
 from planner.jobs.completion import complete_strategy
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 CP, EP, ETP = "--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"
 SP, TP_OVERLAP, EP_OVERLAP = "--sequence-parallel", "--tp-comm-overlap", "--overlap-moe-expert-parallel-comm"

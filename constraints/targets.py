@@ -205,15 +205,8 @@ HINT = "Plan again for it (search.target), or with search.pin, search.allow or s
 SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 
 
-def require_strategy(facts: Facts, strategy: Strategy, target: str) -> None:
-    """
-    Refuse a strategy that a target cannot run, whatever its release.
-
-    Raises
-    ------
-    SpecError
-        Names all refused fields, with the reasons.
-    """
+def _require_strategy(facts: Facts, strategy: Strategy, target: str) -> None:
+    """Refuse a strategy that a target cannot run, with all refused fields and the reasons."""
     name, refused = EXPORTS[target].name, find_refusals(facts, strategy, target)
     if refused:
         framework = facts.cluster.framework
@@ -228,6 +221,21 @@ def require_strategy(facts: Facts, strategy: Strategy, target: str) -> None:
         if broken:
             sentences = " ".join(dict.fromkeys(map(sentence, broken)))
             raise SpecError("strategy", f"{name} cannot run this plan, which breaks: {sentences}")
+
+
+def require_expressible(facts: Facts, strategy: Strategy, target: str) -> None:
+    """
+    Refuse a job and a strategy that a target cannot run, whatever its release.
+
+    Raises
+    ------
+    SpecError
+        With the entry of the job, or all refused fields of the strategy, and the reasons.
+    """
+    if not EXPORTS[target].strategy_first:
+        _require_precision(facts, target)
+    _require_strategy(facts, strategy, target)
+    require_job(facts, target)
 
 
 def _is_our_own(rule: Rule) -> bool:
@@ -356,10 +364,7 @@ def find_refusal(facts: Facts, strategy: Strategy, target: str) -> str | None:
     """Return the first reason why a target cannot run a strategy; None: it can."""
     try:
         require_software(facts, target)
-        if not EXPORTS[target].strategy_first:
-            _require_precision(facts, target)
-        require_strategy(facts, strategy, target)
-        require_job(facts, target)
+        require_expressible(facts, strategy, target)
         if target in BY_RELEASE:
             require_release(facts, strategy, target)
     except SpecError as error:

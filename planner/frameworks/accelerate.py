@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from constraints.targets import require_job
 from costmodel.strategy import Recompute, Sharding
 from planner.frameworks.target import (
     TODO,
@@ -59,7 +58,6 @@ def to_accelerate(plan: Plan, version: str | None = None) -> Export:
         If Accelerate cannot express it, or if the version is another one.
     """
     require_version(version, TARGET, VERSIONS)
-    require_job(plan.facts, "accelerate")
     common, entries = _common(plan), write_entries(plan, "accelerate", TABLE)
     accumulation = entries.pop(ACCUMULATION)
     text = yaml.safe_dump(nest_entries(common | entries), sort_keys=False)

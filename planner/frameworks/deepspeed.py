@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from constraints.targets import effective_settings, require_job
+from constraints.targets import effective_settings
 from costmodel.strategy import Recompute, Sharding
 from planner.frameworks.target import (
     Entries,
@@ -51,7 +51,6 @@ def to_deepspeed(plan: Plan, version: str | None = None) -> Export:
         If DeepSpeed's JSON cannot express it, or if the version is another one.
     """
     require_version(version, TARGET, VERSIONS)
-    require_job(plan.facts, "deepspeed")
     precision = plan.facts.workload.precision.name
     entries = {f"{precision}.enabled": True} | write_entries(plan, "deepspeed", TABLE)
     # JSON has no comments, and DeepSpeed passes over a key that it does not know (deepspeed/runtime/config.py).

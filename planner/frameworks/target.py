@@ -8,7 +8,7 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from constraints.rules.exports import EXPORTS
-from constraints.targets import effective_settings, require_strategy
+from constraints.targets import effective_settings, require_expressible
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
@@ -165,9 +165,9 @@ def write_entries(plan: Plan, target: str, table: Mapping[str, Write]) -> Entrie
     Raises
     ------
     SpecError
-        If it refuses fields: names all of them, with the reasons.
+        If it refuses the precision, the model or fields: names all of them, with the reasons.
     """
-    require_strategy(plan.facts, plan.strategy, target)
+    require_expressible(plan.facts, plan.strategy, target)
     forgotten = {*FIELDS} - {*table, *EXPORTS[target].fields} - OF_OTHERS
     assert not forgotten, f"{target} has no entry for {sorted(forgotten)}"
     effective, entries = effective_settings(plan.facts, plan.strategy), Entries()

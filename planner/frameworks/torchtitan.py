@@ -14,7 +14,7 @@ from math import ceil
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from constraints.targets import name_of_release, require_job
+from constraints.targets import name_of_release
 from costmodel import catalog
 from costmodel.facts.model import Model, Rotary, Routing
 from costmodel.models.numerics import NAMES
@@ -205,7 +205,6 @@ def to_torchtitan(plan: Plan, version: str | None = None) -> Export:
         If torchtitan cannot express it, or if the version is another one.
     """
     require_version(version, TARGET, VERSIONS)
-    require_job(plan.facts, TARGET)
     entries = write_entries(plan, TARGET, TABLE)
     flavor = _flavor(plan.facts.model)
     return Export(

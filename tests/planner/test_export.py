@@ -179,7 +179,7 @@ DEVICES = {"device": "h100-80gb-sxm", "num_devices": 16}
 
 def test_a_forgotten_decision_is_noticed(monkeypatch):
     """A field that is added to Strategy or to Settings turns every target red."""
-    monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields={}, precisions=(), other_precision=""))
+    monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields={}, precisions=("bf16",), other_precision=""))
     for forgotten in ("tp", "settings.gradient_dtype"):
         table = {name: {} for name in FIELDS if name != forgotten}
 
@@ -194,7 +194,7 @@ def test_all_refusals_are_named_with_value_and_reason(monkeypatch):
         "sharding": (FieldValues((Sharding.NONE,), "Whole."), targets.norms_are_whole),
         "settings.optimizer": (FieldValues(("sgd",), "Another."),),
     }
-    monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields=refused, precisions=(), other_precision=""))
+    monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields=refused, precisions=("bf16",), other_precision=""))
 
     with pytest.raises(SpecError) as error:
         write_entries(a_plan(), "test", {name: {} for name in FIELDS})

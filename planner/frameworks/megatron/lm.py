@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from constraints.targets import require_job
 from costmodel.facts.workload import Workload
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import (
@@ -109,7 +108,6 @@ def megatron_entries(plan: Plan, target: str) -> Entries:
     SpecError
         If the target cannot run the plan.
     """
-    require_job(plan.facts, target)
     entries, facts = write_entries(plan, target, TABLE), plan.facts
     model = model_entries(facts.model, facts.workload.sequence_length)
     if PATTERN in model and LAYOUT in stage_entries(plan.strategy, facts.model):

@@ -85,17 +85,9 @@ CASES = (
         cluster=offloading(offloaded_masters=False),
     ),
     Case(
-        rule=targets.hybrids_have_one_chunk_per_rank,
-        allowed={"pp": 2},
-        refused={"pp": 2, "vpp": 2},
-        model=STATE_SPACE,
+        rule=targets.hybrids_have_one_chunk_per_rank, allowed={"pp": 2}, refused={"pp": 2, "vpp": 2}, model=STATE_SPACE
     ),
-    Case(
-        rule=targets.hybrids_have_layers_on_every_rank,
-        allowed={"pp": 3},
-        refused={"pp": 4},
-        model=STATE_SPACE,
-    ),
+    Case(rule=targets.hybrids_have_layers_on_every_rank, allowed={"pp": 3}, refused={"pp": 4}, model=STATE_SPACE),
     Case(
         rule=targets.hybrid_layouts_fill_every_rank,
         allowed={"pp": 2, "layout": ALIKE},
@@ -170,12 +162,7 @@ CASES = (
         refused={"dp": 2, **OFFLOADED},
         cluster=told(optimizer="muon"),
     ),
-    Case(
-        rule=targets.bridge_deals_hybrids_evenly,
-        allowed={"pp": 3},
-        refused={"pp": 2},
-        model=STATE_SPACE,
-    ),
+    Case(rule=targets.bridge_deals_hybrids_evenly, allowed={"pp": 3}, refused={"pp": 2}, model=STATE_SPACE),
     Case(
         rule=targets.bridge_overlaps_ep_outside_one_graph,
         allowed={"ep": 2, "ep_overlap": True},

@@ -374,55 +374,12 @@ def test_the_arguments_say_that_they_lack_the_variable():
     ("settings", "given", "job", "message"),
     [
         ({"gradient_dtype": "bf16+fp32"}, SHARED, {}, "gradient_dtype = bf16+fp32: Gradients have one buffer"),
-        (
-            {"moments_dtype": "bf16"},
-            PLAIN,
-            {},
-            "moments_dtype = bf16: With replicas of the weights",
-        ),
-        (
-            {"moments_dtype": "bf16"},
-            {**SHARED, "optimizer_offload": True},
-            {},
-            "moments_dtype = bf16: Moments of an offloaded optimizer are in FP32",
-        ),
         ({"fp8_param_gather": True}, PLAIN, FP8, "fp8_param_gather = true: With replicas of the weights"),
-        ({"delay_wgrad": True}, SHARED, {}, "delay_wgrad = true: Weight gradients are delayed only where"),
         (
             {"mtp_layers": 1},
             SHARED,
             {"model": "gpt3-175b", "training": {**JOB["training"], "sequence_length": 2048}},
             "mtp_layers = 1: In Megatron-LM multi-token prediction excludes learned positions",
-        ),
-        (
-            {"shared_expert_overlap": True},
-            {**SHARED, "ep": 8, "token_dispatcher": "deepep"},
-            {"model": "moonlight-16b-a3b"},
-            "shared_expert_overlap = true: Shared experts overlap with the dispatch of tokens only",
-        ),
-        (
-            {"shared_expert_overlap": True},
-            {**SHARED, "recompute": "shared_experts"},
-            {"model": "moonlight-16b-a3b"},
-            "shared_expert_overlap = true: Shared experts that overlap are not recomputed",
-        ),
-        (
-            {"offloaded_layers": 8},
-            {**EXPERTS, "activation_offload": True},
-            {"model": "mixtral-8x7b"},
-            "offloaded_layers = 8: A number of layers is offloaded only without a pipeline",
-        ),
-        (
-            {"offloaded_masters": False},
-            OFFLOADED,
-            {},
-            "offloaded_masters = false: In Megatron-LM FP32 weights are offloaded with the moments",
-        ),
-        (
-            {"optimizer_group": 6},
-            SHARED,
-            {},
-            "optimizer_group = 6: Replicas of the weights",
         ),
         (
             {"optimizer_group": 8},
@@ -431,8 +388,6 @@ def test_the_arguments_say_that_they_lack_the_variable():
             "optimizer_group = 8: Optimizer groups of experts are as many and as large",
         ),
         ({"optimizer": "muon"}, {**PLAIN, "dp_overlap": True}, {}, "optimizer = muon: In Megatron-LM data-parallel"),
-        ({"optimizer": "dist_muon"}, SHARDED, {}, "optimizer = dist_muon: In Megatron-LM Muon shares"),
-        ({"optimizer": "dist_muon"}, PLAIN, {}, "optimizer = dist_muon: With dist_muon, replicas"),
         (
             {"optimizer": "muon", "muon_tp_mode": "layer_sharded"},
             PLAIN,
@@ -442,7 +397,7 @@ def test_the_arguments_say_that_they_lack_the_variable():
     ],
 )
 def test_what_megatron_refuses_is_refused_by_name(settings, given, job, message):
-    """Combinations that its parser, its configuration or its optimizers do not take."""
+    """By the setting that a rule is told of; ``tests/constraints`` has a case of each rule."""
     with pytest.raises(SpecError) as error:
         options(settings, given, **job)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from constraints.rule import Rule, family, sentence
+from constraints.rule import FieldValues, Rule, family, sentence
 from constraints.rules import (
     context,
     divisibility,
     experts,
+    exports,
     features,
     frameworks,
     memory,
@@ -27,6 +28,7 @@ from constraints.rules import (
     targets,
     topology,
 )
+from costmodel.tables import signature
 
 MEMORY_RULES: tuple[Rule, ...] = (memory.fits_in_device_memory, memory.fits_in_host_memory)
 
@@ -208,6 +210,14 @@ MEGATRON_RULES: tuple[Rule, ...] = (
 )
 """Rules of both targets that are Megatron Core."""
 
+
+def _rules_of(target: str) -> tuple[Rule, ...]:
+    """Return the rules of a target on decisions that a search chooses, in the order of its table."""
+    rows = (row for rows in exports.EXPORTS[target].fields.values() for row in rows if not isinstance(row, FieldValues))
+    own = (rule for rule in rows if rule not in PHYSICS_RULES and "layout" not in signature(rule)[1])
+    return tuple(dict.fromkeys((*RELEASE_RULES, *own)))
+
+
 TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
     "megatron-lm": MEGATRON_RULES,
     "megatron-bridge": (
@@ -215,46 +225,7 @@ TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
         targets.bridge_deals_hybrids_evenly,
         targets.bridge_overlaps_ep_outside_one_graph,
     ),
-    "torchtitan": (
-        *RELEASE_RULES,
-        frameworks.tp_overlap_needs_sequence_parallelism,
-        targets.experts_are_spread_or_split,
-        targets.fsdp_groups_are_replicas,
-        targets.torchtitan_splits_whole_kv_heads,
-        targets.torchtitan_splits_sequences_into_chunks,
-        targets.torchtitan_trains_mtp_whole,
-        targets.torchtitan_ties_embeddings_on_one_stage,
-        targets.torchtitan_shards_over_context,
-        targets.torchtitan_shards_gradients_without_pipelines,
-        targets.torchtitan_spreads_experts_over_shards,
-        targets.torchtitan_keeps_few_chunks_gathered,
-        targets.torchtitan_deals_microbatches_in_rounds,
-        targets.torchtitan_fills_plain_pipelines,
-        targets.torchtitan_gathers_keys_first,
-        targets.torchtitan_sends_chunks_behind_computation,
-        targets.torchtitan_reduces_gradients_behind_computation,
-    ),
-    "deepspeed": (
-        *RELEASE_RULES,
-        frameworks.whole_gradients_wait,
-        frameworks.optimizer_offload_needs_a_sharded_optimizer,
-        targets.experts_are_spread_or_split,
-        targets.inputs_of_recomputed_layers_are_offloaded,
-        targets.deepspeed_shards_in_bf16,
-        targets.deepspeed_accumulates_in_16_bits_without_zero,
-        targets.deepspeed_has_both_gradients_in_zero_1,
-        targets.deepspeed_zero_1_in_fp32_waits,
-        targets.deepspeed_offloads_without_folded_experts,
-        targets.deepspeed_offloads_a_share_in_zero_3,
-        targets.deepspeed_offloads_masters_and_waits,
-        targets.deepspeed_shares_among_all_replicas,
-    ),
-    "accelerate": (
-        *RELEASE_RULES,
-        targets.fsdp_groups_are_replicas,
-        targets.accelerate_keeps_experts_whole,
-        targets.inputs_of_recomputed_layers_are_offloaded,
-    ),
+    **{target: _rules_of(target) for target in ("torchtitan", "deepspeed", "accelerate")},
 }
 """Rules that replace the framework rules, by target of ``planner export``: the release's rules and the target's own."""
 

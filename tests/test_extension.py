@@ -503,12 +503,17 @@ def test_export_target(extend):
     copy = extend("export target", "public name")
     copy.write(
         "planner/frameworks/degrees.py",
-        "from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Export, Program, entries_of, no_options\n\n"
+        "from planner.frameworks.target import FIELDS, Export, Program, write_entries\n\n"
         'PROGRAM = Program(words=("train.py",))\n'
-        'OPTIONS = {**dict.fromkeys(EVERY_FIELD, no_options), "tp": lambda plan: {"tp": plan.strategy.tp}}\n\n\n'
+        'TABLE = {**dict.fromkeys(FIELDS, {}), "tp": "tp"}\n\n\n'
         "def to_degrees(plan, version=None):\n"
-        '    said = entries_of(plan, "Degrees", OPTIONS, dict.fromkeys(EVERY_SETTING, no_options))\n'
+        '    said = write_entries(plan, "degrees", TABLE)\n'
         '    return Export(target="Degrees", files={"degrees.txt": str(said)})\n',
+    )
+    own = 'Target(name="Degrees", fields={}, precisions=("bf16",), other_precision="")'
+    copy.add(
+        "constraints/rules/exports.py",
+        ("EXPORTS: Mapping[str, Target] = {\n", f'    "degrees": {own},\n'),
     )
     copy.add("planner/frameworks/__init__.py", ("TARGETS = {\n", '    "degrees": "planner.frameworks.degrees",\n'))
     copy.add(

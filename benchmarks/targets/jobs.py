@@ -11,10 +11,11 @@ from itertools import count, islice
 from typing import Any
 
 from constraints import MEMORY_RULES, sentence
+from constraints.rules.exports import EXPORTS
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError
 from planner import export, load, plan
-from planner.search.runnable import answers_of, require_runnable
+from planner.search.runnable import require_runnable
 
 MODELS = tuple(name for name in catalog.models() if not name.startswith("mofa"))
 DEVICES = ("v100-32gb-sxm", "a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200", "gb200", "gb300")
@@ -163,6 +164,6 @@ def became(job: dict[str, Any], target: str) -> Became:
 def _refused(error: SpecError, target: str) -> Became:
     """A refusal names the entry, and the target or one of its releases."""
     text = str(error)
-    names = (target, answers_of(target).target, *catalog.releases_for(target))
+    names = (target, EXPORTS[target].name, *catalog.releases_for(target))
     is_told = error.where and any(name in text for name in names)
     return Became(answer=Answer.REFUSED if is_told else Answer.WRONG, text=text)

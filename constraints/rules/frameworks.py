@@ -118,7 +118,7 @@ def pp_overlap_needs_interleaving(*, vpp: Ints, pp_overlap: Flags) -> Holds:
 
     References
     ----------
-    Megatron-LM, megatron/training/arguments.py, validate_args: switches overlap_p2p_comm off without virtual stages.
+    Megatron-LM, megatron/training/arguments.py, validate_args: switches the overlap off without virtual stages.
     """
     return implies(pp_overlap, vpp > 1)
 
@@ -129,7 +129,7 @@ def tp_overlap_needs_sequence_parallelism(*, sequence_parallel: Flags, tp_overla
 
     References
     ----------
-    Megatron-LM, megatron/training/arguments.py, validate_args.
+    Megatron-LM, megatron/training/arguments.py, validate_args; torchtitan/distributed/compile.py:75.
     """
     return implies(tp_overlap, sequence_parallel)
 

@@ -1,25 +1,26 @@
 """
 Rules of targets: strategies that the configuration of an export target cannot express (``search.target``).
 
-They refuse strategies for the same reasons as the exporters (``planner/frameworks``) refuse plans, and repeat their
-sources. Lines are those of torchtitan 0.3.0, PyTorch 2.13, DeepSpeed 0.19.8 and Accelerate 1.15.0. A test checks on
-random strategies that both agree (``tests/oracle/test_targets.py``).
+Exporters (``planner/frameworks``) refuse nothing themselves. Lines are those of torchtitan 0.3.0, PyTorch 2.13,
+DeepSpeed 0.19.8 and Accelerate 1.15.0. :mod:`constraints.rules.exports` names the field that a rule is told of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
 from costmodel.catalog.releases import release_of
 from costmodel.facts.device import Cluster
-from costmodel.facts.model import Attention, Model
+from costmodel.facts.fields import NARROW
+from costmodel.facts.model import Attention, Experts, Model
 from costmodel.facts.workload import Workload
-from costmodel.lowering.framework import loss_of
+from costmodel.lowering.framework import MUON, NARROW_WEIGHTS, loss_of
+from costmodel.lowering.layer import recomputes
 from costmodel.pipelines.stages import layers_per_chunk
-from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, StageLayout, TokenDispatcher, Vocabulary
 from costmodel.tables import distinct
 
 NUM_ACTIVE_CHUNKS = 3
@@ -82,6 +83,209 @@ def hybrids_have_layers_on_every_rank(model: Model, *, pp: Ints, vocabulary: Int
     filled = [num for num in ranks if 0 not in layers_per_chunk(num_layers, num_chunks=num, mtp_layers=num_mtp)]
     dealt = np.isin(pp, filled) | np.not_equal(vocabulary, Vocabulary.ENDS)
     return np.less_equal(pp, num_layers) & dealt
+
+
+def hybrid_layouts_fill_every_rank(model: Model, *, layout: StageLayout | None) -> Holds:
+    """
+    In Megatron-LM no stage of a custom pipeline layout is empty where layers are single blocks.
+
+    References
+    ----------
+    megatron/core/ssm/mamba_block.py:173: embedding and head are not alone on a rank.
+    """
+    return not (model.has_single_blocks and layout is not None and 0 in layout.layers)
+
+
+def megatron_shards_gradients_without_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
+    """
+    In Megatron-LM gradients and weights are sharded only without a pipeline.
+
+    References
+    ----------
+    megatron/training/arguments.py, validate_args.
+    """
+    return implies(np.greater(pp, 1), np.less(sharding, Sharding.GRADIENTS))
+
+
+def megatron_recomputes_named_modules(*, recompute: Ints) -> Holds:
+    """
+    In Megatron-LM every other matmul is not recomputed: --recompute-modules has no word for it.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py; every_other_matmul is torchtitan's.
+    """
+    return np.logical_not(recomputes("every_other_matmul", recompute=recompute)) | np.equal(recompute, Recompute.FULL)
+
+
+def megatron_fsdp_overlaps(*, sharding: Ints, dp_overlap: Flags) -> Holds:
+    """
+    In Megatron-LM communication of sharded gradients and weights (FSDP) always overlaps.
+
+    References
+    ----------
+    megatron_fsdp.py:276.
+    """
+    return implies(np.greater_equal(sharding, Sharding.GRADIENTS), dp_overlap)
+
+
+def megatron_ranks_recompute_alike(*, recompute: Ints, activation_offload: Flags, layout: StageLayout | None) -> Holds:
+    """
+    In Megatron-LM one option says what all pipeline ranks recompute and offload.
+
+    References
+    ----------
+    megatron/training/arguments.py, --recompute-modules and --offload-modules.
+    """
+    return layout is None or ({*layout.recompute}, {*layout.activation_offload}) == ({recompute}, {activation_offload})
+
+
+def megatron_stages_recompute_blocks(*, pp: Ints, recompute: Ints, layout: StageLayout | None) -> Holds:
+    """
+    In Megatron-LM each stage recomputes as many layers in full (--recompute-method block), and no modules beside them.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_block.py:544; --recompute-granularity is full or selective.
+    """
+    if layout is None or not any(layout.full_layers) or recompute == Recompute.FULL:
+        return True
+    return recompute == Recompute.NONE and block_of(layout, int(pp)) is not None
+
+
+def full_by_block(most: int, layers: Sequence[int], pp: int) -> tuple[int, ...]:
+    """
+    Number of layers of each pipeline rank that are recomputed in full, where each stage recomputes its first few.
+
+    >>> full_by_block(3, (2, 4, 4, 4), pp=2)
+    (5, 6)
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_block.py:544 (of megatron-core 0.16.1).
+    """
+    return tuple(sum(min(most, count) for count in layers[rank::pp]) for rank in range(pp))
+
+
+def block_of(layout: StageLayout, pp: int) -> int | None:
+    """Return the number of layers that each stage of a layout recomputes in full, where it is one; else None."""
+    numbers = range(1, max(layout.layers) + 1)
+    return next((most for most in numbers if full_by_block(most, layout.layers, pp) == layout.full_layers), None)
+
+
+def megatron_blocks_exclude_other_features(
+    *, activation_offload: Flags, ep_overlap: Flags, cuda_graphs: Ints, layout: StageLayout | None
+) -> Holds:
+    """
+    In Megatron-LM layers in full exclude offloaded activations, ep_overlap and CUDA graphs of modules.
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py:1781,1871.
+    """
+    excluded = ep_overlap or activation_offload or cuda_graphs > CudaGraphs.FULL_ITERATION
+    return not (layout is not None and any(layout.full_layers) and excluded)
+
+
+def delayed_scaling_has_no_wide_layers(cluster: Cluster, workload: Workload) -> Holds:
+    """
+    In Megatron-LM no layers are in BF16 beside FP8 with delayed scaling (fp8).
+
+    References
+    ----------
+    megatron/core/transformer/transformer_config.py:990.
+    """
+    settings = cluster.settings
+    return implies(workload.precision.name == "fp8", not (settings.first_layers_bf16 or settings.last_layers_bf16))
+
+
+def mtp_has_no_learned_positions(model: Model) -> Holds:
+    """
+    In Megatron-LM multi-token prediction excludes learned positions.
+
+    References
+    ----------
+    megatron/training/arguments.py, validate_args.
+    """
+    return implies(bool(model.mtp_layers), not model.learned_positions)
+
+
+def _has_muon(cluster: Cluster) -> bool:
+    return cluster.settings.optimizer in MUON
+
+
+def megatron_muon_keeps_gradients_whole(cluster: Cluster, *, sharding: Ints) -> Holds:
+    """
+    In Megatron-LM Muon shares optimizer states only, neither gradients nor weights.
+
+    References
+    ----------
+    megatron/core/optimizer/layer_wise_optimizer.py:30.
+    """
+    return implies(_has_muon(cluster), np.less_equal(sharding, Sharding.OPTIMIZER))
+
+
+def megatron_muon_overlaps_shared_states(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:
+    """
+    In Megatron-LM data-parallel communication overlaps with Muon only where replicas share its states.
+
+    References
+    ----------
+    megatron/core/optimizer/muon.py:193: an overlap is the distributed optimizer's.
+    """
+    is_alone = (cluster.settings.optimizer == "muon") & np.equal(sharding, Sharding.NONE)
+    return implies(is_alone, np.logical_not(dp_overlap))
+
+
+def megatron_muon_excludes_the_distributed_optimizer(
+    cluster: Cluster, workload: Workload, *, cp: Ints, dp: Ints, sharding: Ints, optimizer_offload: Flags
+) -> Holds:
+    """
+    In Megatron-LM Muon excludes FP16, and BF16 moments, 8-bit weights, groups and offload of the distributed optimizer.
+
+    References
+    ----------
+    megatron/core/optimizer/muon.py:193,196, layer_wise_optimizer.py:30.
+    """
+    settings, precision = cluster.settings, workload.precision
+    narrow = bool(settings.fp8_param_gather) and precision.compute in NARROW_WEIGHTS
+    excluded = narrow or precision.compute == "fp16" or (settings.moments_dtype or "fp32") != "fp32"
+    others = np.logical_not(optimizer_offload) & np.logical_not(_shares_in_groups(cluster, cp, dp, sharding))
+    return implies(_has_muon(cluster), others & (not excluded))
+
+
+def bridge_reads_fp8_attention_of_tensors(cluster: Cluster, workload: Workload) -> Holds:
+    """
+    In Megatron-Bridge attention is in FP8 with delayed and current scaling alone (fp8, fp8_current).
+
+    References
+    ----------
+    megatron/core/fp8_utils.py:563, megatron/core/extensions/transformer_engine.py:2210.
+    """
+    is_narrow = bool(cluster.settings.fp8_attention) and workload.precision.compute in NARROW
+    return implies(is_narrow, workload.precision.name in ("fp8", "fp8_current"))
+
+
+def bridge_hybrids_have_whole_ends(model: Model, *, vocabulary: Ints) -> Holds:
+    """
+    In Megatron-Bridge layers of a hybrid are not redistributed.
+
+    References
+    ----------
+    Megatron-Bridge 0.3.1 has no field for --hybrid-layer-pattern, whose bars part the layers of ranks.
+    """
+    return implies(model.has_single_blocks, np.equal(vocabulary, Vocabulary.ENDS))
+
+
+def bridge_hybrids_have_even_stages(model: Model, *, layout: StageLayout | None) -> Holds:
+    """
+    In Megatron-Bridge a hybrid has no custom pipeline layout.
+
+    References
+    ----------
+    Megatron-Bridge 0.3.1 has no field for --hybrid-layer-pattern, whose bars part the layers of ranks.
+    """
+    return not (model.has_single_blocks and layout is not None and len({*layout.layers}) > 1)
 
 
 def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
@@ -292,19 +496,80 @@ def early_cores_have_no_graphs_of_fsdp(cluster: Cluster, *, sharding: Ints, cuda
     return implies(both, not _lacks(cluster, FIRST_ON_CORE_0_18, 0, 18))
 
 
-# --- several targets ---------------------------------------------------------------------------------------
-
-
-def experts_are_spread_or_split(model: Model, *, tp: Ints, ep: Ints, etp: Ints) -> Holds:
+def early_cores_have_the_options(model: Model, cluster: Cluster, workload: Workload) -> Holds:
     """
-    torchtitan and DeepSpeed spread experts whole (ep above 1, etp 1), or split them like the rest (ep 1, etp as tp).
+    Megatron-LM up to core 0.14 has no options for windows, sinks, gated attention, latent experts, NVFP4 and Muon.
 
     References
     ----------
-    torchtitan/models/common/moe_sharding.py:317; deepspeed/module_inject/auto_ep_folding.py, validate_folding_global,
-    and autotp_config.py:433.
+    megatron/training/arguments.py (core 0.14.0) has neither --window-size, --softmax-type, --attention-output-gate,
+    --moe-latent-size, --moe-shared-expert-gate, --quick-geglu, --hybrid-context-parallel nor --fp4-format, and
+    --optimizer is adam or sgd.
+    """
+    attentions = [kind.attention for kind in model.kinds if isinstance(kind.attention, Attention)]
+    experts = [kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Experts)]
+    newer = (
+        model.family == "gpt_oss",
+        any(one.window is not None or one.sinks or one.output_gate for one in attentions),
+        any(one.latent_size is not None or one.shared_gate for one in experts),
+        workload.precision.name == "nvfp4",
+        workload.lengths is not None and workload.lengths.rank_tokens is not None,
+        _has_muon(cluster),
+    )
+    return implies(_is_until(cluster, 0, 14), not any(newer))
+
+
+def early_hybrids_have_even_stages(model: Model, cluster: Cluster, *, layout: StageLayout | None) -> Holds:
+    """
+    In Megatron-LM up to core 0.16 a hybrid has no custom pipeline layout.
+
+    References
+    ----------
+    megatron/training/arguments.py (core 0.17.1): --hybrid-layer-pattern, whose bars part the layers of stages, is new.
+    """
+    has_layout = model.has_single_blocks and layout is not None
+    return implies(_is_until(cluster, 0, 16), not has_layout)
+
+
+OPTION_RULES = (early_cores_have_the_options, early_hybrids_have_even_stages)
+"""Rules of single releases on the options that exports need (``planner/frameworks/megatron/releases.csv``)."""
+
+
+def gradients_in_fp16_are_of_fp16_weights(cluster: Cluster, workload: Workload) -> Holds:
+    """
+    Gradients in 16 bits are of the dtype of the weights (settings.gradient_dtype).
+
+    References
+    ----------
+    megatron/core/distributed/distributed_data_parallel_config.py:11, grad_reduce_in_fp32;
+    deepspeed/runtime/engine.py:1799; accelerate/utils/dataclasses.py:2137, set_mixed_precision.
+    """
+    return implies(cluster.settings.gradient_dtype == "fp16", workload.precision.compute == "fp16")
+
+
+# --- several targets ---------------------------------------------------------------------------------------
+
+
+def torchtitan_spreads_experts_or_splits_them(model: Model, *, tp: Ints, ep: Ints, etp: Ints) -> Holds:
+    """
+    In torchtitan experts are split by tensor parallelism where they are not spread (ep is 1), else never.
+
+    References
+    ----------
+    torchtitan/models/common/moe_sharding.py:317.
     """
     return implies(model.has_experts, np.equal(etp, np.where(np.equal(ep, 1), tp, 1)))
+
+
+def deepspeed_spreads_experts_or_splits_them(model: Model, *, tp: Ints, ep: Ints, etp: Ints) -> Holds:
+    """
+    In DeepSpeed experts that are spread are not split, and others are split like the rest (etp as tp).
+
+    References
+    ----------
+    deepspeed/module_inject/auto_ep_folding.py, validate_folding_global, and autotp_config.py:433.
+    """
+    return torchtitan_spreads_experts_or_splits_them(model, tp=tp, ep=ep, etp=etp)
 
 
 def fsdp_groups_are_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
@@ -346,15 +611,26 @@ def torchtitan_splits_sequences_into_chunks(workload: Workload, cluster: Cluster
     return np.equal(workload.sequence_length // cp % cluster.device.behaviour.memory.loss_chunks, 0)
 
 
-def torchtitan_trains_mtp_whole(model: Model, *, cp: Ints, pp: Ints) -> Holds:
+def torchtitan_trains_mtp_without_cp(model: Model, *, cp: Ints) -> Holds:
     """
-    In torchtitan multi-token prediction excludes context parallelism and pipelines.
+    In torchtitan multi-token prediction excludes context parallelism.
 
     References
     ----------
-    torchtitan/models/deepseek_v3/mtp.py:201,206.
+    torchtitan/models/deepseek_v3/mtp.py:206.
     """
-    return implies(bool(model.mtp_layers), np.equal(cp, 1) & np.equal(pp, 1))
+    return implies(bool(model.mtp_layers), np.equal(cp, 1))
+
+
+def torchtitan_trains_mtp_without_pipelines(model: Model, *, pp: Ints) -> Holds:
+    """
+    In torchtitan multi-token prediction excludes pipelines.
+
+    References
+    ----------
+    torchtitan/models/deepseek_v3/mtp.py:201.
+    """
+    return implies(bool(model.mtp_layers), np.equal(pp, 1))
 
 
 def torchtitan_ties_embeddings_on_one_stage(model: Model, *, pp: Ints) -> Holds:
@@ -381,15 +657,25 @@ def torchtitan_shards_over_context(*, cp: Ints, sharding: Ints) -> Holds:
 
 def torchtitan_shards_gradients_without_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
     """
-    In torchtitan FSDP2 shards gradients or weights without a pipeline, and in one the optimizer states alone.
+    In torchtitan FSDP2 shards gradients or weights without a pipeline (pp of one), not the optimizer states alone.
 
     References
     ----------
-    torchtitan/distributed/fsdp.py, apply_fsdp_to_decoder; torch/distributed/pipelining/stage.py:845: in a pipeline
-    weights are gathered once, and gradients stay whole until the last micro-batch.
+    torchtitan/distributed/fsdp.py, apply_fsdp_to_decoder: gradients are sharded after each backward pass.
     """
-    alone = np.not_equal(sharding, Sharding.OPTIMIZER)
-    return np.where(np.equal(pp, 1), alone, np.less_equal(sharding, Sharding.OPTIMIZER)).astype(bool)
+    return implies(np.equal(pp, 1), np.not_equal(sharding, Sharding.OPTIMIZER))
+
+
+def torchtitan_keeps_gradients_whole_in_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
+    """
+    In torchtitan FSDP2 shards the optimizer states alone in a pipeline.
+
+    References
+    ----------
+    torch/distributed/pipelining/stage.py:845: weights are gathered once, and gradients stay whole until the last
+    micro-batch.
+    """
+    return implies(np.greater(pp, 1), np.less_equal(sharding, Sharding.OPTIMIZER))
 
 
 def torchtitan_spreads_experts_over_shards(
@@ -410,7 +696,7 @@ def torchtitan_spreads_experts_over_shards(
 
 def torchtitan_keeps_few_chunks_gathered(*, vpp: Ints, sharding: Ints) -> Holds:
     """
-    In torchtitan pipeline ranks with more than three chunks shard nothing.
+    In torchtitan pipeline ranks with more than 3 chunks shard nothing.
 
     References
     ----------
@@ -460,7 +746,7 @@ def torchtitan_gathers_keys_first(*, cp_overlap: Flags) -> Holds:
 
 def torchtitan_sends_chunks_behind_computation(*, vpp: Ints, pp_overlap: Flags) -> Holds:
     """
-    In torchtitan pipeline communication overlaps exactly where ranks have several chunks (vpp above 1).
+    In torchtitan pipelines send behind computation where ranks have several chunks, 1f1b and gpipe with one never.
 
     References
     ----------
@@ -471,7 +757,7 @@ def torchtitan_sends_chunks_behind_computation(*, vpp: Ints, pp_overlap: Flags) 
 
 def torchtitan_reduces_gradients_behind_computation(*, cp: Ints, pp: Ints, dp: Ints, dp_overlap: Flags) -> Holds:
     """
-    In torchtitan data-parallel communication overlaps without a pipeline, always, and never in one.
+    In torchtitan FSDP2 overlaps data-parallel communication without a pipeline, always, and never in one.
 
     References
     ----------
@@ -480,17 +766,45 @@ def torchtitan_reduces_gradients_behind_computation(*, cp: Ints, pp: Ints, dp: I
     return implies(np.greater(dp * cp, 1), np.equal(np.not_equal(dp_overlap, 0), np.equal(pp, 1)))
 
 
+def torchtitan_captures_flat_steps(*, pp: Ints, ep: Ints, cuda_graphs: Ints) -> Holds:
+    """
+    In torchtitan CUDA graphs exclude pipelines and spread experts (pp and ep are 1).
+
+    References
+    ----------
+    torchtitan/trainer.py:183,204: they support neither pipelines nor the standard dispatcher.
+    """
+    return implies(np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION), np.equal(pp, 1) & np.equal(ep, 1))
+
+
+def torchtitan_stages_recompute_alike(
+    *, recompute: Ints, activation_offload: Flags, layout: StageLayout | None
+) -> Holds:
+    """
+    In torchtitan all stages recompute alike (search.stages: layers or even).
+
+    References
+    ----------
+    torchtitan/distributed/pipeline_parallel.py: pipeline_llm passes one policy.
+    """
+    if layout is None:
+        return True
+    return megatron_ranks_recompute_alike(
+        recompute=recompute, activation_offload=activation_offload, layout=layout
+    ) and not any(layout.full_layers)
+
+
 # --- DeepSpeed ---------------------------------------------------------------------------------------------
 
 
 def deepspeed_shards_in_bf16(workload: Workload, *, dp: Ints, sharding: Ints) -> Holds:
     """
-    In DeepSpeed replicas (dp above 1) in BF16 share at least optimizer states.
+    In DeepSpeed replicas in BF16 share at least optimizer states.
 
     References
     ----------
-    deepspeed/runtime/engine.py:2294, _do_optimizer_sanity_check: stage 0 in bf16 has neither FP32 master weights nor
-    FP32 gradients, which plans count.
+    deepspeed/runtime/engine.py:2294, _do_optimizer_sanity_check: stage 0 has neither FP32 master weights nor FP32
+    gradients, which plans count.
     """
     return implies(workload.precision.name == "bf16", np.greater(_stage(dp, sharding), Sharding.NONE))
 
@@ -508,17 +822,18 @@ def deepspeed_accumulates_in_16_bits_without_zero(cluster: Cluster, *, dp: Ints,
 
 
 def deepspeed_has_both_gradients_in_zero_1(
-    cluster: Cluster, *, dp: Ints, sharding: Ints, optimizer_offload: Flags
+    cluster: Cluster, workload: Workload, *, dp: Ints, sharding: Ints, optimizer_offload: Flags
 ) -> Holds:
     """
-    In DeepSpeed gradients in 16 bits and FP32 at once are of ZeRO-1 without offload (settings.gradient_dtype).
+    In DeepSpeed gradients in BF16 and FP32 at once are of ZeRO-1 without offload (settings.gradient_dtype).
 
     References
     ----------
     deepspeed/runtime/engine.py:2305: BF16_Optimizer.
     """
-    has_both = cluster.settings.gradient_dtype == "bf16+fp32"
-    return implies(has_both, np.equal(_stage(dp, sharding), Sharding.OPTIMIZER) & np.logical_not(optimizer_offload))
+    has_both, is_bf16 = cluster.settings.gradient_dtype == "bf16+fp32", workload.precision.name == "bf16"
+    own = np.equal(_stage(dp, sharding), Sharding.OPTIMIZER) & np.logical_not(optimizer_offload)
+    return implies(has_both, own & is_bf16)
 
 
 def deepspeed_zero_1_in_fp32_waits(
@@ -560,16 +875,49 @@ def deepspeed_offloads_a_share_in_zero_3(cluster: Cluster, *, sharding: Ints, op
     return implies(np.logical_and(optimizer_offload, is_share), np.equal(sharding, Sharding.WEIGHTS))
 
 
-def deepspeed_offloads_masters_and_waits(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
+def deepspeed_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
     """
-    In DeepSpeed FP32 weights are offloaded with the moments, and wait for all updates (settings.offload_overlap).
+    In DeepSpeed FP32 weights are offloaded with the moments (settings.offloaded_masters).
+
+    References
+    ----------
+    deepspeed/runtime/zero/stage_1_and_2.py.
+    """
+    return implies(optimizer_offload, cluster.device.behaviour.offload.offloaded_masters)
+
+
+def deepspeed_offloads_and_waits(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
+    """
+    In DeepSpeed offloaded weights go back when all are updated (settings.offload_overlap).
 
     References
     ----------
     deepspeed/runtime/zero/stage_1_and_2.py, step.
     """
-    offload = cluster.device.behaviour.offload
-    return implies(optimizer_offload, offload.offloaded_masters and not offload.offload_overlap)
+    return implies(optimizer_offload, not cluster.device.behaviour.offload.offload_overlap)
+
+
+def deepspeed_overlaps_with_zero(*, dp: Ints, sharding: Ints, dp_overlap: Flags) -> Holds:
+    """
+    In DeepSpeed data-parallel communication overlaps only with ZeRO (sharding above none).
+
+    References
+    ----------
+    deepspeed/runtime/engine.py: without ZeRO gradients are reduced after the backward pass.
+    """
+    return implies(dp_overlap, np.greater(_stage(dp, sharding), Sharding.NONE))
+
+
+def norms_are_whole(*, tp: Ints, sequence_parallel: Flags) -> Holds:
+    """
+    DeepSpeed and Accelerate have tensor parallelism without sequence parallelism: norms and residuals are whole.
+
+    References
+    ----------
+    deepspeed/module_inject/layers.py: AutoTP reduces whole activations; accelerate/parallelism_config.py: its sp is
+    DeepSpeed's, and tensor parallelism the plan of the model in transformers.
+    """
+    return implies(np.greater(tp, 1), np.logical_not(sequence_parallel))
 
 
 def deepspeed_shares_among_all_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
@@ -594,7 +942,7 @@ def _stage(dp: Ints, sharding: Ints) -> Ints:
 
 def accelerate_keeps_experts_whole(model: Model, *, tp: Ints) -> Holds:
     """
-    In Accelerate models with experts have no tensor parallelism (tp is 1): how they are split is the model's own.
+    In Accelerate models with experts have no tensor parallelism: how they are split is the model's own.
 
     References
     ----------

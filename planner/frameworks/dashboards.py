@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from costmodel.record import record
-from planner.frameworks.target import Export, Plan, subject
+from planner.frameworks.target import Export, subject
 from planner.uncertainty.peaks import peak_interval
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 WAIT = "15m"
 """Time for which a figure must be outside of its bounds before an alert: a slow step or two are no fault."""

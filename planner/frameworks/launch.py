@@ -14,7 +14,7 @@ from importlib import import_module
 from math import lcm
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import yaml
 
@@ -22,7 +22,10 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks import LAUNCHERS, TARGETS
-from planner.frameworks.target import Export, Plan, Program, subject
+from planner.frameworks.target import Export, Program, subject
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 PORT = 29500
 

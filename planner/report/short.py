@@ -7,9 +7,10 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, TypeAlias
 
+from constraints.rules.exports import EXPORTS
+from constraints.targets import find_refusal
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
-from planner.frameworks import TARGETS, find_refusal
 from planner.report.proof import proof_text
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
 from planner.report.results import contention_text, figure_text, gaps_text, money_rows, unproven_text
@@ -196,7 +197,8 @@ def launch_target(whole: ReportRecord) -> str | None:
     if whole.job.target:
         return whole.job.target
     plan = whole.plans[0].plan
-    return next((name for name in own_targets(whole) or TARGETS if find_refusal(plan, name) is None), None)
+    asked = own_targets(whole) or EXPORTS
+    return next((name for name in asked if find_refusal(plan.facts, plan.strategy, name) is None), None)
 
 
 def own_targets(whole: ReportRecord) -> tuple[str, ...]:
@@ -209,7 +211,8 @@ def export_rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, 
     """Build the row on why the first plan cannot be exported to the framework that it is costed for."""
     own = own_targets(whole)
     if own and target is None:
-        reason = find_refusal(whole.plans[0].plan, own[0])
+        plan = whole.plans[0].plan
+        reason = find_refusal(plan.facts, plan.strategy, own[0])
         yield "export", f"cannot be written for {own[0]}: {reason or 'no target runs it'}"
 
 

@@ -6,13 +6,14 @@ import heapq
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from constraints import MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, Rule, sentence
+from constraints.rule import FieldValues
+from constraints.rules.exports import EXPORTS
+from constraints.targets import find_refusals, list_refusals, require_job
 from constraints.verdict import find_violations
 from costmodel.errors import SpecError, alternatives
-from costmodel.facts.device import Cluster
 from costmodel.facts.framework import lacks
 from costmodel.record import record
 from costmodel.strategy import (
@@ -27,8 +28,6 @@ from costmodel.strategy import (
     default_microbatch_group,
 )
 from costmodel.tables import Facts
-from planner.frameworks import TARGETS
-from planner.frameworks.target import Answers, Choice, Plan, list_refusals, refusals
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load, require_problem
 from planner.jobs.strategy_file import LAYOUT
@@ -45,30 +44,6 @@ UNLIKE = StageLayout(
     activation_offload=(False, False),
 )
 """Custom pipeline layout whose stages differ in more than their layers."""
-
-
-@record(frozen=True, slots=True)
-class Unplanned:
-    """Strategy for a job without its costs, in the place of a plan where only answers of targets are needed."""
-
-    facts: Facts
-    strategy: Strategy
-
-    @property
-    def cluster(self) -> Cluster:
-        """Cluster of the job."""
-        return self.facts.cluster
-
-
-def answers_of(target: str) -> Answers:
-    """Return the answers of a target."""
-    answers: Answers = import_module(TARGETS[target]).ANSWERS
-    return answers
-
-
-def wrap_as_plan(facts: Facts, strategy: Strategy) -> Plan:
-    """Wrap a strategy for a job so that the answers of targets take it as a plan."""
-    return cast(Plan, Unplanned(facts, strategy))
 
 
 # --- a job -------------------------------------------------------------------------------------------------
@@ -99,35 +74,33 @@ def require_runnable(problem: Problem) -> None:
 def _require_runnable(problem: Problem) -> None:
     target = problem.search.target
     assert target is not None, "the job has a target"
-    answers = answers_of(target)
     for one in problem.each:
-        _require_facts(one.facts, answers)
+        _require_facts(one.facts, target)
         _require_rules(one.facts, target)
-    _require_limits(problem, answers)
+    _require_limits(problem, target)
 
 
-def _require_facts(facts: Facts, answers: Answers) -> None:
+def _require_facts(facts: Facts, target: str) -> None:
     """
     Refuse a model, a precision or settings that the target does not have.
 
     Settings are refused where the plainest strategy and one with EP overlap are both refused for them.
     """
-    alone = wrap_as_plan(facts, plainest())
+    own = EXPORTS[target]
     try:
-        answers.require_job(alone)
+        require_job(facts, target)
     except SpecError as error:
-        problem = f"{error.problem} So no plan of the job can be exported to {answers.target}."
+        problem = f"{error.problem} So no plan of the job can be exported to {own.name}."
         raise SpecError(error.where, problem, error.hint) from None
     overlapped = replace(plainest(), ep=2, ep_overlap=True) if facts.model.has_experts else plainest()
-    others = refusals(wrap_as_plan(facts, overlapped), answers)
-    for name, reason in refusals(alone, answers).items():
+    others = find_refusals(facts, overlapped, target)
+    for name, reason in find_refusals(facts, plainest(), target).items():
         section, _, setting = name.rpartition(".")
         if section and name in others:
-            answer = answers.settings[setting]
-            known = [_plain(value) for value in answer.options] if isinstance(answer, Choice) else []
+            known = [_plain(value) for row in own.fields[name] if isinstance(row, FieldValues) for value in row.values]
             hint = f"It has: {alternatives(known)}." if known else ""
             value = _plain(getattr(facts.cluster.settings, setting))
-            raise SpecError(name, f"is {value}, which {answers.target} cannot run: {reason}", hint)
+            raise SpecError(name, f"is {value}, which {own.name} cannot run: {reason}", hint)
 
 
 def _require_rules(facts: Facts, target: str) -> None:
@@ -149,17 +122,17 @@ def _plain(value: object) -> str:
     return "the model's" if value is None else str(value).lower()
 
 
-def _require_limits(problem: Problem, answers: Answers) -> None:
+def _require_limits(problem: Problem, target: str) -> None:
     """Refuse limits of the search with no value that the target has: pinned and allowed values, and kinds of stages."""
     search = problem.search
     pinned = {f"search.pin.{name}": (name, (value,)) for name, value in search.pin.items()}
     allowed = {f"search.allow.{name}": (name, values) for name, values in search.allow.items()}
-    _require_values(problem, answers, pinned | allowed)
+    _require_values(problem, target, pinned | allowed)
     if search.stages == StageChoice.FREE:
         strategy = replace(plainest(), pp=2, layout=UNLIKE)
-        refused = refusals(wrap_as_plan(problem.facts, strategy), answers)
+        refused = find_refusals(problem.facts, strategy, target)
         if "layout" in refused:
-            raise SpecError("search.stages", f"is free, which {answers.target} cannot run: {refused['layout']}")
+            raise SpecError("search.stages", f"is free, which {EXPORTS[target].name} cannot run: {refused['layout']}")
 
 
 def limit_to_runnable_stages(problem: Problem) -> Problem:
@@ -171,7 +144,7 @@ def limit_to_runnable_stages(problem: Problem) -> Problem:
     layout = StageLayout(
         layers=(1, num_layers - 1), recompute=contents, full_layers=(0, 0), activation_offload=(False, False)
     )
-    refused = refusals(wrap_as_plan(problem.facts, replace(plainest(), pp=2, layout=layout)), answers_of(target))
+    refused = find_refusals(problem.facts, replace(plainest(), pp=2, layout=layout), target)
     return problem.change_limits(stages=StageChoice.EVEN) if "layout" in refused else problem
 
 
@@ -179,19 +152,17 @@ def require_decisions(problem: Problem, decisions: Mapping[str, int]) -> None:
     """Refuse decisions that the job's target does not have, with the reason."""
     if problem.search.target is not None:
         given = {f"strategy.{name}": (name, (value,)) for name, value in decisions.items()}
-        _require_values(problem, answers_of(problem.search.target), given)
+        _require_values(problem, problem.search.target, given)
 
 
-def _require_values(problem: Problem, answers: Answers, given: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+def _require_values(problem: Problem, target: str, given: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
     """Refuse entries of the job none of whose values the framework has."""
     framework = problem.facts.cluster.framework
     for where, (name, values) in given.items():
         if framework is not None and all(lacks(framework, name, value) for value in values):
             texts = alternatives([decision_text(name, value) for value in values])
-            reason = refusals(wrap_as_plan(problem.facts, _replace_decision(plainest(), name, values[0])), answers).get(
-                name
-            )
-            because = f"{answers.target} cannot run: {reason}" if reason else f"{framework.name} does not have."
+            reason = find_refusals(problem.facts, _replace_decision(plainest(), name, values[0]), target).get(name)
+            because = f"{EXPORTS[target].name} cannot run: {reason}" if reason else f"{framework.name} does not have."
             others = [value for value in _values(problem)[name] if not lacks(framework, name, value)]
             nearest = min(others, key=lambda value: abs(value - values[0]), default=None)
             hint = "" if nearest is None else f"The nearest that it can run is {decision_text(name, nearest)}."
@@ -199,7 +170,7 @@ def _require_values(problem: Problem, answers: Answers, given: Mapping[str, tupl
 
 
 def _others_text(problem: Problem) -> str:
-    names = [name for name in TARGETS if name != problem.search.target and _could_run(problem, name)]
+    names = [name for name in EXPORTS if name != problem.search.target and _could_run(problem, name)]
     return f"Targets that could run it: {', '.join(names)}." if names else "No other target could run it either."
 
 
@@ -247,9 +218,8 @@ def find_runnable(problem: Problem, strategy: Strategy, given: Collection[str]) 
 
 
 def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
-    answers, plan = answers_of(target), wrap_as_plan(problem.facts, strategy)
-    refused = refusals(plan, answers)
-    text = list_refusals(plan, refused)
+    refused = find_refusals(problem.facts, strategy, target)
+    text = list_refusals(problem.facts, strategy, refused)
     if not refused:
         broken = find_violations(problem.facts, strategy.decisions(), rules=TARGET_RULES[target])
         text = "".join(f"\n  - {sentence(rule)}" for rule in broken)
@@ -261,7 +231,7 @@ def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
         changed = {name: others[name] for name, value in strategy.decisions().items() if others[name] != value}
         texts = " ".join(f"{name}={decision_text(name, value)}" for name, value in changed.items())
         end = f"The nearest that it can run has {texts or 'even stages'}."
-    return SpecError("strategy", f"{answers.target} cannot run this strategy:{text}\n{end}")
+    return SpecError("strategy", f"{EXPORTS[target].name} cannot run this strategy:{text}\n{end}")
 
 
 @record(frozen=True, slots=True)
@@ -275,7 +245,7 @@ class _Complaints:
 
 def _complaints(facts: Facts, strategy: Strategy, target: str, physics: Iterable[Rule] = ()) -> _Complaints:
     """Collect a target's refusals of a strategy, and the rules of the target and of physics that it breaks."""
-    refused = refusals(wrap_as_plan(facts, strategy), answers_of(target))
+    refused = find_refusals(facts, strategy, target)
     broken = _find_broken(facts, strategy, (*TARGET_RULES[target], *physics))
     named = frozenset(name for name in refused if "." not in name)  # settings stay as they are
     return _Complaints(len(refused) + len(broken), named, frozenset().union(*map(needs, broken)))

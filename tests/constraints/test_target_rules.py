@@ -8,19 +8,34 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, PHYSICS_RULES, RELEASE_RULES, TARGET_RULES, family, sentence
+from constraints.rule import FieldValues
 from constraints.rules import targets
+from constraints.rules.exports import EXPORTS
 from constraints.verdict import violated_by_ranks
 from costmodel import catalog
 from costmodel.facts.framework import OptimizerOffload, Settings
-from costmodel.strategy import DECISIONS, CudaGraphs, Recompute, Schedule, Sharding, StageLayout, TokenDispatcher
-from costmodel.tables import tabulate
+from costmodel.strategy import (
+    DECISIONS,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    StageLayout,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+)
+from costmodel.tables import signature, tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
 from tests.cases import in_one_case
 from tests.constraints.models import DENSE_LAYER, ONE_MTP, SPARSE, STATE_SPACE, a_stack
 from tests.constraints.release_cases import IN_EIGHTS, Case, in_a_table_and_alone
 
-OWN = tuple(dict.fromkeys(rule for rules in TARGET_RULES.values() for rule in rules if family(rule) == "targets"))
+ROWS = [one for target in EXPORTS.values() for row in target.fields.values() for one in row]
+ASKED = (*(rule for rules in TARGET_RULES.values() for rule in rules), *targets.OPTION_RULES, *ROWS)
+OWN = tuple(dict.fromkeys(rule for rule in ASKED if not isinstance(rule, FieldValues) and family(rule) == "targets"))
+ON_ARRAYS = tuple(rule for rule in OWN if "layout" not in signature(rule)[1])
 TIED = a_stack(*[DENSE_LAYER] * 8, tied_embeddings=True)
 EXCHANGED = a_cluster(**achieved(a_device(), context_output=True))
 IN_BF16 = replace(a_workload(), precision=catalog.precision("bf16"))
@@ -44,8 +59,16 @@ def on_core(release: str, **settings) -> object:
 
 
 OFFLOADED = {"optimizer_offload": True}
+ALIKE = StageLayout(
+    layers=(2, 4),
+    recompute=(Recompute.NONE, Recompute.NONE),
+    full_layers=(0, 0),
+    activation_offload=(False, False),
+)
 IN_ONE_GRAPH = {"cuda_graphs": CudaGraphs.FULL_ITERATION}
 EP_IN_ONE_GRAPH = {"ep": 2, "ep_overlap": True, **IN_ONE_GRAPH}
+
+SPREAD = (targets.torchtitan_spreads_experts_or_splits_them, targets.deepspeed_spreads_experts_or_splits_them)
 
 CASES = (
     # 8 key-value heads of 32 heads
@@ -62,23 +85,84 @@ CASES = (
         cluster=offloading(offloaded_masters=False),
     ),
     Case(
-        rule=targets.hybrids_have_one_chunk_per_rank,
+        rule=targets.hybrids_have_one_chunk_per_rank, allowed={"pp": 2}, refused={"pp": 2, "vpp": 2}, model=STATE_SPACE
+    ),
+    Case(rule=targets.hybrids_have_layers_on_every_rank, allowed={"pp": 3}, refused={"pp": 4}, model=STATE_SPACE),
+    Case(
+        rule=targets.hybrid_layouts_fill_every_rank,
+        allowed={"pp": 2, "layout": ALIKE},
+        refused={"pp": 2, "layout": replace(ALIKE, layers=(0, 6))},
+        model=STATE_SPACE,
+    ),
+    Case(
+        rule=targets.early_hybrids_have_even_stages,
         allowed={"pp": 2},
-        refused={"pp": 2, "vpp": 2},
+        refused={"pp": 2, "layout": ALIKE},
+        model=STATE_SPACE,
+        cluster=on_core("0.16"),
+    ),
+    Case(
+        rule=targets.bridge_hybrids_have_whole_ends,
+        allowed={"pp": 2},
+        refused={"pp": 2, "vocabulary": Vocabulary.REDISTRIBUTED},
         model=STATE_SPACE,
     ),
     Case(
-        rule=targets.hybrids_have_layers_on_every_rank,
-        allowed={"pp": 3},
-        refused={"pp": 4},
+        rule=targets.bridge_hybrids_have_even_stages,
+        allowed={"pp": 2},
+        refused={"pp": 2, "layout": ALIKE},
         model=STATE_SPACE,
     ),
     Case(
-        rule=targets.bridge_deals_hybrids_evenly,
-        allowed={"pp": 3},
-        refused={"pp": 2},
-        model=STATE_SPACE,
+        rule=targets.megatron_shards_gradients_without_pipelines,
+        allowed={"pp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"pp": 2, "sharding": Sharding.GRADIENTS},
     ),
+    Case(
+        rule=targets.megatron_recomputes_named_modules,
+        allowed={"recompute": Recompute.of("norms")},
+        refused={"recompute": Recompute.of("every_other_matmul")},
+    ),
+    Case(
+        rule=targets.megatron_fsdp_overlaps,
+        allowed={"sharding": Sharding.WEIGHTS, "dp_overlap": True},
+        refused={"sharding": Sharding.WEIGHTS},
+    ),
+    Case(
+        rule=targets.megatron_ranks_recompute_alike,
+        allowed={"pp": 2, "layout": ALIKE},
+        refused={"pp": 2, "layout": replace(ALIKE, recompute=(Recompute.FULL, Recompute.NONE))},
+    ),
+    # Each stage recomputes its first two layers, or the first one two and the other one
+    Case(
+        rule=targets.megatron_stages_recompute_blocks,
+        allowed={"pp": 2, "layout": replace(ALIKE, full_layers=(2, 2))},
+        refused={"pp": 2, "layout": replace(ALIKE, full_layers=(2, 1))},
+    ),
+    Case(
+        rule=targets.megatron_blocks_exclude_other_features,
+        allowed={"pp": 2, "layout": replace(ALIKE, full_layers=(2, 2))},
+        refused={"pp": 2, "activation_offload": True, "layout": replace(ALIKE, full_layers=(2, 2))},
+    ),
+    Case(
+        rule=targets.megatron_muon_keeps_gradients_whole,
+        allowed={"sharding": Sharding.OPTIMIZER},
+        refused={"sharding": Sharding.GRADIENTS},
+        cluster=told(optimizer="muon"),
+    ),
+    Case(
+        rule=targets.megatron_muon_overlaps_shared_states,
+        allowed={"dp": 2, "sharding": Sharding.OPTIMIZER, "dp_overlap": True},
+        refused={"dp": 2, "sharding": Sharding.NONE, "dp_overlap": True},
+        cluster=told(optimizer="muon"),
+    ),
+    Case(
+        rule=targets.megatron_muon_excludes_the_distributed_optimizer,
+        allowed={"dp": 2},
+        refused={"dp": 2, **OFFLOADED},
+        cluster=told(optimizer="muon"),
+    ),
+    Case(rule=targets.bridge_deals_hybrids_evenly, allowed={"pp": 3}, refused={"pp": 2}, model=STATE_SPACE),
     Case(
         rule=targets.bridge_overlaps_ep_outside_one_graph,
         allowed={"ep": 2, "ep_overlap": True},
@@ -113,11 +197,9 @@ CASES = (
         model=SPARSE,
         cluster=on_core("0.17.1"),
     ),
-    Case(
-        rule=targets.experts_are_spread_or_split,
-        allowed={"tp": 2, "ep": 2},
-        refused={"tp": 2, "ep": 2, "etp": 2},
-        model=SPARSE,
+    *(
+        Case(rule=rule, allowed={"tp": 2, "ep": 2}, refused={"tp": 2, "ep": 2, "etp": 2}, model=SPARSE)
+        for rule in SPREAD
     ),
     Case(
         rule=targets.fsdp_groups_are_replicas,
@@ -133,12 +215,24 @@ CASES = (
         refused={"cp": 8},
         cluster=a_cluster(**achieved(a_device(), loss_chunks=1024)),
     ),
-    Case(rule=targets.torchtitan_trains_mtp_whole, allowed={"dp": 2}, refused={"pp": 2}, model=ONE_MTP),
+    Case(rule=targets.torchtitan_trains_mtp_without_cp, allowed={"dp": 2}, refused={"cp": 2}, model=ONE_MTP),
+    Case(rule=targets.torchtitan_trains_mtp_without_pipelines, allowed={"dp": 2}, refused={"pp": 2}, model=ONE_MTP),
+    Case(rule=targets.torchtitan_captures_flat_steps, allowed=IN_ONE_GRAPH, refused={"pp": 2, **IN_ONE_GRAPH}),
+    Case(
+        rule=targets.torchtitan_stages_recompute_alike,
+        allowed={"pp": 2, "layout": ALIKE},
+        refused={"pp": 2, "layout": replace(ALIKE, full_layers=(1, 1))},
+    ),
     Case(rule=targets.torchtitan_ties_embeddings_on_one_stage, allowed={"dp": 2}, refused={"pp": 2}, model=TIED),
     Case(
         rule=targets.torchtitan_shards_over_context,
         allowed={"cp": 2, "sharding": Sharding.WEIGHTS},
         refused={"cp": 2, "sharding": Sharding.NONE},
+    ),
+    Case(
+        rule=targets.torchtitan_keeps_gradients_whole_in_pipelines,
+        allowed={"pp": 2, "dp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"pp": 2, "dp": 2, "sharding": Sharding.GRADIENTS},
     ),
     Case(
         rule=targets.torchtitan_shards_gradients_without_pipelines,
@@ -196,6 +290,7 @@ CASES = (
         allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2, "sharding": Sharding.GRADIENTS},
         cluster=told(gradient_dtype="bf16+fp32"),
+        workload=IN_BF16,
     ),
     Case(
         rule=targets.deepspeed_zero_1_in_fp32_waits,
@@ -217,11 +312,23 @@ CASES = (
         cluster=offloading(offloaded_states=0.5),
     ),
     Case(
-        rule=targets.deepspeed_offloads_masters_and_waits,
+        rule=targets.deepspeed_offloads_masters,
+        allowed={},
+        refused=OFFLOADED,
+        cluster=offloading(offloaded_masters=False),
+    ),
+    Case(
+        rule=targets.deepspeed_offloads_and_waits,
         allowed={},
         refused=OFFLOADED,
         cluster=offloading(offload_overlap=True),
     ),
+    Case(
+        rule=targets.deepspeed_overlaps_with_zero,
+        allowed={"dp": 2, "sharding": Sharding.OPTIMIZER, "dp_overlap": True},
+        refused={"dp": 2, "sharding": Sharding.NONE, "dp_overlap": True},
+    ),
+    Case(rule=targets.norms_are_whole, allowed={"tp": 2}, refused={"tp": 2, "sequence_parallel": True}),
     Case(
         rule=targets.deepspeed_shares_among_all_replicas,
         allowed={"dp": 8, "sharding": Sharding.OPTIMIZER},
@@ -273,8 +380,13 @@ def test_rule_allows_and_refuses(case):
     """Each rule tells its allowed case from its refused one."""
     given = facts(case.model, cluster=case.cluster, workload=case.workload)
 
-    assert tabulate(case.rule, given, a_strategy(**case.allowed).decisions())
-    assert not tabulate(case.rule, given, a_strategy(**case.refused).decisions())
+    assert tabulate(case.rule, given, decisions(a_strategy(**case.allowed)))
+    assert not tabulate(case.rule, given, decisions(a_strategy(**case.refused)))
+
+
+def decisions(strategy: Strategy) -> dict[str, object]:
+    """The decisions that rules of targets ask for, the layout among them."""
+    return {**strategy.decisions(), "layout": strategy.layout}
 
 
 def test_every_rule_of_a_target_has_a_case_and_a_sentence_of_its_own():
@@ -286,8 +398,51 @@ def test_every_rule_of_a_target_has_a_case_and_a_sentence_of_its_own():
     assert all(sentence(rule)[0].isalpha() and sentence(rule).endswith(".") for rule in OWN)
 
 
-OF_FACTS = (targets.early_hybrids_have_no_experts, targets.cores_from_0_18_compute_the_loss_themselves)
+OF_FACTS = (
+    targets.early_hybrids_have_no_experts,
+    targets.cores_from_0_18_compute_the_loss_themselves,
+    targets.early_cores_have_the_options,
+    targets.gradients_in_fp16_are_of_fp16_weights,
+    targets.delayed_scaling_has_no_wide_layers,
+    targets.mtp_has_no_learned_positions,
+    targets.bridge_reads_fp8_attention_of_tensors,
+)
 """Rules that hold of every strategy of a job, or of none."""
+
+
+def in_precision(name: str) -> object:
+    """The test workload in a precision."""
+    return replace(a_workload(), precision=catalog.precision(name))
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed", "refused"),
+    [
+        (OF_FACTS[2], {"cluster": on_core("0.16", optimizer="muon")}, {"cluster": on_core("0.14", optimizer="muon")}),
+        (
+            OF_FACTS[3],
+            {"cluster": told(gradient_dtype="fp16"), "workload": in_precision("fp16")},
+            {"cluster": told(gradient_dtype="fp16"), "workload": in_precision("bf16")},
+        ),
+        (
+            OF_FACTS[4],
+            {"cluster": told(first_layers_bf16=1), "workload": in_precision("fp8_current")},
+            {"cluster": told(first_layers_bf16=1), "workload": in_precision("fp8")},
+        ),
+        (OF_FACTS[5], {"model": ONE_MTP}, {"model": replace(ONE_MTP, learned_positions=4096)}),
+        (
+            OF_FACTS[6],
+            {"cluster": told(fp8_attention=True), "workload": in_precision("fp8")},
+            {"cluster": told(fp8_attention=True), "workload": in_precision("mxfp8")},
+        ),
+    ],
+)
+def test_rules_of_jobs_allow_and_refuse(rule, allowed, refused):
+    """Muon came with core 0.16; gradients, layers in BF16, positions and attention in FP8 are the target's."""
+    for given, holds in ((allowed, True), (refused, False)):
+        job = facts(given.pop("model", SPARSE), **given)
+
+        assert bool(tabulate(rule, job, a_strategy().decisions())) is holds
 
 
 @pytest.mark.parametrize(
@@ -360,7 +515,7 @@ def test_rules_of_single_releases_hold_of_megatron_lm_alone(name):
     assert tabulate(OF_FACTS[1], facts(SPARSE, cluster=cluster), a_strategy().decisions())
 
 
-@in_one_case("rule", OWN, ids=lambda rule: rule.__name__)
+@in_one_case("rule", ON_ARRAYS, ids=lambda rule: rule.__name__)
 def test_arrays_equal_scalars(rule):
     """A table of strategies holds what one call after the other returns."""
     rng = np.random.default_rng(3)

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks.exports.bridge_recipes import RECIPES, Given, checked
+from constraints.targets import effective_settings
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
 from planner.frameworks.megatron.bridge import PACKAGED, to_megatron_bridge
-from planner.frameworks.target import Export, effective_settings
+from planner.frameworks.target import Export
 from planner.results import Plan
 from tests.builders_megatron import HYBRIDS, hybrid_plans, megatron_plans
 from tests.planner.test_megatron_lm import JOB, a_plan
@@ -96,7 +97,10 @@ def test_recipes_take_the_overrides():
     for plan, one in zip(plans, found, strict=True):
         said = decisions(one.fields)
         assert said == {name: getattr(plan.strategy, name) for name in said}
-        is_shared = plan.strategy.dp * plan.strategy.cp > 1 and effective_settings(plan).optimizer == "adam"
+        is_shared = (
+            plan.strategy.dp * plan.strategy.cp > 1
+            and effective_settings(plan.facts, plan.strategy).optimizer == "adam"
+        )
         assert not is_shared or sharding(one.fields) == plan.strategy.sharding
         assert_facts(one.fields, plan)
 

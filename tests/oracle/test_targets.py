@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -12,15 +13,16 @@ import pytest
 
 from benchmarks.targets.jobs import Answer, became, random_jobs
 from constraints import TARGET_RULES, sentence
+from constraints.targets import find_first_refusals, find_refusals
 from constraints.verdict import find_violations
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.strategy import CudaGraphs, Strategy
-from planner import load
+from planner import estimate, export, load
 from planner.frameworks import TARGETS
-from planner.frameworks.target import refusals
 from planner.jobs.problem import Problem
-from planner.search.runnable import answers_of, require_runnable, wrap_as_plan
+from planner.results import Plan
+from planner.search.runnable import require_runnable
 from tests.builders_plan import RULES, VALUES, idle
 
 MODELS = ("llama3-8b", "gemma-2-27b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")
@@ -121,11 +123,11 @@ def strategies(target: str, count: int) -> Iterator[tuple[Problem, Strategy]]:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
-def test_rules_of_a_target_say_what_its_exporter_says(target):
-    """On random strategies both accept the same: one of the two alone would be a refusal after the search, or none."""
+def test_the_search_asks_all_rules_of_a_target(target):
+    """On random strategies its refusals are the search's rules: else there were refusals after the search, or none."""
     accepted = 0
     for job, strategy in strategies(target, STRATEGIES):
-        refused = refusals(wrap_as_plan(job.facts, strategy), answers_of(target))
+        refused = find_refusals(job.facts, strategy, target)
         broken = find_violations(job.facts, strategy.decisions(), rules=TARGET_RULES[target])
 
         assert bool(refused) == bool(broken), (
@@ -138,17 +140,84 @@ def test_rules_of_a_target_say_what_its_exporter_says(target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["megatron-lm", "megatron-bridge"])
 def test_megatron_refuses_nothing_that_the_rules_allow(target):
-    """Its exporter asks the rules themselves: what is refused by name beside them must be a rule, too."""
+    """Its refusals by field are among the rules that the search asks, or follow from them."""
     accepted = 0
     for job, strategy in strategies(target, STRATEGIES):
         if find_violations(job.facts, strategy.decisions(), rules=TARGET_RULES[target]):
             continue
         accepted += 1
 
-        assert refusals(wrap_as_plan(job.facts, strategy), answers_of(target)) == {}, (
-            f"{job.facts.model.name} {strategy}"
-        )
+        assert find_refusals(job.facts, strategy, target) == {}, f"{job.facts.model.name} {strategy}"
     assert accepted >= LEAST_ACCEPTED
+
+
+ASKED: dict[str, tuple[Any, ...]] = {
+    "model": ("llama3-8b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v3", "nemotron-h-8b", "gpt2-xl", "gemma-2-27b"),
+    "framework": (
+        *(None, "megatron-lm-0.14", "megatron-core-0.16", "megatron-lm-0.17", "megatron-lm-0.18"),
+        *("megatron-bridge-26.06", "torchtitan-0.3", "deepspeed-0.19", "accelerate-1.15"),
+    ),
+    "precision": ("bf16", "bf16", "bf16", "fp16", "fp8"),
+    "settings": (
+        {},
+        {},
+        {"optimizer": "muon"},
+        {"gradient_dtype": "bf16"},
+        {"loss": "fused"},
+        {"weight_dtype": "fp32"},
+    ),
+}
+CHOSEN: dict[str, tuple[Any, ...]] = {
+    "tp": (1, 2, 4),
+    "cp": (1, 1, 2),
+    "pp": (1, 1, 2, 4),
+    "ep": (1, 2, 4),
+    "vpp": (1, 1, 2),
+    "sharding": ("none", "optimizer", "gradients", "weights"),
+    "recompute": ("none", "full", "core_attention", "every_other_matmul"),
+    "cuda_graphs": ("none", "full_iteration", "attn"),
+    "optimizer_offload": (False, True),
+    "activation_offload": (False, True),
+    "dp_overlap": (False, True),
+}
+PLANS_OF_A_SEED = 6
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("seed", range(40))
+def test_a_report_lists_the_targets_that_an_export_is_written_for(seed):
+    """Whatever release was costed: reports ask rules alone, exports their options and those that a release lacks."""
+    chooser, plans = random.Random(seed), 0
+    while plans < PLANS_OF_A_SEED:
+        drawn = {name: chooser.choice(values) for name, values in ASKED.items()}
+        given = {name: chooser.choice(CHOSEN[name]) for name in chooser.sample(sorted(CHOSEN), k=3)}
+        job = {
+            "model": drawn["model"],
+            "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": drawn["framework"]},
+            "training": {
+                "global_batch_size": 64,
+                "sequence_length": 1024,
+                "tokens": 1e11,
+                "precision": drawn["precision"],
+            },
+            "settings": drawn["settings"],
+        }
+        try:
+            plan = estimate(load(job), given, searched=False).plan
+        except SpecError:
+            continue
+        plans += 1
+        listed = find_first_refusals(plan.facts, plan.strategy)
+
+        assert {target for target, reason in listed.items() if reason is None} == {*written_for(plan)}, (job, given)
+
+
+def written_for(plan: Plan) -> Iterator[str]:
+    """The targets that a plan is exported to."""
+    for target in TARGETS:
+        with suppress(SpecError):
+            export(plan, target)
+            yield target
 
 
 @pytest.mark.slow

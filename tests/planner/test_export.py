@@ -13,14 +13,19 @@ import pytest
 import yaml
 
 import planner
+from benchmarks.round_trips.ways import MAIN_FILES
+from constraints.rule import FieldValues
+from constraints.rules import targets
+from constraints.rules.exports import EXPORTS, Target
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
 from planner import cli, export, load, render
-from planner.frameworks import LAUNCHERS, TARGETS
+from planner.frameworks import LAUNCHERS, TARGETS, accelerate, deepspeed, torchtitan
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
-from planner.frameworks.launch import WRITERS
-from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Program, entries_of, no_options, only
+from planner.frameworks.imports.job import import_job
+from planner.frameworks.launch import WRITERS, write_files
+from planner.frameworks.target import FIELDS, Program, write_entries
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.results import Plan
 from planner.verbs.plan import FORMAT_VERSION
@@ -99,30 +104,100 @@ def refused(make, plan: Plan) -> list[str]:
 @pytest.mark.parametrize("given", [FLAT, PIPELINE, {"tp": 2}], ids=["flat", "pipeline", "tensors"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_has_an_answer_for_every_decision(target, given):
-    """What is neither mapped nor refused by name is an assertion of ``entries_of``, never a silence."""
+    """What is neither mapped nor refused by name is an assertion of ``write_entries``, never a silence."""
     with suppress(SpecError):
         assert export(a_plan(given), target).target.lower() == target
 
 
-def test_a_forgotten_decision_is_noticed():
+WAYS = {
+    "torchtitan": [
+        {"tp": 2, "sequence_parallel": True, "tp_overlap": True},
+        {"tp": 2, "sequence_parallel": False},
+        {"cp": 2, "mbs": 2},
+        {"pp": 2, "schedule": "gpipe"},
+        {"pp": 2, "vpp": 2, "layout": {"layers": [7, 9, 9, 7]}},
+        {"sharding": "weights", "recompute": "full"},
+        {"sharding": "none", "recompute": "every_other_matmul"},
+        {"sharding": "gradients"},
+    ],
+    "deepspeed": [
+        {"tp": 2, "tp_overlap": True},
+        {"mbs": 2, "sharding": "weights", "dp_overlap": False},
+        {"sharding": "gradients", "recompute": "full", "activation_offload": True},
+        {"sharding": "optimizer", "optimizer_offload": True},
+    ],
+    "accelerate": [
+        {"tp": 2},
+        {"cp": 2, "mbs": 2},
+        {"cp": 2, "cp_overlap": False},
+        {"sharding": "weights", "recompute": "full", "activation_offload": True},
+        {"sharding": "gradients"},
+    ],
+    "megatron-bridge": [
+        {"tp": 2, "tp_overlap": True, "sequence_parallel": True},
+        {"cp": 2, "mbs": 2, "recompute": "core_attention"},
+        {"pp": 2, "vpp": 2, "recompute": "full"},
+        {"pp": 4, "layout": {"layers": [7, 9, 9, 7]}},
+        {"sharding": "weights", "activation_offload": True},
+        {"sharding": "optimizer", "optimizer_offload": True, "cuda_graphs": "full_iteration"},
+        {"sharding": "none", "dp_overlap": False, "cuda_graphs": "attn"},
+    ],
+}
+"""Decisions that no other field implies: each option of a table is written with two of its values."""
+
+TABLES = {"torchtitan": torchtitan.TABLE, "deepspeed": deepspeed.TABLE, "accelerate": accelerate.TABLE}
+ONE_VALUE = {"ep", "cuda_graphs", "optimizer_offload"}
+"""Fields that dense models do not have, or the release of torchtitan, or Accelerate, which writes that it is off."""
+
+
+@pytest.mark.parametrize("target", WAYS)
+def test_tables_are_read_as_they_are_written(target, tmp_path):
+    """What a target's files say is the strategy again, whoever reads them: every decision, and stages of their own."""
+    written = []
+    for number, given in enumerate(WAYS[target]):
+        plan = estimate(load({**JOB, "cluster": {**DEVICES}, "search": {"target": target}}), given).plan
+        said = {
+            "model": JOB["model"],
+            "strategy.mbs": plan.strategy.mbs,
+            "cluster.framework": plan.cluster.framework.name,
+        }
+        said |= {f"cluster.{name}": value for name, value in DEVICES.items()}
+        said |= {f"training.{name}": value for name, value in JOB["training"].items()}
+        folder = tmp_path / str(number)
+        write_files(folder, export(plan, target).files, force=False)
+
+        found = import_job(folder / MAIN_FILES[target], [f"{name}={value}" for name, value in said.items()])
+
+        assert estimate(load(found.document), {}).plan.strategy == plan.strategy, given
+        written.append(plan.strategy)
+    fields = {name for name in TABLES.get(target, {}) if "." not in name}
+    assert {name for name in fields if len({getattr(one, name) for one in written}) == 1} <= ONE_VALUE
+
+
+DEVICES = {"device": "h100-80gb-sxm", "num_devices": 16}
+
+
+def test_a_forgotten_decision_is_noticed(monkeypatch):
     """A field that is added to Strategy or to Settings turns every target red."""
-    says = {name: no_options for name in EVERY_FIELD}
-    settings = {name: no_options for name in EVERY_SETTING}
+    monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields={}, precisions=("bf16",), other_precision=""))
+    for forgotten in ("tp", "settings.gradient_dtype"):
+        table = {name: {} for name in FIELDS if name != forgotten}
 
-    with pytest.raises(AssertionError, match="tp"):
-        entries_of(a_plan(), "test", {name: say for name, say in says.items() if name != "tp"}, settings)
-    with pytest.raises(AssertionError, match="kernels"):
-        entries_of(a_plan(), "test", says, {name: say for name, say in settings.items() if name != "kernels"})
+        with pytest.raises(AssertionError, match=forgotten):
+            write_entries(a_plan({"cp": 2}), "test", table)
 
 
-def test_all_refusals_are_named_with_value_and_reason():
+def test_all_refusals_are_named_with_value_and_reason(monkeypatch):
     """One message has them all, so that one change of the job is enough."""
-    says = {name: only(getattr(a_plan().strategy, name), "") for name in EVERY_FIELD}
-    says |= {"dp": only(1, "Too many."), "sharding": only(Sharding.NONE, "Whole.")}
-    settings = {name: no_options for name in EVERY_SETTING} | {"optimizer": only("sgd", "Another.")}
+    refused = {
+        "dp": (FieldValues((1,), "Too many."),),
+        "sharding": (FieldValues((Sharding.NONE,), "Whole."), targets.norms_are_whole),
+        "settings.optimizer": (FieldValues(("sgd",), "Another."),),
+    }
+    monkeypatch.setitem(EXPORTS, "test", Target(name="Test", fields=refused, precisions=("bf16",), other_precision=""))
 
     with pytest.raises(SpecError) as error:
-        entries_of(a_plan(), "Test", says, settings)
+        write_entries(a_plan(), "test", {name: {} for name in FIELDS})
 
     lines = str(error.value).splitlines()
     assert lines[0] == "strategy: Test cannot express this plan:"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from constraints.targets import effective_settings
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs
 from planner import load
@@ -30,7 +31,6 @@ from planner.frameworks.megatron.bridge import (
 )
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.releases import lacking
-from planner.frameworks.target import effective_settings
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import megatron_plans
 from tests.builders_plan import planned_exports
@@ -160,7 +160,7 @@ def test_all_plans_of_a_model_say_the_same_fields():
     written: dict[tuple[str, int], set[frozenset[str]]] = {}
 
     for plan in megatron_plans(200, seed=1):
-        if effective_settings(plan).attention == "flash":
+        if effective_settings(plan.facts, plan.strategy).attention == "flash":
             entries, model = bridge_entries(plan)[0], plan.facts.model
             keys = {f"{key}.{name}" for key in (OVERLAP, PRECISION) for name in entries[key]}
             written.setdefault((model.name, len(model.mtp_layers)), set()).add(frozenset(entries.keys() | keys))
@@ -175,7 +175,7 @@ def test_uneven_stages_of_hybrids_are_refused():
 
     with pytest.raises(
         SpecError,
-        match=r"layout = its own stages: Megatron-Bridge .* has no field for a hybrid's --hybrid-layer-pattern",
+        match=r"layout = its own stages: In Megatron-Bridge .* has no field for --hybrid-layer-pattern",
     ):
         to_megatron_bridge(estimate(load(job), {}).plan)
 

@@ -21,8 +21,9 @@ from planner.frameworks.megatron.lm import megatron_entries
 from planner.frameworks.megatron.options import MEANINGS, options
 from planner.frameworks.megatron.read import WITHOUT_COST, from_megatron_lm
 from planner.frameworks.megatron.read_model import REFUSED
-from planner.frameworks.megatron.strategy import DECISION_OPTIONS, STRATEGY
-from planner.search.runnable import plainest, wrap_as_plan
+from planner.frameworks.megatron.strategy import STRATEGY
+from planner.search.runnable import plainest
+from planner.verbs.plan import evaluate
 from tests.constraints.test_megatron_cases import the_file
 
 SMALL = (
@@ -259,7 +260,7 @@ def test_squared_relu_is_read_and_written():
     text = f"{SMALL} {BATCH} --micro-batch-size 1".replace("--swiglu", "--squared-relu")
 
     imported = from_megatron_lm(text, HERE)
-    entries = megatron_entries(estimate(load(imported.document), {}).plan, "Megatron-LM", DECISION_OPTIONS)
+    entries = megatron_entries(estimate(load(imported.document), {}).plan, "megatron-lm")
 
     assert (imported.document["model"]["squared_relu"], imported.document["model"]["gated"]) == (True, False)
     assert entries["--squared-relu"] is True
@@ -443,12 +444,13 @@ def test_each_decision_is_read_as_it_is_written():
     facts = load(job).facts
     ranks = {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "ep": 2, "vpp": 2}
     strategy = replace(plainest(), **ranks | FIELDS)
-    plan, known = wrap_as_plan(facts, strategy), {**strategy.decisions(), "model": facts.model}
+    plan = evaluate(load(job), strategy)
+    known = {**strategy.decisions(), "model": facts.model}
 
     for name, value in FIELDS.items():
         written = STRATEGY[name].write
-        said = written(plan) if callable(written) else {written: value} if isinstance(written, str) else None
-        asked = Asked(written.options[value] if said is None else said)
+        said = {written: value} if isinstance(written, str) else None
+        asked = Asked(said or (written(plan, value) if callable(written) else written[value]))
         beside = Asked({"--expert-model-parallel-size": 2, **asked}) if name == "token_dispatcher" else asked
         assert STRATEGY[name].value(beside, known, []) == value, name
         assert [one for one in beside.names if options()[one].in_import != "read"] == [], name

@@ -8,13 +8,13 @@ from functools import cache
 
 import pytest
 
+from constraints.targets import effective_settings
 from costmodel.errors import SpecError
 from planner import export
 from planner.frameworks import TARGETS
 from planner.frameworks.megatron.lm import to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
 from planner.frameworks.megatron.releases import RELEASES, TABLE
-from planner.frameworks.target import effective_settings
 from planner.results import Plan
 from tests.builders_megatron import hybrid_plans, megatron_plans
 from tests.planner.test_megatron_lm import JOB, MIXTRAL, a_plan, assert_same, imported
@@ -72,7 +72,9 @@ def test_what_is_written_for_a_release_comes_back(release):
     for plan, words in exports(release):
         back = imported(plan, release)
         if "native" in words:  # instead of the fused loss, which it refuses
-            assert effective_settings(back) == replace(effective_settings(plan), loss="unfused")
+            assert effective_settings(back.facts, back.strategy) == replace(
+                effective_settings(plan.facts, plan.strategy), loss="unfused"
+            )
             assert (back.strategy, back.facts.model) == (plan.strategy, plan.facts.model)
         else:
             assert_same(back, plan)

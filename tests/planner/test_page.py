@@ -12,11 +12,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from constraints.targets import find_first_refusals
 from costmodel.errors import SpecError
 from costmodel.reliability import scale_reliability
 from costmodel.step.estimate import simulate_step
 from planner.cli import main
-from planner.frameworks import LAUNCHERS, export, targets_of
+from planner.frameworks import LAUNCHERS, export
 from planner.frameworks.launch import launched
 from planner.jobs.checkpoints import schedules_around
 from planner.jobs.problem import load
@@ -359,7 +360,7 @@ def test_files_are_those_of_the_export(report):
     """Of each target that can run the plan, with the files of all launchers; reasons of the others."""
     one = report_plans(report_record(report))[0]
     page = "".join(launch_blocks(one, searched=True))
-    code, reasons = code_of(page), targets_of(one.plan)
+    code, reasons = code_of(page), find_first_refusals(one.plan.facts, one.plan.strategy)
 
     for target, reason in reasons.items():
         if reason is not None:

@@ -4,52 +4,43 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from constraints import MEGATRON_LM_RULES, TARGET_RULES, sentence
-from constraints.rules import targets
-from constraints.verdict import violated_by_ranks
-from costmodel.catalog.releases import Release, release_of
+from constraints.targets import (
+    BRIDGE_RELEASES,
+    bridge_release,
+    effective_settings,
+    name_of_release,
+    require_release,
+)
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.models.config_json import CLASS_DEFAULTS
-from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import CudaGraphs, Sharding
 from planner.frameworks.megatron.lm import (
     background_notes,
     environment,
     megatron_entries,
-    require_job,
 )
-from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
+from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.releases import DROPOUTS, describe_costed_release, spell_graphs
-from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.megatron.settings import WIDE, WIDE_NUMBERS
-from planner.frameworks.megatron.strategy import DECISION_OPTIONS
 from planner.frameworks.target import (
     TODO,
-    Answers,
     Entries,
     Export,
-    FieldOptions,
-    OptionsOf,
-    Plan,
     Program,
-    Unsupported,
-    effective_settings,
-    name_of_costed_release,
-    only,
     require_version,
     write_comments,
 )
 
+if TYPE_CHECKING:
+    from planner.results import Plan
+
 TARGET = "Megatron-Bridge"
-VERSIONS = ("0.3.1", "0.5", "0.6")
-"""Releases of Megatron-Bridge; the last two (containers 26.06 and 26.08) have no package."""
+VERSIONS = BRIDGE_RELEASES
 
 PACKAGED = VERSIONS[0]
 OVERRIDES_FILE = "bridge-overrides.txt"
@@ -200,51 +191,6 @@ DELAYED: Entries = {"fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
 
-def _fp8_attention_options(plan: Plan) -> Entries | Unsupported:
-    """Return no options, as the precision's own object holds the field; refuse recipes that do not read it."""
-    if not effective_settings(plan).fp8_attention or plan.facts.workload.precision.name in ("fp8", "fp8_current"):
-        return {}
-    return Unsupported(
-        "delayed and current scaling alone read it (megatron/core/fp8_utils.py:563, "
-        "megatron/core/extensions/transformer_engine.py:2210)."
-    )
-
-
-SETTINGS: Mapping[str, FieldOptions] = {
-    **OF_MEGATRON,
-    "attention": only(
-        "flash",
-        "model.attention_backend is an object, which no override of a recipe makes "
-        "(megatron/bridge/training/utils/omegaconf_utils.py, _apply_overrides).",
-    ),
-    "fp8_attention": _fp8_attention_options,
-}
-"""Megatron-LM's options of each setting; :func:`fields_of` and :func:`precision_of` turn them into fields."""
-
-
-def _stages(name: str) -> OptionsOf:
-    """Return Megatron-LM's options of a decision on stages; refuse uneven stages of hybrids."""
-
-    def say(plan: Plan) -> Entries | Unsupported:
-        model = plan.facts.model
-        if model.has_single_blocks and len({*stage_layers(plan.strategy, model)}) > 1:
-            return Unsupported(f"{TARGET} {PACKAGED} has no field for a hybrid's {STAGED_PATTERN}.")
-        answer = DECISION_OPTIONS[name]
-        assert callable(answer)
-        return answer(plan)
-
-    return say
-
-
-DECISIONS: Mapping[str, FieldOptions] = {**DECISION_OPTIONS, "vpp": _stages("vpp"), "layout": _stages("layout")}
-"""Megatron-LM's options of each decision."""
-
-ANSWERS = Answers(
-    target=TARGET, decisions=DECISIONS, settings=SETTINGS, require_job=partial(require_job, target=TARGET)
-)
-"""Megatron-Bridge's answers for decisions, settings and the job."""
-
-
 PROGRAM = Program(
     words=("train.py",),
     has_options=True,
@@ -263,7 +209,7 @@ def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
         If Megatron Core cannot run it, with all reasons, or if the version is unknown.
     """
     require_version(version, TARGET, VERSIONS)
-    release = version or choose_release(plan)
+    release = version or bridge_release(plan.cluster)
     entries, lines = bridge_entries(plan, release)
     words = (shlex.quote(f"{key}={hydra_text(value)}") for key, value in entries.items())
     head = (*_header(plan, release, entries), *map(TODO.format, lines))
@@ -276,30 +222,9 @@ def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
     )
 
 
-def choose_release(plan: Plan) -> str:
-    """Return the known release that a plan is costed with, or else the newest one that is not newer."""
-    found = release_of(name_of_costed_release(plan))
-    if found is None or found.stack not in FIRSTS:
-        return PACKAGED
-    firsts = FIRSTS[found.stack]
-    return max((name for name in VERSIONS if any(_reaches(found, first) for first in firsts[name])), default=PACKAGED)
-
-
-FIRSTS: Mapping[str, Mapping[str, tuple[tuple[int, ...], ...]]] = {
-    "megatron-bridge": {"0.3.1": ((0,), (20,)), "0.5": ((0, 5), (26, 6)), "0.6": ((0, 6), (26, 8))},
-    "megatron-lm": {"0.3.1": ((0,),), "0.5": (), "0.6": ((0, 18),)},
-    "megatron-core": {"0.3.1": ((0,),), "0.5": (), "0.6": ((0, 18),)},
-}
-"""Releases by stack from which on each version is written: by versions, and by months of containers."""
-
-
-def _reaches(found: Release, first: tuple[int, ...]) -> bool:
-    return found.number >= first and (found.scheme == "month") == (first[0] >= 20)
-
-
 def _header(plan: Plan, release: str, entries: Mapping[str, Any]) -> Iterator[str]:
     """Yield comments on the release of the file, the release that was costed, and fields that may differ."""
-    costed, words = name_of_costed_release(plan), describe_costed_release(plan)
+    costed, words = name_of_release(plan.cluster), describe_costed_release(plan)
     yield f"Overrides for Megatron-Bridge {release}{f'; {words}' if words else ''}."
     if release != PACKAGED:
         own = [name.lstrip("+") for name in entries if not name.startswith(OWN_SECTIONS)]
@@ -333,8 +258,8 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
     SpecError
         If the release refuses the plan.
     """
-    entries = megatron_entries(plan, TARGET, DECISIONS, SETTINGS, TARGET_RULES["megatron-bridge"])
-    _require_release(plan, release)
+    entries = megatron_entries(plan, "megatron-bridge")
+    require_release(plan.facts, plan.strategy, "megatron-bridge", (release,))
     is_newer = release != PACKAGED
     entries = spell_graphs(entries) if is_newer else entries
     model = plan.facts.model
@@ -389,28 +314,6 @@ def _has_yarn(model: Model) -> bool:
     return model.family == "gpt_oss" and rotary is not None and own is not None and rotary.parameters == own.parameters
 
 
-def _require_release(plan: Plan, release: str) -> None:
-    """Refuse a plan that a release of Megatron-Bridge cannot run."""
-
-    def broken(version: str) -> list[str]:
-        cluster = replace(plan.cluster, unknown_release=f"megatron-bridge-{version}")
-        facts = replace(plan.facts, cluster=cluster)
-        rules = (*MEGATRON_LM_RULES, *TARGET_RULES["megatron-bridge"])
-        own = [rule for rule in dict.fromkeys(rules) if rule in BY_RELEASE]
-        return [sentence(rule) for rule in violated_by_ranks(facts, plan.strategy, rules=own)]
-
-    reasons = broken(release)
-    if reasons:
-        taking = [version for version in VERSIONS if not broken(version)]
-        hint = f"These take it: {', '.join(taking)} (--framework-version)." if taking else "No release takes it."
-        lines = "".join(f"\n  - {reason}" for reason in reasons)
-        raise SpecError("framework-version", f"Megatron-Bridge {release} refuses this plan:{lines}\n{hint}")
-
-
-BY_RELEASE = (*MEGATRON_LM_RULES, targets.bridge_overlaps_ep_outside_one_graph)
-"""Rules that hold in some releases only."""
-
-
 def fields_of(name: str) -> tuple[str, ...]:
     """Return the fields of an option of Megatron-LM; none where the configuration needs no field for it."""
     fields = options()[name].bridge
@@ -429,7 +332,7 @@ def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
     """
     half = "fp16" if plan.facts.workload.precision.name == "fp16" else "bf16"
     dtype = {"_target_": DTYPES[half], "_call_": False}
-    settings, gathered = effective_settings(plan), "--fp8-param-gather" in entries
+    settings, gathered = effective_settings(plan.facts, plan.strategy), "--fp8-param-gather" in entries
     return {
         "_target_": "megatron.bridge.training.mixed_precision.MixedPrecisionConfig",
         **PLAIN,
@@ -499,5 +402,5 @@ def _notes(plan: Plan, release: str) -> Iterator[str]:
         "recipe."
     )
     yield from background_notes(plan)
-    if effective_settings(plan).optimizer != "adam":
+    if effective_settings(plan.facts, plan.strategy).optimizer != "adam":
         yield "Muon's own numbers are those of the recipe, which must be one with Muon."

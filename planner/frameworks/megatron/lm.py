@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from constraints import MEGATRON_LM_RULES, MEGATRON_RULES, MEMORY_RULES, PHYSICS_RULES, Rule, family, sentence
-from constraints.rules import topology
-from constraints.verdict import violated_by_ranks
-from costmodel.errors import SpecError
 from costmodel.facts.workload import Workload
 from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import (
@@ -20,24 +16,25 @@ from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, model_ent
 from planner.frameworks.megatron.options import argument_lines
 from planner.frameworks.megatron.releases import RELEASES, Releases
 from planner.frameworks.megatron.settings import (
-    SETTINGS,
-    precision_entries,
+    ENTRIES,
+    PRECISIONS,
 )
 from planner.frameworks.megatron.stages import LAYOUT, stage_entries
-from planner.frameworks.megatron.strategy import DECISION_OPTIONS
+from planner.frameworks.megatron.strategy import STRATEGY
 from planner.frameworks.target import (
     TODO,
-    Answers,
     Entries,
     Export,
-    FieldOptions,
-    Plan,
     Program,
-    entries_of,
+    Write,
     require_version,
     variables,
     write_comments,
+    write_entries,
 )
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 TARGET = "Megatron-LM"
 VERSIONS = RELEASES
@@ -70,7 +67,7 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
         If Megatron-LM cannot run it, with all reasons, or if the version is unknown or refuses the plan.
     """
     require_version(version, TARGET, VERSIONS)
-    entries = megatron_entries(plan, TARGET, DECISION_OPTIONS)
+    entries = megatron_entries(plan, "megatron-lm")
     releases = Releases(plan, entries)
     chosen = releases.choose(version)
     return Export(
@@ -88,13 +85,14 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     )
 
 
-def megatron_entries(
-    plan: Plan,
-    target: str,
-    decisions: Mapping[str, FieldOptions],
-    settings: Mapping[str, FieldOptions] = SETTINGS,
-    rules: Iterable[Rule] = MEGATRON_RULES,
-) -> Entries:
+TABLE: Mapping[str, Write] = {
+    **{name: entry.write for name, entry in STRATEGY.items()},
+    **{f"settings.{name}": entry.write for name, entry in ENTRIES.items()},
+}
+"""Options of Megatron-LM for each field of a plan; :mod:`constraints.rules.exports` has the refusals."""
+
+
+def megatron_entries(plan: Plan, target: str) -> Entries:
     """
     Return values by option for the strategy, the settings, the model, the training and its checkpoints.
 
@@ -103,55 +101,18 @@ def megatron_entries(
     plan
         The plan.
     target
-        Name of the target in messages.
-    decisions
-        Options for each decision.
-    settings
-        Options for each setting.
-    rules
-        Rules of the target, checked besides those of physics.
+        Megatron-LM or Megatron-Bridge, as ``--target`` names it.
 
     Raises
     ------
     SpecError
-        If Megatron-LM cannot run the plan.
+        If the target cannot run the plan.
     """
-    precision = precision_entries(plan, target)
-    entries = entries_of(plan, target, decisions, settings)
-    _require_allowed(plan, target, rules)
-    model = _model(plan)
-    if PATTERN in model and LAYOUT in stage_entries(plan.strategy, plan.facts.model):
-        model[STAGED_PATTERN] = split_pattern(model.pop(PATTERN), stage_layers(plan.strategy, plan.facts.model))
-    return {**entries, **model, **_training(plan), **precision}
-
-
-def _model(plan: Plan) -> Entries:
-    return model_entries(plan.facts.model, plan.facts.workload.sequence_length)
-
-
-def require_job(plan: Plan, target: str = TARGET) -> None:
-    """Refuse a precision and a model that Megatron-LM does not have."""
-    precision_entries(plan, target)
-    _model(plan)
-
-
-def _require_allowed(plan: Plan, target: str, rules: Iterable[Rule]) -> None:
-    """Refuse a plan that breaks a rule; the planner's own rules and those of single releases are not checked here."""
-    asked = [rule for rule in (*rules, *PHYSICS_RULES) if not _is_our_own(rule) and rule not in MEGATRON_LM_RULES]
-    broken = violated_by_ranks(plan.facts, plan.strategy, rules=asked)
-    if broken:
-        sentences = " ".join(dict.fromkeys(map(sentence, broken)))
-        raise SpecError("strategy", f"{target} cannot run this plan, which breaks: {sentences}")
-
-
-def _is_our_own(rule: Rule) -> bool:
-    """Tell whether a rule is the planner's own: on memory, profiles, groups in nodes or empty virtual stages."""
-    own = (topology.tp_groups_tile_the_nodes, topology.virtual_stages_hold_something)
-    return rule in (*own, *MEMORY_RULES) or family(rule) == "profiles"
-
-
-ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=require_job)
-"""Megatron-LM's answers for decisions, settings and the job."""
+    entries, facts = write_entries(plan, target, TABLE), plan.facts
+    model = model_entries(facts.model, facts.workload.sequence_length)
+    if PATTERN in model and LAYOUT in stage_entries(plan.strategy, facts.model):
+        model[STAGED_PATTERN] = split_pattern(model.pop(PATTERN), stage_layers(plan.strategy, facts.model))
+    return {**entries, **model, **_training(plan), **PRECISIONS[facts.workload.precision.name]}
 
 
 # --- the job -----------------------------------------------------------------------------------------------

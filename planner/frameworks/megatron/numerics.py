@@ -38,7 +38,7 @@ YARN_OPTIONS = (
 """Options of YaRN's parameters."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Fact:
     """
     Fact of a model.
@@ -70,51 +70,26 @@ class Fact:
 def facts_of(model: Model) -> Iterator[Fact]:
     """Yield the facts of a model in the order in which they are written."""
     numerics = model.numerics
-    yield Fact(
-        name=NAMES["norm_epsilon"],
-        value=numerics.norm_epsilon,
-        option="--norm-epsilon",
-    )
-    yield Fact(
-        name="norm weights from one",
-        value=numerics.norm_weights_from_one,
-        option="--apply-layernorm-1p",
-        implied=False,
-    )
-    yield Fact(
-        name=NAMES["initializer_range"],
-        value=numerics.initializer_range,
-        option="--init-method-std",
-    )
+    yield Fact(NAMES["norm_epsilon"], numerics.norm_epsilon, "--norm-epsilon")
+    yield Fact("norm weights from one", numerics.norm_weights_from_one, "--apply-layernorm-1p", implied=False)
+    yield Fact(NAMES["initializer_range"], numerics.initializer_range, "--init-method-std")
     yield from _dropouts(model)
     yield from _rotary(model)
     yield from _scores(model)
     yield from _activation(model)
     if model.has_experts:
         yield from _routing(numerics.routing)
-    yield Fact(
-        name="vocabulary padding",
-        value=MULTIPLE,
-        option="--make-vocab-size-divisible-by",
-    )
+    yield Fact("vocabulary padding", MULTIPLE, "--make-vocab-size-divisible-by")
 
 
 def _dropouts(model: Model) -> Iterator[Fact]:
     """Yield dropout rates; they are 0 where the model has none, as plans are costed without dropout."""
     numerics = model.numerics
     attention, hidden = numerics.attention_dropout or 0.0, numerics.hidden_dropout or 0.0
-    yield Fact(
-        name=NAMES["attention_dropout"],
-        value=attention,
-        option="--attention-dropout",
-    )
-    yield Fact(
-        name=NAMES["hidden_dropout"],
-        value=hidden,
-        option="--hidden-dropout",
-    )
+    yield Fact(NAMES["attention_dropout"], attention, "--attention-dropout")
+    yield Fact(NAMES["hidden_dropout"], hidden, "--hidden-dropout")
     embedding = numerics.embedding_dropout
-    yield Fact(name=NAMES["embedding_dropout"], value=hidden if embedding is None else embedding, implied=hidden)
+    yield Fact(NAMES["embedding_dropout"], hidden if embedding is None else embedding, implied=hidden)
 
 
 # --- rotary embeddings -------------------------------------------------------------------------------------
@@ -129,24 +104,16 @@ def _rotary(model: Model) -> Iterator[Fact]:
     base = rotary.base
     is_whole = base is not None and base == int(base)
     option = "--rotary-base" if base is None or is_whole else ""
-    yield Fact(
-        name=NAMES["base"],
-        value=int(base) if base and is_whole else base,
-        option=option,
-    )
+    yield Fact(NAMES["base"], int(base) if base and is_whole else base, option)
     if not is_latent:
         fraction = 1.0 if rotary.fraction is None and base is not None else rotary.fraction
-        yield Fact(
-            name=NAMES["fraction"],
-            value=fraction,
-            option="--rotary-percent",
-        )
+        yield Fact(NAMES["fraction"], fraction, "--rotary-percent")
     yield from _latent_scaling(rotary) if is_latent else _scaling(rotary)
     windowed = model.numerics.windowed_rotary
     if windowed is not None:
-        yield Fact(name=f"{NAMES['windowed_base']} (layers with a window)", value=windowed.base)
+        yield Fact(f"{NAMES['windowed_base']} (layers with a window)", windowed.base)
         if windowed.scaling != "default":
-            yield Fact(name="rope_parameters.sliding_attention", value=scaling_text(windowed))
+            yield Fact("rope_parameters.sliding_attention", scaling_text(windowed))
 
 
 def scaling_text(rotary: Rotary) -> str:
@@ -171,29 +138,16 @@ def _latent_scaling(rotary: Rotary) -> Iterator[Fact]:
     """
     is_yarn = rotary.scaling == "yarn"
     factor = rotary.parameter("factor") if is_yarn else 1.0
-    yield Fact(
-        name="rope_scaling.factor",
-        value=factor,
-        option="--rotary-scaling-factor",
-        others={"--rope-type": "yarn"},
-    )
+    yield Fact("rope_scaling.factor", factor, "--rotary-scaling-factor", others={"--rope-type": "yarn"})
     for name, usual in (("mscale", 1.0), ("mscale_all_dim", 0.0)):
         value = rotary.parameter(name, usual) if is_yarn else usual
-        yield Fact(
-            name=f"rope_scaling.{name}",
-            value=value,
-            option=f"--{name.replace('_', '-')}",
-        )
-    fields = (
-        ("original_max_position_embeddings", YARN_POSITIONS),
-        ("beta_fast", 32),
-        ("beta_slow", 1),
-    )
-    for name, default in fields:
+        yield Fact(f"rope_scaling.{name}", value, f"--{name.replace('_', '-')}")
+    fields = {"original_max_position_embeddings": YARN_POSITIONS, "beta_fast": 32, "beta_slow": 1}
+    for name, default in fields.items():
         value = _plain(rotary.parameter(name, float(default)) if is_yarn else float(default))
-        yield Fact(name=f"rope_scaling.{name}", value=value, field=f"model.{name}", implied=default)
+        yield Fact(f"rope_scaling.{name}", value, field=f"model.{name}", implied=default)
     if not is_yarn and rotary.scaling != "default":
-        yield Fact(name="rope_scaling", value=scaling_text(rotary))
+        yield Fact("rope_scaling", scaling_text(rotary))
 
 
 def _plain(number: float | None) -> float | int | None:
@@ -203,40 +157,26 @@ def _plain(number: float | None) -> float | int | None:
 def _scaling(rotary: Rotary) -> Iterator[Fact]:
     """Yield a scaling; that of Llama 3, linear ones and, from core 0.19 on, YaRN have options."""
     llama = rotary.scaling == "llama3"
-    yield Fact(name="rope_scaling", value=llama, option="--use-rope-scaling", implied=False)
+    yield Fact("rope_scaling", llama, "--use-rope-scaling", implied=False)
     factor = rotary.parameter("factor")
     match rotary.scaling:
         case "default":
             return
         case "llama3":
-            yield Fact(
-                name="rope_scaling.factor",
-                value=factor,
-                option="--rope-scaling-factor",
-            )
+            yield Fact("rope_scaling.factor", factor, "--rope-scaling-factor")
             # megatron/core/models/common/embeddings/rotary_pos_embedding.py, _apply_scaling
-            for name, fixed in (
-                ("low_freq_factor", 1.0),
-                ("high_freq_factor", 4.0),
-                ("original_max_position_embeddings", 8192.0),
-            ):
-                yield Fact(name=f"rope_scaling.{name}", value=rotary.parameter(name, fixed), implied=fixed)
+            fixed_factors = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+            for name, fixed in {**fixed_factors, "original_max_position_embeddings": 8192.0}.items():
+                yield Fact(f"rope_scaling.{name}", rotary.parameter(name, fixed), implied=fixed)
         case "linear" if factor is not None:
             whole = factor == int(factor)
             yield Fact(
-                name="rope_scaling.factor (linear)",
-                value=_plain(factor),
-                option="--rotary-seq-len-interpolation-factor" if whole else "",
+                "rope_scaling.factor (linear)", _plain(factor), "--rotary-seq-len-interpolation-factor" if whole else ""
             )
         case "yarn" if factor is not None:
-            yield Fact(
-                name="rope_scaling",
-                value=scaling_text(rotary),
-                option=YARN,
-                others=_yarn(rotary, factor),
-            )
+            yield Fact("rope_scaling", scaling_text(rotary), YARN, others=_yarn(rotary, factor))
         case _:
-            yield Fact(name="rope_scaling", value=scaling_text(rotary))
+            yield Fact("rope_scaling", scaling_text(rotary))
 
 
 def _yarn(rotary: Rotary, factor: float) -> dict[str, Any]:
@@ -269,9 +209,9 @@ def _scores(model: Model) -> Iterator[Fact]:
     for name in ("attention_softcap", "logit_softcap"):
         value = getattr(numerics, name)
         if value is not None:
-            yield Fact(name=NAMES[name], value=value)
+            yield Fact(NAMES[name], value)
     if numerics.score_scale is not None:
-        yield Fact(name="factor of the scores", value=numerics.score_scale, field="model.softmax_scale")
+        yield Fact("factor of the scores", numerics.score_scale, field="model.softmax_scale")
 
 
 def _activation(model: Model) -> Iterator[Fact]:
@@ -282,9 +222,9 @@ def _activation(model: Model) -> Iterator[Fact]:
     written = ("silu", "swish") if blocks[0].gated else FUSED_GELUS
     known = numerics.activation
     if known is None or known not in written:
-        yield Fact(name="hidden_act", value=known)
+        yield Fact("hidden_act", known)
     if numerics.activation_limit is not None and model.family != "gpt_oss":
-        yield Fact(name=NAMES["activation_limit"], value=numerics.activation_limit)
+        yield Fact(NAMES["activation_limit"], numerics.activation_limit)
 
 
 def _routing(routing: Routing | None) -> Iterator[Fact]:
@@ -296,70 +236,47 @@ def _routing(routing: Routing | None) -> Iterator[Fact]:
     """
     known = routing or Routing()
     score = known.score_function
-    yield Fact(
-        name="scoring_func",
-        value=score,
-        option="--moe-router-score-function",
-    )
+    yield Fact("scoring_func", score, "--moe-router-score-function")
     if score == "softmax":
         yield Fact(
-            name="norm_topk_prob",
-            value=None if known.normalizes is None else not known.normalizes,
-            option="--moe-router-pre-softmax",
+            "norm_topk_prob",
+            None if known.normalizes is None else not known.normalizes,
+            "--moe-router-pre-softmax",
             implied=False,
         )
     elif score == "sigmoid":
-        yield Fact(name="norm_topk_prob", value=known.normalizes, implied=True)
+        yield Fact("norm_topk_prob", known.normalizes, implied=True)
     yield from _balance(known)
     yield from _groups(known)
     if known.scaling_factor != 1.0:
-        yield Fact(
-            name=NAMES["scaling_factor"],
-            value=known.scaling_factor,
-            option="--moe-router-topk-scaling-factor",
-        )
+        yield Fact(NAMES["scaling_factor"], known.scaling_factor, "--moe-router-topk-scaling-factor")
 
 
 def _balance(routing: Routing) -> Iterator[Fact]:
     """Yield load balancing; biases need sigmoids (megatron/core/transformer/transformer_config.py:2060 of 0.18.2)."""
     takes_bias = routing.score_function != "softmax" or not routing.expert_bias
     yield Fact(
-        name="bias of experts",
-        value=routing.expert_bias,
-        option="--moe-router-enable-expert-bias" if takes_bias else "",
-        implied=False,
+        "bias of experts", routing.expert_bias, "--moe-router-enable-expert-bias" if takes_bias else "", implied=False
     )
     coefficient = routing.aux_loss_coefficient
     yield Fact(
-        name=NAMES["aux_loss_coefficient"],
-        value=coefficient,
-        option="--moe-aux-loss-coeff",
+        NAMES["aux_loss_coefficient"],
+        coefficient,
+        "--moe-aux-loss-coeff",
         others={"--moe-router-load-balancing-type": routing.aux_loss if coefficient else "none"},
     )
     if routing.input_jitter:
-        yield Fact(
-            name=NAMES["input_jitter"],
-            value=routing.input_jitter,
-            option="--moe-input-jitter-eps",
-        )
+        yield Fact(NAMES["input_jitter"], routing.input_jitter, "--moe-input-jitter-eps")
 
 
 def _groups(routing: Routing) -> Iterator[Fact]:
     if routing.num_groups is None:
         return
-    yield Fact(
-        name=NAMES["num_groups"],
-        value=routing.num_groups,
-        option="--moe-router-num-groups",
-    )
-    yield Fact(
-        name=NAMES["group_topk"],
-        value=routing.group_topk,
-        option="--moe-router-group-topk",
-    )
+    yield Fact(NAMES["num_groups"], routing.num_groups, "--moe-router-num-groups")
+    yield Fact(NAMES["group_topk"], routing.group_topk, "--moe-router-group-topk")
     if routing.ranks_groups_by == "best":
         # group_limited_topk sums the best topk / group_topk experts of each group
-        yield Fact(name="topk_method", value="group_limited_greedy")
+        yield Fact("topk_method", "group_limited_greedy")
 
 
 # --- what is written ---------------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from constraints.rules.megatron_models import LETTERS
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Experts, Layer, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mamba, Model
 from costmodel.models.description import model_from_description
 from costmodel.models.huggingface import model_from_config
 from costmodel.validation import shown
-from planner.frameworks.megatron.model import LETTERS, PATTERN, STAGED_PATTERN, frequency_flags
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, frequency_flags, read_sizes
 from planner.frameworks.megatron.options import WHERE
 from planner.frameworks.megatron.stages import CHUNKS, LAST, LAYOUT, layout_text
 
@@ -258,14 +259,7 @@ def _attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if "--disable-bias-linear" not in arguments:
             problem = "is required with --multi-latent-attention: its biases are not described here."
             raise SpecError(f"{WHERE}.--disable-bias-linear", problem)
-        return {
-            **heads,
-            "q_lora_rank": arguments.get("--q-lora-rank"),
-            "kv_lora_rank": arguments.get("--kv-lora-rank", 32),
-            "qk_nope_head_dim": arguments.get("--qk-head-dim", 128),
-            "qk_rope_head_dim": arguments.get("--qk-pos-emb-head-dim", 64),
-            "v_head_dim": arguments.get("--v-head-dim", 128),
-        }
+        return {**heads, **read_sizes(LatentAttention, arguments)}
     return {
         **heads,
         **({"output_gate": True} if "--attention-output-gate" in arguments else {}),
@@ -378,19 +372,18 @@ def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
             problem = f"is given without {STAGED_PATTERN}, which has the block of each layer."
             raise SpecError(f"{WHERE}.--is-hybrid-model", problem)
         return {}
-    pattern, head_dim, letters = arguments[PATTERN], arguments.get("--mamba-head-dim", 64), LETTERS.values()
+    pattern, sizes, letters = arguments[PATTERN], read_sizes(Mamba, arguments), LETTERS.values()
     if not pattern or not set(pattern) <= set(letters):
         problem = f"expected letters of {' '.join(letters)}, got"
         raise SpecError(f"{WHERE}.{STAGED_PATTERN}", f"{problem} {shown(pattern)}.", BY_HAND)
-    if head_dim < 1:
-        raise SpecError(f"{WHERE}.--mamba-head-dim", f"is {head_dim}, must be at least 1.")
+    if sizes["head_dim"] < 1:
+        raise SpecError(f"{WHERE}.--mamba-head-dim", f"is {sizes['head_dim']}, must be at least 1.")
+    if sizes["num_heads"] is None:
+        sizes["num_heads"] = 2 * arguments["--hidden-size"] // sizes["head_dim"]
     return {
         "pattern": pattern,
         **_hybrid_prediction(arguments),
-        "mamba_num_heads": arguments.get("--mamba-num-heads", 2 * arguments["--hidden-size"] // head_dim),
-        "mamba_head_dim": head_dim,
-        "mamba_state_size": arguments.get("--mamba-state-dim", 128),
-        "mamba_num_groups": arguments.get("--mamba-num-groups", 8),
+        **{f"mamba_{name}": size for name, size in sizes.items()},
     }
 
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from constraints import MEGATRON_LM_RULES, Rule, sentence
-from constraints.rules.targets import core_release, cores_from_0_18_compute_the_loss_themselves
-from constraints.verdict import violated_by_ranks
+from constraints import Rule, sentence
+from constraints.targets import (
+    MEGATRON_RELEASES,
+    OWN_LOSS,
+    costed_release,
+    estimate_own_loss,
+    find_broken_rules,
+    name_of_release,
+    release_number,
+)
 from costmodel.catalog.releases import release_of, stands_in
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.lowering.framework import replace_loss
 from costmodel.record import record
-from costmodel.step.estimate import Estimate, estimate
+from costmodel.step.estimate import Estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, split_pattern
 from planner.frameworks.megatron.numerics import YARN, facts_of, options_of, todo_lines
 from planner.frameworks.megatron.stages import LAST
-from planner.frameworks.target import Entries, Plan, name_of_costed_release
+from planner.frameworks.target import Entries
 
-RELEASES = ("0.14", "0.16", "0.17", "0.18", "0.19", "main")
+if TYPE_CHECKING:
+    from planner.results import Plan
+
+RELEASES = MEGATRON_RELEASES
 """Releases of Megatron Core, which are those of Megatron-LM; main is that of ``options.csv``."""
 
 TABLE = Path(__file__).parent / "releases.csv"
@@ -114,7 +122,7 @@ class Releases:
         SpecError
             If the release or every release refuses the plan; names the reasons, and the releases that accept it.
         """
-        costed = self.costed
+        costed = costed_release(self.plan.cluster)
         asked = version if version is not None else costed
         names = [asked] if asked is not None else self._order_releases()
         best = next((one for one in map(self.write, names) if not one.reasons), None)
@@ -126,16 +134,10 @@ class Releases:
         which = ", which is costed," if version is None and costed is not None else ""
         raise SpecError("framework-version", f"Megatron Core {names[0]}{which} refuses this plan:{lines}\n{hint}")
 
-    @property
-    def costed(self) -> str | None:
-        """Release that the plan is costed with; None: unknown to exports, or another stack."""
-        number = core_release(self.plan.cluster)
-        return None if number is None else next((one for one in RELEASES if _number(one) == number[:2]), None)
-
     def header(self, chosen: Written) -> Iterator[str]:
         """Yield comments on the release of the file, the release that was costed, and options that may differ."""
-        name = name_of_costed_release(self.plan)
-        if chosen.release == self.costed or not name:
+        name = name_of_release(self.plan.cluster)
+        if chosen.release == costed_release(self.plan.cluster) or not name:
             yield f"Options of Megatron Core {chosen.release}."
             return
         yield f"Options of Megatron Core {chosen.release}; {describe_costed_release(self.plan)}."
@@ -193,23 +195,18 @@ class Releases:
     @cached_property
     def own_loss(self) -> Estimate:
         """Step and memory with Megatron-LM's own loss instead of Transformer Engine's fused one."""
-        facts, cluster = self.plan.facts, self.plan.cluster
-        settings = replace(cluster.settings, loss="unfused")
-        own = replace(cluster, device=replace_loss(cluster.device, "unfused"), settings=settings)
-        return estimate(replace(facts, cluster=own), self.plan.strategy)
+        return estimate_own_loss(self.plan.facts, self.plan.strategy)
 
     def _find_broken(self, release: str) -> tuple[Rule, ...]:
         """Return the rules of a release that the plan breaks."""
-        cluster = replace(self.plan.cluster, unknown_release=f"megatron-lm-{release}")
-        facts = replace(self.plan.facts, cluster=cluster)
-        return violated_by_ranks(facts, self.plan.strategy, rules=MEGATRON_LM_RULES)
+        return find_broken_rules(self.plan.facts, self.plan.strategy, "megatron-lm", release)
 
     def _order_releases(self) -> list[str]:
         """Order the releases: nearest to the one costed, else newest; those that change the loss come last."""
-        names, found = [*reversed(RELEASES)], release_of(name_of_costed_release(self.plan))
+        names, found = [*reversed(RELEASES)], release_of(name_of_release(self.plan.cluster))
         if found is not None and found.stack in ("megatron-lm", "megatron-core"):
             number = (0.0,) if found.scheme == "year" else found.number
-            older = [one for one in names if _number(one) <= number]
+            older = [one for one in names if release_number(one) <= number]
             names = older + [one for one in RELEASES if one not in older]
         return sorted(names, key=lambda one: OWN_LOSS in self._find_broken(one))
 
@@ -228,19 +225,13 @@ def _is_early(name: str) -> bool:
     """Tell whether a release of Megatron-LM is older than all of ``RELEASES``."""
     found = release_of(name)
     is_core = found is not None and found.stack in ("megatron-lm", "megatron-core")
-    return found is not None and is_core and (found.scheme == "year" or found.number < _number(RELEASES[0]))
+    return found is not None and is_core and (found.scheme == "year" or found.number < release_number(RELEASES[0]))
 
-
-OWN_LOSS = cores_from_0_18_compute_the_loss_themselves
 
 NO_ROOM = (
     "Transformer Engine's fused loss is refused, and with Megatron-LM's own one the plan takes {bytes}, more than its "
     "devices have; cluster.framework=megatron-lm-{release} plans so."
 )
-
-
-def _number(release: str) -> tuple[float, ...]:
-    return (math.inf,) if release == RELEASES[-1] else tuple(float(part) for part in release.split("."))
 
 
 def _gib(nbytes: float) -> str:

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from constraints.targets import effective_settings
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster
 from costmodel.lowering.framework import MUON
-from costmodel.lowering.layer import recomputes
-from costmodel.strategy import Recompute, Sharding, Strategy, TokenDispatcher
+from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.frameworks.megatron.options import WHERE, Arguments
 from planner.frameworks.target import (
-    NO_STEP,
-    Choice,
     Entries,
     Entry,
-    FieldOptions,
     Known,
-    Plan,
     Reader,
-    Unsupported,
-    effective_settings,
-    no_options,
-    only,
+    num_sharing_groups,
     reads_switch,
-    require_precision,
     switch,
 )
+
+if TYPE_CHECKING:
+    from planner.results import Plan
 
 PRECISIONS: dict[str, Entries] = {
     "bf16": {"--bf16": True},
@@ -48,14 +43,10 @@ OFFLOAD_OVERLAP = "--overlap-cpu-optimizer-d2h-h2d"
 
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
 
+SHARED_OVERLAP = "--moe-shared-expert-overlap"
+
 NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
 """Option for the SMs of each dispatcher's kernels."""
-
-
-def precision_entries(plan: Plan, target: str) -> Entries:
-    """Return the options of a precision, or refuse one without options."""
-    problem = f"{target} has no options for '{{name}}'{{own}}."
-    return PRECISIONS[require_precision(plan, PRECISIONS, problem, f"It has them for: {', '.join(PRECISIONS)}.")]
 
 
 def offloadable(*, experts_recomputed: bool) -> list[str]:
@@ -66,7 +57,7 @@ def offloadable(*, experts_recomputed: bool) -> list[str]:
 
 def shares_by_layers(plan: Plan) -> bool:
     """Tell whether ranks that share optimizer states hold whole matrices, not slices of a flat buffer."""
-    return effective_settings(plan).optimizer in MUON
+    return effective_settings(plan.facts, plan.strategy).optimizer in MUON
 
 
 def offloads_whole_layers(plan: Plan) -> bool:
@@ -77,7 +68,7 @@ def offloads_whole_layers(plan: Plan) -> bool:
 def num_offloaded_layers(plan: Plan) -> int:
     """Value of ``--cpu-offloading-num-layers``: at most all layers but the last, whose backward pass comes first."""
     num_layers = plan.facts.model.num_layers
-    return min(effective_settings(plan).offloaded_layers or num_layers, num_layers - 1)
+    return min(effective_settings(plan.facts, plan.strategy).offloaded_layers or num_layers, num_layers - 1)
 
 
 def context_exchange(cluster: Cluster) -> str:
@@ -86,36 +77,19 @@ def context_exchange(cluster: Cluster) -> str:
     return behaviour.communication.cp_comm_type or ("a2a" if behaviour.memory.context_output else "p2p")
 
 
-def _replicas(plan: Plan) -> int:
-    return plan.strategy.dp * plan.strategy.cp
-
-
-def _add_distributed_optimizer(plan: Plan, entries: Entries, source: str) -> Entries | Unsupported:
+def _add_distributed_optimizer(plan: Plan, entries: Entries) -> Entries:
     """Return options with the distributed optimizer that they need; with one replica it has no costs."""
-    if plan.strategy.sharding > Sharding.NONE:
-        return entries
-    if _replicas(plan) == 1:
-        return {**DISTRIBUTED, **entries}
-    return Unsupported(f"it needs the distributed optimizer (sharding: optimizer) or Megatron-FSDP ({source}).")
+    return entries if plan.strategy.sharding > Sharding.NONE else {**DISTRIBUTED, **entries}
 
 
 # --- numbers -----------------------------------------------------------------------------------------------
 
 
-def _gradient_dtype_options(plan: Plan) -> Entries | Unsupported:
+def _gradient_dtype_options(plan: Plan, given: str) -> Entries:
     """Return the options of gradients; the default is FP32 for BF16, FP16 for FP16 (arguments.py, validate_args)."""
-    given, is_fp16 = effective_settings(plan).gradient_dtype, plan.facts.workload.precision.compute == "fp16"
-    known: dict[str, Entries] = {
-        "fp32": {"--accumulate-allreduce-grads-in-fp32": True} if is_fp16 else {},
-        "fp16" if is_fp16 else "bf16": {} if is_fp16 else {"--grad-reduce-in-bf16": True},
-    }
-    assert given is not None
-    if given in known:
-        return known[given]
-    return Unsupported(
-        "gradients have one buffer, of the weights' dtype or of FP32 (grad_reduce_in_fp32, "
-        "megatron/core/distributed/distributed_data_parallel_config.py:11)."
-    )
+    if plan.facts.workload.precision.compute == "fp16":
+        return {"--accumulate-allreduce-grads-in-fp32": True} if given == "fp32" else {}
+    return {} if given == "fp32" else {"--grad-reduce-in-bf16": True}
 
 
 def _read_gradient_dtype(arguments: Arguments, known: Known, notes: list[str]) -> str:
@@ -139,16 +113,9 @@ def _read_gradient_dtype(arguments: Arguments, known: Known, notes: list[str]) -
     return "bf16" if narrow else "fp32"
 
 
-def _moments_dtype_options(plan: Plan) -> Entries | Unsupported:
-    moments = effective_settings(plan).moments_dtype
-    if moments == "fp32":
-        return {}
-    if plan.strategy.optimizer_offload:
-        return Unsupported(
-            "moments in host memory are FP32 (megatron/core/optimizer/cpu_offloading has no option for them)."
-        )
+def _moments_dtype_options(plan: Plan, moments: str) -> Entries:
     options: Entries = {"--use-precision-aware-optimizer": True, **dict.fromkeys(MOMENTS, moments)}
-    return _add_distributed_optimizer(plan, options, "megatron/core/optimizer/optimizer_config.py:381")
+    return {} if moments == "fp32" else _add_distributed_optimizer(plan, options)
 
 
 MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
@@ -163,13 +130,13 @@ def _read_moments_dtype(arguments: Arguments, known: Known, notes: list[str]) ->
     return costed
 
 
-def _fp8_param_gather_options(plan: Plan) -> Entries | Unsupported:
+def _fp8_param_gather_options(plan: Plan, gathers: bool) -> Entries:
     """Return the options of gathering 8-bit weights; MXFP8 reuses the gradient buffer, which Megatron-FSDP lacks."""
-    if not effective_settings(plan).fp8_param_gather:
+    if not gathers:
         return {}
     reuses = plan.facts.workload.precision.name == "mxfp8" and plan.strategy.sharding < Sharding.GRADIENTS
     options: Entries = {"--fp8-param-gather": True, **({"--reuse-grad-buf-for-mxfp8-param-ag": True} if reuses else {})}
-    return _add_distributed_optimizer(plan, options, "megatron/training/arguments.py, validate_args")
+    return _add_distributed_optimizer(plan, options)
 
 
 WIDE = "--first-last-layers-bf16"
@@ -180,14 +147,10 @@ WIDE_NUMBERS = {
 """Options of the number of layers in BF16 at either end of a model in 8 or 4 bits, by setting."""
 
 
-def _wide_layers_options(plan: Plan) -> Entries | Unsupported:
-    settings = effective_settings(plan)
+def _wide_layers_options(plan: Plan, number: int) -> Entries:
+    settings = effective_settings(plan.facts, plan.strategy)
     numbers: Entries = {option: getattr(settings, name) for name, option in WIDE_NUMBERS.items()}
-    if not any(numbers.values()):
-        return {}
-    if plan.facts.workload.precision.name == "fp8":
-        return Unsupported("delayed scaling has none (megatron/core/transformer/transformer_config.py:990).")
-    return {WIDE: True, **numbers}
+    return {WIDE: True, **numbers} if any(numbers.values()) else {}
 
 
 def _reads_wide_layers(name: str) -> Reader:
@@ -207,42 +170,16 @@ def _reads_wide_layers(name: str) -> Reader:
 # --- the optimizer -----------------------------------------------------------------------------------------
 
 
-def _optimizer_options(plan: Plan) -> Entries | Unsupported:
+def _optimizer_options(plan: Plan, optimizer: str) -> Entries:
     """
-    Return the option of the optimizer; Muon excludes all options of the distributed optimizer.
-
-    Its placement is that of the optimizer states: ``dist_muon`` where replicas share them, otherwise ``muon``.
+    Return the option of the optimizer: ``dist_muon`` where replicas share the states of Muon, otherwise ``muon``.
 
     References
     ----------
     megatron-core 0.16.1, optimizer/layer_wise_optimizer.py:25, optimizer/muon.py:190.
     """
-    settings, strategy = effective_settings(plan), plan.strategy
-    if settings.optimizer == "adam":
-        return {}
-    if strategy.sharding > Sharding.OPTIMIZER:
-        return Unsupported(
-            "it shares optimizer states only, not gradients (megatron/core/optimizer/layer_wise_optimizer.py:30)."
-        )
-    if settings.optimizer == "dist_muon" and strategy.sharding == Sharding.NONE and _replicas(plan) > 1:
-        return Unsupported("it shares optimizer states (sharding: optimizer), always (layer_wise_optimizer.py:29).")
-    if plan.facts.workload.precision.compute == "fp16":
-        return Unsupported("muon with fp16 is not supported (megatron/core/optimizer/muon.py:196).")
-    is_alone = settings.optimizer == "muon" and strategy.sharding == Sharding.NONE
-    excluding = {
-        "dp_overlap": strategy.dp_overlap and is_alone,
-        "optimizer_offload": strategy.optimizer_offload,
-        "settings.moments_dtype": settings.moments_dtype != "fp32",
-        "settings.fp8_param_gather": bool(settings.fp8_param_gather),
-        "settings.optimizer_group": settings.optimizer_group != "all",
-    }
-    excluded = [name for name, is_on in excluding.items() if is_on]
-    if excluded:
-        return Unsupported(
-            f"it excludes {', '.join(excluded)}, which are the distributed optimizer's "
-            "(megatron/core/optimizer/muon.py:193, layer_wise_optimizer.py:30)."
-        )
-    return {"--optimizer": "muon" if is_alone else "dist_muon"}
+    is_alone = optimizer == "muon" and plan.strategy.sharding == Sharding.NONE
+    return {} if optimizer == "adam" else {"--optimizer": "muon" if is_alone else "dist_muon"}
 
 
 def _read_optimizer(arguments: Arguments, known: Known, notes: list[str]) -> str:
@@ -285,19 +222,6 @@ def _is_unusual(arguments: Arguments, name: str) -> bool:
     return name in arguments and arguments[name] != USUAL.get(name)
 
 
-def _muon_tp_mode_options(plan: Plan) -> Entries | Unsupported:
-    """Return the mode, whose default differs between releases: ``duplicated`` since main of 2026-08-22."""
-    mode = effective_settings(plan).muon_tp_mode
-    if mode == "layer_sharded":
-        return Unsupported("--muon-tp-mode has blockwise, duplicated and distributed (megatron/training/arguments.py).")
-    return {"--muon-tp-mode": mode} if mode else {}
-
-
-def _muon_steps_options(plan: Plan) -> Entries:
-    steps = effective_settings(plan).muon_num_ns_steps
-    return {} if steps in (None, USUAL_STEPS) else {"--muon-num-ns-steps": steps}
-
-
 def _read_muon_tp_mode(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
     if "muon" not in arguments.get("--optimizer", "adam"):
         return None
@@ -310,22 +234,10 @@ def _read_muon_steps(arguments: Arguments, known: Known, notes: list[str]) -> in
     return arguments.get("--muon-num-ns-steps") if "muon" in arguments.get("--optimizer", "adam") else None
 
 
-def _optimizer_group_options(plan: Plan) -> Entries | Unsupported:
+def _optimizer_group_options(plan: Plan, group: int | str) -> Entries:
     """Return the number of optimizer instances, which is one option for dense weights and experts."""
-    group, strategy, ranks = effective_settings(plan).optimizer_group, plan.strategy, _replicas(plan)
-    if not isinstance(group, int):
-        return {}
-    if ranks % group:
-        return Unsupported(f"it divides the {ranks} replicas (megatron/core/parallel_state.py:833).")
-    instances = ranks // group
-    if plan.facts.model.has_experts:
-        experts = strategy.tp * ranks // (strategy.ep * strategy.etp)
-        if experts % instances or experts // instances != min(experts, group):
-            return Unsupported(
-                f"experts have {experts} replicas, which are divided over as many instances, {instances}, and so not "
-                f"shared by {min(experts, group)} (megatron/core/parallel_state.py:1264)."
-            )
-    return {"--num-distributed-optimizer-instances": instances}
+    instances = num_sharing_groups(plan)
+    return {"--num-distributed-optimizer-instances": instances} if instances > 1 else {}
 
 
 def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
@@ -350,33 +262,9 @@ def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
 # --- layers ------------------------------------------------------------------------------------------------
 
 
-def _write_shared_expert_overlap(plan: Plan) -> Entries | Unsupported:
-    strategy = plan.strategy
-    if not effective_settings(plan).shared_expert_overlap:
-        return {}
-    if strategy.token_dispatcher != TokenDispatcher.ALLTOALL:
-        return Unsupported("it works with the alltoall dispatcher only (transformer_config.py:1090).")
-    if strategy.ep_overlap:
-        return Unsupported("ep_overlap excludes it (transformer_config.py:1887).")
-    if recomputes("shared_experts", recompute=strategy.recompute) and strategy.recompute != Recompute.FULL:
-        return Unsupported("recomputed shared experts exclude it (transformer_config.py:1235).")
-    return {"--moe-shared-expert-overlap": True}
-
-
-def _delay_wgrad_options(plan: Plan) -> Entries | Unsupported:
-    if not effective_settings(plan).delay_wgrad:
-        return {}
-    if not plan.strategy.ep_overlap:
-        return Unsupported("it needs ep_overlap (transformer_config.py:1909).")
-    return {"--delay-wgrad-compute": True}
-
-
-def _communication_sms_options(plan: Plan) -> Entries | Unsupported:
+def _communication_sms_options(plan: Plan, number: int | None) -> Entries:
     """Return the option for the SMs of a dispatcher's kernels; without it they use their release's default."""
-    number, option = effective_settings(plan).communication_sms, NUM_SMS.get(plan.strategy.token_dispatcher.text)
-    if number is None:
-        return {}
-    return {option: number} if option else Unsupported("there is no option for the processors of this dispatcher.")
+    return {} if number is None else {NUM_SMS[plan.strategy.token_dispatcher.text]: number}
 
 
 def _read_communication_sms(arguments: Arguments, known: Known, notes: list[str]) -> Any:
@@ -407,27 +295,10 @@ def _read_cp_a2a_ranks(arguments: Arguments, known: Known, notes: list[str]) -> 
     return int(sizes[0]) if sizes and is_used else None
 
 
-def _write_offloaded_layers(plan: Plan) -> Entries | Unsupported:
-    """Refuse a number of offloaded layers where modules are offloaded; the option comes with the decision itself."""
-    if effective_settings(plan).offloaded_layers is None or offloads_whole_layers(plan):
-        return {}
-    return Unsupported(
-        "only whole layers are counted, without pipeline and recomputation; --offload-modules are those of every layer "
-        "(transformer_config.py:1144,1149,1268)."
-    )
-
-
 def _read_offloaded_layers(arguments: Arguments, known: Known, notes: list[str]) -> int | None:
     """Return the number of offloaded layers; all but the last is the maximum, which a job does not write."""
     layers: int = arguments.get("--cpu-offloading-num-layers", 0)
     return layers if 0 < layers < known["num_layers"] - 1 else None
-
-
-def _write_offloaded_states(plan: Plan) -> Entries:
-    """Return the share of offloaded states; Bridge's default is 0 (megatron/core/optimizer/optimizer_config.py)."""
-    if not plan.strategy.optimizer_offload:
-        return {}
-    return {FRACTION: effective_settings(plan).offloaded_states}
 
 
 def _read_offloaded_states(arguments: Arguments, known: Known, notes: list[str]) -> Any:
@@ -448,13 +319,6 @@ def _read_host_threads(arguments: Arguments, known: Known, notes: list[str]) -> 
         notes.append("OMP_NUM_THREADS is not said: each rank's share of the host's cores; settings.host_threads=N.")
         return None
     return int(threads) or None
-
-
-def _mtp_layers_options(plan: Plan) -> Entries | Unsupported:
-    """Refuse multi-token prediction with learned positions; the number of layers is an option of the model."""
-    if effective_settings(plan).mtp_layers and plan.facts.model.learned_positions:
-        return Unsupported("with learned positions there is none (megatron/training/arguments.py, validate_args).")
-    return {}
 
 
 def _read_attention(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
@@ -487,64 +351,43 @@ def _read_loss(arguments: Arguments, known: Known, notes: list[str]) -> str:
 
 ENTRIES: Mapping[str, Entry] = {
     "gradient_dtype": Entry(_gradient_dtype_options, _read_gradient_dtype),
-    "weight_dtype": Entry(
-        only(
-            "recipe",
-            "ranks hold weights in the recipe's bits; those in FP32 are the optimizer's "
-            "(megatron/core/optimizer/distrib_optimizer.py).",
-        )
-    ),
     "moments_dtype": Entry(_moments_dtype_options, _read_moments_dtype),
     "fp8_param_gather": Entry(_fp8_param_gather_options, reads_switch("--fp8-param-gather")),
     **{name: Entry(_wide_layers_options, _reads_wide_layers(name)) for name in WIDE_NUMBERS},
-    "fp8_attention": Entry(
-        only(
-            False, "it has no option (fp8_dot_product_attention, megatron/core/transformer/transformer_config.py:477)."
-        )
-    ),
-    "mtp_layers": Entry(_mtp_layers_options, lambda arguments, known, _: arguments.get("--mtp-num-layers", 0)),
-    "shared_expert_overlap": Entry(_write_shared_expert_overlap, reads_switch("--moe-shared-expert-overlap")),
-    "delay_wgrad": Entry(_delay_wgrad_options, reads_switch("--delay-wgrad-compute")),
+    "mtp_layers": Entry({}, lambda arguments, known, _: arguments.get("--mtp-num-layers", 0)),  # written with the model
+    "shared_expert_overlap": Entry(switch(SHARED_OVERLAP), reads_switch(SHARED_OVERLAP)),
+    "delay_wgrad": Entry(switch("--delay-wgrad-compute"), reads_switch("--delay-wgrad-compute")),
     "optimizer": Entry(_optimizer_options, _read_optimizer),
-    "muon_tp_mode": Entry(_muon_tp_mode_options, _read_muon_tp_mode),
-    "muon_num_ns_steps": Entry(_muon_steps_options, _read_muon_steps),
+    "muon_tp_mode": Entry(
+        # Its default differs between releases: duplicated since main of 2026-08-22.
+        lambda plan, mode: {"--muon-tp-mode": mode} if mode else {},
+        _read_muon_tp_mode,
+    ),
+    "muon_num_ns_steps": Entry(
+        lambda plan, steps: {} if steps in (None, USUAL_STEPS) else {"--muon-num-ns-steps": steps}, _read_muon_steps
+    ),
     # The other fusion, ``native``, works in FP32 as the unfused loss does, and is costed as that.
     "loss": Entry(
-        Choice({"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}}),
+        {"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}},
         _read_loss,
     ),
-    "loss_chunks": Entry(only(1, "all logits of a micro-batch exist at once (megatron/core/models/gpt/gpt_model.py).")),
     "communication_sms": Entry(_communication_sms_options, _read_communication_sms),
-    "cp_comm_type": Entry(no_options, _read_cp_comm_type),  # written with cp_overlap
-    "cp_a2a_ranks": Entry(no_options, _read_cp_a2a_ranks),
-    "offloaded_layers": Entry(_write_offloaded_layers, _read_offloaded_layers),
-    "offloaded_states": Entry(_write_offloaded_states, _read_offloaded_states),
-    "offloaded_masters": Entry(
-        only(
-            True,
-            "--optimizer-cpu-offload needs --use-precision-aware-optimizer, whose FP32 weights are the optimizer's "
-            "(megatron/training/arguments.py, validate_args).",
-        )
+    "cp_comm_type": Entry({}, _read_cp_comm_type),  # written with cp_overlap
+    "cp_a2a_ranks": Entry({}, _read_cp_a2a_ranks),
+    "offloaded_layers": Entry({}, _read_offloaded_layers),  # written with activation_offload
+    "offloaded_states": Entry(
+        # Written always: Megatron-Bridge's default is 0 (megatron/core/optimizer/optimizer_config.py).
+        lambda plan, share: {FRACTION: share} if plan.strategy.optimizer_offload else {},
+        _read_offloaded_states,
     ),
     "offload_overlap": Entry(switch(OFFLOAD_OVERLAP), _read_offload_overlap),
-    "host_threads": Entry(no_options, _read_host_threads),  # a variable of the environment
-    "attention": Entry(Choice({"flash": {}, "unfused": {"--attention-backend": "unfused"}}), _read_attention),
-    "allocator": Entry(no_options, _read_allocator),  # a variable of the environment
-    "launches": Entry(no_options, _read_launches),  # a variable of the environment
+    "host_threads": Entry({}, _read_host_threads),  # a variable of the environment
+    "attention": Entry({"flash": {}, "unfused": {"--attention-backend": "unfused"}}, _read_attention),
+    "allocator": Entry({}, _read_allocator),  # a variable of the environment
+    "launches": Entry({}, _read_launches),  # a variable of the environment
     "optimizer_group": Entry(_optimizer_group_options),  # read with the strategy, by read_group
-    "kernels": Entry(
-        only(
-            "fused",
-            "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its "
-            "own.",
-        )
-    ),
-    "composition": Entry(only("step", NO_STEP)),
 }
 """Megatron-LM's options for each setting, written and read."""
-
-SETTINGS: Mapping[str, FieldOptions] = {name: entry.write for name, entry in ENTRIES.items()}
-"""Megatron-LM's options for each setting."""
 
 
 def read_settings(

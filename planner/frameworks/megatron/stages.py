@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from constraints.rules.targets import full_by_block
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.pipelines.stages import settle_layout, stage_layers
@@ -213,26 +214,3 @@ def place_layers(strategy: Strategy, model: Model, arguments: Mapping[str, Any],
     if is_moved and (LAST in arguments or (found.layout is not None and last_stage_layers(moved, model) is None)):
         return moved
     return found
-
-
-# --- a number of layers in full ----------------------------------------------------------------------------
-
-
-def full_by_block(most: int, layers: Sequence[int], pp: int) -> tuple[int, ...]:
-    """
-    Number of layers of each pipeline rank that are recomputed in full, where each stage recomputes its first few.
-
-    >>> full_by_block(3, (2, 4, 4, 4), pp=2)
-    (5, 6)
-
-    References
-    ----------
-    Megatron-LM, megatron/core/transformer/transformer_block.py:544 (of megatron-core 0.16.1).
-    """
-    return tuple(sum(min(most, count) for count in layers[rank::pp]) for rank in range(pp))
-
-
-def block_of(layout: StageLayout, pp: int) -> int | None:
-    """Number of layers that each stage of a layout recomputes in full, where it is one number; else None."""
-    numbers = range(1, max(layout.layers) + 1)
-    return next((most for most in numbers if full_by_block(most, layout.layers, pp) == layout.full_layers), None)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
+from constraints.rules.targets import block_of
 from costmodel.errors import SpecError
 from costmodel.lowering.layer import recomputes
-from costmodel.pipelines.stages import stage_layers
 from costmodel.strategy import (
     CudaGraphs,
     Recompute,
-    Schedule,
     Sharding,
-    StageLayout,
     Strategy,
     TokenDispatcher,
-    Vocabulary,
     default_microbatch_group,
 )
 from costmodel.tables import Facts
@@ -31,33 +28,28 @@ from planner.frameworks.megatron.settings import (
     offloads_whole_layers,
     shares_by_layers,
 )
-from planner.frameworks.megatron.stages import LAYOUT, block_of, place_layers, read_stages, stage_entries
+from planner.frameworks.megatron.stages import LAYOUT, place_layers, read_stages, stage_entries
 from planner.frameworks.target import (
     Entries,
     Entry,
-    FieldOptions,
     Known,
     OptionsOf,
-    Plan,
-    Unsupported,
-    no_options,
     reads_switch,
     switch,
 )
 from planner.jobs.completion import complete_strategy
 from planner.jobs.strategy_file import AS_DEALT, StrategyFile
 
+if TYPE_CHECKING:
+    from planner.results import Plan
+
 CP, EP, ETP = "--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"
 SP, TP_OVERLAP, EP_OVERLAP = "--sequence-parallel", "--tp-comm-overlap", "--overlap-moe-expert-parallel-comm"
 
 
-def _expert_degree(name: str, option: str) -> OptionsOf:
+def _expert_degree(option: str) -> OptionsOf:
     """Return the option of an expert degree; etp is always written, as its default is tp."""
-
-    def say(plan: Plan) -> Entries:
-        return {option: getattr(plan.strategy, name)} if plan.facts.model.has_experts else {}
-
-    return say
+    return lambda plan, degree: {option: degree} if plan.facts.model.has_experts else {}
 
 
 def _read_etp(arguments: Arguments, known: Known, notes: list[str]) -> Any:
@@ -65,48 +57,23 @@ def _read_etp(arguments: Arguments, known: Known, notes: list[str]) -> Any:
     return arguments.get(ETP, known["tp"]) if known["model"].has_experts else None
 
 
-def _stages_options(plan: Plan) -> Entries | Unsupported:
-    """Return the options of stages; hybrids have no VPP (megatron/core/ssm/mamba_block.py:173)."""
-    model = plan.facts.model
-    if not model.has_single_blocks:
-        return stage_entries(plan.strategy, model)
-    if plan.strategy.vpp > 1:
-        return Unsupported("a hybrid's pipeline ranks have one chunk each (megatron/core/ssm/mamba_block.py:173).")
-    if 0 in stage_layers(plan.strategy, model):
-        return Unsupported("a hybrid's pipeline ranks have layers, embedding and head are not alone there.")
-    return {name: value for name, value in stage_entries(plan.strategy, model).items() if name != LAYOUT}
+def _stages_options(plan: Plan, vpp: int) -> Entries:
+    """Return the options of stages; the pattern of a hybrid has its uneven ones."""
+    entries = stage_entries(plan.strategy, plan.facts.model)
+    return {name: value for name, value in entries.items() if name != LAYOUT or not plan.facts.model.has_single_blocks}
 
 
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 
 
-def _group_options(plan: Plan) -> Entries:
-    strategy = plan.strategy
-    if strategy.group == default_microbatch_group(pp=strategy.pp, vpp=strategy.vpp):
-        return {}
-    return {GROUP: strategy.group}
+def _group_options(plan: Plan, group: int) -> Entries:
+    default = default_microbatch_group(pp=plan.strategy.pp, vpp=plan.strategy.vpp)
+    return {} if group == default else {GROUP: group}
 
 
 def _read_group(arguments: Arguments, known: Known, notes: list[str]) -> Any:
     group: int = arguments.get(GROUP, 0)
     return group if group and known["vpp"] > 1 else None
-
-
-def _schedule_options(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.schedule == Schedule.ONE_F_ONE_B:
-        return {}
-    return Unsupported(
-        f"{plan.strategy.schedule.text} is not in megatron/core/pipeline_parallel/schedules.py, which runs 1f1b."
-    )
-
-
-def _vocabulary_options(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.vocabulary <= Vocabulary.REDISTRIBUTED:
-        return _stages_options(plan)
-    return Unsupported(
-        f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the "
-        "first and the last one (megatron/core/models/gpt/gpt_model.py)."
-    )
 
 
 FSDP: Entries = {
@@ -129,15 +96,13 @@ FSDP_SHARDINGS = {
 """Sharding by the strategy of Megatron-FSDP; exports write the last two, the others without it."""
 
 
-def _sharding_options(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.pp > 1 and plan.strategy.sharding >= Sharding.GRADIENTS:
-        return Unsupported("Gradients and weights are sharded only without a pipeline (arguments.py, validate_args).")
-    if shares_by_layers(plan) or plan.strategy.sharding == Sharding.NONE:
+def _sharding_options(plan: Plan, sharding: Sharding) -> Entries:
+    if shares_by_layers(plan) or sharding == Sharding.NONE:
         return {}
-    if plan.strategy.sharding == Sharding.OPTIMIZER:
+    if sharding == Sharding.OPTIMIZER:
         return {"--use-distributed-optimizer": True}
-    names = {sharding: name for name, sharding in FSDP_SHARDINGS.items()}
-    return {**FSDP, FSDP_SHARDING: names[plan.strategy.sharding]}
+    names = {own: name for name, own in FSDP_SHARDINGS.items()}
+    return {**FSDP, FSDP_SHARDING: names[sharding]}
 
 
 def _read_sharding(arguments: Arguments, known: Known, notes: list[str]) -> Sharding:
@@ -153,23 +118,15 @@ def _read_sharding(arguments: Arguments, known: Known, notes: list[str]) -> Shar
     return Sharding.OPTIMIZER if "--use-distributed-optimizer" in arguments else Sharding.NONE
 
 
-def _recompute_options(plan: Plan) -> Entries | Unsupported:
-    strategy = plan.strategy
-    block = block_of(strategy.layout, strategy.pp) if strategy.layout else None
-    if strategy.recompute == Recompute.FULL:
+def _recompute_options(plan: Plan, recompute: Recompute) -> Entries:
+    layout = plan.strategy.layout
+    block = block_of(layout, plan.strategy.pp) if layout else None
+    if recompute == Recompute.FULL:
         return _fully("uniform", 1)
     if block:
-        return _fully("block", block) if strategy.recompute == Recompute.NONE else Unsupported(_BLOCK_AND_MODULES)
-    nameless = recomputes("every_other_matmul", recompute=strategy.recompute)
-    if nameless:
-        return Unsupported("every_other_matmul is torchtitan's; --recompute-modules has no word for it.")
-    modules = recompute_modules(strategy.recompute)
+        return _fully("block", block)
+    modules = recompute_modules(recompute)
     return {"--recompute-granularity": "selective", "--recompute-modules": modules} if modules else {}
-
-
-_BLOCK_AND_MODULES = (
-    "some layers in full and modules of the others at once: --recompute-granularity is full or selective."
-)
 
 
 def _fully(method: str, num_layers: int) -> Entries:
@@ -208,14 +165,13 @@ def _read_recompute(arguments: Arguments, known: Known, notes: list[str]) -> Rec
     return Recompute.SELECTIVE if chosen == paper else chosen
 
 
-def _activation_offload_options(plan: Plan) -> Entries:
+def _activation_offload_options(plan: Plan, offloads: bool) -> Entries:
     """Return the options that offload whole layers where Megatron-LM can, else all modules."""
-    strategy = plan.strategy
-    if not strategy.activation_offload:
+    if not offloads:
         return {}
     if offloads_whole_layers(plan):
         return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
-    modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=strategy.recompute)))
+    modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=plan.strategy.recompute)))
     return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
 
 
@@ -229,9 +185,8 @@ def _read_activation_offload(arguments: Arguments, known: Known, notes: list[str
     return int(layers > 0 or modules >= all_modules)
 
 
-def _token_dispatcher_options(plan: Plan) -> Entries:
+def _token_dispatcher_options(plan: Plan, dispatcher: TokenDispatcher) -> Entries:
     """Return the options of the dispatcher; without them Megatron-LM uses allgather."""
-    dispatcher = plan.strategy.token_dispatcher
     if not plan.facts.model.has_experts:
         return {}
     if dispatcher == TokenDispatcher.ALLTOALL:
@@ -257,7 +212,7 @@ def _read_token_dispatcher(arguments: Arguments, known: Known, notes: list[str])
     return dispatchers.get(backend, TokenDispatcher.HYBRIDEP)
 
 
-def _cuda_graphs_options(plan: Plan) -> Entries:
+def _cuda_graphs_options(plan: Plan, graphs: CudaGraphs) -> Entries:
     """
     Return the options of CUDA graphs.
 
@@ -269,7 +224,6 @@ def _cuda_graphs_options(plan: Plan) -> Entries:
     Megatron-LM, megatron/core/transformer/transformer_config.py:784,1802; Megatron-Bridge 0.3.1,
     training/config.py:1455.
     """
-    graphs = plan.strategy.cuda_graphs
     if graphs == CudaGraphs.NONE:
         return {}
     scope: Entries = {"--cuda-graph-scope": graphs.text.split("+"), "--te-rng-tracker": True}
@@ -297,33 +251,13 @@ def _read_cuda_graphs(arguments: Arguments, known: Known, notes: list[str]) -> C
     return CudaGraphs.of(*(scope or set(graph_modules(known["model"])) - routing))
 
 
-def _cp_options(plan: Plan) -> Entries | Unsupported:
-    """Return the options of context parallelism; an all-to-all needs heads that divide over the ranks."""
-    strategy, kinds = plan.strategy, plan.facts.model.kinds
-    degree: Entries = {CP: strategy.cp}
-    if strategy.cp == 1 or context_exchange(plan.cluster) != "a2a":
-        return degree
-    counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
-    if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
-        return Unsupported(
-            "The plan counts all-to-alls (cp_comm_type a2a), which need heads of each tensor-parallel rank that are a "
-            "multiple of cp (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
-        )
-    return degree
-
-
-def _cp_overlap_options(plan: Plan) -> Entries | Unsupported:
-    exchange = context_exchange(plan.cluster)
-    strategy = plan.strategy
-    if strategy.cp > 1 and not strategy.cp_overlap and exchange.endswith("p2p"):
-        return Unsupported(
-            "the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p)."
-        )
-    sizes: Entries = {}
-    if strategy.cp > 1 and exchange == "a2a+p2p":
-        near = plan.cluster.device.behaviour.communication.cp_a2a_ranks or 1
-        sizes = {"--hierarchical-context-parallel-sizes": [near, strategy.cp // near]}
-    return {"--cp-comm-type": [exchange], **sizes} if strategy.cp > 1 else {}
+def _cp_overlap_options(plan: Plan, overlaps: bool) -> Entries:
+    strategy, exchange = plan.strategy, context_exchange(plan.cluster)
+    if strategy.cp == 1:
+        return {}
+    near = plan.cluster.device.behaviour.communication.cp_a2a_ranks or 1
+    sizes = {"--hierarchical-context-parallel-sizes": [near, strategy.cp // near]} if exchange == "a2a+p2p" else {}
+    return {"--cp-comm-type": [exchange], **sizes}
 
 
 def _read_cp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> int:
@@ -334,20 +268,14 @@ def _read_cp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> in
 WITHOUT_PP_OVERLAP = "--no-overlap-p2p-communication"
 
 
-def _pp_overlap_options(plan: Plan) -> Entries | Unsupported:
+def _pp_overlap_options(plan: Plan, overlaps: bool) -> Entries:
     """Return the options of pipeline overlap, which is on by default with VPP and off without."""
-    strategy = plan.strategy
-    if strategy.pp_overlap and strategy.vpp == 1:
-        return Unsupported("megatron/training/arguments.py switches it off without virtual stages (vpp above 1).")
-    return {WITHOUT_PP_OVERLAP: True} if strategy.vpp > 1 and not strategy.pp_overlap else {}
+    return {WITHOUT_PP_OVERLAP: True} if plan.strategy.vpp > 1 and not overlaps else {}
 
 
-def _dp_overlap_options(plan: Plan) -> Entries | Unsupported:
-    strategy = plan.strategy
-    if not strategy.dp_overlap and strategy.sharding >= Sharding.GRADIENTS:
-        return Unsupported("Megatron-FSDP always overlaps (megatron_fsdp.py:276).")
+def _dp_overlap_options(plan: Plan, overlaps: bool) -> Entries:
     gathers = plan.cluster.device.behaviour.optimizer.weight_sync_overlaps or not shares_by_layers(plan)
-    return dict.fromkeys(_overlap_switches(strategy.sharding, gathers=gathers), True) if strategy.dp_overlap else {}
+    return dict.fromkeys(_overlap_switches(plan.strategy.sharding, gathers=gathers), True) if overlaps else {}
 
 
 def _overlap_switches(sharding: Sharding, *, gathers: bool) -> tuple[str, ...]:
@@ -369,47 +297,17 @@ def _read_dp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> in
     return int(replicas > 1 and (all(halves) or is_fsdp))
 
 
-def _layout_options(plan: Plan) -> Entries | Unsupported:
-    strategy, layout = plan.strategy, plan.strategy.layout
-    if layout is None:
-        return {}
-    unlike = _unlike(layout, strategy)
-    if unlike:
-        return Unsupported(f"{unlike} differs between pipeline ranks; Megatron-LM has one option for all of them.")
-    if any(layout.full_layers) and (strategy.ep_overlap or strategy.activation_offload):
-        excluding = "ep_overlap" if strategy.ep_overlap else "activation_offload"
-        return Unsupported(
-            f"full_layers beside {excluding}, which excludes full recomputation (transformer_config.py:1871)."
-        )
-    if any(layout.full_layers) and strategy.cuda_graphs > CudaGraphs.FULL_ITERATION:
-        return Unsupported("full_layers beside CUDA graphs of modules, which exclude it (transformer_config.py:1781).")
-    return _stages_options(plan)
-
-
-def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
-    """Return the field of a layout that differs between ranks and has no option; None: every field has one."""
-    if set(layout.recompute) != {strategy.recompute}:
-        return "recompute"
-    if set(layout.activation_offload) != {strategy.activation_offload}:
-        return "activation_offload"
-    is_full = strategy.recompute == Recompute.FULL
-    is_expressible = is_full or not any(layout.full_layers) or block_of(layout, strategy.pp) is not None
-    return None if is_expressible else "full_layers"
-
-
 STRATEGY: Mapping[str, Entry] = {
     "tp": Entry("--tensor-model-parallel-size"),
-    "cp": Entry(_cp_options, CP),
+    "cp": Entry(CP),
     "pp": Entry("--pipeline-model-parallel-size"),
-    "dp": Entry(no_options),  # it follows from the number of processes and the other degrees
-    "ep": Entry(_expert_degree("ep", EP), EP),
-    "etp": Entry(_expert_degree("etp", ETP), _read_etp),
+    "dp": Entry({}),  # it follows from the number of processes and the other degrees
+    "ep": Entry(_expert_degree(EP), EP),
+    "etp": Entry(_expert_degree(ETP), _read_etp),
     "vpp": Entry(_stages_options),  # read with the layers of the stages
     "group": Entry(_group_options, _read_group),
     "mbs": Entry("--micro-batch-size"),
     "sequence_parallel": Entry(switch(SP), lambda arguments, known, _: int(SP in arguments and known["tp"] > 1)),
-    "schedule": Entry(_schedule_options),
-    "vocabulary": Entry(_vocabulary_options),  # read with the layers of the stages
     "sharding": Entry(_sharding_options, _read_sharding),
     "recompute": Entry(_recompute_options, _read_recompute),
     "activation_offload": Entry(_activation_offload_options, _read_activation_offload),
@@ -425,12 +323,8 @@ STRATEGY: Mapping[str, Entry] = {
     "ep_overlap": Entry(switch(EP_OVERLAP), reads_switch(EP_OVERLAP)),
     "pp_overlap": Entry(_pp_overlap_options, _read_pp_overlap),
     "dp_overlap": Entry(_dp_overlap_options, _read_dp_overlap),
-    "layout": Entry(_layout_options),  # read with the layers of the stages
 }
 """Megatron-LM's options for each field of a strategy, written and read."""
-
-DECISION_OPTIONS: Mapping[str, FieldOptions] = {name: entry.write for name, entry in STRATEGY.items()}
-"""Megatron-LM's options for each field of a strategy."""
 
 
 def _refuse_below_one(known: Known, *names: str) -> None:

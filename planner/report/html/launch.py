@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from constraints.targets import find_first_refusals
 from costmodel.errors import SpecError
-from planner.frameworks import LAUNCHERS, TARGETS, export, targets_of
+from planner.frameworks import LAUNCHERS, TARGETS, export
 from planner.frameworks.launch import launched
 from planner.report.html.frame import code_html, details_html, pair, section_html
 from planner.report.section import Section, number_rows
@@ -49,7 +50,7 @@ def launch_blocks(one: Shown, *, searched: bool, further: Sequence[str] = ()) ->
     further
         A comment and a command that follow.
     """
-    reasons = targets_of(one.plan)
+    reasons = find_first_refusals(one.plan.facts, one.plan.strategy)
     able = [target for target in targets_in_order(one.plan) if reasons[target] is None]
     file = job_file(one.plan)
     lines = [*commands(one, file, able[0] if able else None, searched=searched)]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from constraints.targets import effective_settings, find_first_refusals
 from costmodel import catalog
 from costmodel.catalog.releases import stands_in
 from costmodel.facts.device import Cluster, Device, Sites
-from planner.frameworks import targets_of
-from planner.frameworks.target import find_unused_entries
+from costmodel.strategy import Sharding
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
 from planner.report.records import Figure, Record, itself, late_entry, read_from
@@ -75,6 +75,25 @@ def targets_text(targets: Mapping[str, str | None]) -> str:
     able = [name for name, reason in targets.items() if reason is None]
     others = "" if len(able) == len(targets) else f"; search.target=NAME plans for {'another' if able else 'one'}"
     return f"{', '.join(able) or 'none'}{others}"
+
+
+def find_unused_entries(plan: Plan, document: Mapping[str, Any]) -> list[str]:
+    """
+    Find the entries of a job that its plan has no use for: settings, and packed sequences that fill a sample.
+
+    Settings with several values are left out, as reports name the chosen one.
+    """
+    used, training = effective_settings(plan.facts, plan.strategy), document.get("training") or {}
+    given = {name: value for name, value in (document.get("settings") or {}).items() if not isinstance(value, list)}
+    own = {name: getattr(plan.cluster.settings, name) for name in given if given[name] != "any"}
+    own.pop("gradient_dtype", None)  # 16 bits are those of the recipe
+    strategy = plan.strategy
+    if max(strategy.tp, strategy.etp) == 1 and strategy.sharding < Sharding.GRADIENTS:
+        used = replace(used, muon_tp_mode=None)  # each rank has whole matrices
+    unused = [f"settings.{name}" for name, value in own.items() if value and value != getattr(used, name)]
+    if training.get("sequence_lengths") and plan.facts.workload.lengths is None:
+        unused.append("training.sequence_lengths")
+    return unused
 
 
 class JobRecord(Record):
@@ -377,7 +396,9 @@ class SettingRecord(Record):
     reliability: ReliabilityRecord = read_from("chosen")
     conventions: ConventionsRecord
     operators: list[TimedOperator] = read_from(lambda report: report.plans[0].operators if report.plans else [])
-    targets: dict[str, str | None] = late_entry(lambda report: targets_of(report.plans[0]) if report.plans else {})
+    targets: dict[str, str | None] = late_entry(
+        lambda report: find_first_refusals(report.plans[0].facts, report.plans[0].strategy) if report.plans else {}
+    )
 
     @property
     def problem(self) -> Problem:

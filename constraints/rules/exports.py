@@ -1,0 +1,460 @@
+"""
+Refusals of export targets by the field of a plan that they are told of.
+
+A row is a rule, or the values that a target has; decisions have their own name, settings ``settings.NAME``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from constraints.rule import FieldValues, Rule
+from constraints.rules import context, frameworks, microbatches, schedules, settings, targets, topology
+from constraints.rules.megatron_models import require_options
+from costmodel.record import record
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from costmodel.tables import Facts
+
+Refusals: TypeAlias = Mapping[str, tuple[Rule | FieldValues, ...]]
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class Target:
+    """
+    Target of ``planner export`` with its refusals.
+
+    Parameters
+    ----------
+    name
+        Its name as it is written.
+    fields
+        Refusals by field of a plan.
+    precisions
+        Precisions that it has, with the bytes that the catalog gives them.
+    other_precision
+        Message for any other one, with ``{name}``, and ``{own}`` where it differs from the catalog in its bytes.
+    precision_hint
+        Hint of that message, with the ``{known}`` ones.
+    require_model
+        Function that refuses models which the target has no options for.
+    strategy_first
+        True where reasons that are about the strategy come before those about the precision.
+    """
+
+    name: str
+    fields: Refusals
+    precisions: tuple[str, ...]
+    other_precision: str
+    precision_hint: str = "Plan with {known}."
+    require_model: Callable[[Facts], None] = lambda facts: None
+    strategy_first: bool = False
+
+
+def _only(reason: str, *values: object) -> tuple[FieldValues]:
+    """Return the row of a field that has these values alone."""
+    return (FieldValues(values, reason),)
+
+
+WHOLE_OFFLOAD = "Optimizer states alone do not leave the device."
+
+STEPS = {"settings.composition": _only("A sum of layers profiled one by one is not a step that can be run.", "step")}
+
+
+def _without_fp8(reason: str) -> Refusals:
+    """Return the rows of a target without 8-bit recipes."""
+    layers = ("settings.first_layers_bf16", "settings.last_layers_bf16")
+    flags = ("settings.fp8_param_gather", "settings.fp8_attention")
+    return {**dict.fromkeys(layers, _only(reason, 0)), **dict.fromkeys(flags, _only(reason, False))}
+
+
+def _without_pipelines(reason: str) -> Refusals:
+    """Return the rows of a target without pipelines."""
+    return {
+        **dict.fromkeys(("pp", "vpp", "group"), _only(reason, 1)),
+        "schedule": _only(reason, Schedule.ONE_F_ONE_B),
+        "vocabulary": _only(reason, Vocabulary.ENDS),
+        "pp_overlap": _only(reason, False),
+        "layout": _only(reason, None),
+    }
+
+
+def _without_offload(reason: str) -> Refusals:
+    """Return the rows of a target whose optimizer states stay on the device."""
+    return {
+        "optimizer_offload": _only(reason, False),
+        "settings.offloaded_states": _only(WHOLE_OFFLOAD, 1.0),
+        "settings.offloaded_masters": _only(WHOLE_OFFLOAD, True),
+        "settings.offload_overlap": _only(WHOLE_OFFLOAD, False),
+        "settings.host_threads": _only(WHOLE_OFFLOAD, None),
+    }
+
+
+FSDP2: Refusals = {
+    "settings.moments_dtype": _only(
+        "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py).", "fp32"
+    ),
+    "settings.cp_a2a_ranks": _only("Context parallelism has no all-to-alls.", None),
+    "settings.optimizer_group": (targets.fsdp_groups_are_replicas,),
+}
+"""Rows of targets whose replicas share states by FSDP2."""
+
+WHOLE_BATCHES = (microbatches.global_batch_splits_over_ranks,)
+
+# --- torchtitan ----------------------------------------------------------------------------------------------
+
+TORCHTITAN: Refusals = {
+    **STEPS,
+    **FSDP2,
+    **_without_fp8("FP8 is a converter of the model, not written here."),
+    **_without_offload(
+        "Its enable_cpu_offload moves weights and gradients to the host too (torchtitan/config/configs.py:61)."
+    ),
+    "tp": (targets.torchtitan_splits_whole_kv_heads,),
+    "cp": (targets.torchtitan_trains_mtp_without_cp,),
+    "pp": (targets.torchtitan_trains_mtp_without_pipelines, targets.torchtitan_ties_embeddings_on_one_stage),
+    "ep": (targets.torchtitan_spreads_experts_over_shards,),
+    "etp": (targets.torchtitan_spreads_experts_or_splits_them,),
+    "vpp": (
+        schedules.v_shapes_have_two_chunks,
+        schedules.only_1f1b_interleaves,
+        topology.interleaving_needs_a_pipeline,
+        targets.torchtitan_keeps_few_chunks_gathered,
+    ),
+    "group": (targets.torchtitan_deals_microbatches_in_rounds,),
+    "mbs": (*WHOLE_BATCHES, targets.torchtitan_fills_plain_pipelines),
+    "schedule": _only(
+        "PyTorch's pipelines are 1f1b, gpipe, zb_v and dualpipev "
+        "(get_schedule_class, torch/distributed/pipelining/schedules.py).",
+        *(Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_V, Schedule.DUALPIPEV),
+    ),
+    "vocabulary": _only(
+        "Embedding and head are modules of one stage each (torchtitan/distributed/pipeline_parallel.py, "
+        "_split_module).",
+        *(Vocabulary.ENDS, Vocabulary.REDISTRIBUTED),
+    ),
+    "sharding": (
+        targets.torchtitan_shards_over_context,
+        targets.torchtitan_keeps_gradients_whole_in_pipelines,
+        targets.torchtitan_shards_gradients_without_pipelines,
+    ),
+    "recompute": _only(
+        "Layers are recomputed in full (full) or but for every other matmul (every_other_matmul) "
+        "(torchtitan/distributed/activation_checkpoint.py:166,185).",
+        *(Recompute.NONE, Recompute.FULL, Recompute.of("every_other_matmul")),
+    ),
+    "activation_offload": _only(
+        "Activations stay in device memory (torchtitan/config/configs.py has no option).", False
+    ),
+    "token_dispatcher": _only(
+        "The backend is an argument of the model's registry (moe_comm_backend, "
+        "torchtitan/models/common/config_utils.py:388), whose buffers have sizes that the plan does not have.",
+        TokenDispatcher.ALLTOALL,
+    ),
+    "cuda_graphs": (
+        FieldValues(
+            (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION),
+            "One graph holds forward and backward pass, or none (wrap_with_cuda_graph, torchtitan/trainer.py:614).",
+        ),
+        targets.torchtitan_captures_flat_steps,
+    ),
+    "tp_overlap": (frameworks.tp_overlap_needs_sequence_parallelism,),
+    "cp_overlap": (targets.torchtitan_gathers_keys_first,),
+    "ep_overlap": _only(
+        "Tokens are sent and awaited (torchtitan/models/common/token_dispatcher.py has no other micro-batch to run).",
+        False,
+    ),
+    "pp_overlap": (targets.torchtitan_sends_chunks_behind_computation,),
+    "dp_overlap": (targets.torchtitan_reduces_gradients_behind_computation,),
+    "layout": (targets.torchtitan_stages_recompute_alike,),
+    "settings.gradient_dtype": _only(
+        "FSDP2 reduces in FP32, always (mixed_precision_reduce, torchtitan/config/configs.py:93).", "fp32"
+    ),
+    "settings.weight_dtype": _only(
+        "Ranks hold shards of FP32 weights, which are cast before they are gathered "
+        "(mixed_precision_param, torchtitan/config/configs.py:85).",
+        "fp32",
+    ),
+    "settings.shared_expert_overlap": _only(
+        "Shared experts run after the routed ones (torchtitan/models/common/moe.py:455).", False
+    ),
+    "settings.delay_wgrad": _only("Weight gradients come with the backward pass, but in zero-bubble schedules.", False),
+    "settings.communication_sms": _only("Tokens go by an all-to-all of NCCL.", None),
+    "settings.cp_comm_type": _only(
+        "Keys and values are gathered before attention (torchtitan/models/common/decoder_sharding.py:235).",
+        *(None, "all_gather"),
+    ),
+    "settings.offloaded_layers": _only("Activations stay in device memory.", None),
+    "settings.optimizer": _only(
+        "DistMuon wants a layout for every parameter, which no option writes (distributed/flex_shard/dist_muon.py); "
+        "Kimi's recipes have it.",
+        "adam",
+    ),
+    "settings.kernels": _only("Layers are compiled (compile.enable), which fuses them.", "fused"),
+    "settings.attention": _only(
+        "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385).", "flash"
+    ),
+    "settings.loss": _only(
+        "The loss is PyTorch's cross-entropy on FP32 logits (torchtitan/components/loss.py).", "unfused"
+    ),
+    "settings.loss_chunks": (targets.torchtitan_splits_sequences_into_chunks,),
+}
+
+# --- DeepSpeed -----------------------------------------------------------------------------------------------
+
+NO_CONTEXT = "There is no context parallelism in the JSON."
+
+DEEPSPEED: Refusals = {
+    **STEPS,
+    **_without_fp8("There is no FP8 (runtime/precision_config.py)."),
+    **_without_pipelines(
+        "A pipeline is a PipelineModule of the training script, not a key of the JSON "
+        "(deepspeed/runtime/pipe/module.py)."
+    ),
+    "cp": _only(
+        "Context parallelism is set up by the training script (Ulysses, deepspeed/runtime/sequence_parallel), and is "
+        "another one: it splits heads.",
+        1,
+    ),
+    "etp": (targets.deepspeed_spreads_experts_or_splits_them,),
+    "mbs": WHOLE_BATCHES,
+    "sequence_parallel": (targets.norms_are_whole,),
+    "sharding": (targets.deepspeed_shards_in_bf16,),
+    "recompute": _only(
+        "The JSON knows checkpoints of whole layers only (deepspeed/runtime/activation_checkpointing/config.py).",
+        *(Recompute.NONE, Recompute.FULL),
+    ),
+    "activation_offload": (targets.inputs_of_recomputed_layers_are_offloaded,),
+    "optimizer_offload": (
+        targets.deepspeed_offloads_without_folded_experts,
+        frameworks.optimizer_offload_needs_a_sharded_optimizer,
+    ),
+    "token_dispatcher": _only(
+        "Tokens go by an all-to-all (deepspeed/module_inject/auto_ep_config.py has no key for another way).",
+        TokenDispatcher.ALLTOALL,
+    ),
+    "cuda_graphs": _only(
+        "Training has none (enable_cuda_graph is inference's, deepspeed/inference/config.py).", CudaGraphs.NONE
+    ),
+    "cp_overlap": _only(NO_CONTEXT, False),
+    "ep_overlap": _only(
+        "Tokens are sent and awaited (deepspeed/module_inject/auto_ep_config.py has no key for another order).", False
+    ),
+    "dp_overlap": (targets.deepspeed_overlaps_with_zero, targets.deepspeed_zero_1_in_fp32_waits),
+    "settings.gradient_dtype": (
+        targets.gradients_in_fp16_are_of_fp16_weights,
+        targets.deepspeed_has_both_gradients_in_zero_1,
+        targets.deepspeed_accumulates_in_16_bits_without_zero,
+    ),
+    "settings.weight_dtype": _only(
+        "Ranks hold 16-bit weights beside the FP32 ones of the optimizer (deepspeed/runtime/zero/stage_1_and_2.py).",
+        "recipe",
+    ),
+    "settings.moments_dtype": _only(
+        "bf16_optimizer_states needs master weights in 16 bits too (deepspeed/runtime/config.py:714).", "fp32"
+    ),
+    "settings.shared_expert_overlap": _only(
+        "Shared experts run after the dispatch (deepspeed/module_inject/auto_ep_config.py has no key for it).", False
+    ),
+    "settings.delay_wgrad": _only("Weight gradients come with the backward pass, always.", False),
+    "settings.communication_sms": _only("Tokens go by an all-to-all of NCCL.", None),
+    **dict.fromkeys(("settings.cp_comm_type", "settings.cp_a2a_ranks"), _only(NO_CONTEXT, None)),
+    "settings.offloaded_layers": _only("Activations stay in device memory.", None),
+    "settings.offloaded_states": (targets.deepspeed_offloads_a_share_in_zero_3,),
+    "settings.offloaded_masters": (targets.deepspeed_offloads_masters,),
+    "settings.offload_overlap": (targets.deepspeed_offloads_and_waits,),
+    "settings.optimizer_group": (targets.deepspeed_shares_among_all_replicas,),
+    "settings.optimizer": _only(
+        "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon).", "adam"
+    ),
+}
+
+# --- Accelerate ----------------------------------------------------------------------------------------------
+
+NO_EXPERTS = "There is no expert parallelism (accelerate/parallelism_config.py has dp, tp, cp and sp)."
+
+ACCELERATE: Refusals = {
+    **STEPS,
+    **FSDP2,
+    **_without_fp8("FP8 is another library's, not written here."),
+    **_without_pipelines("FSDP2 has no pipeline (accelerate/parallelism_config.py has dp, tp, cp and sp)."),
+    **_without_offload("Its fsdp_offload_params moves weights and gradients to the host too."),
+    "ep": _only(NO_EXPERTS, 1),
+    "etp": (targets.accelerate_keeps_experts_whole,),
+    "mbs": WHOLE_BATCHES,
+    "sequence_parallel": (targets.norms_are_whole,),
+    "sharding": _only(
+        "FSDP2 shards gradients and optimizer states, with or without the weights, over two ranks at least "
+        "(accelerate/parallelism_config.py:383).",
+        *(Sharding.GRADIENTS, Sharding.WEIGHTS),
+    ),
+    "recompute": _only(
+        "Whole layers are recomputed or none (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).",
+        *(Recompute.NONE, Recompute.FULL),
+    ),
+    "activation_offload": (targets.inputs_of_recomputed_layers_are_offloaded,),
+    "token_dispatcher": _only(NO_EXPERTS, TokenDispatcher.ALLTOALL),
+    "cuda_graphs": _only(
+        "The YAML has no key for them; those of torch.compile are the compiler's choice.", CudaGraphs.NONE
+    ),
+    "tp_overlap": _only("Asynchronous tensor parallelism is ignored (accelerate/utils/dataclasses.py:2331).", False),
+    "ep_overlap": _only(NO_EXPERTS, False),
+    "dp_overlap": _only(
+        "FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).", True
+    ),
+    "settings.gradient_dtype": (
+        *_only(
+            "Gradients are reduced in the 16 bits that mixed_precision says; another dtype is an argument of the "
+            "training script's plugin (set_mixed_precision, accelerate/utils/dataclasses.py:2137).",
+            *("bf16", "fp16"),
+        ),
+        targets.gradients_in_fp16_are_of_fp16_weights,
+    ),
+    "settings.weight_dtype": _only(
+        "Ranks hold shards of FP32 weights, which are cast before they are gathered "
+        "(accelerate/utils/fsdp_utils.py:814).",
+        "fp32",
+    ),
+    "settings.shared_expert_overlap": _only(NO_EXPERTS, False),
+    "settings.delay_wgrad": _only("Weight gradients come with the backward pass, always.", False),
+    "settings.communication_sms": _only(NO_EXPERTS, None),
+    "settings.cp_comm_type": _only(
+        "PyTorch's context parallelism rotates or gathers keys and values (accelerate/parallelism_config.py).",
+        *(None, "p2p", "all_gather"),
+    ),
+    "settings.offloaded_layers": _only("Inputs of all recomputed layers go to the host, or of none.", None),
+    "settings.optimizer": _only("The optimizer is the training script's; the plan counts another one.", "adam"),
+}
+
+# --- Megatron-LM and Megatron-Bridge -------------------------------------------------------------------------
+
+MEGATRON: Refusals = {
+    **STEPS,
+    "cp": (targets.exchanged_heads_split_over_cp, context.all_to_alls_exchange_whole_heads),
+    "vpp": (targets.hybrids_have_one_chunk_per_rank, targets.hybrids_have_layers_on_every_rank),
+    "schedule": _only(
+        "{value} is not in megatron/core/pipeline_parallel/schedules.py, which runs 1f1b.", Schedule.ONE_F_ONE_B
+    ),
+    "vocabulary": _only(
+        "{value} has slices of the vocabulary on all ranks; embedding and head are on the first and the last one "
+        "(megatron/core/models/gpt/gpt_model.py).",
+        *(Vocabulary.ENDS, Vocabulary.REDISTRIBUTED),
+    ),
+    "sharding": (targets.megatron_shards_gradients_without_pipelines,),
+    "recompute": (targets.megatron_recomputes_named_modules,),
+    "cp_overlap": (frameworks.context_parallel_rings_overlap,),
+    "pp_overlap": (frameworks.pp_overlap_needs_interleaving,),
+    "dp_overlap": (targets.megatron_fsdp_overlaps,),
+    "layout": (
+        targets.hybrid_layouts_fill_every_rank,
+        targets.megatron_ranks_recompute_alike,
+        targets.megatron_stages_recompute_blocks,
+        targets.megatron_blocks_exclude_other_features,
+    ),
+    "settings.gradient_dtype": (
+        *_only(
+            "Gradients have one buffer, of the weights' dtype or of FP32 (grad_reduce_in_fp32, "
+            "megatron/core/distributed/distributed_data_parallel_config.py:11).",
+            *("fp32", "bf16", "fp16"),
+        ),
+        targets.gradients_in_fp16_are_of_fp16_weights,
+    ),
+    "settings.weight_dtype": _only(
+        "Ranks hold weights in the recipe's bits; those in FP32 are the optimizer's "
+        "(megatron/core/optimizer/distrib_optimizer.py).",
+        "recipe",
+    ),
+    "settings.moments_dtype": (settings.offloaded_moments_are_fp32, settings.narrow_moments_need_a_sharded_optimizer),
+    "settings.fp8_param_gather": (settings.narrow_weights_need_a_sharded_optimizer,),
+    "settings.first_layers_bf16": (targets.delayed_scaling_has_no_wide_layers,),
+    "settings.fp8_attention": _only(
+        "It has no option (fp8_dot_product_attention, megatron/core/transformer/transformer_config.py:477).", False
+    ),
+    "settings.mtp_layers": (targets.mtp_has_no_learned_positions,),
+    "settings.shared_expert_overlap": (
+        settings.overlapped_shared_experts_need_alltoall,
+        settings.overlapped_shared_experts_exclude_ep_overlap,
+        settings.overlapped_shared_experts_are_kept,
+    ),
+    "settings.delay_wgrad": (settings.delayed_weight_gradients_need_ep_overlap,),
+    "settings.offloaded_layers": (settings.counted_layers_are_offloaded_whole,),
+    "settings.offloaded_masters": (targets.megatron_offloads_masters,),
+    "settings.optimizer_group": (
+        settings.optimizer_groups_divide_the_replicas,
+        settings.optimizer_groups_divide_the_experts,
+    ),
+    "settings.optimizer": (
+        targets.megatron_muon_keeps_gradients_whole,
+        settings.muon_shards_optimizer_states,
+        targets.megatron_muon_overlaps_shared_states,
+        targets.megatron_muon_excludes_the_distributed_optimizer,
+    ),
+    "settings.muon_tp_mode": _only(
+        "--muon-tp-mode has blockwise, duplicated and distributed (megatron/training/arguments.py).",
+        *(None, "blockwise", "duplicated", "distributed"),
+    ),
+    "settings.kernels": _only(
+        "Norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its own.",
+        "fused",
+    ),
+    "settings.loss": _only("There is no compiled loss (megatron/training/arguments.py).", "fused", "unfused"),
+    "settings.loss_chunks": _only(
+        "All logits of a micro-batch exist at once (megatron/core/models/gpt/gpt_model.py).", 1
+    ),
+}
+
+BRIDGE: Refusals = {
+    **MEGATRON,
+    "vpp": (*MEGATRON["vpp"], targets.bridge_deals_hybrids_evenly),
+    "vocabulary": (*MEGATRON["vocabulary"], targets.bridge_hybrids_have_whole_ends),
+    "layout": (*MEGATRON["layout"], targets.bridge_hybrids_have_even_stages),
+    "settings.fp8_attention": (targets.bridge_reads_fp8_attention_of_tensors,),
+    "settings.attention": _only(
+        "model.attention_backend is an object, which no override of a recipe makes "
+        "(megatron/bridge/training/utils/omegaconf_utils.py, _apply_overrides).",
+        "flash",
+    ),
+}
+
+MEGATRON_PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
+
+
+def _megatron(name: str, fields: Refusals) -> Target:
+    """Return one of the two targets that are Megatron Core."""
+    return Target(
+        name=name,
+        fields=fields,
+        precisions=MEGATRON_PRECISIONS,
+        other_precision=f"{name} has no options for '{{name}}'{{own}}.",
+        precision_hint=f"It has them for: {', '.join(MEGATRON_PRECISIONS)}.",
+        require_model=lambda facts: require_options(facts.model, facts.workload.sequence_length),
+    )
+
+
+EXPORTS: Mapping[str, Target] = {
+    "megatron-lm": _megatron("Megatron-LM", MEGATRON),
+    "megatron-bridge": _megatron("Megatron-Bridge", BRIDGE),
+    "torchtitan": Target(
+        name="torchtitan",
+        fields=TORCHTITAN,
+        precisions=("bf16",),
+        other_precision="torchtitan chooses {name}{own} by converters of the model, which this export does not write.",
+        strategy_first=True,
+    ),
+    "deepspeed": Target(
+        name="DeepSpeed",
+        fields=DEEPSPEED,
+        precisions=("bf16", "fp16"),
+        other_precision="DeepSpeed has no key for {name}{own} (deepspeed/runtime/precision_config.py).",
+    ),
+    "accelerate": Target(
+        name="Accelerate",
+        fields=ACCELERATE,
+        precisions=("bf16", "fp16"),
+        other_precision=(
+            "Accelerate needs a policy of the script or another library for {name}{own} (fp8_config), which this "
+            "export does not write."
+        ),
+    ),
+}
+"""Targets of ``planner export``."""

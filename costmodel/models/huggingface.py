@@ -24,9 +24,11 @@ from costmodel.facts.model import (
 )
 from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_impossible_sizes
 from costmodel.models.families import (
+    CHANGES,
     EXPERT_KINDS,
     FAMILIES,
     PART_DEFAULTS,
+    REFINEMENTS,
     REFUSED,
     SINGLE_BLOCK_KEYS,
     TEXT_PARTS,
@@ -34,6 +36,7 @@ from costmodel.models.families import (
     Family,
     MambaKeys,
     family_from_row,
+    known_family,
 )
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
@@ -204,15 +207,18 @@ def _family(config: Config) -> tuple[str, Family]:
         if not isinstance(row, Mapping):
             raise config.error(FAMILY, f"expected a mapping, got {shown(row)}.")
         _, family = family_from_row(row, f"{config.where}.{FAMILY}")
-        return name, replace(family, **family.refined(config)) if family.refined else family
+        return name, _refine(config, family)
     if name in UNMODELLED:
         raise config.error("model_type", f"'{name}' has {UNMODELLED[name]}, which is not modelled.")
     name = TEXT_PARTS.get(name, name)
     if name not in FAMILIES:
         hint = " ".join(filter(None, (did_you_mean(name, FAMILIES), DESCRIBED)))
         raise config.error("model_type", f"unsupported family {shown(name)}.", hint)
-    family = FAMILIES[name]
-    return name, replace(family, **family.refined(config)) if family.refined else family
+    return name, _refine(config, known_family(name))
+
+
+def _refine(config: Config, family: Family) -> Family:
+    return replace(family, **REFINEMENTS[family.refined](config)) if family.refined else family
 
 
 def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None:
@@ -311,7 +317,7 @@ def _changes(config: Config, family: Family, kinds: tuple[str, ...]) -> tuple[Ch
             raise config.error(PER_LAYER, problem)
         each = Config({str(index): number for index, number in enumerate(heads)}, f"{config.where}.{PER_LAYER}")
         return tuple((("num_attention_heads", each.integer(index, at_least=1)),) for index in each.mapping)
-    by_kind = {kind: family.changes(config, kind) if family.changes else {} for kind in set(kinds)}
+    by_kind = {kind: CHANGES[family.changes](config, kind) if family.changes else {} for kind in set(kinds)}
     listed = config.mapping.get("per_layer_config")
     if listed is None:
         return tuple(tuple(by_kind[kind].items()) for kind in kinds)

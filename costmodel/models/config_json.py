@@ -56,7 +56,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "latent_size": ("moe_latent_size", "routed_expert_hidden_size"),
     "first_dense": ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"),
     "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"),
-    "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),
+    "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers", "mtp_num_hidden_layers"),
 }  # fmt: skip
 
 """Spellings of one concept; two of them in one file must agree."""
@@ -333,10 +333,29 @@ _GRANITE = replace(_PLAIN, score_scale=1.0)
 
 _GRANITE_MOE = replace(_GRANITE, routing=_routing(normalizes=True, aux=0.001))
 
+_LFM_2 = replace(_LARGER_EPSILON, rotary=_rotary(1_000_000.0))
+
+_MAMBA = replace(_LARGER_EPSILON, initializer_range=0.1, rotary=None)
+
 _QWEN_3_5 = replace(_PLAIN, rotary=_rotary(10000.0, 0.25), norm_weights_from_one=True)
 
 CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "afmoe": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True)),
+    "apertus": replace(
+        _LARGER_EPSILON,
+        activation="xielu",
+        rotary=Rotary(
+            base=12_000_000.0,
+            fraction=1.0,
+            scaling="llama3",
+            parameters=(
+                ("factor", 8.0),
+                ("high_freq_factor", 4.0),
+                ("low_freq_factor", 1.0),
+                ("original_max_position_embeddings", 8192.0),
+            ),
+        ),
+    ),
     "arcee": replace(_LARGER_EPSILON, activation=SQUARED_RELU),
     "aria_text": _PLAIN,
     "bamba": replace(_LARGER_EPSILON, rotary=_rotary(10000.0, 0.5)),
@@ -380,6 +399,8 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "exaone4": _LARGER_EPSILON,
     "exaone_moe": replace(_LARGER_EPSILON, routing=_routing("sigmoid", normalizes=True, scaling=2.5)),
     "falcon": replace(_LARGER_EPSILON, activation=GELU),
+    "falcon_h1": _LARGER_EPSILON,
+    "falcon_mamba": _MAMBA,
     "flex_olmo": replace(_PLAIN, rotary=_rotary(500_000.0), routing=_routing(normalizes=False, aux=0.01)),
     "flint": replace(_PLAIN, routing=_routing("sigmoid", normalizes=True, aux=0.0005)),
     "gemma": _GEMMA,
@@ -440,6 +461,7 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
     "internlm3": _LARGER_EPSILON,
     "iquestcoder": _LARGER_EPSILON,
     "jais2": replace(_LARGER_EPSILON, activation=SQUARED_RELU),
+    "jamba": replace(_PLAIN, rotary=None, routing=_routing(normalizes=False, aux=0.001)),
     "kimi_k2": _DEEPSEEK_V3,
     "kimi_linear": replace(_LARGER_EPSILON, rotary=None, routing=_routing("sigmoid", normalizes=True, scaling=2.446)),
     "kolibri1": replace(_PLAIN, routing=_routing("sigmoid", normalizes=False)),
@@ -450,13 +472,16 @@ CLASS_DEFAULTS: Mapping[str, Numerics] = {
         routing=_routing("sigmoid", normalizes=True, aux=0.001),
     ),
     "lara_mini": replace(_PLAIN, routing=_routing("sigmoid", normalizes=True, aux=0.001)),
+    "lfm2": _LFM_2,
+    "lfm2_moe": replace(_LFM_2, routing=_routing("sigmoid", normalizes=True)),
     "llama": _PLAIN,
     "llama4_text": replace(
         _LARGER_EPSILON,
         rotary=_rotary(500_000.0),
         routing=replace(_routing("sigmoid", normalizes=False, aux=0.001), expert_bias=False),
     ),
-    "mamba2": replace(_LARGER_EPSILON, initializer_range=0.1, rotary=None),
+    "mamba": _MAMBA,
+    "mamba2": _MAMBA,
     "mellum": replace(
         _PLAIN,
         rotary=_rotary(500_000.0),

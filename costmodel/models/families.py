@@ -16,7 +16,7 @@ from costmodel.models.config_json import Config, Switch
 from costmodel.record import adapter_of, record
 from costmodel.validation import shown
 
-OFF = Switch("", False)
+OFF, ON = Switch("", False), Switch("", True)
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser where PyYAML was built with it: ten times faster, the same result."""
@@ -24,9 +24,9 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 class Period(NamedTuple):
     """
-    A pattern: of n layers the last, or the first, has full attention, the others another kind; ``key`` may set n.
+    A pattern: of each n layers one is full, the last, the first, or that at ``offset``; the others are of another kind.
 
-    Of a pattern with ``full_start`` the first layer of the model has full attention, too.
+    ``key`` and ``offset_key`` may set n and the place. With ``full_start`` the first layer of the model is full, too.
     """
 
     others: str
@@ -34,6 +34,15 @@ class Period(NamedTuple):
     default: int = 1
     starts_full: bool = False
     full_start: bool = False
+    offset: int | None = None
+    offset_key: str = ""
+
+    def find_full(self, config: Config, *, num_layers: int) -> tuple[bool, ...]:
+        """Return True for each full layer."""
+        every = config.integer(self.key, at_least=1, default=self.default)
+        place = self.offset if self.offset is not None else 0 if self.starts_full else every - 1
+        place = config.integer(self.offset_key, at_most=every - 1, default=place)
+        return tuple(n % every == place % every or (n == 0 and self.full_start) for n in range(num_layers))
 
 
 class Positions(NamedTuple):
@@ -56,6 +65,17 @@ class MambaKeys(NamedTuple):
     conv_bias: str = "use_conv_bias"
 
 
+class ScanKeys(NamedTuple):
+    """Keys of a Mamba block of the first generation; ``expand`` is its width over the hidden size."""
+
+    state_size: str = "state_size"
+    expand: str = "expand"
+    step_rank: str = "time_step_rank"
+    conv_kernel: str = "conv_kernel"
+    bias: str = "use_bias"
+    conv_bias: str = "use_conv_bias"
+
+
 @record(frozen=True, kw_only=True)
 class Family:
     """
@@ -72,7 +92,9 @@ class Family:
     ignores
         Keys that say of how the model is served what others say of its training.
     linear
-        Linear attention behind ``linear_attention`` in ``layer_types``; None: not allowed.
+        Mixer behind ``linear_attention`` in ``layer_types``, which is linear in the sequence; None: not allowed.
+    beside
+        True if each layer has a Mamba block beside its attention (Falcon-H1).
     experts
         True if the feed-forward blocks are mixtures of experts unless the pattern says otherwise.
     tied, gated, squared_relu, norm, num_norms
@@ -112,6 +134,16 @@ class Family:
         True if ``use_sliding_window`` turns windows on, from layer ``max_window_layers``.
     period
         Pattern of attention if ``layer_types`` is absent.
+    kind_names
+        Words in ``layer_types`` beside the usual ones, and the kinds that they mean.
+    full_layers
+        Key of a list of the layers with full attention, which counts from 0.
+    expert_period
+        Pattern of layers with experts, for which ``full`` stands in it; None: by the usual keys.
+    renames
+        Keys that stand for usual ones; a dot leads into a part of the configuration, as in ``attn_config.kv_n_heads``.
+    scales
+        Keys of factors and switches of scaling, which :attr:`costmodel.facts.model.Model.extras` names.
     lists_kinds
         True if ``layer_types`` is required: its class's default is no such pattern.
     parallel_blocks
@@ -131,17 +163,25 @@ class Family:
     mamba
         Keys of a Mamba block: heads, their width, state, groups, convolution, chunk, and the biases of projections and
         convolution.
+    mamba_norm
+        Key that turns on the norm behind its gate.
+    scan, scan_norms
+        Keys of a Mamba block of the first generation; its norms, as in :class:`costmodel.facts.model.SelectiveScan`.
     mamba_chunk
         Tokens of a chunk of its recurrence if the key is absent.
     kv_heads
         Number of key-value heads if no key gives it; None: a key does.
-    dense_width
-        Key of the width of dense feed-forward blocks, if it is not the usual one.
+    dense_width, ffn_width
+        Key of the width of dense feed-forward blocks, if it is not the usual one; the width itself, if no key says it.
+    activation_weights
+        As in :class:`costmodel.facts.model.Mlp`.
     mtp_attention, mtp_dense
         Kind of attention of layers of multi-token prediction that no list names, if it is not the last layer's; True if
         their feed-forward blocks are dense.
     head_bias
         Key that turns :attr:`costmodel.facts.model.Model.head_bias` on.
+    final_norm
+        Norm in front of the head, if it is not that of the layers.
     embedding_norm
         As in :class:`costmodel.facts.model.Model`.
     extras
@@ -160,7 +200,8 @@ class Family:
     indexer: Literal["none", "keys", "blocks"] = "none"
     compressed: bool = False
     ignores: tuple[str, ...] = ()
-    linear: Literal["lightning", "gated_delta", "kda", "mamba"] | None = None
+    linear: Literal["lightning", "gated_delta", "kda", "mamba", "selective_scan", "short_convolution"] | None = None
+    beside: bool = False
     experts: bool = False
     tied: bool = False
     gated: bool = True
@@ -193,6 +234,11 @@ class Family:
     chunk: int | None = None
     window_switch: bool = False
     period: Period | None = None
+    kind_names: Mapping[str, str] = field(default_factory=dict)
+    full_layers: str = ""
+    expert_period: Period | None = None
+    renames: Mapping[str, str] = field(default_factory=dict)
+    scales: tuple[str, ...] = ()
     lists_kinds: bool = False
     parallel_blocks: Switch = OFF
     learned_positions: Positions | None = None
@@ -202,12 +248,18 @@ class Family:
     single_blocks: bool = False
     pattern: str = ""
     mamba: MambaKeys | None = None
+    mamba_norm: Switch = ON
+    scan: ScanKeys = ScanKeys()
+    scan_norms: Literal["none", "plain", "weighted"] = "none"
     mamba_chunk: int = 128
     kv_heads: int | None = None
     dense_width: str = ""
+    ffn_width: int = 0
+    activation_weights: int = 0
     mtp_attention: str = ""
     mtp_dense: bool = False
     head_bias: Switch = OFF
+    final_norm: Literal["rms", "layer", "none"] | None = None
     embedding_norm: bool = False
     extras: str = ""
     text_part: bool = False
@@ -235,30 +287,42 @@ def _falcon(config: Config) -> dict[str, Any]:
     }
 
 
-def _scales(config: Config, *keys: str) -> dict[str, Any]:
-    """Return the extras of scales other than one."""
-    scaled = [key for key in keys if config.mapping.get(key) not in (None, 1, 1.0)]
-    return {"extras": f"scales of {', '.join(scaled)}" if scaled else ""}
-
-
-def _granite(config: Config) -> dict[str, Any]:
-    """Return the fields of Granite, whose keys scale embeddings, scores, residuals and logits."""
-    return _scales(config, "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
-
-
 def _granite_hybrid(config: Config) -> dict[str, Any]:
     """Return the fields of Granite 4: without routed experts the shared one is the feed-forward."""
     return {
-        **_granite(config),
         "experts": config.mapping.get("num_local_experts") != 0 and config.integer("shared_intermediate_size") >= 0,
         "rotary": config.mapping.get("position_embedding_type") == "rope",
     }
 
 
 def _hyperclovax(config: Config) -> dict[str, Any]:
-    """Return the fields of HyperCLOVA X: three of Granite's scales, and a norm behind each block."""
-    scales = _scales(config, "embedding_multiplier", "residual_multiplier", "logits_scaling")
-    return {**scales, "num_norms": 4 if config.flag(Switch("use_post_norm", True)) else 2}
+    """Return the fields of HyperCLOVA X, which may have a norm behind each block."""
+    return {"num_norms": 4 if config.flag(Switch("use_post_norm", True)) else 2}
+
+
+def _falcon_h1(config: Config) -> dict[str, Any]:
+    """Check the sizes of Falcon-H1's Mamba blocks, which stand in several keys."""
+    heads, inner = config.integer("mamba_n_heads", at_least=1), config.integer("mamba_d_ssm", at_least=1)
+    width = inner // heads if config.mapping.get("mamba_d_head") == "auto" else config.integer("mamba_d_head")
+    if heads * width != inner:
+        raise config.error("mamba_d_ssm", f"is {inner}, but {heads} heads of {width} together are {heads * width}.")
+    if config.flag(Switch("projectors_bias", False)) != config.flag(Switch("mamba_proj_bias", False)):
+        raise config.error("projectors_bias", "means a bias behind one projection alone, which is not modelled.")
+    return {}
+
+
+def _lfm2(config: Config) -> dict[str, Any]:
+    """Return the feed-forward width of LFM2: two thirds of its key, times a factor, rounded up to a multiple."""
+    width = config.count("ffn_hidden_size")
+    if not config.flag(Switch("block_auto_adjust_ff_dim", True)):
+        return {"ffn_width": width}
+    factor = config.mapping.get("block_ffn_dim_multiplier", 1.0)
+    if factor is None:
+        return {"ffn_width": 2 * width // 3}
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= 100:
+        raise config.error("block_ffn_dim_multiplier", f"must be above 0 and at most 100, got {shown(factor)}.")
+    multiple = config.integer("block_multiple_of", at_least=1, default=256)
+    return {"ffn_width": -(-int(factor * (2 * width // 3)) // multiple) * multiple}
 
 
 def _stablelm(config: Config) -> dict[str, Any]:
@@ -282,11 +346,6 @@ def _ministral3(config: Config) -> dict[str, Any]:
     rope = config.mapping.get("rope_parameters", {"llama_4_scaling_beta": 0.1})
     scaled = isinstance(rope, Mapping) and rope.get("llama_4_scaling_beta")
     return {"extras": "queries scaled by their position" if scaled else ""}
-
-
-def _afmoe(config: Config) -> dict[str, Any]:
-    """Return the fields of AFMoE (Trinity), which may scale embeddings."""
-    return {"extras": "scaled embeddings" if config.flag(Switch("mup_enabled", False)) else ""}
 
 
 EXPERT_KINDS = ("hash_moe", "moe")
@@ -362,16 +421,16 @@ def _step_changes(config: Config, kind: str) -> dict[str, Any]:
 ALIBI = "positions as biases of scores (ALiBi)"
 
 REFINEMENTS: dict[str, Callable[[Config], dict[str, Any]]] = {
-    "afmoe": _afmoe,
     "cohere2_moe": _cohere2_moe,
     "deepseek_v4": _deepseek_v4,
     "falcon": _falcon,
+    "falcon_h1": _falcon_h1,
     "flint": _flint,
     "gemma4": _gemma4,
     "gpt_bigcode": _gpt_bigcode,
-    "granite": _granite,
     "granite_hybrid": _granite_hybrid,
     "hyperclovax": _hyperclovax,
+    "lfm2": _lfm2,
     "mimo_v2": _mimo_v2,
     "ministral3": _ministral3,
     "olmo_hybrid": _olmo_hybrid,
@@ -411,10 +470,10 @@ NOT_IN_A_JOB = ("changes", "refined", "text_part")
 
 
 @cache
-def known_family(name: str) -> Family:
+def find_family(name: str) -> Family:
     """Return a supported family."""
     row = dict(FAMILIES[name])
-    base = known_family(row.pop("like")) if "like" in row else Family()
+    base = find_family(row.pop("like")) if "like" in row else Family()
     return _change_family(base, row, f"families.{name}")
 
 
@@ -438,7 +497,7 @@ def family_from_row(row: Mapping[str, Any], where: str) -> tuple[str, Family]:
     if not isinstance(name, str) or name not in FAMILIES:
         problem = "is required but missing." if name is None else f"unsupported family {shown(name)}."
         raise SpecError(f"{where}.like", problem, did_you_mean("" if name is None else str(name), FAMILIES))
-    return name, _change_family(known_family(name), own, where, NOT_IN_A_JOB)
+    return name, _change_family(find_family(name), own, where, NOT_IN_A_JOB)
 
 
 def _change_family(base: Family, row: Mapping[str, Any], where: str, without: Collection[str] = ()) -> Family:

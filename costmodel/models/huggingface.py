@@ -21,6 +21,8 @@ from costmodel.facts.model import (
     Mixer,
     Mlp,
     Model,
+    SelectiveScan,
+    ShortConvolution,
 )
 from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_impossible_sizes
 from costmodel.models.families import (
@@ -36,7 +38,7 @@ from costmodel.models.families import (
     Family,
     MambaKeys,
     family_from_row,
-    known_family,
+    find_family,
 )
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
@@ -69,9 +71,6 @@ NUMBERED_KINDS = {
 
 INDEXED, SHARED_INDEX = "indexed_attention", "shared_index"
 """Kinds of attention whose keys an indexer chooses: the layer's own, or that of an earlier layer."""
-
-OLDER_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
-"""Kinds of layers of a Mamba hybrid before transformers renamed them."""
 
 BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
     "linear_attention": "M",
@@ -119,8 +118,9 @@ def model_from_config(
     """
     config = _text_config(mapping, where)
     refuse_impossible_sizes(config)
-    family_name, family = _family(config)
+    config, family_name, family = _family(config)
     config = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
+    scaled = [key for key in family.scales if not _is_one(config.mapping.get(key))]
     _refuse_unmodelled(config, family_name, family)
     _refuse_impossible_heads(config, family)
     _refuse_impossible_groups(config, family)
@@ -136,10 +136,10 @@ def model_from_config(
         tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)),
         mtp_layers=_mtp_layers(config, family, layers),
         learned_positions=config.integer(positions.key, at_least=1) + positions.more if positions else 0,
-        final_norm=family.norm,
+        final_norm=family.final_norm or family.norm,
         head_bias=config.flag(family.head_bias),
         embedding_norm=family.embedding_norm,
-        extras=family.extras,
+        extras=", ".join(filter(None, (family.extras, f"scales of {', '.join(scaled)}" if scaled else None))),
         is_text_part=family.text_part or any(key in mapping for key in OTHER_PARTS),
         numerics=read_numerics(config, family_name, dict.fromkeys(layers)),
     )
@@ -196,7 +196,14 @@ FAMILY = "family"
 DESCRIBED = "Or describe it by a known one: model: {base: FILE, family: {like: NAME}} (docs/your_model.md)."
 
 
-def _family(config: Config) -> tuple[str, Family]:
+def _is_one(factor: object) -> bool:
+    """Return True if a key of scaling scales nothing: absent, off, one, or ones."""
+    factors = factor if isinstance(factor, list | tuple) else [factor]
+    return all(one is not True and one in (None, False, 1) for one in factors)
+
+
+def _family(config: Config) -> tuple[Config, str, Family]:
+    """Return the configuration with the usual keys, its family's name, and the family as the configuration has it."""
     name = config.mapping.get("model_type")
     if name is None:
         raise config.error("model_type", "is required but missing.", "Write its family, such as llama.")
@@ -207,18 +214,32 @@ def _family(config: Config) -> tuple[str, Family]:
         if not isinstance(row, Mapping):
             raise config.error(FAMILY, f"expected a mapping, got {shown(row)}.")
         _, family = family_from_row(row, f"{config.where}.{FAMILY}")
-        return name, _refine(config, family)
+        return _refine(config, name, family)
     if name in UNMODELLED:
         raise config.error("model_type", f"'{name}' has {UNMODELLED[name]}, which is not modelled.")
     name = TEXT_PARTS.get(name, name)
     if name not in FAMILIES:
         hint = " ".join(filter(None, (did_you_mean(name, FAMILIES), DESCRIBED)))
         raise config.error("model_type", f"unsupported family {shown(name)}.", hint)
-    return name, _refine(config, known_family(name))
+    return _refine(config, name, find_family(name))
 
 
-def _refine(config: Config, family: Family) -> Family:
-    return replace(family, **REFINEMENTS[family.refined](config)) if family.refined else family
+def _refine(config: Config, name: str, family: Family) -> tuple[Config, str, Family]:
+    config = _rename_keys(config, family)
+    return config, name, replace(family, **REFINEMENTS[family.refined](config)) if family.refined else family
+
+
+def _rename_keys(config: Config, family: Family) -> Config:
+    """Return the configuration with usual keys in place of the family's own; two that contradict each other raise."""
+    changed = dict(config.mapping)
+    for own, usual in family.renames.items():
+        value: Any = config.mapping
+        for part in own.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None and changed.get(usual) not in (None, value):
+            raise config.error(own, f"is {shown(value)}, but '{usual}' is {shown(changed[usual])}.")
+        changed |= {} if value is None else {usual: value}
+    return Config(changed, config.where)
 
 
 def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None:
@@ -295,6 +316,7 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
             feed_forward=feed_forward[routed],
             num_norms=family.num_norms,
             norm=family.norm,
+            beside=_mamba(config, family) if family.beside else None,
             parallel_blocks=config.flag(family.parallel_blocks),
             streams=config.integer("hc_mult", at_least=1) if family.compressed else 1,
             snapshots=_snapshots(config, num_layers=num_layers),
@@ -361,14 +383,12 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         indexed = _index_kinds if family.indexer == "keys" else _block_kinds
         return indexed(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
-    older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
-    listed = config.words(
-        "layer_types", (*ROTATED, *others, *older), length=num_layers, further=_num_mtp_layers(config)
-    )
+    names = {**{kind: kind for kind in (*ROTATED, *others)}, **family.kind_names}
+    listed = config.words("layer_types", tuple(names), length=num_layers, further=_num_mtp_layers(config))
     if listed is not None:
-        return tuple(OLDER_KINDS.get(kind, kind) for kind in listed)
-    if family.linear == "mamba":
-        full = _layer_numbers(config, "attn_layer_indices")
+        return tuple(names[kind] for kind in listed)
+    if family.full_layers and (config.mapping.get(family.full_layers) is not None or not family.period):
+        full = _layer_numbers(config, family.full_layers)
         return tuple("full_attention" if index in full else "linear_attention" for index in range(num_layers))
     if family.chunk:
         chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
@@ -383,10 +403,8 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
         return tuple("sliding_attention" if index >= first else "full_attention" for index in range(num_layers))
     if family.period and (family.period.others != "sliding_attention" or _window(config, family)):
-        period = config.integer(family.period.key, at_least=1, default=family.period.default)
-        first = 0 if family.period.starts_full else 1
-        windows = ((first + n) % period and (n or not family.period.full_start) for n in range(num_layers))
-        return tuple(family.period.others if one else "full_attention" for one in windows)
+        places = family.period.find_full(config, num_layers=num_layers)
+        return tuple("full_attention" if one else family.period.others for one in places)
     if family.linear or family.lists_kinds:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
@@ -540,6 +558,8 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     if config.mapping.get("moe_layers") is not None:
         sparse = _layer_numbers(config, "moe_layers")
         return tuple(index in sparse for index in range(num_layers))
+    if family.expert_period:
+        return family.expert_period.find_full(config, num_layers=num_layers)
     first = config.count("first_dense", default=family.first_dense, at_least=0, at_most=MAX_LAYERS)
     if isinstance(config.mapping.get("moe_layer_freq"), list | tuple):
         flags = config.read_numbers("moe_layer_freq", {0: "dense", 1: "sparse"}, length=num_layers) or ()
@@ -589,7 +609,7 @@ def _pattern(config: Config, listed: str, written: str, default: str | None = No
 
 def _single_blocks(config: Config, family: Family, pattern: str, key: str) -> tuple[Layer, ...]:
     builders: dict[str, Callable[[], Block]] = {
-        "mamba": lambda: _mamba(config, family),
+        "mamba": lambda: LINEAR_BUILDERS[family.linear or "mamba"](config, family),
         "attention": lambda: _attention(config, family, kind="full_attention", rotary=family.rotary),
         "mlp": lambda: _feed_forward(config, family, routed=False),
         "experts": lambda: _feed_forward(config, family, routed=True),
@@ -760,15 +780,46 @@ def _mamba(config: Config, family: Family) -> Mamba:
     num_groups = config.integer(keys.num_groups, at_least=1)
     if num_heads % num_groups:
         raise config.error(keys.num_groups, f"must divide the {num_heads} Mamba heads, got {num_groups}.")
+    is_derived = config.mapping.get(keys.head_dim) == "auto"
     return Mamba(
         num_heads=num_heads,
-        head_dim=config.integer(keys.head_dim, at_least=1),
+        head_dim=_mamba_width(config) // num_heads if is_derived else config.integer(keys.head_dim, at_least=1),
         state_size=config.integer(keys.state_size, at_least=1),
         num_groups=num_groups,
         conv_kernel=config.integer(keys.conv_kernel, at_least=1),
         chunk_size=config.integer(keys.chunk_size, at_least=1, default=family.mamba_chunk),
         bias=config.flag(Switch(keys.bias, False)),
         conv_bias=config.flag(Switch(keys.conv_bias, True)),
+        norm=config.flag(family.mamba_norm),
+    )
+
+
+def _mamba_width(config: Config) -> int:
+    """Return the inner width of Mamba blocks whose heads share it out."""
+    if config.mapping.get("mamba_d_ssm") is not None:
+        return config.integer("mamba_d_ssm", at_least=1)
+    return config.integer("mamba_expand", at_least=1, at_most=16, default=2) * config.count("hidden_size")
+
+
+def _selective_scan(config: Config, family: Family) -> SelectiveScan:
+    keys, hidden_size = family.scan, config.count("hidden_size")
+    is_derived = config.mapping.get(keys.step_rank) == "auto"
+    return SelectiveScan(
+        channels=config.integer(keys.expand, at_least=1, at_most=16) * hidden_size,
+        state_size=config.integer(keys.state_size, at_least=1),
+        step_rank=-(-hidden_size // 16) if is_derived else config.integer(keys.step_rank, at_least=1),
+        conv_kernel=config.integer(keys.conv_kernel, at_least=1),
+        bias=config.flag(Switch(keys.bias, False)),
+        conv_bias=config.flag(Switch(keys.conv_bias, True)),
+        norms=family.scan_norms,
+    )
+
+
+def _short_convolution(config: Config, family: Family) -> ShortConvolution:
+    return ShortConvolution(
+        channels=config.count("hidden_size"),
+        conv_kernel=config.integer("conv_L_cache", at_least=1),
+        bias=config.flag(Switch("conv_bias", False)),
     )
 
 
@@ -813,13 +864,15 @@ def _kda_kinds(config: Config, *, num_layers: int) -> tuple[str, ...] | None:
     return tuple("full_attention" if number in full else "linear_attention" for number in range(1, num_layers + 1))
 
 
-LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] = {
+LINEAR_BUILDERS: dict[str, Callable[[Config, Family], Mixer]] = {
     "lightning": _lightning,
     "gated_delta": _read_gated_delta,
     "kda": _read_kda,
     "mamba": _mamba,
+    "selective_scan": _selective_scan,
+    "short_convolution": _short_convolution,
 }
-"""Reader of each variant of linear attention."""
+"""Reader of each mixer that is linear in the sequence."""
 
 
 def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:
@@ -827,11 +880,13 @@ def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Expe
         return _experts(config, family)
     multiple, key = family.ffn_multiple, family.dense_width
     default = multiple * config.count("hidden_size") if multiple else None
+    width = config.integer(key, at_least=1) if key else config.count("ffn_hidden_size", default=default)
     return Mlp(
-        ffn_hidden_size=config.integer(key, at_least=1) if key else config.count("ffn_hidden_size", default=default),
+        ffn_hidden_size=family.ffn_width or width,
         gated=family.gated,
         bias=config.flag(family.mlp_bias),
         squared_relu=family.squared_relu,
+        activation_weights=family.activation_weights,
     )
 
 

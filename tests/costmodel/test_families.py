@@ -257,7 +257,7 @@ def test_granite_4_is_a_hybrid_with_or_without_experts():
     [
         ("ministral-3-8b", {}, "queries scaled by their position"),
         ("ministral-3-8b", {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, ""),
-        ("trinity-mini", {}, "scaled embeddings"),
+        ("trinity-mini", {}, "scales of mup_enabled"),
         ("trinity-mini", {"mup_enabled": False}, ""),
         ("exaone-4.0-32b", {"sliding_window": None}, "norms behind the blocks"),
         ("exaone-moe", {}, ""),

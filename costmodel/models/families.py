@@ -99,6 +99,8 @@ class Family:
         True if the feed-forward blocks are mixtures of experts unless the pattern says otherwise.
     tied, gated, squared_relu, norm, num_norms
         Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
+    expert_norms
+        Norms that layers with experts have more.
     qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
         Keys that turn these on.
     qk_norm
@@ -208,6 +210,7 @@ class Family:
     squared_relu: bool = False
     norm: Literal["rms", "layer", "none"] = "rms"
     num_norms: int = 2
+    expert_norms: int = 0
     qkv_bias: Switch = OFF
     output_bias: Switch = OFF
     mlp_bias: Switch = OFF
@@ -464,6 +467,9 @@ PART_DEFAULTS: Mapping[str, Mapping[str, int]] = _TABLE["part_defaults"]
 
 UNMODELLED: Mapping[str, str] = _TABLE["unmodelled"] | dict.fromkeys(_TABLE["encoders"], "an encoder, or is one")
 """Known families that are not modelled, and the reason for each."""
+
+NUMERICS: Mapping[str, Mapping[str, Any]] = _TABLE["numerics"]
+"""Facts of each family's classes that change no cost, beside those of Llama's."""
 
 NOT_IN_A_JOB = ("changes", "refined", "text_part")
 """Fields of a family that name functions, or that are not its own."""

@@ -314,7 +314,7 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
         Layer(
             attention=attention[kind],
             feed_forward=feed_forward[routed],
-            num_norms=family.num_norms,
+            num_norms=family.num_norms + (family.expert_norms if routed else 0),
             norm=family.norm,
             beside=_mamba(config, family) if family.beside else None,
             parallel_blocks=config.flag(family.parallel_blocks),

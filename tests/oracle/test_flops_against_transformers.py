@@ -59,6 +59,7 @@ OTHER_PARTS = "embed_tokens_extend"
 """What Phi-4's class has for images and sounds."""
 
 COMPLETED = {
+    "dbrx": {"attn_config": {"rope_theta": 500_000.0}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},

@@ -365,6 +365,7 @@ def test_parameters_of_further_families(name: str):
 
 
 UNCOUNTED = (
+    "dbrx",
     "deepseek-v4",
     "kimi-linear",
     "qwen3.5",
@@ -375,12 +376,13 @@ UNCOUNTED = (
     "granite-4.0-h",
     "olmo-hybrid",
     "lara-mini",
+    "openai-gpt",
     "phi-4-multimodal",
 )
 COUNTED = [name for name in FURTHER if not name.startswith(UNCOUNTED)]
 """
-Those without what only one side counts: solves and scores of chunks, Llama 4's class, which runs all experts, and that
-of Phi-4's multimodal model, whose images depend on data.
+Those without what only one side counts: solves and scores of chunks, Llama 4's class, which runs all experts, and and
+those of Phi-4's multimodal model and of DBRX, whose images and experts depend on data. The first GPT has positions for 512 tokens.
 """
 
 
@@ -392,7 +394,7 @@ def test_flops_of_further_families(name: str):
     Convolutions are element-wise here.
     """
     known, num_layers = FURTHER[name]["config"], 3 if name == "step-3.7-flash" else 6
-    key = "n_layer" if "n_layer" in known else "num_hidden_layers"
+    key = next(key for key in ("n_layer", "n_layers", "num_layers", "num_hidden_layers") if key in known)
     lists = {
         one: value[:num_layers] for one, value in known.items() if isinstance(value, list) and len(value) >= known[key]
     }

@@ -381,8 +381,9 @@ UNCOUNTED = (
 )
 COUNTED = [name for name in FURTHER if not name.startswith(UNCOUNTED)]
 """
-Those without what only one side counts: solves and scores of chunks, Llama 4's class, which runs all experts, and and
-those of Phi-4's multimodal model and of DBRX, whose images and experts depend on data. The first GPT has positions for 512 tokens.
+Those without what only one side counts: solves and scores of chunks, Llama 4's class, which runs all experts, and those
+of Phi-4's multimodal model and of DBRX, whose images and experts depend on data. The first GPT has positions for 512
+tokens.
 """
 
 

@@ -53,7 +53,7 @@ class Positions(NamedTuple):
 
 
 class MambaKeys(NamedTuple):
-    """Keys of a Mamba block; ``bias`` is that of its projections."""
+    """Keys of a Mamba block; ``bias`` is that of its projections, ``expand`` its ``width`` over the hidden size."""
 
     num_heads: str = "mamba_num_heads"
     head_dim: str = "mamba_head_dim"
@@ -63,10 +63,16 @@ class MambaKeys(NamedTuple):
     chunk_size: str = "chunk_size"
     bias: str = "use_bias"
     conv_bias: str = "use_conv_bias"
+    expand: str = ""
+    width: str = ""
 
 
 class ScanKeys(NamedTuple):
-    """Keys of a Mamba block of the first generation; ``expand`` is its width over the hidden size."""
+    """
+    Keys of a Mamba block of the first generation; ``expand`` is its width over the hidden size.
+
+    ``is_told``: the width itself may stand in ``intermediate_size``.
+    """
 
     state_size: str = "state_size"
     expand: str = "expand"
@@ -74,6 +80,7 @@ class ScanKeys(NamedTuple):
     conv_kernel: str = "conv_kernel"
     bias: str = "use_bias"
     conv_bias: str = "use_conv_bias"
+    is_told: bool = True
 
 
 @record(frozen=True, kw_only=True)
@@ -304,11 +311,8 @@ def _hyperclovax(config: Config) -> dict[str, Any]:
 
 
 def _falcon_h1(config: Config) -> dict[str, Any]:
-    """Check the sizes of Falcon-H1's Mamba blocks, which stand in several keys."""
-    heads, inner = config.integer("mamba_n_heads", at_least=1), config.integer("mamba_d_ssm", at_least=1)
-    width = inner // heads if config.mapping.get("mamba_d_head") == "auto" else config.integer("mamba_d_head")
-    if heads * width != inner:
-        raise config.error("mamba_d_ssm", f"is {inner}, but {heads} heads of {width} together are {heads * width}.")
+    """Check the biases of Falcon-H1's Mamba blocks, and that their width is said."""
+    config.integer("mamba_d_ssm" if config.mapping.get("mamba_d_ssm") is not None else "mamba_expand", at_least=1)
     if config.flag(Switch("projectors_bias", False)) != config.flag(Switch("mamba_proj_bias", False)):
         raise config.error("projectors_bias", "means a bias behind one projection alone, which is not modelled.")
     return {}

@@ -120,7 +120,7 @@ def model_from_config(
     refuse_impossible_sizes(config)
     config, family_name, family = _family(config)
     config = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
-    scaled = [key for key in family.scales if not _is_one(config.mapping.get(key))]
+    scaled = [key for key in family.scales if not _is_one(config, key)]
     _refuse_unmodelled(config, family_name, family)
     _refuse_impossible_heads(config, family)
     _refuse_impossible_groups(config, family)
@@ -196,9 +196,12 @@ FAMILY = "family"
 DESCRIBED = "Or describe it by a known one: model: {base: FILE, family: {like: NAME}} (docs/your_model.md)."
 
 
-def _is_one(factor: object) -> bool:
+def _is_one(config: Config, key: str) -> bool:
     """Return True if a key of scaling scales nothing: absent, off, one, or ones."""
-    factors = factor if isinstance(factor, list | tuple) else [factor]
+    said = config.mapping.get(key)
+    factors = said if isinstance(said, list | tuple) else [said]
+    if not all(one is None or isinstance(one, int | float) for one in factors):
+        raise config.error(key, f"expected a number, numbers, true or false, got {shown(said)}.")
     return all(one is not True and one in (None, False, 1) for one in factors)
 
 
@@ -235,7 +238,9 @@ def _rename_keys(config: Config, family: Family) -> Config:
     for own, usual in family.renames.items():
         value: Any = config.mapping
         for part in own.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None and not isinstance(value, Mapping):
+                raise config.error(own.partition(".")[0], f"expected a mapping, got {shown(value)}.")
+            value = None if value is None else value.get(part)
         if value is not None and changed.get(usual) not in (None, value):
             raise config.error(own, f"is {shown(value)}, but '{usual}' is {shown(changed[usual])}.")
         changed |= {} if value is None else {usual: value}
@@ -385,10 +390,14 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     names = {**{kind: kind for kind in (*ROTATED, *others)}, **family.kind_names}
     listed = config.words("layer_types", tuple(names), length=num_layers, further=_num_mtp_layers(config))
+    full = _layer_numbers(config, family.full_layers, below=num_layers)
     if listed is not None:
-        return tuple(names[kind] for kind in listed)
+        kinds = tuple(names[kind] for kind in listed)
+        if full and sorted(full) != [index for index, kind in enumerate(kinds) if kind == "full_attention"]:
+            problem = f"names other layers than 'layer_types' has with full attention, got {shown(full)}."
+            raise config.error(family.full_layers, problem)
+        return kinds
     if family.full_layers and (config.mapping.get(family.full_layers) is not None or not family.period):
-        full = _layer_numbers(config, family.full_layers)
         return tuple("full_attention" if index in full else "linear_attention" for index in range(num_layers))
     if family.chunk:
         chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
@@ -556,7 +565,7 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     if isinstance(enumerated := config.mapping.get("moe_layers_enum"), str):
         config = _change(config, (("moe_layers", [_whole(one) for one in enumerated.split(",")]),))
     if config.mapping.get("moe_layers") is not None:
-        sparse = _layer_numbers(config, "moe_layers")
+        sparse = _layer_numbers(config, "moe_layers", below=num_layers)
         return tuple(index in sparse for index in range(num_layers))
     if family.expert_period:
         return family.expert_period.find_full(config, num_layers=num_layers)
@@ -568,7 +577,7 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     step = config.count("expert_step", default=1)
     last = config.mapping.get("moe_layer_end_index", -1)
     end = num_layers - 1 if last in (-1, None) else config.integer("moe_layer_end_index", at_most=MAX_LAYERS)
-    dense = _layer_numbers(config, "mlp_only_layers")
+    dense = _layer_numbers(config, "mlp_only_layers", below=num_layers)
     return tuple(
         first <= index <= end and index % frequency == 0 and (index + 1) % step == 0 and index not in dense
         for index in range(num_layers)
@@ -580,11 +589,16 @@ def _whole(text: str) -> int | str:
     return int(text) if text.strip().isdecimal() else text
 
 
-def _layer_numbers(config: Config, key: str) -> list[int]:
+def _layer_numbers(config: Config, key: str, *, below: int = MAX_LAYERS + 1) -> list[int]:
+    """Return the numbers of layers in a list, each once and ``below`` a number."""
     numbers = config.items(key) or []
     for index, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, int):
             raise config.error(f"{key}.{index}", f"expected a whole number, got {shown(number)}.")
+        if not 0 <= number < below:
+            raise config.error(f"{key}.{index}", f"is none of the {below} layers, which count from 0, got {number}.")
+        if number in numbers[:index]:
+            raise config.error(f"{key}.{index}", f"names layer {number} a second time.")
     return numbers
 
 
@@ -780,10 +794,15 @@ def _mamba(config: Config, family: Family) -> Mamba:
     num_groups = config.integer(keys.num_groups, at_least=1)
     if num_heads % num_groups:
         raise config.error(keys.num_groups, f"must divide the {num_heads} Mamba heads, got {num_groups}.")
-    is_derived = config.mapping.get(keys.head_dim) == "auto"
+    width = _mamba_width(config, keys)
+    is_derived = config.mapping.get(keys.head_dim) == "auto" and width is not None
+    head_dim = (width or 0) // num_heads if is_derived else config.integer(keys.head_dim, at_least=1)
+    if width not in (None, num_heads * head_dim):
+        problem = f"times the width of a head, {head_dim}, is {num_heads * head_dim}, but the blocks are {width} wide."
+        raise config.error(keys.num_heads, problem)
     return Mamba(
         num_heads=num_heads,
-        head_dim=_mamba_width(config) // num_heads if is_derived else config.integer(keys.head_dim, at_least=1),
+        head_dim=head_dim,
         state_size=config.integer(keys.state_size, at_least=1),
         num_groups=num_groups,
         conv_kernel=config.integer(keys.conv_kernel, at_least=1),
@@ -794,18 +813,22 @@ def _mamba(config: Config, family: Family) -> Mamba:
     )
 
 
-def _mamba_width(config: Config) -> int:
-    """Return the inner width of Mamba blocks whose heads share it out."""
-    if config.mapping.get("mamba_d_ssm") is not None:
-        return config.integer("mamba_d_ssm", at_least=1)
-    return config.integer("mamba_expand", at_least=1, at_most=16, default=2) * config.count("hidden_size")
+def _mamba_width(config: Config, keys: MambaKeys) -> int | None:
+    """Return the inner width of Mamba blocks whose heads share it out; None if no key says it."""
+    if config.mapping.get(keys.width) is not None:
+        return config.integer(keys.width, at_least=1)
+    if config.mapping.get(keys.expand) is None:
+        return None
+    return config.integer(keys.expand, at_least=1, at_most=64) * config.count("hidden_size")
 
 
 def _selective_scan(config: Config, family: Family) -> SelectiveScan:
     keys, hidden_size = family.scan, config.count("hidden_size")
     is_derived = config.mapping.get(keys.step_rank) == "auto"
     return SelectiveScan(
-        channels=config.integer(keys.expand, at_least=1, at_most=16) * hidden_size,
+        channels=config.integer("intermediate_size", at_least=1)
+        if keys.is_told and config.mapping.get("intermediate_size") is not None
+        else config.integer(keys.expand, at_least=1, at_most=64) * hidden_size,
         state_size=config.integer(keys.state_size, at_least=1),
         step_rank=-(-hidden_size // 16) if is_derived else config.integer(keys.step_rank, at_least=1),
         conv_kernel=config.integer(keys.conv_kernel, at_least=1),

@@ -200,7 +200,7 @@ class Family:
     reads
         Keys of ``REFUSED`` that its reader supports.
     plain
-        Supported values of keys, and the meaning of any other value; a text is the key of the value.
+        Supported values of keys, and the meaning of any other value; a text may be the key of the value.
     refined
         Name in ``REFINEMENTS`` of the fields of the family that follow from a configuration.
     """

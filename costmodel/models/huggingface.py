@@ -258,7 +258,7 @@ def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None
     if config.mapping.get("kv_lora_rank") and not family.latent:
         raise config.error("kv_lora_rank", f"the family '{family_name}' has no latent attention.")
     for key, (plain, what) in family.plain.items():
-        usual = config.mapping.get(plain) if isinstance(plain, str) else plain
+        usual = config.mapping.get(plain, plain) if isinstance(plain, str) else plain
         if (value := config.mapping.get(key, usual)) not in (None, usual):
             raise config.error(key, f"means {what}, which is not modelled, got {shown(value)}.")
     if family.experts and config.flag(Switch("mlp_bias", False)):

@@ -141,6 +141,7 @@ def test_step_has_other_query_heads_in_windows():
         ("jamba-52b", {"attn_layer_offset": 8}, "attn_layer_offset: must be at least 0 and at most 7, got 8"),
         ("dbrx-132b", {"attn_config": "x"}, "attn_config: expected a mapping, got 'x'"),
         ("mpt-30b", {"attn_config": {"alibi": False}}, "alibi: means other positions, which is not modelled"),
+        ("opt-66b", {"word_embed_proj_dim": 512}, "word_embed_proj_dim: means embeddings of another width"),
         ("apertus-8b", {"hidden_act": "silu"}, "hidden_act: means an activation without weights"),
         ("qwen3.5-9b", {"mtp_use_dedicated_embeddings": True}, "means embeddings of their own for multi-token"),
     ],
@@ -149,6 +150,14 @@ def test_wrong_layers_of_several_widths_are_refused(name: str, changes: dict[str
     """By the key and its value."""
     with pytest.raises(SpecError, match=re.escape(message)):
         of_family(name, **changes)
+
+
+def test_the_activation_of_apertus_may_be_said():
+    """As its published files do; its two weights are in each of 32 layers."""
+    said = of_family("apertus-8b", hidden_act="xielu")
+
+    assert said.layers == of_family("apertus-8b").layers
+    assert said.layers[0].feed_forward.activation_weights == 2
 
 
 def test_lfm2_rounds_its_feed_forward_up():

@@ -387,6 +387,10 @@ tokens.
 """
 
 
+CUT = {"moe_topk": 8, "moe_layer_end_index": 5, "full_attn_idxs": [2, 5]}
+"""Keys that count layers, for six of them."""
+
+
 @pytest.mark.parametrize("name", COUNTED)
 def test_flops_of_further_families(name: str):
     """
@@ -400,7 +404,7 @@ def test_flops_of_further_families(name: str):
         one: value[:num_layers] for one, value in known.items() if isinstance(value, list) and len(value) >= known[key]
     }
     config = {**known, key: num_layers, **lists, "num_nextn_predict_layers": 0}
-    config |= {key: value for key, value in (("moe_topk", 8), ("moe_layer_end_index", 5)) if key in known}
+    config |= {key: value for key, value in CUT.items() if key in known}
     counted = counted_flops(config, TOKENS)
     counted.pop("aten.convolution", None)
 

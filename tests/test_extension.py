@@ -86,7 +86,7 @@ def test_model_of_a_known_family(extend):
 def test_model_family(extend):
     """Like Llama with tied embeddings: each of 2 layers has 4 x 64 x 64 + 2 x 64 + 3 x 64 x 128 parameters."""
     copy = extend("model family")
-    copy.add("costmodel/models/families.py", ("FAMILIES: dict[str, Family] = {\n", '    "yak": Family(tied=True),\n'))
+    copy.add("costmodel/models/families.yaml", ("families:\n", "  yak: {tied: true}\n"))
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
     config = {"model_type": "yak", **sizes, "intermediate_size": 128, "vocab_size": 1000, "hidden_act": "silu"}
     (copy.folder / "config.json").write_text(json.dumps(config))

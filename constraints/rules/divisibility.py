@@ -16,6 +16,8 @@ from costmodel.facts.model import (
     Mamba,
     Mlp,
     Model,
+    SelectiveScan,
+    ShortConvolution,
 )
 from costmodel.facts.workload import Workload
 
@@ -55,6 +57,12 @@ def state_heads_split_over_cp(model: Model, *, tp: Ints, cp: Ints) -> Holds:
     Megatron-LM, megatron/core/ssm/mamba_context_parallel.py:99: tokens are exchanged for heads.
     """
     return gcd(*(mamba.num_heads for mamba in _blocks(model, Mamba))) % (tp * cp) == 0
+
+
+def channels_split_over_tp(model: Model, *, tp: Ints) -> Holds:
+    """Each tensor-parallel rank owns equally many channels of short convolutions and of first-generation Mamba."""
+    first, short = _blocks(model, SelectiveScan), _blocks(model, ShortConvolution)
+    return gcd(*(block.channels for block in first), *(block.channels for block in short)) % tp == 0
 
 
 def dense_widths_split_over_tp(model: Model, *, tp: Ints) -> Holds:

@@ -12,7 +12,16 @@ import numpy as np
 from constraints.rule import Flags, Holds, Ints, every, implies
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import has_values, lists
-from costmodel.facts.model import Attention, CompressedAttention, Experts, LatentAttention, LinearAttention, Mlp, Model
+from costmodel.facts.model import (
+    Attention,
+    CompressedAttention,
+    Experts,
+    LatentAttention,
+    LinearAttention,
+    Mlp,
+    Model,
+    SelectiveScan,
+)
 from costmodel.facts.workload import Workload
 from costmodel.lowering.layer import recomputes
 from costmodel.strategy import (
@@ -170,6 +179,17 @@ def gated_delta_layers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
     """
     attentions = [kind.attention for kind in model.kinds]
     return implies(any(isinstance(a, LinearAttention) and a.variant != "lightning" for a in attentions), cp == 1)
+
+
+def selective_scans_exclude_cp(model: Model, *, cp: Ints) -> Holds:
+    """
+    A model with Mamba layers of the first generation has no context parallelism (cp is 1).
+
+    References
+    ----------
+    mamba-ssm, ``selective_scan_interface.py``: a rank's recurrence begins with an empty state.
+    """
+    return implies(any(isinstance(kind.attention, SelectiveScan) for kind in model.kinds), cp == 1)
 
 
 def indexers_exclude_cp(model: Model, *, cp: Ints) -> Holds:

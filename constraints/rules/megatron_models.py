@@ -94,7 +94,7 @@ def _require_gpt(layer: Layer) -> None:
         raise SpecError("model.streams", f"is {layer.streams} (hyper-connections), for which exports write no options.")
     if layer.snapshots:
         raise SpecError("model.snapshots", "are attention residuals, for which exports write no options.")
-    if not isinstance(attention, Attention | LatentAttention) or layer.feed_forward is None:
+    if not isinstance(attention, Attention | LatentAttention) or layer.feed_forward is None or layer.beside:
         blocks = " and ".join(type(block).__name__ for block in layer.blocks)
         raise SpecError(
             "model.layers",

@@ -324,6 +324,8 @@ class Mamba:
         Tokens of a chunk, inside which every pair is compared; a state passes from chunk to chunk.
     bias, conv_bias
         True if the projections and the convolution add a bias.
+    norm
+        True if a norm follows the gate; False: the recurrence gates its own output (Falcon-H1).
     """
 
     num_heads: Count
@@ -334,6 +336,57 @@ class Mamba:
     chunk_size: Count = 128
     bias: bool = False
     conv_bias: bool = True
+    norm: bool = True
+
+
+@strict_record(frozen=True, kw_only=True, slots=True)
+class SelectiveScan:
+    """
+    Mamba of the first generation: a recurrence per channel, token by token (Gu and Dao, arXiv 2312.00752).
+
+    Parameters
+    ----------
+    channels
+        Inner width d.
+    state_size
+        Width of the state of one channel, N.
+    step_rank
+        Rank of the projection of steps, one for each channel.
+    conv_kernel
+        Width of the short causal convolution.
+    bias, conv_bias
+        True if the outer projections and the convolution add a bias.
+    norms
+        Norms of steps, B and C: none, without weights (Falcon Mamba), or with a weight per element (Jamba).
+    """
+
+    channels: Count
+    state_size: Count
+    step_rank: Count
+    conv_kernel: Count = 4
+    bias: bool = False
+    conv_bias: bool = True
+    norms: Literal["none", "plain", "weighted"] = "none"
+
+
+@strict_record(frozen=True, kw_only=True, slots=True)
+class ShortConvolution:
+    """
+    A causal convolution over a few tokens between two gates (LFM2).
+
+    Parameters
+    ----------
+    channels
+        Width of the convolution.
+    conv_kernel
+        Tokens that it reads, the own one among them.
+    bias
+        True if projections and convolution add a bias.
+    """
+
+    channels: Count
+    conv_kernel: Count
+    bias: bool = False
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -351,12 +404,15 @@ class Mlp:
         True if the linears add a bias.
     squared_relu
         True if the non-linearity without a gate is the square of ReLU, which takes two kernels, instead of GELU.
+    activation_weights
+        Number of weights of the non-linearity (Apertus' xIELU: 2).
     """
 
     ffn_hidden_size: Count
     gated: bool = True
     bias: bool = False
     squared_relu: bool = False
+    activation_weights: CountOrZero = 0
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -401,7 +457,9 @@ class Experts:
     squared_relu: bool = False
 
 
-Mixer: TypeAlias = Attention | LatentAttention | CompressedAttention | LinearAttention | Mamba
+Mixer: TypeAlias = (
+    Attention | LatentAttention | CompressedAttention | LinearAttention | Mamba | SelectiveScan | ShortConvolution
+)
 
 """Block that mixes information between tokens."""
 
@@ -415,6 +473,8 @@ class Layer:
     ----------
     attention, feed_forward
         The two blocks; None where a layer is a single block (Nemotron-H).
+    beside
+        A second mixer that reads the input of the first, and whose output is added to its own (Falcon-H1).
     num_norms
         Norms over the hidden size (2 before the blocks; Gemma has 4).
     norm
@@ -433,6 +493,7 @@ class Layer:
 
     attention: Mixer | None
     feed_forward: Mlp | Experts | None
+    beside: Mamba | None = None
     num_norms: CountOrZero = 2
     norm: Literal["rms", "layer", "none"] = "rms"
     parallel_blocks: bool = False
@@ -448,7 +509,7 @@ class Layer:
     @property
     def blocks(self) -> tuple[Mixer | Mlp | Experts, ...]:
         """Blocks of the layer, in order."""
-        return tuple(block for block in (self.attention, self.feed_forward) if block is not None)
+        return tuple(block for block in (self.attention, self.beside, self.feed_forward) if block is not None)
 
 
 def _each_once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:

@@ -25,7 +25,7 @@ from costmodel.timing.work import Communication, Numbers, Operator
 
 def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
     """Return linear, activation and linear: the last three rows of MoFa's Table 2 before the head."""
-    return feed_forward_operators(
+    operators = feed_forward_operators(
         shape,
         ffn_hidden_size=mlp.ffn_hidden_size,
         gated=mlp.gated,
@@ -33,6 +33,8 @@ def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
         squared_relu=mlp.squared_relu,
         saved_input=shape.input_elements_to_keep,
     )
+    own = mlp.activation_weights
+    return tuple(replace(one, parameters=own) if own and one.name == "activation" else one for one in operators)
 
 
 def mlp_communications(mlp: Mlp, shape: Shape) -> tuple[Communication, ...]:

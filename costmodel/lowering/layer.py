@@ -21,6 +21,8 @@ from costmodel.facts.model import (
     Mamba,
     Mlp,
     Model,
+    SelectiveScan,
+    ShortConvolution,
 )
 from costmodel.lowering.attention import attention_communications, attention_operators
 from costmodel.lowering.compressed_attention import (
@@ -34,7 +36,9 @@ from costmodel.lowering.latent_attention import latent_attention_communications,
 from costmodel.lowering.linear_attention import linear_attention_communications, linear_attention_operators
 from costmodel.lowering.mamba import mamba_communications, mamba_operators
 from costmodel.lowering.residual import residual_operators
+from costmodel.lowering.selective_scan import selective_scan_communications, selective_scan_operators
 from costmodel.lowering.shape import Shape
+from costmodel.lowering.short_convolution import short_convolution_communications, short_convolution_operators
 from costmodel.record import record
 from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import present, sum_last
@@ -46,6 +50,8 @@ OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     CompressedAttention: compression_operators,
     LinearAttention: linear_attention_operators,
     Mamba: mamba_operators,
+    SelectiveScan: selective_scan_operators,
+    ShortConvolution: short_convolution_operators,
     Mlp: mlp_operators,
     Experts: experts_operators,
 }
@@ -58,6 +64,8 @@ COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = 
     CompressedAttention: compression_communications,
     LinearAttention: linear_attention_communications,
     Mamba: mamba_communications,
+    SelectiveScan: selective_scan_communications,
+    ShortConvolution: short_convolution_communications,
     Mlp: mlp_communications,
     Experts: experts_communications,
 }
@@ -70,6 +78,8 @@ GRAPH_MODULE: dict[type, str] = {
     CompressedAttention: "attn",
     LinearAttention: "attn",
     Mamba: "mamba",
+    SelectiveScan: "mamba",
+    ShortConvolution: "attn",
     Mlp: "mlp",
 }
 
@@ -120,8 +130,8 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
     """
     Return every collective of one layer for one micro-batch on one device; some have zero bytes.
 
-    Parallel blocks share the gather and the sum of the forward pass. In the backward pass each one sums the gradients
-    of its input.
+    Parallel blocks share the gather and the sum of the forward pass, as two mixers beside each other do. In the
+    backward pass each one sums the gradients of its input.
 
     Parameters
     ----------
@@ -131,10 +141,12 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
         The micro-batch and the degrees; its numbers may be arrays that broadcast.
     """
     shape = shape.widen() if layer.is_wide else shape
-    first, *others = (COMMUNICATIONS[type(block)](block, shape) for block in layer.blocks)
-    if layer.parallel_blocks:
-        others = [tuple(replace(one, forward=0) if one.group == "tp" else one for one in block) for block in others]
-    return (*first, *(collective for block in others for collective in block))
+    found: list[Communication] = []
+    for index, block in enumerate(layer.blocks):
+        own = COMMUNICATIONS[type(block)](block, shape)
+        shares = index > 0 and (layer.parallel_blocks or block is layer.beside)
+        found += [replace(one, forward=0) if shares and one.group == "tp" else one for one in own]
+    return tuple(found)
 
 
 def mtp_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:

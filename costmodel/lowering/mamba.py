@@ -61,17 +61,21 @@ def mamba_operators(mamba: Mamba, shape: Shape) -> tuple[Operator, ...]:
         ),
         _convolution(mamba, shape, widths),
         _scan(mamba, shape, widths),
-        elementwise(
-            "scan_norm",
-            shape,
-            elements=shape.tokens * widths.inner,
-            forward_passes=2,
-            backward_passes=3,
-            saved_elements=shape.tokens * widths.inner,
-            saved_as="mamba",
-            parameters=widths.inner,
-        ),
+        *((_norm(shape, widths),) if mamba.norm else ()),
         output_projection(shape, inputs=widths.inner, bias=mamba.bias),
+    )
+
+
+def _norm(shape: Shape, widths: _Widths) -> Operator:
+    return elementwise(
+        "scan_norm",
+        shape,
+        elements=shape.tokens * widths.inner,
+        forward_passes=2,
+        backward_passes=3,
+        saved_elements=shape.tokens * widths.inner,
+        saved_as="mamba",
+        parameters=widths.inner,
     )
 
 

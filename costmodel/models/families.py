@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_type_hints
 
+import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
@@ -14,22 +17,32 @@ from costmodel.record import adapter_of, record
 from costmodel.validation import shown
 
 OFF, ON = Switch("", False), Switch("", True)
-ATTENTION_BIAS = Switch("attention_bias", False)
-ENABLE_BIAS, USE_BIAS = Switch("enable_bias", True), Switch("use_bias", False)
+
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The C parser where PyYAML was built with it: ten times faster, the same result."""
 
 
 class Period(NamedTuple):
     """
-    A pattern: of n layers the last, or the first, has full attention, the others another kind; ``key`` may set n.
+    A pattern: of each n layers one is full, the last, the first, or that at ``offset``; the others are of another kind.
 
-    Of a pattern with ``full_start`` the first layer of the model has full attention, too.
+    ``key`` and ``offset_key`` may set n and the place. With ``full_start`` the first layer of the model is full, too.
     """
 
     others: str
-    key: str
-    default: int
+    key: str = ""
+    default: int = 1
     starts_full: bool = False
     full_start: bool = False
+    offset: int | None = None
+    offset_key: str = ""
+
+    def find_full(self, config: Config, *, num_layers: int) -> tuple[bool, ...]:
+        """Return True for each full layer."""
+        every = config.integer(self.key, at_least=1, default=self.default)
+        place = self.offset if self.offset is not None else 0 if self.starts_full else every - 1
+        place = config.integer(self.offset_key, at_most=every - 1, default=place)
+        return tuple(n % every == place % every or (n == 0 and self.full_start) for n in range(num_layers))
 
 
 class Positions(NamedTuple):
@@ -40,7 +53,7 @@ class Positions(NamedTuple):
 
 
 class MambaKeys(NamedTuple):
-    """Keys of a Mamba block; ``bias`` is that of its projections."""
+    """Keys of a Mamba block; ``bias`` is that of its projections, ``expand`` its ``width`` over the hidden size."""
 
     num_heads: str = "mamba_num_heads"
     head_dim: str = "mamba_head_dim"
@@ -50,6 +63,24 @@ class MambaKeys(NamedTuple):
     chunk_size: str = "chunk_size"
     bias: str = "use_bias"
     conv_bias: str = "use_conv_bias"
+    expand: str = ""
+    width: str = ""
+
+
+class ScanKeys(NamedTuple):
+    """
+    Keys of a Mamba block of the first generation; ``expand`` is its width over the hidden size.
+
+    ``is_told``: the width itself may stand in ``intermediate_size``.
+    """
+
+    state_size: str = "state_size"
+    expand: str = "expand"
+    step_rank: str = "time_step_rank"
+    conv_kernel: str = "conv_kernel"
+    bias: str = "use_bias"
+    conv_bias: str = "use_conv_bias"
+    is_told: bool = True
 
 
 @record(frozen=True, kw_only=True)
@@ -68,11 +99,15 @@ class Family:
     ignores
         Keys that say of how the model is served what others say of its training.
     linear
-        Linear attention behind ``linear_attention`` in ``layer_types``; None: not allowed.
+        Mixer behind ``linear_attention`` in ``layer_types``, which is linear in the sequence; None: not allowed.
+    beside
+        True if each layer has a Mamba block beside its attention (Falcon-H1).
     experts
         True if the feed-forward blocks are mixtures of experts unless the pattern says otherwise.
     tied, gated, squared_relu, norm, num_norms
         Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
+    expert_norms
+        Norms that layers with experts have more.
     qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
         Keys that turn these on.
     qk_norm
@@ -85,7 +120,7 @@ class Family:
     v_head_dim
         True if ``v_head_dim`` gives the values a width of their own.
     changes
-        Keys of a configuration that layers of one kind of attention have otherwise, and their values there.
+        Name in ``CHANGES`` of the keys that layers of one kind of attention have otherwise.
     shared_width
         Key of the shared experts' width, if it is not a usual one.
     head_dim
@@ -108,6 +143,16 @@ class Family:
         True if ``use_sliding_window`` turns windows on, from layer ``max_window_layers``.
     period
         Pattern of attention if ``layer_types`` is absent.
+    kind_names
+        Words in ``layer_types`` beside the usual ones, and the kinds that they mean.
+    full_layers
+        Key of a list of the layers with full attention, which counts from 0.
+    expert_period
+        Pattern of layers with experts, for which ``full`` stands in it; None: by the usual keys.
+    renames
+        Keys that stand for usual ones; a dot leads into a part of the configuration, as in ``attn_config.kv_n_heads``.
+    scales
+        Keys of factors and switches of scaling, which :attr:`costmodel.facts.model.Model.extras` names.
     lists_kinds
         True if ``layer_types`` is required: its class's default is no such pattern.
     parallel_blocks
@@ -127,17 +172,25 @@ class Family:
     mamba
         Keys of a Mamba block: heads, their width, state, groups, convolution, chunk, and the biases of projections and
         convolution.
+    mamba_norm
+        Key that turns on the norm behind its gate.
+    scan, scan_norms
+        Keys of a Mamba block of the first generation; its norms, as in :class:`costmodel.facts.model.SelectiveScan`.
     mamba_chunk
         Tokens of a chunk of its recurrence if the key is absent.
     kv_heads
         Number of key-value heads if no key gives it; None: a key does.
-    dense_width
-        Key of the width of dense feed-forward blocks, if it is not the usual one.
+    dense_width, ffn_width
+        Key of the width of dense feed-forward blocks, if it is not the usual one; the width itself, if no key says it.
+    activation_weights
+        As in :class:`costmodel.facts.model.Mlp`.
     mtp_attention, mtp_dense
         Kind of attention of layers of multi-token prediction that no list names, if it is not the last layer's; True if
         their feed-forward blocks are dense.
     head_bias
         Key that turns :attr:`costmodel.facts.model.Model.head_bias` on.
+    final_norm
+        Norm in front of the head, if it is not that of the layers.
     embedding_norm
         As in :class:`costmodel.facts.model.Model`.
     extras
@@ -147,22 +200,24 @@ class Family:
     reads
         Keys of ``REFUSED`` that its reader supports.
     plain
-        Supported values of keys, and the meaning of any other value; a text is the key of the value.
+        Supported values of keys, and the meaning of any other value; a text may be the key of the value.
     refined
-        Fields of the family that follow from a configuration.
+        Name in ``REFINEMENTS`` of the fields of the family that follow from a configuration.
     """
 
     latent: bool = False
     indexer: Literal["none", "keys", "blocks"] = "none"
     compressed: bool = False
     ignores: tuple[str, ...] = ()
-    linear: Literal["lightning", "gated_delta", "kda", "mamba"] | None = None
+    linear: Literal["lightning", "gated_delta", "kda", "mamba", "selective_scan", "short_convolution"] | None = None
+    beside: bool = False
     experts: bool = False
     tied: bool = False
     gated: bool = True
     squared_relu: bool = False
     norm: Literal["rms", "layer", "none"] = "rms"
     num_norms: int = 2
+    expert_norms: int = 0
     qkv_bias: Switch = OFF
     output_bias: Switch = OFF
     mlp_bias: Switch = OFF
@@ -177,7 +232,7 @@ class Family:
     router_scales: bool = False
     shared_width: str = ""
     v_head_dim: bool = False
-    changes: Callable[[Config, str], dict[str, Any]] | None = None
+    changes: str = ""
     head_dim: int | None = None
     multi_head: bool = False
     ffn_multiple: int | None = None
@@ -189,6 +244,11 @@ class Family:
     chunk: int | None = None
     window_switch: bool = False
     period: Period | None = None
+    kind_names: Mapping[str, str] = field(default_factory=dict)
+    full_layers: str = ""
+    expert_period: Period | None = None
+    renames: Mapping[str, str] = field(default_factory=dict)
+    scales: tuple[str, ...] = ()
     lists_kinds: bool = False
     parallel_blocks: Switch = OFF
     learned_positions: Positions | None = None
@@ -198,18 +258,24 @@ class Family:
     single_blocks: bool = False
     pattern: str = ""
     mamba: MambaKeys | None = None
+    mamba_norm: Switch = ON
+    scan: ScanKeys = ScanKeys()
+    scan_norms: Literal["none", "plain", "weighted"] = "none"
     mamba_chunk: int = 128
     kv_heads: int | None = None
     dense_width: str = ""
+    ffn_width: int = 0
+    activation_weights: int = 0
     mtp_attention: str = ""
     mtp_dense: bool = False
     head_bias: Switch = OFF
+    final_norm: Literal["rms", "layer", "none"] | None = None
     embedding_norm: bool = False
     extras: str = ""
     text_part: bool = False
     reads: tuple[str, ...] = ()
     plain: Mapping[str, tuple[object, str]] = field(default_factory=dict)
-    refined: Callable[[Config], dict[str, Any]] | None = None
+    refined: str = ""
 
 
 def _falcon(config: Config) -> dict[str, Any]:
@@ -231,30 +297,39 @@ def _falcon(config: Config) -> dict[str, Any]:
     }
 
 
-def _scales(config: Config, *keys: str) -> dict[str, Any]:
-    """Return the extras of scales other than one."""
-    scaled = [key for key in keys if config.mapping.get(key) not in (None, 1, 1.0)]
-    return {"extras": f"scales of {', '.join(scaled)}" if scaled else ""}
-
-
-def _granite(config: Config) -> dict[str, Any]:
-    """Return the fields of Granite, whose keys scale embeddings, scores, residuals and logits."""
-    return _scales(config, "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
-
-
 def _granite_hybrid(config: Config) -> dict[str, Any]:
     """Return the fields of Granite 4: without routed experts the shared one is the feed-forward."""
     return {
-        **_granite(config),
         "experts": config.mapping.get("num_local_experts") != 0 and config.integer("shared_intermediate_size") >= 0,
         "rotary": config.mapping.get("position_embedding_type") == "rope",
     }
 
 
 def _hyperclovax(config: Config) -> dict[str, Any]:
-    """Return the fields of HyperCLOVA X: three of Granite's scales, and a norm behind each block."""
-    scales = _scales(config, "embedding_multiplier", "residual_multiplier", "logits_scaling")
-    return {**scales, "num_norms": 4 if config.flag(Switch("use_post_norm", True)) else 2}
+    """Return the fields of HyperCLOVA X, which may have a norm behind each block."""
+    return {"num_norms": 4 if config.flag(Switch("use_post_norm", True)) else 2}
+
+
+def _falcon_h1(config: Config) -> dict[str, Any]:
+    """Check the biases of Falcon-H1's Mamba blocks, and that their width is said."""
+    config.integer("mamba_d_ssm" if config.mapping.get("mamba_d_ssm") is not None else "mamba_expand", at_least=1)
+    if config.flag(Switch("projectors_bias", False)) != config.flag(Switch("mamba_proj_bias", False)):
+        raise config.error("projectors_bias", "means a bias behind one projection alone, which is not modelled.")
+    return {}
+
+
+def _lfm2(config: Config) -> dict[str, Any]:
+    """Return the feed-forward width of LFM2: two thirds of its key, times a factor, rounded up to a multiple."""
+    width = config.count("ffn_hidden_size")
+    if not config.flag(Switch("block_auto_adjust_ff_dim", True)):
+        return {"ffn_width": width}
+    factor = config.mapping.get("block_ffn_dim_multiplier", 1.0)
+    if factor is None:
+        return {"ffn_width": 2 * width // 3}
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= 100:
+        raise config.error("block_ffn_dim_multiplier", f"must be above 0 and at most 100, got {shown(factor)}.")
+    multiple = config.integer("block_multiple_of", at_least=1, default=256)
+    return {"ffn_width": -(-int(factor * (2 * width // 3)) // multiple) * multiple}
 
 
 def _stablelm(config: Config) -> dict[str, Any]:
@@ -278,11 +353,6 @@ def _ministral3(config: Config) -> dict[str, Any]:
     rope = config.mapping.get("rope_parameters", {"llama_4_scaling_beta": 0.1})
     scaled = isinstance(rope, Mapping) and rope.get("llama_4_scaling_beta")
     return {"extras": "queries scaled by their position" if scaled else ""}
-
-
-def _afmoe(config: Config) -> dict[str, Any]:
-    """Return the fields of AFMoE (Trinity), which may scale embeddings."""
-    return {"extras": "scaled embeddings" if config.flag(Switch("mup_enabled", False)) else ""}
 
 
 EXPERT_KINDS = ("hash_moe", "moe")
@@ -357,524 +427,64 @@ def _step_changes(config: Config, kind: str) -> dict[str, Any]:
 
 ALIBI = "positions as biases of scores (ALiBi)"
 
-_DEEPSEEK_V3 = Family(
-    latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=3
-)  # fmt: skip
-_DEEPSEEK_V32 = replace(_DEEPSEEK_V3, indexer="keys", reads=("index_head_dim", "index_n_heads", "index_topk"))
-_GEMMA_2 = Family(
-    tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
-    period=Period("sliding_attention", "", 2),
-)  # fmt: skip
-_GEMMA_3 = Family(
-    tied=True, num_norms=4, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=4096,
-    qk_norm_switch=ON, period=Period("sliding_attention", "sliding_window_pattern", 6),
-)  # fmt: skip
-_GEMMA_4 = Family(
-    tied=True, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, window=512, qk_norm_switch=ON,
-    period=Period("sliding_attention", "", 6), router_scales=True, shared_width="intermediate_size",
-    extras="norms of values without weights", refined=_gemma4, changes=_gemma4_changes,
-    reads=("use_bidirectional_attention",),
-)  # fmt: skip
-
-BAMBA_KEYS = MambaKeys(
-    "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_chunk_size",
-    "mamba_proj_bias", "mamba_conv_bias",
-)  # fmt: skip
-"""Keys of Bamba's and Granite's Mamba blocks."""
-
-_COHERE = Family(
-    tied=True, num_norms=1, parallel_blocks=ON, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True,
-    extras="layer norms without biases, and scaled logits",
-    plain={"use_qk_norm": (False, "norms of queries and keys with a weight for each head")},
-)  # fmt: skip
-_EXAONE_4 = Family(
-    qk_norm_switch=ON, window=4096, rotary_windows=True,
-    period=Period("sliding_attention", "sliding_window_pattern", 4),
-)  # fmt: skip
-_GLM_4_MOE = Family(
-    experts=True, qkv_bias=ATTENTION_BIAS, qk_norm_switch=Switch("use_qk_norm", False), num_shared=1, first_dense=1
-)  # fmt: skip
-_GPT_J = Family(
-    gated=False, norm="layer", num_norms=1, mlp_bias=ON, head_bias=ON, multi_head=True, ffn_multiple=4,
-    parallel_blocks=ON,
-)  # fmt: skip
-_LLAMA = Family(
-    qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), multi_head=True
-)  # fmt: skip
-_FLINT = Family(
-    experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128,
-    shared_width="shared_expert_intermediate_size", window=513, rotary_windows=True, lists_kinds=True,
-)  # fmt: skip
-_OLMOE = Family(
-    experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON,
-    multi_head=True, expert_width="intermediate_size",
-)  # fmt: skip
-_QWEN_2 = Family(qkv_bias=ON, window_switch=True)
-_GRANITE = replace(_LLAMA, refined=_granite)
-_WITH_WINDOWS: dict[str, Any] = {
-    "sinks": "all", "window": 128, "period": Period("sliding_attention", "", 4, starts_full=True)
-}  # fmt: skip
-"""Sinks and windows of Granite's families with sliding windows."""
-
-_GRANITE_MOE = Family(
-    experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True,
-    expert_width="intermediate_size", refined=_granite,
-)  # fmt: skip
-_QWEN_3_5 = Family(
-    linear="gated_delta", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, output_gate=True,
-    head_dim=256, period=Period("linear_attention", "full_attention_interval", 4),
-)  # fmt: skip
-
-FAMILIES: dict[str, Family] = {
-    "afmoe": Family(
-        experts=True, num_norms=4, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON,
-        output_gate=True, head_dim=128, multi_head=True, num_shared=2, first_dense=1, window=1024, rotary_windows=True,
-        period=Period("sliding_attention", "global_attn_every_n_layers", 4), refined=_afmoe,
-    ),
-    "arcee": replace(_LLAMA, gated=False, squared_relu=True),
-    "aria_text": replace(_LLAMA, experts=True, expert_width="intermediate_size", num_shared=2),
-    "bamba": Family(
-        linear="mamba", mamba_chunk=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
-        mlp_bias=Switch("mlp_bias", False),
-        mamba=BAMBA_KEYS,
-        reads=("mamba_d_state",),
-    ),
-    "bloom": Family(
-        tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
-        rotary=False, embedding_norm=True, extras=ALIBI,
-    ),
-    "codegen": _GPT_J,
-    "cohere": _COHERE,
-    "cohere2": replace(
-        _COHERE, window=4096, rotary_windows=True, period=Period("sliding_attention", "sliding_window_pattern", 4)
-    ),
-    "cohere2_moe": replace(
-        _COHERE, experts=True, expert_width="intermediate_size", head_dim=128, window=4096, rotary_windows=True,
-        period=Period("sliding_attention", "sliding_window_pattern", 4), refined=_cohere2_moe,
-    ),
-    "cwm": Family(
-        head_dim=128, window=8192, period=Period("sliding_attention", "", 4, starts_full=True)
-    ),
-    "deepseek_v2": Family(latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=2),
-    "deepseek_v3": _DEEPSEEK_V3,
-    "deepseek_v32": _DEEPSEEK_V32,
-    "deepseek_v4": Family(
-        compressed=True, experts=True, head_dim=512, num_shared=1, rotary=False, refined=_deepseek_v4,
-        reads=("compress_ratios", "hc_mult", "index_head_dim", "index_n_heads", "index_topk"),
-    ),
-    "dots1": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
-        num_shared=None, window_switch=True,
-    ),
-    "emu3_text_model": replace(_LLAMA, multi_head=False),
-    "ernie4_5": Family(
-        tied=True, qkv_bias=USE_BIAS, output_bias=USE_BIAS, mlp_bias=USE_BIAS, head_bias=USE_BIAS, head_dim=128,
-    ),
-    "ernie4_5_moe": Family(
-        experts=True, tied=True, num_shared=2, first_dense=1, plain={"use_bias": (False, "biases of experts")},
-    ),
-    "exaone": replace(_LLAMA, multi_head=False),
-    "exaone4": replace(_EXAONE_4, extras="norms behind the blocks"),
-    "exaone_moe": replace(_EXAONE_4, experts=True, num_shared=1, first_dense=1),
-    "falcon": Family(
-        tied=True, gated=False, norm="layer", qkv_bias=Switch("bias", False), output_bias=Switch("bias", False),
-        mlp_bias=Switch("bias", False), ffn_multiple=4, refined=_falcon,
-    ),
-    "flex_olmo": _OLMOE,
-    "flint": replace(_FLINT, sinks="all", refined=_flint),
-    "gemma": Family(tied=True, head_dim=256, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS),
-    "gemma2": _GEMMA_2,
-    "gemma3": _GEMMA_3,
-    "gemma3_text": _GEMMA_3,
-    "gemma4_text": _GEMMA_4,
-    "gemma4_unified_text": replace(_GEMMA_4, window=1024),
-    "glm": Family(qkv_bias=Switch("attention_bias", True), head_dim=128),
-    "glm4": Family(qkv_bias=Switch("attention_bias", True), num_norms=4, head_dim=128),
-    "glm4_moe": _GLM_4_MOE,
-    "glm4_moe_lite": Family(
-        latent=True, experts=True, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1
-    ),
-    "glm_moe_dsa": _DEEPSEEK_V32,
-    "gpt2": Family(
-        tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, multi_head=True, ffn_multiple=4,
-        learned_positions=Positions("n_positions"),
-    ),
-    "gpt_bigcode": Family(
-        tied=True, gated=False, norm="layer", qkv_bias=ON, output_bias=ON, mlp_bias=ON, ffn_multiple=4,
-        learned_positions=Positions("n_positions"), refined=_gpt_bigcode,
-    ),
-    "gpt_neox": Family(
-        gated=False, norm="layer", qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
-        mlp_bias=ON, multi_head=True, parallel_blocks=Switch("use_parallel_residual", True),
-    ),
-    "gpt_oss": Family(
-        experts=True, qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
-        router_bias=ON, expert_bias=ON, sinks="all", head_dim=64, expert_width="intermediate_size", window=128,
-        period=Period("sliding_attention", "", 2),
-    ),
-    "gptj": _GPT_J,
-    "granite": _GRANITE,
-    "granite_swa": replace(_GRANITE, tied=True, multi_head=False, **_WITH_WINDOWS),
-    "granitemoe": _GRANITE_MOE,
-    "granitemoe_swa": replace(_GRANITE_MOE, **_WITH_WINDOWS),
-    "granitemoehybrid": Family(
-        linear="mamba", experts=True, mamba_chunk=256, mamba=BAMBA_KEYS, reads=("mamba_d_state",),
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True, expert_width="intermediate_size",
-        dense_width="shared_intermediate_size", refined=_granite_hybrid,
-    ),
-    "granitemoeshared": _GRANITE_MOE,
-    "helium": Family(qkv_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False), head_dim=128),
-    "hunyuan_v1_dense": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True
-    ),
-    "hunyuan_v1_moe": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, multi_head=True,
-        expert_width="intermediate_size", num_shared=1,
-    ),
-    "hy_v3": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128,
-        num_shared=1, first_dense=1,
-    ),
-    "hyperclovax": replace(_LLAMA, refined=_hyperclovax),
-    "internlm3": replace(
-        _LLAMA, head_dim=128, multi_head=False, plain={"qkv_bias": (False, "biases"), "bias": (False, "biases")}
-    ),
-    "iquestcoder": replace(_LLAMA, multi_head=False),
-    "jais2": Family(
-        gated=False, squared_relu=True, norm="layer", qkv_bias=Switch("attention_bias", True),
-        output_bias=Switch("attention_bias", True), mlp_bias=Switch("mlp_bias", True), multi_head=True,
-    ),
-    "kimi_k2": _DEEPSEEK_V3,
-    "kimi_linear": Family(
-        latent=True, linear="kda", experts=True, rotary=False, qkv_bias=ATTENTION_BIAS, num_shared=1, first_dense=1,
-        reads=("attn_res_block_size",), plain={"mla_use_nope": (True, "rotated keys")},
-    ),
-    "kolibri1": replace(
-        _FLINT, num_norms=4, qkv_bias=OFF, output_bias=OFF, lists_kinds=False, extras="norms behind the blocks",
-        period=Period("sliding_attention", "", 5),
-    ),
-    "laguna": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_gate=True,
-        head_dim=128, shared_width="shared_expert_intermediate_size", first_dense=1, window=512,
-        period=Period("sliding_attention", "", 1), plain={"gating": (True, "another gate than one per head")},
-    ),
-    "lara_mini": replace(_FLINT, tied=True, linear="gated_delta", window=512),
-    "llama": _LLAMA,
-    "llama4_text": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, num_shared=1,
-        expert_width="intermediate_size", dense_width="intermediate_size_mlp", no_rotary=True, chunk=8192,
-        reads=("attention_chunk_size", "interleave_moe_layer_step", "intermediate_size_mlp", "moe_layers"),
-        extras="norms of queries and keys without weights, routing by sigmoids",
-    ),
-    "mamba2": Family(
-        single_blocks=True, pattern="M", mamba_chunk=256,
-        mamba=MambaKeys("num_heads", "head_dim", "state_size"),
-    ),
-    "mellum": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128, window=1024,
-        period=Period("sliding_attention", "", 1),
-    ),
-    "mimo": _QWEN_2,
-    "mimo_v2_flash": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, head_dim=192, v_head_dim=True, sinks="windows", first_dense=1,
-        window=129, period=Period("sliding_attention", "", 6, full_start=True), refined=_mimo_v2,
-        changes=_mimo_v2_changes, reads=("attention_chunk_size",), extras="scaled values",
-        plain={
-            "add_swa_attention_sink_bias": (True, "layers with a window and no sinks"),
-            "add_full_attention_sink_bias": (False, "sinks in layers without a window"),
-        },
-    ),
-    "minicpm3": Family(latent=True, tied=True, qkv_bias=ATTENTION_BIAS, extras="scales of embeddings and residuals"),
-    "minimax": Family(experts=True, linear="lightning", expert_width="intermediate_size"),
-    "minimax_m2": Family(
-        experts=True, qk_norm="full", qk_norm_switch=Switch("use_qk_norm", True), head_dim=128,
-        expert_width="intermediate_size",
-    ),
-    "minimax_m3_vl_text": Family(
-        experts=True, qk_norm_switch=ON, head_dim=128, indexer="blocks", expert_width="intermediate_size",
-        dense_width="dense_intermediate_size", shared_width="shared_intermediate_size", ignores=("num_mtp_modules",),
-        reads=("index_head_dim", "index_n_heads"),
-        plain={"attention_output_gate": (False, "a gate behind the attention")},
-    ),
-    "ministral3": Family(head_dim=128, refined=_ministral3),
-    "ministral": Family(window=4096),
-    "mistral": Family(window=4096),
-    "mixtral": Family(experts=True, expert_width="intermediate_size"),
-    "nanochat": Family(
-        gated=False, squared_relu=True, norm="none", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
-        multi_head=True, extras="norms of queries and keys without weights",
-    ),
-    "nemotron": Family(
-        gated=False, squared_relu=True, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
-        mlp_bias=Switch("mlp_bias", False), multi_head=True,
-    ),
-    "nemotron_h": Family(
-        experts=True, gated=False, squared_relu=True, head_dim=128, rotary=False, single_blocks=True
-    ),
-    "olmo": Family(norm="none", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True),
-    "olmo2": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON, multi_head=True
-    ),
-    "olmo3": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON, multi_head=True,
-        window=4096, period=Period("sliding_attention", "", 4),
-    ),
-    "olmo_hybrid": Family(
-        linear="gated_delta", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON,
-        multi_head=True, period=Period("linear_attention", "", 4), refined=_olmo_hybrid,
-    ),
-    "olmoe": _OLMOE,
-    "opt": Family(
-        tied=True, gated=False, norm="layer", qkv_bias=ENABLE_BIAS, output_bias=ENABLE_BIAS, mlp_bias=ENABLE_BIAS,
-        multi_head=True, learned_positions=Positions("max_position_embeddings", 2), extras="ReLU instead of GELU",
-        plain={
-            "do_layer_norm_before": (True, "norms behind the blocks"),
-            "layer_norm_elementwise_affine": (True, "norms without weights"),
-            "word_embed_proj_dim": ("hidden_size", "embeddings of another width"),
-        },
-    ),
-    "phi": Family(
-        gated=False, norm="layer", num_norms=1, qkv_bias=ON, output_bias=ON, mlp_bias=ON, head_bias=ON, multi_head=True,
-        parallel_blocks=ON, plain={"qk_layernorm": (False, "layer norms of queries and keys")},
-    ),
-    "phi3": Family(multi_head=True),
-    "phi4_multimodal": Family(text_part=True),
-    "phimoe": Family(
-        experts=True, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
-        expert_width="intermediate_size", head_bias=Switch("lm_head_bias", False), extras="routing by SparseMixer",
-    ),
-    "qwen2": _QWEN_2,
-    "qwen2_moe": Family(experts=True, qkv_bias=Switch("qkv_bias", True), shared_gate=True, window_switch=True),
-    "qwen3": Family(
-        qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_dim=128, window_switch=True
-    ),
-    "qwen3_5_moe_text": replace(_QWEN_3_5, experts=True, shared_gate=True),
-    "qwen3_5_text": _QWEN_3_5,
-    "qwen3_moe": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, window_switch=True
-    ),
-    "qwen3_next": Family(
-        experts=True, linear="gated_delta", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON,
-        output_gate=True, shared_gate=True, head_dim=256,
-        period=Period("linear_attention", "full_attention_interval", 4),
-    ),
-    "sarvam_mla": replace(_DEEPSEEK_V3, first_dense=1),
-    "sarvam_moe": replace(_GLM_4_MOE, qk_norm_switch=Switch("use_qk_norm", True), head_dim=64),
-    "seed_oss": Family(
-        qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_out_bias", False),
-        mlp_bias=Switch("mlp_bias", False), head_dim=128,
-    ),
-    "smollm3": Family(
-        tied=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=Switch("mlp_bias", False),
-        window_switch=True, no_rotary=True,
-    ),
-    "solar_open": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, head_dim=128, num_shared=1
-    ),
-    "stablelm": Family(
-        norm="layer", qkv_bias=Switch("use_qkv_bias", False),
-        parallel_blocks=Switch("use_parallel_residual", False), refined=_stablelm,
-        plain={"qk_layernorm": (False, "layer norms of queries and keys")},
-    ),
-    "starcoder2": Family(
-        tied=True, gated=False, norm="layer", qkv_bias=Switch("use_bias", True), output_bias=Switch("use_bias", True),
-        mlp_bias=Switch("use_bias", True),
-    ),
-    "step3p5": Family(
-        experts=True, qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm_switch=ON, head_gate=True,
-        head_dim=128, first_dense=3, num_shared=1, changes=_step_changes, mtp_attention="full_attention",
-        mtp_dense=True, plain={"use_head_wise_attn_gate": (True, "attention without a gate per head")},
-    ),
-    "vaultgemma": replace(_GEMMA_2, num_norms=2),
-    "youtu": Family(latent=True, tied=True, qkv_bias=ATTENTION_BIAS),
-}  # fmt: skip
-"""Every supported ``model_type``; checked against the classes of transformers 5 (tests/oracle)."""
-
-REFUSED: dict[str, str] = {
-    "add_cross_attention": "cross-attention",
-    "attention_chunk_size": "chunked attention",
-    "attn_res_block_size": "attention residuals",
-    "cla_share_factor": "keys and values shared across layers",
-    "compress_ratios": "compressed sparse attention",
-    "hc_mult": "hyper-connections",
-    "hidden_size_per_layer_input": "per-layer embeddings",
-    "index_head_dim": "sparse attention with an indexer (DSA)",
-    "index_n_heads": "sparse attention with an indexer (DSA)",
-    "index_topk": "sparse attention with an indexer (DSA)",
-    "interleave_moe_layer_step": "Llama 4's interleaved experts",
-    "intermediate_size_mlp": "Llama 4's interleaved experts",
-    "is_encoder_decoder": "an encoder beside the decoder",
-    "mamba_d_state": "state-space layers of another kind",
-    "moe_layers": "Llama 4's interleaved experts",
-    "num_kv_shared_layers": "keys and values shared across layers",
-    "use_bidirectional_attention": "attention to later tokens",
-    "zero_expert_num": "experts without computation",
+REFINEMENTS: dict[str, Callable[[Config], dict[str, Any]]] = {
+    "cohere2_moe": _cohere2_moe,
+    "deepseek_v4": _deepseek_v4,
+    "falcon": _falcon,
+    "falcon_h1": _falcon_h1,
+    "flint": _flint,
+    "gemma4": _gemma4,
+    "gpt_bigcode": _gpt_bigcode,
+    "granite_hybrid": _granite_hybrid,
+    "hyperclovax": _hyperclovax,
+    "lfm2": _lfm2,
+    "mimo_v2": _mimo_v2,
+    "ministral3": _ministral3,
+    "olmo_hybrid": _olmo_hybrid,
+    "stablelm": _stablelm,
 }
+"""Fields of a family that follow from a configuration, by the name in ``refined``."""
+
+CHANGES: dict[str, Callable[[Config, str], dict[str, Any]]] = {
+    "gemma4": _gemma4_changes,
+    "mimo_v2": _mimo_v2_changes,
+    "step": _step_changes,
+}
+"""Keys that layers of one kind of attention have otherwise, by the name in ``changes``."""
+
+_TABLE: Mapping[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), Loader=LOADER)
+
+FAMILIES: Mapping[str, Mapping[str, Any]] = _TABLE["families"]
+"""Row of every supported ``model_type``; checked against the classes of transformers 5 (tests/oracle)."""
+
+REFUSED: Mapping[str, str] = _TABLE["refused_keys"]
 """Keys that change the architecture to one that is not modelled; null, false, 0 and empty leave it unchanged."""
 
-SINGLE_BLOCK_KEYS = {
-    "hybrid_override_pattern": "layers of one block",
-    "layers_block_type": "layers of one block",
-    "mamba_num_heads": "state-space layers",
-    "moe_latent_size": "experts on a latent",
-    "ssm_state_size": "state-space layers",
-}
+SINGLE_BLOCK_KEYS: Mapping[str, str] = _TABLE["single_block_keys"]
 """Keys that only families with layers of one block may have."""
 
-TEXT_PARTS: dict[str, str] = {
-    "aria": "aria_text",
-    "emu3": "emu3_text_model",
-    "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_unified_text",
-    "glm4v": "glm4",
-    "glm4v_moe": "glm4_moe",
-    "glm4v_moe_text": "glm4_moe",
-    "glm4v_text": "glm4",
-    "granite_docling_text": "granite",
-    "kimi_k3": "kimi_linear",
-    "llama4": "llama4_text",
-    "minimax_m3": "minimax_m3_vl_text",
-    "minimax_m3_vl": "minimax_m3_vl_text",
-    "mistral3": "mistral",
-    "qwen2_5_omni_text": "qwen2",
-    "qwen2_5_vl": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
-    "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
-    "qwen3_omni_moe_text": "qwen3_moe",
-    "qwen3_vl": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
-    "qwen3_vl_moe_text": "qwen3_moe",
-    "qwen3_vl_text": "qwen3",
-    "step3p7": "step3p5",
-}
+TEXT_PARTS: Mapping[str, str] = _TABLE["text_parts"]
 """Multimodal families, and names of their text parts, by the family of the text part."""
 
-
-def _sizes(layers: int, hidden: int, vocab: int, heads: int, kv_heads: int, **more: int) -> dict[str, int]:
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "vocab_size": vocab,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        **more,
-    }
-
-
-_QWEN_2_VL = _sizes(80, 8192, 152064, 64, 8, intermediate_size=29568)
-_QWEN_3 = _sizes(32, 4096, 151936, 32, 32, intermediate_size=22016)
-_GATED_DELTA = {
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-}
-
-PART_DEFAULTS: dict[str, dict[str, int]] = {
-    "cohere2": _sizes(40, 8192, 256000, 64, 64, intermediate_size=22528),
-    "gemma": _sizes(28, 3072, 256000, 16, 16, intermediate_size=24576),
-    "gemma2": _sizes(26, 2304, 256000, 8, 4, intermediate_size=9216),
-    "gemma3_text": _sizes(26, 2304, 262208, 8, 4, intermediate_size=9216),
-    "glm4v_text": _sizes(40, 4096, 151552, 32, 2, intermediate_size=13696),
-    "granite": _sizes(32, 4096, 32000, 32, 32, intermediate_size=11008),
-    "llama": _sizes(32, 4096, 32000, 32, 32, intermediate_size=11008),
-    "llama4_text": _sizes(48, 5120, 202048, 40, 8, intermediate_size=8192, num_local_experts=16, num_experts_per_tok=1),
-    "ministral3": _sizes(34, 4096, 131072, 32, 8, intermediate_size=14336),
-    "mistral": _sizes(32, 4096, 32000, 32, 8, intermediate_size=14336),
-    "mixtral": _sizes(32, 4096, 32000, 32, 8, intermediate_size=14336, num_local_experts=8, num_experts_per_tok=2),
-    "qwen2": _QWEN_3,
-    "qwen2_5_omni_text": _sizes(28, 3584, 152064, 28, 4, intermediate_size=18944),
-    "qwen2_5_vl_text": _QWEN_2_VL,
-    "qwen2_vl_text": _QWEN_2_VL,
-    "qwen3": _QWEN_3,
-    "qwen3_5_moe_text": _sizes(
-        40, 2048, 248320, 16, 2, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=512,
-        shared_expert_intermediate_size=512, **_GATED_DELTA,
-    ),
-    "qwen3_5_text": _sizes(32, 4096, 248320, 16, 4, intermediate_size=12288, **_GATED_DELTA),
-    "qwen3_moe": _sizes(
-        24, 2048, 151936, 32, 4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768
-    ),
-    "qwen3_vl_moe_text": _sizes(
-        24, 2048, 151936, 16, 16, num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408, head_dim=128
-    ),
-    "qwen3_vl_text": _QWEN_3,
-}  # fmt: skip
+PART_DEFAULTS: Mapping[str, Mapping[str, int]] = _TABLE["part_defaults"]
 """Sizes of the configuration classes, which transformers leaves out of the text part of a multimodal file."""
 
-ENCODERS = (
-    "albert", "bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "blenderbot", "blenderbot-small",
-    "camembert", "data2vec-text", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "flaubert", "funnel",
-    "git", "layoutlm", "led", "longformer", "longt5", "luke", "m2m_100", "marian", "mbart", "megatron-bert",
-    "mobilebert", "modernbert", "mt5", "musicgen", "musicgen_melody", "mvp", "nllb-moe", "pegasus", "plbart",
-    "prophetnet", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "switch_transformers", "t5",
-    "trocr", "umt5", "whisper", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod",
-)  # fmt: skip
-"""Families that are not trained on next tokens alone."""
-
-UNMODELLED: dict[str, str] = {
-    **dict.fromkeys(("apertus", "apertus1p5_text"), "an activation with weights (xIELU)"),
-    **dict.fromkeys(ENCODERS, "an encoder, or is one"),
-    "axk1": "norms behind the experts alone",
-    "axk2": "gated norms around sparse attention with an indexer (DSA)",
-    "bailing_hybrid": "decays and gates of full rank (KDA), and latent attention with a gate per head",
-    "beam": "a bias per head in the gate behind the attention",
-    "biogpt": "scaled embeddings with learned positions behind an offset",
-    "bitnet": "norms inside the blocks, and ternary weights",
-    "blt": "bytes in patches instead of tokens",
-    "cohere_compass_text": "positions of images in every layer",
-    "cpmant": "relative positions as biases of scores, and segments",
-    "ctrl": "positions as sinusoids in the embedding",
-    "dbrx": "sizes in parts of their own (attn_config, ffn_config)",
-    "diffllama": "differences of two attentions",
-    "doge": "masks that depend on the values",
-    "dory": "normalized weights, and layers that run twice (nGPT)",
-    "dots3_note_text": "latent attention with norms of rotated keys and a gate per head",
-    "falcon_h1": "Mamba and attention side by side in a layer",
-    "falcon_mamba": "Mamba blocks of the first generation",
-    "gemma3n": "per-layer embeddings",
-    "gemma3n_text": "per-layer embeddings",
-    "gpt_neo": "local attention in every other layer by a pattern of its own (attention_types)",
-    "gpt_neox_japanese": "a bias behind the last layers' attention alone",
-    "hrm_text": "layers that run in cycles",
-    "hy_v4": "sparse attention with an indexer (DSA) and hyper-connections",
-    "hy_v4_vl_text": "sparse attention with an indexer (DSA) and hyper-connections",
-    "inkling2_loop_text": "convolutions of keys, values and residuals, and relative positions",
-    "inkling2_text": "convolutions of keys, values and residuals, and relative positions",
-    "inkling_text": "convolutions of keys, values and residuals, and relative positions",
-    "jamba": "Mamba blocks of the first generation",
-    "jetmoe": "attention heads that are experts",
-    "lfm2": "short convolutions instead of attention",
-    "lfm2_moe": "short convolutions instead of attention",
-    "lfm3": "short convolutions instead of attention",
-    "longcat_flash": "experts without computation, and two attentions per layer",
-    "mamba": "Mamba blocks of the first generation",
-    "mistral_large4_text": "keys and values shared across layers with sparse attention (DSA)",
-    "mllama_text_model": "cross-attention to images",
-    "modernbert-decoder": "a first layer without a norm, and a dense layer in front of the head",
-    "moshi": "a second decoder over the codebooks of sound",
-    "mpt": "sizes in a part of its own (attn_config), and positions as biases of scores",
-    "openai-gpt": "norms behind the blocks",
-    "persimmon": "layer norms of queries and keys",
-    "qwen4_exp_text": "hyper-connections of low rank, and embeddings of n-grams",
-    "recurrent_gemma": "recurrent blocks (RG-LRU)",
-    "reformer": "attention by hashes, and reversible layers",
-    "rwkv": "recurrent blocks (RWKV)",
-    "xglm": "positions as sinusoids in the embedding",
-    "xlnet": "attention in permuted order",
-    "xlstm": "recurrent blocks (xLSTM)",
-    "zamba": "one attention block shared across layers",
-    "zamba2": "one attention block shared across layers",
-    "zaya": "convolutions of queries and keys, and a router of several layers",
-}
+UNMODELLED: Mapping[str, str] = _TABLE["unmodelled"] | dict.fromkeys(_TABLE["encoders"], "an encoder, or is one")
 """Known families that are not modelled, and the reason for each."""
 
-NOT_IN_A_ROW = ("changes", "refined", "text_part")
-"""Fields of a family that are functions, or not its own."""
+NUMERICS: Mapping[str, Mapping[str, Any]] = _TABLE["numerics"]
+"""Facts of each family's classes that change no cost, beside those of Llama's."""
+
+NOT_IN_A_JOB = ("changes", "refined", "text_part")
+"""Fields of a family that name functions, or that are not its own."""
+
+
+@cache
+def find_family(name: str) -> Family:
+    """Return a supported family."""
+    row = dict(FAMILIES[name])
+    base = find_family(row.pop("like")) if "like" in row else Family()
+    return _change_family(base, row, f"families.{name}")
 
 
 def family_from_row(row: Mapping[str, Any], where: str) -> tuple[str, Family]:
@@ -897,19 +507,21 @@ def family_from_row(row: Mapping[str, Any], where: str) -> tuple[str, Family]:
     if not isinstance(name, str) or name not in FAMILIES:
         problem = "is required but missing." if name is None else f"unsupported family {shown(name)}."
         raise SpecError(f"{where}.like", problem, did_you_mean("" if name is None else str(name), FAMILIES))
+    return name, _change_family(find_family(name), own, where, NOT_IN_A_JOB)
+
+
+def _change_family(base: Family, row: Mapping[str, Any], where: str, without: Collection[str] = ()) -> Family:
+    """Return a family with the fields of a row, which are checked."""
     types, changed = get_type_hints(Family), dict[str, Any]()
-    allowed = types.keys() - set(NOT_IN_A_ROW)
-    for field_name, value in own.items():
-        if field_name not in allowed:
-            hint = did_you_mean(str(field_name), allowed)
-            raise SpecError(f"{where}.{field_name}", "no such entry.", hint)
-        if types[field_name] is Switch:
-            value = (
-                Switch("", value) if isinstance(value, bool) else [value, False] if isinstance(value, str) else value
-            )
+    allowed = types.keys() - {*without}
+    for name, value in row.items():
+        if name not in allowed:
+            raise SpecError(f"{where}.{name}", "no such entry.", did_you_mean(str(name), allowed))
+        if types[name] is Switch and isinstance(value, bool | str):
+            value = Switch("", value) if isinstance(value, bool) else Switch(value, False)
         try:
-            changed[field_name] = adapter_of(types[field_name]).validate_python(value)
+            changed[name] = adapter_of(types[name]).validate_python(value)
         except ValidationError as error:
-            problem = f"got {shown(own[field_name])}: {error.errors()[0]['msg']}."
-            raise SpecError(f"{where}.{field_name}", problem) from None
-    return name, replace(FAMILIES[name], **changed)
+            problem = f"got {shown(row[name])}: {error.errors()[0]['msg']}."
+            raise SpecError(f"{where}.{name}", problem) from None
+    return replace(base, **changed)

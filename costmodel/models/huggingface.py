@@ -21,12 +21,16 @@ from costmodel.facts.model import (
     Mixer,
     Mlp,
     Model,
+    SelectiveScan,
+    ShortConvolution,
 )
 from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_impossible_sizes
 from costmodel.models.families import (
+    CHANGES,
     EXPERT_KINDS,
     FAMILIES,
     PART_DEFAULTS,
+    REFINEMENTS,
     REFUSED,
     SINGLE_BLOCK_KEYS,
     TEXT_PARTS,
@@ -34,6 +38,7 @@ from costmodel.models.families import (
     Family,
     MambaKeys,
     family_from_row,
+    find_family,
 )
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks
@@ -66,9 +71,6 @@ NUMBERED_KINDS = {
 
 INDEXED, SHARED_INDEX = "indexed_attention", "shared_index"
 """Kinds of attention whose keys an indexer chooses: the layer's own, or that of an earlier layer."""
-
-OLDER_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
-"""Kinds of layers of a Mamba hybrid before transformers renamed them."""
 
 BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
     "linear_attention": "M",
@@ -116,8 +118,9 @@ def model_from_config(
     """
     config = _text_config(mapping, where)
     refuse_impossible_sizes(config)
-    family_name, family = _family(config)
+    config, family_name, family = _family(config)
     config = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
+    scaled = [key for key in family.scales if not _is_one(config, key)]
     _refuse_unmodelled(config, family_name, family)
     _refuse_impossible_heads(config, family)
     _refuse_impossible_groups(config, family)
@@ -133,10 +136,10 @@ def model_from_config(
         tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)),
         mtp_layers=_mtp_layers(config, family, layers),
         learned_positions=config.integer(positions.key, at_least=1) + positions.more if positions else 0,
-        final_norm=family.norm,
+        final_norm=family.final_norm or family.norm,
         head_bias=config.flag(family.head_bias),
         embedding_norm=family.embedding_norm,
-        extras=family.extras,
+        extras=", ".join(filter(None, (family.extras, f"scales of {', '.join(scaled)}" if scaled else None))),
         is_text_part=family.text_part or any(key in mapping for key in OTHER_PARTS),
         numerics=read_numerics(config, family_name, dict.fromkeys(layers)),
     )
@@ -193,7 +196,17 @@ FAMILY = "family"
 DESCRIBED = "Or describe it by a known one: model: {base: FILE, family: {like: NAME}} (docs/your_model.md)."
 
 
-def _family(config: Config) -> tuple[str, Family]:
+def _is_one(config: Config, key: str) -> bool:
+    """Return True if a key of scaling scales nothing: absent, off, one, or ones."""
+    said = config.mapping.get(key)
+    factors = said if isinstance(said, list | tuple) else [said]
+    if not all(one is None or isinstance(one, int | float) for one in factors):
+        raise config.error(key, f"expected a number, numbers, true or false, got {shown(said)}.")
+    return all(one is not True and one in (None, False, 1) for one in factors)
+
+
+def _family(config: Config) -> tuple[Config, str, Family]:
+    """Return the configuration with the usual keys, its family's name, and the family as the configuration has it."""
     name = config.mapping.get("model_type")
     if name is None:
         raise config.error("model_type", "is required but missing.", "Write its family, such as llama.")
@@ -204,15 +217,34 @@ def _family(config: Config) -> tuple[str, Family]:
         if not isinstance(row, Mapping):
             raise config.error(FAMILY, f"expected a mapping, got {shown(row)}.")
         _, family = family_from_row(row, f"{config.where}.{FAMILY}")
-        return name, replace(family, **family.refined(config)) if family.refined else family
+        return _refine(config, name, family)
     if name in UNMODELLED:
         raise config.error("model_type", f"'{name}' has {UNMODELLED[name]}, which is not modelled.")
     name = TEXT_PARTS.get(name, name)
     if name not in FAMILIES:
         hint = " ".join(filter(None, (did_you_mean(name, FAMILIES), DESCRIBED)))
         raise config.error("model_type", f"unsupported family {shown(name)}.", hint)
-    family = FAMILIES[name]
-    return name, replace(family, **family.refined(config)) if family.refined else family
+    return _refine(config, name, find_family(name))
+
+
+def _refine(config: Config, name: str, family: Family) -> tuple[Config, str, Family]:
+    config = _rename_keys(config, family)
+    return config, name, replace(family, **REFINEMENTS[family.refined](config)) if family.refined else family
+
+
+def _rename_keys(config: Config, family: Family) -> Config:
+    """Return the configuration with usual keys in place of the family's own; two that contradict each other raise."""
+    changed = dict(config.mapping)
+    for own, usual in family.renames.items():
+        value: Any = config.mapping
+        for part in own.split("."):
+            if value is not None and not isinstance(value, Mapping):
+                raise config.error(own.partition(".")[0], f"expected a mapping, got {shown(value)}.")
+            value = None if value is None else value.get(part)
+        if value is not None and changed.get(usual) not in (None, value):
+            raise config.error(own, f"is {shown(value)}, but '{usual}' is {shown(changed[usual])}.")
+        changed |= {} if value is None else {usual: value}
+    return Config(changed, config.where)
 
 
 def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None:
@@ -226,7 +258,7 @@ def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None
     if config.mapping.get("kv_lora_rank") and not family.latent:
         raise config.error("kv_lora_rank", f"the family '{family_name}' has no latent attention.")
     for key, (plain, what) in family.plain.items():
-        usual = config.mapping.get(plain) if isinstance(plain, str) else plain
+        usual = config.mapping.get(plain, plain) if isinstance(plain, str) else plain
         if (value := config.mapping.get(key, usual)) not in (None, usual):
             raise config.error(key, f"means {what}, which is not modelled, got {shown(value)}.")
     if family.experts and config.flag(Switch("mlp_bias", False)):
@@ -287,8 +319,9 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
         Layer(
             attention=attention[kind],
             feed_forward=feed_forward[routed],
-            num_norms=family.num_norms,
+            num_norms=family.num_norms + (family.expert_norms if routed else 0),
             norm=family.norm,
+            beside=_mamba(config, family) if family.beside else None,
             parallel_blocks=config.flag(family.parallel_blocks),
             streams=config.integer("hc_mult", at_least=1) if family.compressed else 1,
             snapshots=_snapshots(config, num_layers=num_layers),
@@ -311,7 +344,7 @@ def _changes(config: Config, family: Family, kinds: tuple[str, ...]) -> tuple[Ch
             raise config.error(PER_LAYER, problem)
         each = Config({str(index): number for index, number in enumerate(heads)}, f"{config.where}.{PER_LAYER}")
         return tuple((("num_attention_heads", each.integer(index, at_least=1)),) for index in each.mapping)
-    by_kind = {kind: family.changes(config, kind) if family.changes else {} for kind in set(kinds)}
+    by_kind = {kind: CHANGES[family.changes](config, kind) if family.changes else {} for kind in set(kinds)}
     listed = config.mapping.get("per_layer_config")
     if listed is None:
         return tuple(tuple(by_kind[kind].items()) for kind in kinds)
@@ -355,14 +388,16 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         indexed = _index_kinds if family.indexer == "keys" else _block_kinds
         return indexed(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
-    older = tuple(OLDER_KINDS) if family.linear == "mamba" else ()
-    listed = config.words(
-        "layer_types", (*ROTATED, *others, *older), length=num_layers, further=_num_mtp_layers(config)
-    )
+    names = {**{kind: kind for kind in (*ROTATED, *others)}, **family.kind_names}
+    listed = config.words("layer_types", tuple(names), length=num_layers, further=_num_mtp_layers(config))
+    full = _layer_numbers(config, family.full_layers, below=num_layers)
     if listed is not None:
-        return tuple(OLDER_KINDS.get(kind, kind) for kind in listed)
-    if family.linear == "mamba":
-        full = _layer_numbers(config, "attn_layer_indices")
+        kinds = tuple(names[kind] for kind in listed)
+        if full and sorted(full) != [index for index, kind in enumerate(kinds) if kind == "full_attention"]:
+            problem = f"names other layers than 'layer_types' has with full attention, got {shown(full)}."
+            raise config.error(family.full_layers, problem)
+        return kinds
+    if family.full_layers and (config.mapping.get(family.full_layers) is not None or not family.period):
         return tuple("full_attention" if index in full else "linear_attention" for index in range(num_layers))
     if family.chunk:
         chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
@@ -377,10 +412,8 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
         return tuple("sliding_attention" if index >= first else "full_attention" for index in range(num_layers))
     if family.period and (family.period.others != "sliding_attention" or _window(config, family)):
-        period = config.integer(family.period.key, at_least=1, default=family.period.default)
-        first = 0 if family.period.starts_full else 1
-        windows = ((first + n) % period and (n or not family.period.full_start) for n in range(num_layers))
-        return tuple(family.period.others if one else "full_attention" for one in windows)
+        places = family.period.find_full(config, num_layers=num_layers)
+        return tuple("full_attention" if one else family.period.others for one in places)
     if family.linear or family.lists_kinds:
         raise config.error("layer_types", "is required but missing.")
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
@@ -532,8 +565,10 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     if isinstance(enumerated := config.mapping.get("moe_layers_enum"), str):
         config = _change(config, (("moe_layers", [_whole(one) for one in enumerated.split(",")]),))
     if config.mapping.get("moe_layers") is not None:
-        sparse = _layer_numbers(config, "moe_layers")
+        sparse = _layer_numbers(config, "moe_layers", below=num_layers)
         return tuple(index in sparse for index in range(num_layers))
+    if family.expert_period:
+        return family.expert_period.find_full(config, num_layers=num_layers)
     first = config.count("first_dense", default=family.first_dense, at_least=0, at_most=MAX_LAYERS)
     if isinstance(config.mapping.get("moe_layer_freq"), list | tuple):
         flags = config.read_numbers("moe_layer_freq", {0: "dense", 1: "sparse"}, length=num_layers) or ()
@@ -542,7 +577,7 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     step = config.count("expert_step", default=1)
     last = config.mapping.get("moe_layer_end_index", -1)
     end = num_layers - 1 if last in (-1, None) else config.integer("moe_layer_end_index", at_most=MAX_LAYERS)
-    dense = _layer_numbers(config, "mlp_only_layers")
+    dense = _layer_numbers(config, "mlp_only_layers", below=num_layers)
     return tuple(
         first <= index <= end and index % frequency == 0 and (index + 1) % step == 0 and index not in dense
         for index in range(num_layers)
@@ -554,11 +589,16 @@ def _whole(text: str) -> int | str:
     return int(text) if text.strip().isdecimal() else text
 
 
-def _layer_numbers(config: Config, key: str) -> list[int]:
+def _layer_numbers(config: Config, key: str, *, below: int = MAX_LAYERS + 1) -> list[int]:
+    """Return the numbers of layers in a list, each once and ``below`` a number."""
     numbers = config.items(key) or []
     for index, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, int):
             raise config.error(f"{key}.{index}", f"expected a whole number, got {shown(number)}.")
+        if not 0 <= number < below:
+            raise config.error(f"{key}.{index}", f"is none of the {below} layers, which count from 0, got {number}.")
+        if number in numbers[:index]:
+            raise config.error(f"{key}.{index}", f"names layer {number} a second time.")
     return numbers
 
 
@@ -583,7 +623,7 @@ def _pattern(config: Config, listed: str, written: str, default: str | None = No
 
 def _single_blocks(config: Config, family: Family, pattern: str, key: str) -> tuple[Layer, ...]:
     builders: dict[str, Callable[[], Block]] = {
-        "mamba": lambda: _mamba(config, family),
+        "mamba": lambda: LINEAR_BUILDERS[family.linear or "mamba"](config, family),
         "attention": lambda: _attention(config, family, kind="full_attention", rotary=family.rotary),
         "mlp": lambda: _feed_forward(config, family, routed=False),
         "experts": lambda: _feed_forward(config, family, routed=True),
@@ -754,15 +794,55 @@ def _mamba(config: Config, family: Family) -> Mamba:
     num_groups = config.integer(keys.num_groups, at_least=1)
     if num_heads % num_groups:
         raise config.error(keys.num_groups, f"must divide the {num_heads} Mamba heads, got {num_groups}.")
+    width = _mamba_width(config, keys)
+    is_derived = config.mapping.get(keys.head_dim) == "auto" and width is not None
+    head_dim = (width or 0) // num_heads if is_derived else config.integer(keys.head_dim, at_least=1)
+    if width not in (None, num_heads * head_dim):
+        problem = f"times the width of a head, {head_dim}, is {num_heads * head_dim}, but the blocks are {width} wide."
+        raise config.error(keys.num_heads, problem)
     return Mamba(
         num_heads=num_heads,
-        head_dim=config.integer(keys.head_dim, at_least=1),
+        head_dim=head_dim,
         state_size=config.integer(keys.state_size, at_least=1),
         num_groups=num_groups,
         conv_kernel=config.integer(keys.conv_kernel, at_least=1),
         chunk_size=config.integer(keys.chunk_size, at_least=1, default=family.mamba_chunk),
         bias=config.flag(Switch(keys.bias, False)),
         conv_bias=config.flag(Switch(keys.conv_bias, True)),
+        norm=config.flag(family.mamba_norm),
+    )
+
+
+def _mamba_width(config: Config, keys: MambaKeys) -> int | None:
+    """Return the inner width of Mamba blocks whose heads share it out; None if no key says it."""
+    if config.mapping.get(keys.width) is not None:
+        return config.integer(keys.width, at_least=1)
+    if config.mapping.get(keys.expand) is None:
+        return None
+    return config.integer(keys.expand, at_least=1, at_most=64) * config.count("hidden_size")
+
+
+def _selective_scan(config: Config, family: Family) -> SelectiveScan:
+    keys, hidden_size = family.scan, config.count("hidden_size")
+    is_derived = config.mapping.get(keys.step_rank) == "auto"
+    return SelectiveScan(
+        channels=config.integer("intermediate_size", at_least=1)
+        if keys.is_told and config.mapping.get("intermediate_size") is not None
+        else config.integer(keys.expand, at_least=1, at_most=64) * hidden_size,
+        state_size=config.integer(keys.state_size, at_least=1),
+        step_rank=-(-hidden_size // 16) if is_derived else config.integer(keys.step_rank, at_least=1),
+        conv_kernel=config.integer(keys.conv_kernel, at_least=1),
+        bias=config.flag(Switch(keys.bias, False)),
+        conv_bias=config.flag(Switch(keys.conv_bias, True)),
+        norms=family.scan_norms,
+    )
+
+
+def _short_convolution(config: Config, family: Family) -> ShortConvolution:
+    return ShortConvolution(
+        channels=config.count("hidden_size"),
+        conv_kernel=config.integer("conv_L_cache", at_least=1),
+        bias=config.flag(Switch("conv_bias", False)),
     )
 
 
@@ -807,13 +887,15 @@ def _kda_kinds(config: Config, *, num_layers: int) -> tuple[str, ...] | None:
     return tuple("full_attention" if number in full else "linear_attention" for number in range(1, num_layers + 1))
 
 
-LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention | Mamba]] = {
+LINEAR_BUILDERS: dict[str, Callable[[Config, Family], Mixer]] = {
     "lightning": _lightning,
     "gated_delta": _read_gated_delta,
     "kda": _read_kda,
     "mamba": _mamba,
+    "selective_scan": _selective_scan,
+    "short_convolution": _short_convolution,
 }
-"""Reader of each variant of linear attention."""
+"""Reader of each mixer that is linear in the sequence."""
 
 
 def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:
@@ -821,11 +903,13 @@ def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Expe
         return _experts(config, family)
     multiple, key = family.ffn_multiple, family.dense_width
     default = multiple * config.count("hidden_size") if multiple else None
+    width = config.integer(key, at_least=1) if key else config.count("ffn_hidden_size", default=default)
     return Mlp(
-        ffn_hidden_size=config.integer(key, at_least=1) if key else config.count("ffn_hidden_size", default=default),
+        ffn_hidden_size=family.ffn_width or width,
         gated=family.gated,
         bias=config.flag(family.mlp_bias),
         squared_relu=family.squared_relu,
+        activation_weights=family.activation_weights,
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from math import isclose, isfinite
 from typing import Any
 
 from costmodel.facts.model import Attention, LatentAttention, Layer, Numerics, Rotary, Routing
-from costmodel.models.config_json import CLASS_DEFAULTS, Config, Switch
+from costmodel.models.config_json import Config, Switch
+from costmodel.models.families import NUMERICS
 from costmodel.validation import shown
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -60,6 +62,27 @@ KINDS = ("full_attention", "sliding_attention")
 """Kinds of layers that may each have a rotary embedding."""
 
 
+PLAIN = Numerics(
+    norm_epsilon=1e-6,
+    initializer_range=0.02,
+    attention_dropout=0.0,
+    hidden_dropout=0.0,
+    embedding_dropout=0.0,
+    activation="silu",
+    rotary=Rotary(base=10000.0, fraction=1.0),
+)
+"""Llama's defaults, which the code of most families follows."""
+
+
+@cache
+def find_defaults(family: str) -> Numerics:
+    """Return the facts of a family's classes, constants of their code among them; nothing of a family without a row."""
+    if family not in NUMERICS:
+        return Numerics()
+    row = dict(NUMERICS[family])
+    return replace(find_defaults(row.pop("like")) if "like" in row else PLAIN, **row)
+
+
 def read_numerics(config: Config, family: str, layers: Iterable[Layer]) -> Numerics:
     """
     Read the numeric facts of a configuration; absent keys have the defaults of the family's classes.
@@ -71,7 +94,7 @@ def read_numerics(config: Config, family: str, layers: Iterable[Layer]) -> Numer
     SpecError
         If a key is ill-typed or out of its range, or contradicts another spelling.
     """
-    default = CLASS_DEFAULTS.get(family, Numerics())
+    default = find_defaults(family)
     kinds = tuple(layers)
     attention = next((kind.attention for kind in kinds if isinstance(kind.attention, Attention)), None)
     hidden = _fact(config, "hidden_dropout", default.hidden_dropout, at_most=1.0)

@@ -205,7 +205,7 @@ COLUMNS = tuple(one.name for one in fields(Shape))
 
 def shape_of(model: Model) -> Shape:
     """Return the shape of a model."""
-    blocks = {_words(block) for kind in model.kinds for block in (kind.attention, kind.feed_forward) if block}
+    blocks = {_words(block) for kind in model.kinds for block in kind.blocks}
     return Shape(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,

@@ -159,7 +159,7 @@ def cluster_of(
     num_devices = _count_devices(made, section)
     _require_reached(made, num_devices)
     _require_enough(settings, device, model, num_devices)
-    _require_muon(settings, whole)
+    _require_muon(settings, whole, precision or framework.precision)
     return Cluster(
         device=made,
         num_devices=num_devices,
@@ -216,8 +216,21 @@ def _require_enough(settings: Settings, device: Device, model: Model, num_device
             raise SpecError(f"settings.{name}", f"is {given}, more than the {most} {what}.", f"Give at most {most}.")
 
 
-def _require_muon(settings: Settings, whole: Settings) -> None:
-    """Refuse settings of Muon beside another optimizer."""
+def _require_muon(settings: Settings, whole: Settings, precision: str) -> None:
+    """
+    Refuse settings of Muon beside another optimizer, and Muon in FP16 or with moments below FP32.
+
+    References
+    ----------
+    megatron-core 0.16.1, optimizer/muon.py:190,196.
+    """
+    if whole.optimizer in MUON:
+        if precision == "fp16":
+            problem = f"is fp16, which settings.optimizer={whole.optimizer} excludes."
+            raise SpecError("training.precision", problem, "Give bf16 or an 8-bit recipe.")
+        if whole.moments_dtype not in (None, "fp32"):
+            problem = f"is {whole.moments_dtype}, but settings.optimizer={whole.optimizer} keeps its moment in fp32."
+            raise SpecError("settings.moments_dtype", problem, "Give fp32, or settings.optimizer=adam.")
     given = [name for name in OF_MUON if getattr(settings, name) is not None]
     if given and whole.optimizer not in MUON:
         problem = f"is a setting of Muon, but settings.optimizer is {whole.optimizer or 'adam'}."

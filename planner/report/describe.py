@@ -123,6 +123,7 @@ def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
         {
             "num_layers": layers.count(layer),
             "attention": _block(layer.attention),
+            **({"beside": _block(layer.beside)} if layer.beside else {}),
             "feed_forward": _block(layer.feed_forward),
             "num_norms": layer.num_norms,
             "norm": layer.norm,

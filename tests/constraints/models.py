@@ -16,6 +16,8 @@ from costmodel.facts.model import (
     Mamba,
     Mlp,
     Model,
+    SelectiveScan,
+    ShortConvolution,
 )
 
 ATTENTION = Attention(num_heads=32, num_kv_heads=8, head_dim=128)
@@ -66,4 +68,10 @@ COMPRESSED = a_stack(
 )  # fmt: skip
 STATE_SPACE = a_stack(
     MAMBA_LAYER, Layer(attention=None, feed_forward=Mlp(ffn_hidden_size=96), num_norms=1), MAMBA_LAYER
+)
+SELECTIVE = a_stack(
+    Layer(attention=SelectiveScan(channels=96, state_size=16, step_rank=8), feed_forward=None, num_norms=1)
+)
+CONVOLUTION = a_stack(
+    Layer(attention=ShortConvolution(channels=96, conv_kernel=3), feed_forward=Mlp(ffn_hidden_size=96))
 )

@@ -46,6 +46,7 @@ from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_worklo
 from tests.cases import in_one_case
 from tests.constraints.models import (
     COMPRESSED,
+    CONVOLUTION,
     DENSE,
     DENSE_LAYER,
     EXPERT_LAYER,
@@ -53,6 +54,7 @@ from tests.constraints.models import (
     INDEXED,
     LATENT,
     ONE_MTP,
+    SELECTIVE,
     SPARSE,
     STATE_SPACE,
     TWO_MTP,
@@ -191,6 +193,9 @@ CASES = (
     Case(rule=divisibility.kv_heads_split_over_tp, allowed={"tp": 16}, refused={"tp": 12}),
     # 32 state-space heads in 8 groups
     Case(rule=divisibility.state_groups_split_over_tp, allowed={"tp": 8}, refused={"tp": 16}, model=STATE_SPACE),
+    # 96 channels of a short convolution
+    Case(rule=divisibility.channels_split_over_tp, allowed={"tp": 32}, refused={"tp": 64}, model=CONVOLUTION),
+    Case(rule=frameworks.selective_scans_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=SELECTIVE),
     Case(
         rule=divisibility.state_heads_split_over_cp,
         allowed={"tp": 8, "cp": 4},

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from costmodel.facts.model import Experts, LatentAttention
+from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
@@ -125,12 +125,67 @@ def test_step_has_other_query_heads_in_windows():
         ("minimax-m3", {"index_topk_blocks": 10**7}, "index_topk_blocks: times 128 is a number of keys above"),
         ("step-3.7-flash", {"attention_other_setting": [1]}, "attention_other_setting: expected a mapping"),
         ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers.1: expected a whole number, got 'x'"),
+        ("falcon-h1-34b", {"mamba_d_ssm": 4000}, "mamba_n_heads: times the width of a head, 128, is 4096, but the"),
+        ("falcon-h1-34b", {"projectors_bias": True}, "projectors_bias: means a bias behind one projection alone"),
+        ("falcon-h1-34b", {"ssm_multipliers": "x"}, "ssm_multipliers: expected a number, numbers, true or false"),
+        (
+            "bamba-9b",
+            {"mamba_expand": 3},
+            "mamba_n_heads: times the width of a head, 64, is 8192, but the blocks are 12",
+        ),
+        ("bamba-9b", {"attn_layer_indices": [9, 32]}, "attn_layer_indices.1: is none of the 32 layers"),
+        ("lfm2-1.2b", {"full_attn_idxs": [2, 2]}, "full_attn_idxs.1: names layer 2 a second time"),
+        ("lfm2-1.2b", {"layer_types": ["conv"] * 16}, "full_attn_idxs: names other layers than 'layer_types' has"),
+        ("lfm2-1.2b", {"intermediate_size": 9}, "block_ff_dim: is 12288, but 'intermediate_size' is 9"),
+        ("lfm2-1.2b", {"block_ffn_dim_multiplier": "x"}, "must be above 0 and at most 100, got 'x'"),
+        ("jamba-52b", {"attn_layer_offset": 8}, "attn_layer_offset: must be at least 0 and at most 7, got 8"),
+        ("dbrx-132b", {"attn_config": "x"}, "attn_config: expected a mapping, got 'x'"),
+        ("mpt-30b", {"attn_config": {"alibi": False}}, "alibi: means other positions, which is not modelled"),
+        ("opt-66b", {"word_embed_proj_dim": 512}, "word_embed_proj_dim: means embeddings of another width"),
+        ("apertus-8b", {"hidden_act": "silu"}, "hidden_act: means an activation without weights"),
+        ("qwen3.5-9b", {"mtp_use_dedicated_embeddings": True}, "means embeddings of their own for multi-token"),
     ],
 )
 def test_wrong_layers_of_several_widths_are_refused(name: str, changes: dict[str, Any], message: str):
     """By the key and its value."""
     with pytest.raises(SpecError, match=re.escape(message)):
         of_family(name, **changes)
+
+
+def test_the_activation_of_apertus_may_be_said():
+    """As its published files do; its two weights are in each of 32 layers."""
+    said = of_family("apertus-8b", hidden_act="xielu")
+
+    assert said.layers == of_family("apertus-8b").layers
+    assert said.layers[0].feed_forward.activation_weights == 2
+
+
+def test_lfm2_rounds_its_feed_forward_up():
+    """Two thirds of 12,288 are 8,192; times 1.1 is 9,011, of which the next multiple of 256 is 9,216."""
+    widths = [
+        of_family("lfm2-1.2b", **changes).layers[0].feed_forward.ffn_hidden_size
+        for changes in ({}, {"block_ffn_dim_multiplier": 1.1}, {"block_auto_adjust_ff_dim": False})
+    ]
+
+    assert widths == [8192, 9216, 12288]
+
+
+def test_jamba_places_attention_and_experts_in_their_periods():
+    """One attention of 8 layers, at 4; experts in every second, from 1 on; no positions."""
+    model = of_family("jamba-52b")
+    full = [n for n, layer in enumerate(model.layers) if isinstance(layer.attention, Attention)]
+
+    assert (full, model.layers[4].attention.rotary) == ([4, 12, 20, 28], False)
+    assert [isinstance(layer.feed_forward, Experts) for layer in model.layers[:4]] == [False, True, False, True]
+
+
+def test_qwen3_5_predicts_tokens_with_full_attention():
+    """The published files say one such layer, whose attention is none of the linear ones before it."""
+    config = {"num_hidden_layers": 33, "mtp_num_hidden_layers": 1}
+    model = of_family("qwen3.5-9b", **config)
+
+    assert isinstance(model.layers[-1].attention, LinearAttention)
+    assert [isinstance(layer.attention, Attention) for layer in model.mtp_layers] == [True]
 
 
 def test_kimi_linear_counts_layers_from_one():
@@ -257,7 +312,7 @@ def test_granite_4_is_a_hybrid_with_or_without_experts():
     [
         ("ministral-3-8b", {}, "queries scaled by their position"),
         ("ministral-3-8b", {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, ""),
-        ("trinity-mini", {}, "scaled embeddings"),
+        ("trinity-mini", {}, "scales of mup_enabled"),
         ("trinity-mini", {"mup_enabled": False}, ""),
         ("exaone-4.0-32b", {"sliding_window": None}, "norms behind the blocks"),
         ("exaone-moe", {}, ""),

@@ -21,6 +21,8 @@ from costmodel.facts.model import (
     Mamba,
     Mlp,
     Model,
+    SelectiveScan,
+    ShortConvolution,
 )
 from costmodel.lowering import (
     Shape,
@@ -50,6 +52,8 @@ SHARED = Experts(
     num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, shared_gate=True, router_bias=True, bias=True
 )
 MAMBA = Mamba(num_heads=4, head_dim=8, state_size=6, num_groups=2, chunk_size=4)
+SCAN = SelectiveScan(channels=64, state_size=6, step_rank=2, norms="weighted")
+CONVOLUTION = ShortConvolution(channels=32, conv_kernel=3)
 ON_A_LATENT = Experts(num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, gated=False, latent_size=8)
 
 LATENT = a_latent_model().layers[0]
@@ -77,6 +81,9 @@ LAYERS = {
     "two-widths": Layer(attention=TWO_WIDTHS, feed_forward=replace(SHARED, router_scales=True)),
     "mamba": Layer(attention=MAMBA, feed_forward=None, num_norms=1),
     "latent-experts": Layer(attention=None, feed_forward=ON_A_LATENT, num_norms=1),
+    "selective scan": Layer(attention=SCAN, feed_forward=None, num_norms=1),
+    "convolution": Layer(attention=CONVOLUTION, feed_forward=None, num_norms=1),
+    "beside": replace(a_model().layers[0], beside=replace(MAMBA, norm=False)),
     "mamba-and-mlp": Layer(attention=replace(MAMBA, bias=True), feed_forward=Mlp(ffn_hidden_size=48)),
 }
 
@@ -395,6 +402,48 @@ def test_saved_activations_of_a_mamba_layer():
     found = saved(LAYERS["mamba"], a_shape())
 
     assert found == {"norm": 1024, "attention_input": 1024, "mamba": 2 * 16 * (92 + 32 + 32), "output_projection": 1024}
+
+
+def test_a_mamba_block_beside_attention():
+    """Both read one gathered input, and their outputs are summed once; three additions of 3 N h, two norms."""
+    alone, beside = LAYERS["dense"], LAYERS["beside"]
+    split = a_shape(tp=2, sequence_parallel=1)
+    names = [one.name for one in layer_operators(beside, a_shape())]
+
+    assert (names.count("output_projection"), names.count("residuals"), names.count("norms")) == (2, 3, 2)
+    assert "scan" in names
+    assert "scan_norm" not in names
+    gathers = [one.forward for one in layer_communications(beside, split) if one.kind == "all_gather"]
+    assert sum(gathers) == sum(one.forward for one in layer_communications(alone, split) if one.kind == "all_gather")
+
+
+def test_a_short_convolution():
+    """Projections 32 x 96 and 32 x 32 with 3 taps of 32; 8 and 13 passes; B, C, x, the product and its convolution."""
+    layer, shape = LAYERS["convolution"], a_shape()
+    found = operator(layer, shape, "convolution")
+
+    assert sum(one.parameters for one in layer_operators(layer, shape)) == 32 * 96 + 3 * 32 + 32 * 32 + 32
+    assert (found.flops, found.bytes, found.backward_bytes) == (2 * 3 * 16 * 32, 2 * 8 * 16 * 32, 2 * 13 * 16 * 32)
+    assert saved(layer, shape)["mamba"] == 2 * 5 * 16 * 32
+    # 2 tokens before each of 2 pieces of 2 sequences, 32 / 2 channels of 2 bytes
+    assert calls(layer, a_shape(tp=2, cp=2), "cp") == {"send": (1, 1, 2 * 2 * 2 * 2 * 16)}
+    assert calls(layer, a_shape(cp=1), "cp") == {}
+
+
+def test_mamba_of_the_first_generation():
+    """32 x 128, 5 taps of 64, 64 x 14, norms of 14, 2 x 64 and a bias, 6 + 1 per channel, 64 x 32, a norm of 32."""
+    layer, shape = LAYERS["selective scan"], a_shape()
+    scan = operator(layer, shape, "scan")
+
+    assert sum(one.parameters for one in layer_operators(layer, shape)) == (
+        32 * 128 + 5 * 64 + 64 * 14 + 14 + 2 * 64 + 64 + 7 * 64 + 64 * 32 + 32
+    )
+    # the states' product with C; four passes: 6 exponentials take less
+    assert (scan.flops, scan.bytes) == (2 * 16 * 64 * 6, 2 * 4 * 16 * 64)
+    assert saved(layer, shape)["mamba"] == 2 * 16 * (64 + 14 + 3 * 64)
+    # steps, B and C: 2 + 2 * 6 elements per token, beside the block's own sum of 32
+    sums = [one.nbytes for one in layer_communications(layer, a_shape(tp=2)) if one.kind == "all_reduce"]
+    assert sums == [2 * 16 * 32, 2 * 16 * 14]
 
 
 def test_mamba_exchanges_tokens_for_heads():

@@ -29,7 +29,10 @@ from constraints.limits import Bound, CandidateList
 from constraints.rule import Rule
 from constraints.rules.topology import degrees_multiply_to_the_devices
 from constraints.verdict import find_violations
+from costmodel import catalog
+from costmodel.facts.framework import Settings
 from costmodel.facts.lengths import SequenceLengths
+from costmodel.lowering.framework import keep_wide_layers
 from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
 from costmodel.tables import Facts
@@ -315,7 +318,7 @@ def a_random_problem(chooser: random.Random) -> Problem:
     )
     variants = chooser.choice(["groups", "groups", "all"])
     problem = replace(problem, search=random_limits(chooser), variants=variants)
-    problem = replace(problem, facts=make_long(problem.facts, chooser))
+    problem = replace(problem, facts=widen_ends(make_long(problem.facts, chooser), chooser))
     return with_muon(problem, chooser.choice(MODES)) if chooser.random() < 0.2 else problem
 
 
@@ -330,14 +333,32 @@ def with_muon(problem: Problem, mode: str) -> Problem:
 
 
 def make_long(facts: Facts, chooser: random.Random) -> Facts:
-    """Sometimes packed sequences, and context parallelism of some kind."""
+    """Sometimes packed sequences, on as many ranks as each needs or on all, and context parallelism of some kind."""
     kind = chooser.choice([None, "p2p", "all_gather", "a2a", "a2a+p2p"])
     device = facts.cluster.device
     near = 2 if kind == "a2a+p2p" else None
     device = replace(device, **achieved(device, cp_comm_type=kind, cp_a2a_ranks=near))
-    lengths = SequenceLengths(lengths=(32, 64, 128), counts=(chooser.choice([1.0, 8.0]), 2.0, 1.0))
+    counts = (chooser.choice([1.0, 8.0]), 2.0, 1.0)
+    lengths = SequenceLengths(lengths=(32, 64, 128), counts=counts, rank_tokens=chooser.choice([None, 64, 128]))
     workload = replace(facts.workload, lengths=chooser.choice([None, lengths]))
     return replace(facts, cluster=replace(facts.cluster, device=device), workload=workload)
+
+
+def widen_ends(facts: Facts, chooser: random.Random) -> Facts:
+    """Sometimes 8 bits, where a few layers at either end stay in 16."""
+    first, last = chooser.choice([(0, 0), (0, 0), (0, 0), (1, 0), (0, 1), (2, 1)])
+    if not first + last:
+        return facts
+    cluster, fp8 = facts.cluster, catalog.precision("fp8")
+    device = replace(cluster.device, **achieved(cluster.device, matmul_efficiency={"bf16": 0.7, "fp8": 0.6}))
+    device = replace(device, peak_flops={**device.peak_flops, "fp8": 2 * device.peak_flops["bf16"]})
+    settings = Settings(first_layers_bf16=first, last_layers_bf16=last)
+    return replace(
+        facts,
+        model=keep_wide_layers(facts.model, settings, fp8),
+        cluster=replace(cluster, device=device, settings=settings),
+        workload=replace(facts.workload, precision=fp8),
+    )
 
 
 LIMITS = [

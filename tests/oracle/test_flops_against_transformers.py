@@ -59,6 +59,8 @@ OTHER_PARTS = "embed_tokens_extend"
 """What Phi-4's class has for images and sounds."""
 
 COMPLETED = {
+    "dbrx": {"attn_config": {"rope_theta": 500_000.0}},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "gemma4_text": {"hidden_size_per_layer_input": 0},
@@ -314,19 +316,26 @@ def test_parameters_of_hybrid_models(name: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern"), [("nemotron-h-8b", "M*-"), ("nemotron-3-super-120b-a12b", "M*E"), ("nemotron-h-56b", "M-")]
+    "config",
+    [
+        hybrid_config("nemotron-h-8b", "M*-"),
+        hybrid_config("nemotron-3-super-120b-a12b", "M*E"),
+        hybrid_config("nemotron-h-56b", "M-"),
+        {**read("families.yaml")["falcon-h1-34b"]["config"], "num_hidden_layers": 1},
+    ],
+    ids=["dense", "experts on a latent", "large", "beside attention"],
 )
-def test_flops_of_mamba_and_experts_on_a_latent(name: str, pattern: str):
+def test_flops_of_mamba(config: dict[str, Any]):
     """
     One layer of each kind, to the last digit: all but what only torch counts, or counts more often.
 
     That is the short convolution (element-wise here); the scores of B and C, which the plain code computes for each
     head and the kernels for each group; and its sum over all pairs of chunks, a running state in the kernels.
     """
-    model = model_from_config(hybrid_config(name, pattern))
-    mamba = model.layers[0].attention
+    model = model_from_config(config)
+    mamba = model.layers[0].beside or model.layers[0].attention
     assert isinstance(mamba, Mamba)
-    counted = counted_flops(hybrid_config(name, pattern), TOKENS)
+    counted = counted_flops(config, TOKENS)
     counted.pop("aten.convolution")
     scores = 2 * mamba.chunk_size * mamba.state_size * (mamba.num_heads - mamba.num_groups) * TOKENS
     states_ever = TOKENS // mamba.chunk_size + 1
@@ -356,33 +365,47 @@ def test_parameters_of_further_families(name: str):
 
 
 UNCOUNTED = (
+    "dbrx",
     "deepseek-v4",
     "kimi-linear",
     "qwen3.5",
     "bamba",
+    "falcon-h1",
     "mamba2",
     "llama-4",
     "granite-4.0-h",
     "olmo-hybrid",
     "lara-mini",
+    "openai-gpt",
     "phi-4-multimodal",
 )
 COUNTED = [name for name in FURTHER if not name.startswith(UNCOUNTED)]
 """
-Those without what only one side counts: convolutions and solves, Llama 4's class, which runs all experts, and that of
-Phi-4's multimodal model, whose images depend on data.
+Those without what only one side counts: solves and scores of chunks, Llama 4's class, which runs all experts, and those
+of Phi-4's multimodal model and of DBRX, whose images and experts depend on data. The first GPT has positions for 512
+tokens.
 """
+
+
+CUT = {"moe_topk": 8, "moe_layer_end_index": 5, "full_attn_idxs": [2, 5]}
+"""Keys that count layers, for six of them."""
 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_flops_of_further_families(name: str):
-    """The first layers and the head, to the last digit: six, of Step three without experts, which loop over data."""
+    """
+    The first layers and the head, to the last digit: six, of Step three without experts, which loop over data.
+
+    Convolutions are element-wise here.
+    """
     known, num_layers = FURTHER[name]["config"], 3 if name == "step-3.7-flash" else 6
-    key = "n_layer" if "n_layer" in known else "num_hidden_layers"
+    key = next(key for key in ("n_layer", "n_layers", "num_layers", "num_hidden_layers") if key in known)
     lists = {
         one: value[:num_layers] for one, value in known.items() if isinstance(value, list) and len(value) >= known[key]
     }
     config = {**known, key: num_layers, **lists, "num_nextn_predict_layers": 0}
-    config |= {key: value for key, value in (("moe_topk", 8), ("moe_layer_end_index", 5)) if key in known}
+    config |= {key: value for key, value in CUT.items() if key in known}
+    counted = counted_flops(config, TOKENS)
+    counted.pop("aten.convolution", None)
 
-    assert our_flops(model_from_config(config), TOKENS) == sum(counted_flops(config, TOKENS).values())
+    assert our_flops(model_from_config(config), TOKENS) == sum(counted.values())

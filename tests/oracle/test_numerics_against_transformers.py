@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from costmodel.models.config_json import CLASS_DEFAULTS
-from costmodel.models.families import FAMILIES
+from costmodel.models.families import FAMILIES, NUMERICS
 from costmodel.models.huggingface import model_from_config
+from costmodel.models.numerics import find_defaults
 
 transformers = pytest.importorskip("transformers")
 
@@ -60,11 +60,11 @@ def assert_facts(numerics: Any, config: Any, family: str) -> None:
             assert getattr(numerics.routing, name) == value, (family, name)
 
 
-@pytest.mark.parametrize("family", sorted(CLASS_DEFAULTS))
+@pytest.mark.parametrize("family", sorted(NUMERICS))
 def test_defaults_are_those_of_the_classes(family):
     """Made without a key, a configuration has the facts that are in the table."""
     config = config_of({"model_type": family})
-    numerics = CLASS_DEFAULTS[family]
+    numerics = find_defaults(family)
 
     assert_facts(numerics, config, family)
     parameters = getattr(config, "rope_parameters", None)
@@ -82,7 +82,7 @@ def test_defaults_are_those_of_the_classes(family):
 
 def test_every_family_has_defaults():
     """A family without them would leave all that its files omit unknown."""
-    assert CLASS_DEFAULTS.keys() == FAMILIES.keys()
+    assert NUMERICS.keys() == FAMILIES.keys()
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)

@@ -223,7 +223,7 @@ def test_a_precision_with_bytes_of_its_own_is_nobodys():
         ({"offload_overlap": True}, OFFLOADED, {}, {"--overlap-cpu-optimizer-d2h-h2d"}),
         ({"optimizer_group": 4}, SHARED, {}, {"--num-distributed-optimizer-instances 4"}),
         ({"optimizer": "dist_muon"}, SHARED, {}, {"--optimizer dist_muon", "--muon-tp-mode blockwise"}),
-        ({"optimizer": "muon"}, SHARED, {}, {"--optimizer dist_muon"}),
+        ({"optimizer": "muon"}, SHARED, {}, {"--optimizer muon", "--use-distributed-optimizer"}),
         ({"optimizer": "muon"}, PLAIN, {}, {"--optimizer muon"}),
         (
             {"optimizer": "muon", "muon_tp_mode": "distributed", "muon_num_ns_steps": 6},
@@ -273,6 +273,9 @@ def test_muon_deals_whole_matrices(release, gathers):
     """The distributed optimizer is off: it would cut them. Weights are gathered behind computation from 0.18 on."""
     lines = options({"optimizer": "dist_muon"}, SHARED, cluster={**JOB["cluster"], "framework": release})
 
+    usual = options({"optimizer": "muon"}, SHARED, cluster={**JOB["cluster"], "framework": release})
+
+    assert {"--optimizer muon", "--use-distributed-optimizer"} <= {*usual} or (not gathers and lines == usual)
     assert "--use-distributed-optimizer" not in lines
     assert "--overlap-grad-reduce" in lines
     assert ("--overlap-param-gather" in lines) == gathers
@@ -518,7 +521,11 @@ def test_defaults_of_the_parser_are_written_out():
         ("--bf16 --use-distributed-optimizer --num-distributed-optimizer-instances 2", {"optimizer_group": 8}),
         ("--bf16 --num-distributed-optimizer-instances 2", {"optimizer_group": "all"}),
         ("--bf16 --optimizer dist_muon", {"optimizer": "dist_muon"}),
-        ("--bf16 --optimizer muon --use-distributed-optimizer", {"optimizer": "dist_muon"}),
+        ("--bf16 --optimizer muon --use-distributed-optimizer", {"optimizer": "muon"}),
+        (
+            "--bf16 --context-parallel-size 2 --cp-comm-type p2p",
+            {"cp_comm_type": "p2p"},
+        ),
         ("--bf16 --optimizer muon", {"optimizer": "muon", "muon_tp_mode": "blockwise"}),
         (
             "--bf16 --optimizer muon --muon-tp-mode distributed --muon-num-ns-steps 6",

@@ -94,6 +94,7 @@ def test_the_mode_of_muon_is_chosen_with_its_placement():
         ({"muon_tp_mode": "duplicated"}, "is a setting of Muon, but settings.optimizer is adam. Give settings.optim"),
         ({"optimizer": "muon", "muon_tp_mode": "rows"}, "expected 'blockwise', 'duplicated', 'distributed' or 'layer"),
         ({"optimizer": "muon", "muon_num_ns_steps": 0}, "must be at least 1, got 0"),
+        ({"optimizer": "muon", "moments_dtype": "bf16"}, "is bf16, but settings.optimizer=muon keeps its moment in fp"),
     ],
 )
 def test_other_optimizers_are_answered_with_their_price(settings, message):
@@ -102,6 +103,12 @@ def test_other_optimizers_are_answered_with_their_price(settings, message):
         load(a_job(settings))
 
     assert message in str(error.value)
+
+
+def test_muon_in_fp16_is_refused_before_the_search():
+    """Megatron-LM asserts it (optimizer/muon.py:196 of core 0.16.1)."""
+    with pytest.raises(SpecError, match=r"training\.precision: is fp16, which settings\.optimizer=muon excludes"):
+        load(a_job({"optimizer": "muon"}, training={**JOB["training"], "precision": "fp16"}))
 
 
 def test_a_list_of_one_value_is_that_value():

@@ -15,7 +15,7 @@ from constraints.targets import (
 )
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.models.config_json import CLASS_DEFAULTS
+from costmodel.models.numerics import find_defaults
 from costmodel.strategy import CudaGraphs, Sharding
 from planner.frameworks.megatron.lm import (
     background_notes,
@@ -310,7 +310,7 @@ def _facts_off(plan: Plan) -> Entries:
 
 def _has_yarn(model: Model) -> bool:
     """Tell whether a model has YaRN outside latent attention, as gpt-oss alone has (gpt_oss_bridge.py:101)."""
-    rotary, own = model.numerics.rotary, CLASS_DEFAULTS["gpt_oss"].rotary
+    rotary, own = model.numerics.rotary, find_defaults("gpt_oss").rotary
     return model.family == "gpt_oss" and rotary is not None and own is not None and rotary.parameters == own.parameters
 
 

@@ -48,6 +48,7 @@ HYBRID_STACK = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_
 BACKEND, IMPL, SCOPE = "--moe-flex-dispatcher-backend", "--cuda-graph-impl", "--cuda-graph-scope"
 
 FUSION, SQUARED_RELU = "--cross-entropy-fusion-impl", "--squared-relu"
+DISTRIBUTED = "--use-distributed-optimizer"
 
 RANK_CAPACITY = 1.5
 """
@@ -261,7 +262,7 @@ def spell_options(entries: Entries, release: str) -> Entries:
     Spell options as a release does; options that it does not have stay as they are.
 
     A full-iteration CUDA graph is a scope of the local implementation up to 0.17, and an implementation of its own from
-    0.18 on, where scopes are called modules.
+    0.18 on, where scopes are called modules. Up to 0.17 Muon beside the distributed optimizer is ``dist_muon``.
 
     >>> spell_options({"--cuda-graph-impl": "local", "--cuda-graph-scope": ["full_iteration"]}, "0.18")
     {'--cuda-graph-impl': 'full_iteration'}
@@ -280,6 +281,8 @@ def spell_options(entries: Entries, release: str) -> Entries:
         pattern, pp, last = words.pop(PATTERN), words.get("--pipeline-model-parallel-size", 1), words.pop(LAST, None)
         layers = [len(pattern)] if last is None else [(len(pattern) - last) // (pp - 1)] * (pp - 1) + [last]
         words[STAGED_PATTERN] = split_pattern(pattern, layers)
+    if not _is_from(release, "0.18") and words.get("--optimizer") == "muon" and words.pop(DISTRIBUTED, None):
+        words["--optimizer"] = "dist_muon"
     if _is_from(release, "0.18"):
         words = spell_graphs(words)
         if words.get(FUSION) == "te":

@@ -172,23 +172,26 @@ def _reads_wide_layers(name: str) -> Reader:
 
 def _optimizer_options(plan: Plan, optimizer: str) -> Entries:
     """
-    Return the option of the optimizer: ``dist_muon`` where replicas share the states of Muon, otherwise ``muon``.
+    Return the option of the optimizer; Muon excludes all other options of the distributed optimizer.
+
+    Its placement is that of the optimizer states, which releases before core 0.18 call ``dist_muon``.
 
     References
     ----------
     megatron-core 0.16.1, optimizer/layer_wise_optimizer.py:25, optimizer/muon.py:190.
     """
+    if optimizer == "adam":
+        return {}
     is_alone = optimizer == "muon" and plan.strategy.sharding == Sharding.NONE
-    return {} if optimizer == "adam" else {"--optimizer": "muon" if is_alone else "dist_muon"}
+    return {"--optimizer": optimizer, **(DISTRIBUTED if optimizer == "muon" and not is_alone else {})}
 
 
 def _read_optimizer(arguments: Arguments, known: Known, notes: list[str]) -> str:
-    """Return the optimizer; Muon with the distributed optimizer is ``dist_muon``."""
+    """Return the optimizer, whose placement is read as sharding."""
     given = str(arguments.get("--optimizer", "adam"))
     if given == "adaptive_muon":
         notes.append("--optimizer adaptive_muon: costed as muon, without its second moment.")
-    if given.removeprefix("adaptive_") == "muon":
-        given = "dist_muon" if "--use-distributed-optimizer" in arguments else "muon"
+    given = given.removeprefix("adaptive_")
     if given in MUON:
         notes.extend(f"{name}: {note}" for name, note in NOT_COSTED.items() if _is_unusual(arguments, name))
         return given
@@ -282,10 +285,9 @@ def _read_communication_sms(arguments: Arguments, known: Known, notes: list[str]
 
 
 def _read_cp_comm_type(arguments: Arguments, known: Known, notes: list[str]) -> str | None:
-    """Return the communication of context-parallel ranks if all layers have the same other than the ring."""
-    given = {*arguments.get("--cp-comm-type", ["p2p"])} if arguments.get("--context-parallel-size", 1) > 1 else {"p2p"}
-    kind = given.pop().replace("allgather", "all_gather")
-    return None if given or kind == "p2p" else kind
+    """Return the communication of context-parallel ranks if it is said, and of all layers the same."""
+    given = {*arguments.get("--cp-comm-type", [])} if arguments.get("--context-parallel-size", 1) > 1 else set()
+    return given.pop().replace("allgather", "all_gather") if len(given) == 1 else None
 
 
 def _read_cp_a2a_ranks(arguments: Arguments, known: Known, notes: list[str]) -> int | None:

@@ -43,7 +43,8 @@ def stack_of(framework: str) -> str:
 def architecture_of(model: Model) -> str:
     """Return ``dense``, ``moe`` or ``hybrid`` (with some layers without softmax attention)."""
     kinds = model.kinds
-    if not all(isinstance(kind.attention, Attention | LatentAttention | CompressedAttention) for kind in kinds):
+    softmax = (Attention, LatentAttention, CompressedAttention)
+    if not all(isinstance(kind.attention, softmax) and kind.beside is None for kind in kinds):
         return "hybrid"
     return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"
 

@@ -21,6 +21,8 @@ from costmodel.facts.model import (
     Mixer,
     Mlp,
     Model,
+    SelectiveScan,
+    ShortConvolution,
 )
 from costmodel.facts.workload import Workload
 from costmodel.models.parameters import parameters
@@ -129,6 +131,8 @@ def _feed_forward_sizes(block: Mlp | Experts, split: int) -> dict[str, int]:
 def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
     if isinstance(block, Attention):
         return _attention_sizes(block, split)
+    if isinstance(block, SelectiveScan | ShortConvolution):
+        return {"channels": block.channels // split}
     heads = _split(block.num_value_heads if isinstance(block, LinearAttention) else block.num_heads, split)
     if isinstance(block, LatentAttention):
         keys = block.qk_nope_head_dim + block.qk_rope_head_dim

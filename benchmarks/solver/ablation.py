@@ -27,7 +27,7 @@ from planner.jobs.problem import Problem
 from planner.search.alternatives import search_each
 from planner.search.certificate import tabulate_anew
 from planner.search.clock import Clock
-from planner.search.margin import Margin
+from planner.search.margin import Margin, build_model
 from planner.search.solver import new_solver
 
 MODELS = (
@@ -135,7 +135,7 @@ def _ask(problem: Problem, name: str, ticks: int) -> Row:
 def _optimum(margin: Margin, *, with_rules: bool = True, with_memory: bool = True) -> float:
     """Seconds of the fastest strategy of a model."""
     solver = new_solver(inf)
-    status = solver.solve(margin.build_model(with_rules=with_rules, with_memory=with_memory).model)
+    status = solver.solve(build_model([margin], with_rules=with_rules, with_memory=with_memory).model)
     return solver.objective_value * TICK_SECONDS if status == cp_model.OPTIMAL else inf
 
 

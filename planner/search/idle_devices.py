@@ -26,14 +26,14 @@ from planner.search.alternatives import (
     AlternativeOutcome,
     JointOutcome,
     join_outcomes,
-    rivals_of,
     search_each,
 )
-from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
+from planner.search.branch_and_bound import Status
 from planner.search.candidates import OWN, Formulas
 from planner.search.clock import Clock
 from planner.search.domains import least_nodes, limit_nodes, may_leave_idle, smaller_nodes
 from planner.search.incumbents import NO_RIVALS, Rivals
+from planner.search.questions import rivals_of
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -84,7 +84,7 @@ def search_numbers(problem: Problem, formulas: Formulas = OWN) -> tuple[JointOut
         The result, and the results for smaller numbers; None for the latter where the job wants none of them.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    whole = search_each(problem, formulas)
+    whole = search_each(problem, formulas, clock=clock)
     fewer = _fewer(problem, whole, formulas, clock) if may_leave_idle(problem) else None
     if fewer is not None and fewer.are_faster:
         each = (replace(one, fits_elsewhere=True) for one in (*fewer.parts, *whole.of_each))
@@ -102,15 +102,16 @@ def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clo
     while most >= (least := least_nodes(problem, slowest)):
         fewest = max(least, most // 2 + 1)
         part = limit_nodes(problem, fewest, most)
-        left = max(clock.seconds_left, SHORTEST_SECONDS)
-        found = search_each(part.change_limits(faster_than_seconds=slowest, time_limit_seconds=left), formulas, rivals)
+        found = search_each(part.change_limits(faster_than_seconds=slowest), formulas, rivals, clock)
         each = tuple(_faster(one, limit, part) for one in found.of_each)
         most_nodes = known.most_nodes or most
         known = replace(known, parts=(*known.parts, *each), fewest_nodes=fewest, most_nodes=most_nodes)
         if found.outcome.status not in PROVEN:
             return replace(known, is_proven=False)
         slowest = _slowest_wanted(problem, known.parts, limit)
-        rivals = rivals.merge(rivals_of((one.problem, one.outcome) for one in each))
+        for one in each:
+            steps = zip(one.outcome.strategies, one.outcome.step_seconds, strict=True)
+            rivals = rivals.merge(rivals_of(one.problem, steps))
         most = fewest - 1
     return known
 

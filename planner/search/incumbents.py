@@ -58,8 +58,15 @@ class Rivals:
     summed_ticks: Mapping[Hashable, int] = field(default_factory=dict)
 
     def merge(self, others: Rivals) -> Rivals:
-        """Merge the rivals of other groups into these."""
-        return Rivals(ticks={**self.ticks, **others.ticks}, summed_ticks={**self.summed_ticks, **others.summed_ticks})
+        """Merge other rivals into these; of two in one group the faster one stays."""
+        ticks, summed = (
+            own | {group: min(value, own.get(group, value)) for group, value in more.items()}
+            for own, more in (
+                (dict(self.ticks), others.ticks),
+                (dict(self.summed_ticks), others.summed_ticks),
+            )
+        )
+        return Rivals(ticks=ticks, summed_ticks=summed)
 
 
 NO_RIVALS = Rivals()

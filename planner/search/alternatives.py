@@ -13,6 +13,7 @@ from functools import reduce
 from operator import add
 from typing import Any, Literal
 
+from constraints.encoding import TICK_SECONDS
 from constraints.limits import Bound
 from costmodel.record import record
 from costmodel.strategy import Strategy
@@ -61,6 +62,14 @@ class AlternativeOutcome:
         if self.outcome.strategies:
             return "found"
         return "nothing faster" if self.fits_elsewhere else "nothing fits"
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """Lower bound of all steps where that alone excludes the combination, without a search; None elsewhere."""
+        bounds, is_searched = self.outcome.row_bounds, bool(self.outcome.effort.num_rows_tabulated)
+        if is_searched or not len(bounds) or self.answer != "nothing faster":
+            return None
+        return int(bounds.min()) * TICK_SECONDS
 
 
 @record(frozen=True, kw_only=True, slots=True)

@@ -128,7 +128,7 @@ class SearchStats:
     stages
         Effort of the search over uneven stages.
     build_seconds, solve_seconds
-        Time for the space, tables and models; time inside CP-SAT.
+        Time for the space, tables and models of all questions of a loop, at its first; time inside CP-SAT.
     """
 
     raw_size: int
@@ -577,7 +577,6 @@ class Search:
 
     def effort(self) -> SearchStats:
         """Return the effort so far."""
-        elapsed = self.clock.usage_seconds
         return SearchStats(
             raw_size=self.space.raw_size,
             size=self.space.size,
@@ -590,7 +589,7 @@ class Search:
             num_unfit=self.num_unfit,
             num_solves=self.num_solves,
             stages=self.stage_effort,
-            build_seconds=elapsed - self.solve_seconds,
+            build_seconds=0.0,
             solve_seconds=self.solve_seconds,
         )
 

@@ -41,9 +41,6 @@ from planner.search.stages.search import StageSearchStats
 ORDERED_ROWS = 64
 """Number of degree combinations whose lower bounds order the questions."""
 
-LIMIT = "limit"
-"""The group of a rival that is only a step."""
-
 
 @record(frozen=True, kw_only=True, slots=True)
 class Question:
@@ -94,8 +91,7 @@ def search_below(problem: Problem, seconds: float, *, summed_seconds: float) -> 
     summed_seconds
         The longest step by the sum over ranks that uneven stages are searched by.
     """
-    ticks, summed_ticks = (int(seconds_to_ticks(np.asarray(one))) for one in (seconds, summed_seconds))
-    rivals = Rivals(ticks={LIMIT: ticks}, summed_ticks={LIMIT: summed_ticks})
+    rivals = rivals_at(seconds, summed_seconds, 1)
     return answer([Question(problem=replace(problem, top=1), rivals=rivals)])[0]
 
 
@@ -119,6 +115,7 @@ def answer(questions: Sequence[Question], formulas: Formulas = OWN, clock: Clock
     """
     first = questions[0]
     clock = clock or Clock(seconds=first.problem.search.time_limit_seconds)
+    began = clock.usage_seconds
     runs, found = {0: Search(first.problem, formulas, first.tolerance)}, dict[int, Rivals]()
     for number in _order(questions, runs[0], formulas):
         if number and clock.is_over:
@@ -139,6 +136,9 @@ def answer(questions: Sequence[Question], formulas: Formulas = OWN, clock: Clock
         run.compete_with(_rivals_beside(number, questions, found))
         outcomes[number] = run.finish(chosen[number])
         found[number] = _rivals_of_run(run, run.incumbents.best)
+    solved = sum(one.effort.solve_seconds for one in outcomes.values())
+    effort = replace(outcomes[0].effort, build_seconds=clock.usage_seconds - began - solved)  # of all together
+    outcomes[0] = replace(outcomes[0], effort=effort)
     return [outcomes.get(number) or _leave_out(outcomes[0]) for number in range(len(questions))]
 
 
@@ -171,6 +171,13 @@ def _rivals_of_run(run: Search, chosen: Iterable[Found] | None = None) -> Rivals
         [(one.strategy, one.seconds) for one in found],
         summed=chosen is not None and run.stages_may_differ,
     )
+
+
+def rivals_at(seconds: float, summed_seconds: float, number: int) -> Rivals:
+    """Return so many rivals of one step, also by the sum over ranks: nothing slower is of interest."""
+    groups: list[Hashable] = [("limit", place) for place in range(number)]
+    ticks, summed = (int(seconds_to_ticks(np.asarray(one))) for one in (seconds, summed_seconds))
+    return Rivals(ticks=dict.fromkeys(groups, ticks), summed_ticks=dict.fromkeys(groups, summed))
 
 
 def rivals_of(problem: Problem, found: Iterable[tuple[Strategy, float]], *, summed: bool = True) -> Rivals:

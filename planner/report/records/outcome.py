@@ -360,6 +360,8 @@ class AlternativeRecord(Record):
         fits; unknown: time ran out before the proof.
     num_strategies
         Strategies that satisfy every rule but those of memory.
+    bound_seconds
+        Lower bound of its steps, where that alone excludes it and nothing was searched; null elsewhere.
     shortage_bytes
         Device memory that its closest strategy lacks, where nothing fits.
     host_shortage_bytes
@@ -369,6 +371,7 @@ class AlternativeRecord(Record):
     settings: dict[str, bool | int | float | str]
     answer: Literal["found", "nothing faster", "nothing fits", "unknown"]
     num_strategies: int
+    bound_seconds: Figure | None
     shortage_bytes: Figure | None
     host_shortage_bytes: Figure | None
 

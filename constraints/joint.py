@@ -294,7 +294,7 @@ class _Posting:
         self.num_constraints[part] += 1
         if sizes_of(relation.rule, self.parts[part].facts):
             return
-        some = [axis for axis, values in enumerate(relation.values.values()) if len(values) > 1]
+        some = [axis for axis, values in enumerate(relation.values.values()) if len(values) > 1] or [0]
         names = tuple(list(relation.values)[axis] for axis in some)
         columns = [list(relation.values.values())[axis] for axis in some]
         holds = relation.holds.reshape([len(column) for column in columns])

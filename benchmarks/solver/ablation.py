@@ -17,6 +17,7 @@ from math import inf
 import numpy as np
 
 from benchmarks.plans.jobs import document
+from benchmarks.solver.alone import run_alone
 from constraints.cp_sat import cp_model
 from constraints.encoding import TICK_SECONDS
 from constraints.rule import sentence
@@ -43,7 +44,7 @@ MODELS = (
 CLUSTERS = (("h100-80gb-sxm", 64), ("h100-80gb-sxm", 512), ("b200", 256), ("gb200", 1152))
 BATCH, LENGTH = 1024, 4096
 
-LEAST_MEMORY, LEAST_RULES = 20, 10
+LEAST_MEMORY, LEAST_RULES = 25, 10
 """Jobs in which the memory limits, and the rules, must change the optimum."""
 
 WIDE = 1.05
@@ -111,6 +112,7 @@ def run_ablation() -> Iterator[str]:
     print(f"{len(alone)} rules exclude strategies that no other rule excludes:")
     for text, number in alone.most_common():
         print(f"{number:7,}  {text}")
+    yield from run_alone()
     if by_memory < min(LEAST_MEMORY, could):
         yield f"the memory limits change {by_memory} optima."
     if by_rules < LEAST_RULES:

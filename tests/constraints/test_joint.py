@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 from constraints import joint
 from constraints.encoding import Capacity
 from constraints.joint import PART, SIZE, CostTables, Part, joint_model
-from constraints.limits import Bound, nodes_rule
+from constraints.limits import Bound, limit_rules, nodes_rule
 from constraints.rule import sentence
 from constraints.rules import features, topology
 from costmodel.errors import SpecError
@@ -125,6 +125,19 @@ def test_a_rule_that_is_left_out_of_the_model_is_noticed(name, monkeypatch):
             assert broken == [rule]
             needed.add(sentence(rule))
     assert len(needed) >= 10, needed
+
+
+def test_rules_that_exclude_each_other_leave_nothing():
+    """tp * pp is 2 at least, tp * pp * cp is 1: with one value left of each decision the first one holds for none."""
+    bounds = (
+        Bound(names=("tp", "pp"), relation=">=", number=2),
+        Bound(names=("tp", "pp", "cp"), relation="<=", number=1),
+    )
+    rules = limit_rules(pin={}, allow={}, forbid=(), limits=bounds)
+
+    made = joint_model([a_part(*rules)], {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2]})
+
+    assert solved(made)[0] == cp_model.INFEASIBLE
 
 
 def test_the_world_size_is_a_product():

@@ -25,7 +25,7 @@ from costmodel.tables import tabulate
 from planner.jobs.problem import Problem
 from planner.search.alternatives import AlternativeOutcome
 from planner.search.branch_and_bound import Status, bound_rows
-from planner.search.candidates import OWN, CostTable, Ints, sort_by_preference
+from planner.search.candidates import OWN, CostTable, Ints, capacity, sort_by_preference
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values
 from planner.search.listed import find_broken_rules
@@ -342,7 +342,7 @@ def _judge(problem: Problem, strategy: Strategy) -> _Candidate:
         sets = [Recompute.FULL] if any(layout.full_layers) else [strategy.recompute, *layout.recompute]
         decisions["recompute"] = max(sets, key=count_modules)
         decisions["activation_offload"] = strategy.activation_offload or any(layout.activation_offload)
-    mebibytes = ceil(found.device_bytes / MIB_BYTES)
+    mebibytes = min(ceil(found.device_bytes / MIB_BYTES), capacity(problem).device_mebibytes)  # as in the model
     given = decisions | {"device_mebibytes": mebibytes, "is_uneven": layout is not None}
     return _Candidate(
         problem=problem,
@@ -420,7 +420,7 @@ def choose_first(margins: Sequence[tuple[Problem, Margin]], clock: Clock) -> _Ca
     if not some:
         return None
     found, part = join_candidates(some)
-    usable, (amounts, ranks) = np.concatenate([one.usable for one in some]), _rank(some)
+    usable, (amounts, ranks) = np.concatenate([one.usable for one in some]), _rank(jobs, some)
     kept = np.arange(len(found))
     if usable.sum() > MOST_ASKED:
         order = np.lexsort([found.ticks, ranks, ~usable])
@@ -446,13 +446,17 @@ def choose_first(margins: Sequence[tuple[Problem, Margin]], clock: Clock) -> _Ca
     )
 
 
-def _rank(margins: Sequence[Margin]) -> tuple[NDArray[np.float64], Ints]:
-    """Return the amounts of each strategy, shape (criteria, N), and its rank in the order, shape (N,)."""
+def _rank(jobs: Sequence[Problem], margins: Sequence[Margin]) -> tuple[NDArray[np.float64], Ints]:
+    """
+    Return the amounts of each strategy, shape (criteria, N), and its rank in the order, shape (N,).
+
+    The amounts are those for the job itself, also where a margin is of the job without bold features.
+    """
     tables = []
-    for margin in margins:
+    for job, margin in zip(jobs, margins, strict=True):
         found, shape = margin.candidates, np.shape(margin.candidates.ticks)
         given = {**found.decisions, "device_mebibytes": found.device_mebibytes, "is_uneven": np.zeros(shape, bool)}
-        tables.append([np.broadcast_to(one.amount(margin.problem, given), shape) for one in ORDER])
+        tables.append([np.broadcast_to(one.amount(job, given), shape) for one in ORDER])
     amounts = np.concatenate(tables, axis=1, dtype=np.float64)
     _, ranks = np.unique(amounts, axis=1, return_inverse=True)
     return amounts, ranks.ravel().astype(np.int64)

@@ -197,7 +197,7 @@ def joint_model(
         model=posting.model,
         variables=posting.variables,
         num_rules=max(len(part.rules) for part in parts) + num_memory,
-        num_constraints=max(posting.num_constraints.values(), default=0),
+        num_constraints=posting.num_constraints,
         num_combinations=0 if tables is None else len(tables.device_mebibytes),
     )
 
@@ -234,7 +234,7 @@ class _Posting:
         self.model = cp_model.CpModel()
         self.variables: Variables = {}
         self.waiting: dict[_Constraint, tuple[Ints, list[int]]] = {}
-        self.num_constraints = dict.fromkeys(range(len(parts)), 0)
+        self.num_constraints = 0
         integers = {name: _integers(name, values) for name, values in domains.items() if name != PART}
         max_cells = 0 if tables is None else MAX_CELLS
         narrowed = [narrow(part.facts, part.rules, integers, max_cells) for part in parts]
@@ -250,31 +250,35 @@ class _Posting:
         self.add_sizes()
         for part in self.possible:
             values, relations, wide = narrowed[part]
+            rest = (one.restrict(values) for one in relations)
+            binding = [one for one in rest if not one.holds.all()]
+            self.num_constraints = max(self.num_constraints, len(binding) + len(wide))
             self.add_domains(part, values)
-            for relation in relations:
-                self.add_relation(part, relation.restrict(values))
+            for relation in binding:
+                if not sizes_of(relation.rule, parts[part].facts):
+                    self.add_relation(part, relation)
             for rule in wide:
-                self.add_wide(part, rule)
+                if not sizes_of(rule, parts[part].facts):
+                    self.add_wide(part, rule)
 
     def add_variables(self) -> None:
         """Add a variable per decision, and of several parts one for the part and one per open setting."""
         for name, values in self.domains.items():
-            domain = cp_model.Domain.from_values(values.tolist())
-            self.variables[name] = self.model.new_int_var_from_domain(domain, name)
+            self.add_variable(name, values)
         if len(self.parts) == 1:
             return
-        self.is_part = [self.model.new_bool_var(f"{PART} {number}") for number in self.possible]
-        self.model.add_exactly_one(self.is_part)
         columns = {PART: np.array(self.possible)}
+        columns |= {f"{PART} {part}": (columns[PART] == part).astype(np.int64) for part in self.possible}
         for name in self.parts[0].settings:
             of_parts = [part.settings[name] for part in self.parts]
             columns[name] = np.array([of_parts.index(of_parts[part]) for part in self.possible])
-        for name, column in columns.items():
-            domain = cp_model.Domain.from_values(column.tolist())
-            self.variables[name] = self.model.new_int_var_from_domain(domain, name)
-        number = sum(number * literal for number, literal in zip(self.possible, self.is_part, strict=True))
-        self.model.add(self.variables[PART] == number)
+        for name, values in columns.items():
+            self.add_variable(name, values)
         self.allow(tuple(columns), np.stack(list(columns.values()), axis=-1), "settings of a part")
+
+    def add_variable(self, name: str, values: Ints) -> None:
+        """Add a variable that has one of some values."""
+        self.variables[name] = self.model.new_int_var_from_domain(cp_model.Domain.from_values(values.tolist()), name)
 
     def add_domains(self, part: int, left: Mapping[str, Ints]) -> None:
         """Restrict the decisions of a part to its values; the number of micro-batches is a function of dp and mbs."""
@@ -289,33 +293,22 @@ class _Posting:
 
     def add_relation(self, part: int, relation: Relation) -> None:
         """Add a rule as the assignments that it allows or forbids, whichever are fewer."""
-        if relation.holds.all():
-            return
-        self.num_constraints[part] += 1
-        if sizes_of(relation.rule, self.parts[part].facts):
-            return
-        some = [axis for axis, values in enumerate(relation.values.values()) if len(values) > 1] or [0]
-        names = tuple(list(relation.values)[axis] for axis in some)
-        columns = [list(relation.values.values())[axis] for axis in some]
-        holds = relation.holds.reshape([len(column) for column in columns])
-        few = holds.sum() <= holds.size // 2
-        chosen = np.nonzero(holds if few else ~holds)
-        rows = np.stack([column[index] for column, index in zip(columns, chosen, strict=True)], axis=-1)
+        few = relation.holds.sum() <= relation.holds.size // 2
+        chosen = np.nonzero(relation.holds if few else ~relation.holds)
+        columns = zip(relation.values.values(), chosen, strict=True)
+        names, rows = tuple(relation.values), np.stack([values[index] for values, index in columns], axis=-1)
         self.post(part, ALLOW if few else FORBID, names, rows, sentence(relation.rule))
 
     def add_wide(self, part: int, rule: Rule) -> None:
         """Add a rule of many combinations over those in the cost tables."""
-        self.num_constraints[part] += 1
-        facts = self.parts[part].facts
-        if sizes_of(rule, facts):
-            return
         assert self.tables is not None
         names = names_of(rule)
         asked = [name for name in names if name != DERIVED] + (["dp", "mbs"] if DERIVED in names else [])
         columns = self.tables.columns(dict.fromkeys(asked))
         rows = np.unique(np.stack(list(columns.values()), axis=-1), axis=0)
         decisions = {name: cast_values(name, values) for name, values in zip(columns, rows.T, strict=True)}
-        broken = rows[~np.broadcast_to(np.asarray(tabulate(rule, facts, decisions)), len(rows))]
+        holds = np.asarray(tabulate(rule, self.parts[part].facts, decisions))
+        broken = rows[~np.broadcast_to(holds, len(rows))]
         self.post(part, FORBID, tuple(columns), broken, sentence(rule))
 
     def add_sizes(self) -> None:
@@ -392,7 +385,7 @@ class _Posting:
                 self.add(constraint, rows)
                 continue
             for part in parts:
-                self.add(constraint, rows).only_enforce_if(self.is_part[self.possible.index(part)])
+                self.add(constraint, rows).only_enforce_if(self.variables[f"{PART} {part}"])
 
     def add(self, constraint: _Constraint, rows: Ints) -> cp_model.Constraint:
         """Add a constraint to the model."""

@@ -7,9 +7,9 @@ nothing better.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from constraints.limits import Bound
 from costmodel.record import record
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
-from planner.jobs.setting_choices import Value, keep_effective, text_of
+from planner.jobs.setting_choices import keep_effective, text_of
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status
 from planner.search.candidates import OWN, Formulas
 from planner.search.clock import Clock
@@ -161,16 +161,13 @@ def join_outcomes(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> Jo
 def _narrow(problem: Problem, earlier: Sequence[Problem]) -> Problem:
     """Restrict a job to optimizer offload where an earlier one differs only in its settings: the rest is known."""
     limits = problem.search
-    is_known = any(_drop_offload(one.settings) == _drop_offload(problem.settings) for one in earlier)
+    drop_offload = partial(keep_effective, optimizer_offload=False, activation_offload=True)
+    is_known = drop_offload(problem.settings) in [drop_offload(one.settings) for one in earlier]
     if not is_known or limits.candidates or "optimizer_offload" in limits.pin:
         return problem
     # A bound, not a pin: what the job itself names needs no evidence.
     offloads = Bound(names=("optimizer_offload",), relation=">=", number=1)
     return problem.change_limits(limits=(*limits.limits, offloads))
-
-
-def _drop_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
-    return keep_effective(settings, optimizer_offload=False, activation_offload=True)
 
 
 # --- the joint outcome -------------------------------------------------------------------------------------

@@ -131,19 +131,19 @@ class SearchStats:
         Time for the space, tables and models of all questions of a loop, at its first; time inside CP-SAT.
     """
 
-    raw_size: int
-    size: int
-    bounds: tuple[str, ...]
-    num_rows: int
-    num_rows_tabulated: int
-    num_bounded: int
-    pruned: Pruned
-    num_candidates: int
-    num_unfit: int
-    num_solves: int
-    stages: StageSearchStats
-    build_seconds: float
-    solve_seconds: float
+    raw_size: int = 0
+    size: int = 0
+    bounds: tuple[str, ...] = ()
+    num_rows: int = 0
+    num_rows_tabulated: int = 0
+    num_bounded: int = 0
+    pruned: Pruned = field(default_factory=Pruned)
+    num_candidates: int = 0
+    num_unfit: int = 0
+    num_solves: int = 0
+    stages: StageSearchStats = field(default_factory=StageSearchStats)
+    build_seconds: float = 0.0
+    solve_seconds: float = 0.0
 
     def __add__(self, other: SearchStats) -> SearchStats:
         """Add the effort of another search of the same job; of equal restrictions one stays."""
@@ -589,7 +589,6 @@ class Search:
             num_unfit=self.num_unfit,
             num_solves=self.num_solves,
             stages=self.stage_effort,
-            build_seconds=0.0,
             solve_seconds=self.solve_seconds,
         )
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -172,29 +171,26 @@ def _reason(clock: Clock) -> Iterator[list[str]]:
 
 def _ask(margins: Sequence[Margin], asked: Certificate, ticks: int, clock: Clock) -> Certificate:
     """Ask for the fastest strategy up to some ticks, and check that none is faster."""
-    certified = asked if asked.reason else replace(asked, verdict=Verdict.CERTIFIED)
     some = [one for one in margins if len(one.candidates)]
-    if not some:
-        return certified
-    joint = tables.build_model(some)
-    numbers: dict[str, Any] = {
-        "num_strategies": sum(int(one.usable.sum()) for one in some),
-        "num_combinations": joint.num_combinations,
-        "num_constraints": joint.num_constraints,
-    }
-    asked, certified = replace(asked, **numbers), replace(certified, **numbers)
-    clock.require()
-    solver = new_solver(clock.seconds_left)
-    status = solver.solve(joint.model)
-    assert status != cp_model.MODEL_INVALID, joint.model.validate()
-    if status == cp_model.INFEASIBLE:
-        return certified
-    if status == cp_model.UNKNOWN or (status == cp_model.FEASIBLE and round(solver.objective_value) >= ticks):
-        raise OutOfTimeError
-    if round(solver.objective_value) >= ticks:
-        return certified
-    values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
-    return replace(asked, verdict=Verdict.REFUTED, reason="", better=strategy_of(values))
+    if some:
+        joint = tables.build_model(some)
+        asked = replace(
+            asked,
+            num_strategies=sum(int(one.usable.sum()) for one in some),
+            num_combinations=joint.num_combinations,
+            num_constraints=joint.num_constraints,
+        )
+        clock.require()
+        solver = new_solver(clock.seconds_left)
+        status = solver.solve(joint.model)
+        assert status != cp_model.MODEL_INVALID, joint.model.validate()
+        is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        if is_found and round(solver.objective_value) < ticks:
+            values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
+            return replace(asked, verdict=Verdict.REFUTED, reason="", better=strategy_of(values))
+        if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
+            raise OutOfTimeError
+    return asked if asked.reason else replace(asked, verdict=Verdict.CERTIFIED)
 
 
 # --- rows of its own ---------------------------------------------------------------------------------------

@@ -59,14 +59,12 @@ class Rivals:
 
     def merge(self, others: Rivals) -> Rivals:
         """Merge other rivals into these; of two in one group the faster one stays."""
-        ticks, summed = (
-            own | {group: min(value, own.get(group, value)) for group, value in more.items()}
-            for own, more in (
-                (dict(self.ticks), others.ticks),
-                (dict(self.summed_ticks), others.summed_ticks),
-            )
-        )
+        ticks, summed = _merge(self.ticks, others.ticks), _merge(self.summed_ticks, others.summed_ticks)
         return Rivals(ticks=ticks, summed_ticks=summed)
+
+
+def _merge(some: Mapping[Hashable, int], others: Mapping[Hashable, int]) -> dict[Hashable, int]:
+    return {**some, **{group: min(ticks, some.get(group, ticks)) for group, ticks in others.items()}}
 
 
 NO_RIVALS = Rivals()

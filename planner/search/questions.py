@@ -12,9 +12,8 @@ strategy of all, then the fastest of another group, and so on.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
@@ -32,11 +31,10 @@ from planner.search.branch_and_bound import (
     SearchStats,
     Status,
 )
-from planner.search.candidates import OWN, Formulas, Pruned, sort_by_preference
+from planner.search.candidates import OWN, Formulas, sort_by_preference
 from planner.search.clock import Clock
 from planner.search.incumbents import NO_RIVALS, Found, Rivals
 from planner.search.margin import build_model, join_candidates
-from planner.search.stages.search import StageSearchStats
 
 ORDERED_ROWS = 64
 """Number of degree combinations whose lower bounds order the questions."""
@@ -74,25 +72,6 @@ def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
         Formulas of cost; default: the cost model.
     """
     return answer([Question(problem=problem)], formulas)[0]
-
-
-def search_below(problem: Problem, seconds: float, *, summed_seconds: float) -> Outcome:
-    """
-    Search the fastest strategy of a problem, with proof, with a given step time as the first cut.
-
-    Slower strategies may still be found: uneven stages are compared by another formula.
-
-    Parameters
-    ----------
-    problem
-        Job to plan, each setting with one value.
-    seconds
-        The longest step that is of interest.
-    summed_seconds
-        The longest step by the sum over ranks that uneven stages are searched by.
-    """
-    rivals = rivals_at(seconds, summed_seconds, 1)
-    return answer([Question(problem=replace(problem, top=1), rivals=rivals)])[0]
 
 
 def answer(questions: Sequence[Question], formulas: Formulas = OWN, clock: Clock | None = None) -> list[Outcome]:
@@ -243,8 +222,6 @@ def _decide(runs: Mapping[int, Search], problem: Problem) -> dict[int, dict[Hash
 
 def _leave_out(other: Outcome) -> Outcome:
     """Return the empty result of a question for which no time was left."""
-    numbers = [one.name for one in fields(SearchStats) if one.name not in ("bounds", "pruned", "stages")]
-    zeros: dict[str, Any] = dict.fromkeys(numbers, 0)
     return replace(
         other,
         status=Status.UNKNOWN,
@@ -252,7 +229,7 @@ def _leave_out(other: Outcome) -> Outcome:
         step_seconds=(),
         even=(),
         lower_bound_seconds=0.0,
-        effort=replace(other.effort, **zeros, pruned=Pruned(), stages=StageSearchStats()),
+        effort=SearchStats(bounds=other.effort.bounds),
         ticks=0,
         margin=None,
     )

@@ -27,12 +27,11 @@ from planner.search.alternatives import AlternativeOutcome
 from planner.search.branch_and_bound import Status, bound_rows
 from planner.search.candidates import OWN, CostTable, Ints, capacity, sort_by_preference
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.domains import feature_values
 from planner.search.listed import find_broken_rules
 from planner.search.margin import Margin, TooManyStrategiesError, build_model, join_candidates, tabulate_margin
 from planner.search.rules import problem_rules, resources_of
 from planner.search.solver import new_solver
-from planner.search.space import build_space, space_of, strategy_of
+from planner.search.space import build_space, strategy_of
 from planner.uncertainty.evidence.counts import architecture_of, read_counts
 from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
 from planner.uncertainty.evidence.rules import evidence_rules
@@ -392,19 +391,9 @@ def _tabulate(one: AlternativeOutcome, job: Problem, cut: int, clock: Clock) -> 
     known = one.outcome.margin
     if job is one.searched and known is not None and known.is_complete and cut <= known.cut:
         return known.limit(cut)
-    if job is one.searched and job.search.faster_than_seconds is None:
-        space, bounds = one.outcome.space, one.outcome.row_bounds
-    elif job is not one.searched and one.searched.search.faster_than_seconds is None:
-        # Its degrees are those of the search, with more rules.
-        rules, rows = problem_rules(job), one.outcome.space.degrees(one.outcome.row_bounds <= cut)
-        allowed = every(tabulate(rule, job.facts, rows) for rule in rules.rows)
-        rows = {name: values[np.broadcast_to(allowed, values.shape)] for name, values in rows.items()}
-        space = space_of(job.facts, rules, rows, feature_values(job), raw_size=0)
-        bounds = np.zeros(space.num_rows, dtype=np.int64)
-    else:
-        job = job.change_limits(faster_than_seconds=cut * TICK_SECONDS)
-        space = build_space(job)
-        bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
+    job = job.change_limits(faster_than_seconds=cut * TICK_SECONDS)
+    space = build_space(job)
+    bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
     table = CostTable.build(job, space, OWN)
     return tabulate_margin(table, np.flatnonzero(bounds <= cut), cut, clock, most=MOST_COMPARED)
 

@@ -166,12 +166,14 @@ def ticks(seconds: float) -> int:
 
 
 def assert_recommended(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, listed: list[One], seed: int):
-    """Of all strategies within the tolerance the first in the order is recommended, with any settings."""
+    """Of all strategies within the tolerance, on nodes as many as searched with the best, the first is recommended."""
     parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
     best = (*joint.ranked[0], joint.outcome.step_seconds[0])
 
     found = recommend(problem, best, parts, joint.ranked, (), Clock(seconds=600))
 
+    node, nodes = problem.facts.cluster.device.devices_per_node, best[0].search.num_nodes
+    listed = [one for one in listed if nodes is None or one.num_devices // node in nodes]
     cut = ticks(best[2] * (1 + TOLERANCE))
     amounts, least = min((one.amounts, ticks(one.seconds)) for one in listed if ticks(one.seconds) <= cut)
     own = next(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,14 +55,12 @@ class Candidates:
 
     def take(self, which: Ints) -> Candidates:
         """Return some of the candidates."""
-        return Candidates(
-            decisions={name: values[which] for name, values in self.decisions.items()},
-            seconds=self.seconds[which],
-            ticks=self.ticks[which],
-            device_mebibytes=self.device_mebibytes[which],
-            host_mebibytes=self.host_mebibytes[which],
-            allowed=self.allowed[which],
-        )
+        decisions = {name: values[which] for name, values in self.decisions.items()}
+        return Candidates(decisions=decisions, **{name: getattr(self, name)[which] for name in COLUMNS})
+
+
+COLUMNS = tuple(one.name for one in fields(Candidates) if one.name != "decisions")
+"""Arrays of candidates beside their decisions."""
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -94,14 +94,9 @@ def concatenate_candidates(some: Iterable[Candidates]) -> Candidates:
         allowed=empty.astype(bool),
     )
     every = (nothing, *some)
-    return Candidates(
-        decisions={name: np.concatenate([one.decisions[name] for one in every]) for name in DECISIONS},
-        seconds=np.concatenate([one.seconds for one in every]),
-        ticks=np.concatenate([one.ticks for one in every]),
-        device_mebibytes=np.concatenate([one.device_mebibytes for one in every]),
-        host_mebibytes=np.concatenate([one.host_mebibytes for one in every]),
-        allowed=np.concatenate([one.allowed for one in every]),
-    )
+    decisions = {name: np.concatenate([one.decisions[name] for one in every]) for name in DECISIONS}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in every]) for name in COLUMNS}
+    return Candidates(decisions=decisions, **columns)
 
 
 def seconds_to_ticks(seconds: NDArray[np.float64]) -> Ints:

@@ -3,19 +3,25 @@ The joint problem as one CP-SAT model: an integer variable per decision, every r
 
 A rule is posted from the same function that filters arrays: it is tabulated over the values of the decisions in its
 signature. A rule of one decision restricts the variable's domain (tensor parallelism within a node). A rule of several
-decisions becomes the assignments that it allows or forbids, whichever are fewer. The world size, whose table is wide
-on large clusters, is posted as a product. A rule of many decisions with many values is tabulated over the combinations
-in the cost tables.
+decisions becomes the assignments that it allows or forbids, whichever are fewer. The number of devices is a variable,
+the product of the degrees. A rule of many decisions with many values is tabulated over the combinations in the cost
+tables.
 
 The cost of strategies is held in two tables. One has the memory of each combination of the decisions that memory
 depends on. The other has the ticks of each of those combinations with the remaining decisions, such as overlaps. Both
 hold only strategies within a cut of the objective: without the cut such tables do not finish, with it they take
 milliseconds. The caller reports the omitted strategies.
+
+Combinations of the settings that a job leaves open are parts of one model, and so are all devices and fewer nodes. Each
+part has facts and rules of its own; the part and its settings are variables. A constraint that all parts share is
+posted once, another one is enforced in its part alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +46,39 @@ from costmodel.tables import Facts, distinct, tabulate
 MAX_VALUE = 2**31
 """Largest value of a decision: products of several stay within the solver's 64 bits where a rule bounds them."""
 
+PART, SIZE = "part", "num_devices"
+"""Variables of the part that a strategy belongs to, a column of cost tables as well, and of its number of devices."""
+
+ALLOW, FORBID, AT_MOST = "allow", "forbid", "at most"
+"""Kinds of constraints: assignments that some variables may have, or may not; the largest value of one variable."""
+
+DEGREES = ("tp", "cp", "pp", "dp")
+"""Decisions whose product is the number of devices."""
+
 Variables = dict[str, cp_model.IntVar]
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class Part:
+    """
+    Part of a model: the strategies with one combination of settings.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster and workload.
+    rules
+        Rules on the decisions, except those of memory.
+    capacity
+        Memory; None: there are no cost tables.
+    settings
+        Values of the settings that the job leaves open; each becomes a variable.
+    """
+
+    facts: Facts
+    rules: Sequence[Rule]
+    capacity: Capacity | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -67,9 +105,10 @@ class CostTables:
     ticks: Ints
 
     @classmethod
-    def build(cls, candidates: Candidates, others: Iterable[str]) -> CostTables:
-        """Divide strategies into their memory, by all decisions but ``others``, and their step time."""
+    def build(cls, candidates: Candidates, others: Iterable[str], parts: Ints | None = None) -> CostTables:
+        """Divide strategies into their memory, by part and all decisions but ``others``, and their step time."""
         of_memory = {name: values for name, values in candidates.decisions.items() if name not in set(others)}
+        of_memory |= {} if parts is None else {PART: parts}
         device, host = candidates.device_mebibytes, candidates.host_mebibytes
         first, combination = _distinct([*of_memory.values(), device, host])
         return cls(
@@ -107,8 +146,8 @@ class JointModel:
     variables
         One per decision, and one for the number of micro-batches.
     num_rules, num_constraints
-        Number of rules in the model; number of constraints made from them. The other rules are domains of variables, or
-        hold for all remaining values.
+        Number of rules in the model; number of constraints made from them, of several parts the most of one. The other
+        rules are domains of variables, or hold for all remaining values.
     num_combinations
         Rows of the memory's table.
     """
@@ -126,12 +165,10 @@ class JointModel:
 
 
 def joint_model(
-    facts: Facts,
-    rules: Sequence[Rule],
+    parts: Sequence[Part],
     domains: Mapping[str, Ints],
     tables: CostTables | None = None,
     *,
-    capacity: Capacity | None = None,
     cut: int = 0,
     ranks: Ints | None = None,
 ) -> JointModel:
@@ -140,33 +177,33 @@ def joint_model(
 
     Parameters
     ----------
-    facts
-        Model, cluster and workload.
-    rules
-        Rules on the decisions, except those of memory.
+    parts
+        Facts and rules; of several parts the tables have the column ``PART``.
     domains
         Values of each decision, ascending.
     tables
         Costs of strategies; without them the model holds only the rules and has no objective.
-    capacity
-        Memory; required with tables.
     cut
         Largest step time in ticks; required with tables.
     ranks
         Rank of each strategy of the tables, shape (E,); the least rank is chosen, then the least step time.
     """
-    posting = _Posting(facts, rules, domains, tables)
-    if tables is not None and posting.is_possible:
-        assert capacity is not None
-        posting.add_costs(tables, capacity, cut, ranks)
-    num_memory = 0 if tables is None else len((memory.fits_in_device_memory, memory.fits_in_host_memory))
+    posting = _Posting(parts, domains, tables)
+    if tables is not None and posting.possible:
+        posting.add_costs(tables, cut, ranks)
+    posting.make_waiting()
+    num_memory = 0 if tables is None else len(MEMORY_RULES)
     return JointModel(
         model=posting.model,
         variables=posting.variables,
-        num_rules=len(rules) + num_memory,
+        num_rules=max(len(part.rules) for part in parts) + num_memory,
         num_constraints=posting.num_constraints,
         num_combinations=0 if tables is None else len(tables.device_mebibytes),
     )
+
+
+MEMORY_RULES = (memory.fits_in_device_memory, memory.fits_in_host_memory)
+"""Rules that the memory's table serves."""
 
 
 def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
@@ -179,86 +216,135 @@ def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     return np.unique(number, return_index=True)[1], number
 
 
-class _Posting:
-    """Builds one model: narrows the domains by every rule, then adds variables and constraints."""
+class _Constraint(NamedTuple):
+    """A constraint by its content, so that parts can share it."""
 
-    def __init__(
-        self, facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints], tables: CostTables | None
-    ) -> None:
-        self.facts = facts
+    kind: str
+    names: tuple[str, ...]
+    rows: bytes
+    name: str
+
+
+class _Posting:
+    """Builds one model: narrows the domains by every rule of each part, then adds variables and constraints."""
+
+    def __init__(self, parts: Sequence[Part], domains: Mapping[str, Ints], tables: CostTables | None) -> None:
+        self.parts = parts
         self.tables = tables
         self.model = cp_model.CpModel()
         self.variables: Variables = {}
+        self.waiting: dict[_Constraint, tuple[Ints, list[int]]] = {}
         self.num_constraints = 0
-        integers = {name: _integers(name, values) for name, values in domains.items()}
-        self.domains, relations, wide = narrow(facts, rules, integers, 0 if tables is None else MAX_CELLS)
-        if not self.is_possible:
+        integers = {name: _integers(name, values) for name, values in domains.items() if name != PART}
+        max_cells = 0 if tables is None else MAX_CELLS
+        narrowed = [narrow(part.facts, part.rules, integers, max_cells) for part in parts]
+        self.possible = [number for number, (left, _, _) in enumerate(narrowed) if all(map(len, left.values()))]
+        if not self.possible:
             self.model.add_bool_or([]).with_name("no value is left of a decision")
             return
+        left = [narrowed[part][0] for part in self.possible]
+        names = dict.fromkeys(name for values in left for name in values)
+        every = {name: np.concatenate([values[name] for values in left if name in values]) for name in names}
+        self.domains = {name: distinct(values) for name, values in every.items()}
         self.add_variables()
-        for relation in relations:
-            self.add_relation(relation.restrict(self.domains))
-        for rule in wide:
-            self.add_wide(rule)
-
-    @property
-    def is_possible(self) -> bool:
-        """True if the rules leave at least one value for each decision."""
-        return all(len(values) for values in self.domains.values())
+        self.add_sizes()
+        for part in self.possible:
+            values, relations, wide = narrowed[part]
+            rest = (one.restrict(values) for one in relations)
+            binding = [one for one in rest if not one.holds.all()]
+            self.num_constraints = max(self.num_constraints, len(binding) + len(wide))
+            self.add_domains(part, values)
+            for relation in binding:
+                if not sizes_of(relation.rule, parts[part].facts):
+                    self.add_relation(part, relation)
+            for rule in wide:
+                if not sizes_of(rule, parts[part].facts):
+                    self.add_wide(part, rule)
 
     def add_variables(self) -> None:
-        """Add a variable per decision, and the number of micro-batches as a function of dp and mbs."""
+        """Add a variable per decision, and of several parts one for the part and one per open setting."""
         for name, values in self.domains.items():
-            domain = cp_model.Domain.from_values(values.tolist())
-            self.variables[name] = self.model.new_int_var_from_domain(domain, name)
-        if DERIVED in self.domains:
-            table = tabulate_microbatches(self.facts, self.domains)
-            dp, mbs = np.meshgrid(self.domains["dp"], self.domains["mbs"], indexing="ij")
-            self.allow(("dp", "mbs", DERIVED), np.stack([dp, mbs, table], axis=-1).reshape(-1, 3), DERIVED)
+            self.add_variable(name, values)
+        if len(self.parts) == 1:
+            return
+        columns = {PART: np.array(self.possible)}
+        columns |= {f"{PART} {part}": (columns[PART] == part).astype(np.int64) for part in self.possible}
+        for name in self.parts[0].settings:
+            of_parts = [part.settings[name] for part in self.parts]
+            columns[name] = np.array([of_parts.index(of_parts[part]) for part in self.possible])
+        for name, values in columns.items():
+            self.add_variable(name, values)
+        self.allow(tuple(columns), np.stack(list(columns.values()), axis=-1), "settings of a part")
 
-    def add_relation(self, relation: Relation) -> None:
+    def add_variable(self, name: str, values: Ints) -> None:
+        """Add a variable that has one of some values."""
+        self.variables[name] = self.model.new_int_var_from_domain(cp_model.Domain.from_values(values.tolist()), name)
+
+    def add_domains(self, part: int, left: Mapping[str, Ints]) -> None:
+        """Restrict the decisions of a part to its values; the number of micro-batches is a function of dp and mbs."""
+        for name, values in left.items():
+            if len(values) < len(self.domains[name]):
+                self.post(part, ALLOW, (name,), values[:, None], name)
+        if DERIVED in left:
+            table = tabulate_microbatches(self.parts[part].facts, left)
+            dp, mbs = np.meshgrid(left["dp"], left["mbs"], indexing="ij")
+            rows = np.stack([dp, mbs, table], axis=-1).reshape(-1, 3)
+            self.post(part, ALLOW, ("dp", "mbs", DERIVED), rows, DERIVED)
+
+    def add_relation(self, part: int, relation: Relation) -> None:
         """Add a rule as the assignments that it allows or forbids, whichever are fewer."""
-        if relation.holds.all():
-            return
-        self.num_constraints += 1
-        some = [axis for axis, values in enumerate(relation.values.values()) if len(values) > 1]
-        names = tuple(list(relation.values)[axis] for axis in some)
-        columns = [list(relation.values.values())[axis] for axis in some]
-        holds = relation.holds.reshape([len(column) for column in columns])
-        few = holds.sum() <= holds.size // 2
-        chosen = np.nonzero(holds if few else ~holds)
-        rows = np.stack([column[index] for column, index in zip(columns, chosen, strict=True)], axis=-1)
-        (self.allow if few else self.forbid)(names, rows, sentence(relation.rule))
+        few = relation.holds.sum() <= relation.holds.size // 2
+        chosen = np.nonzero(relation.holds if few else ~relation.holds)
+        columns = zip(relation.values.values(), chosen, strict=True)
+        names, rows = tuple(relation.values), np.stack([values[index] for values, index in columns], axis=-1)
+        self.post(part, ALLOW if few else FORBID, names, rows, sentence(relation.rule))
 
-    def add_wide(self, rule: Rule) -> None:
-        """Add a rule of many combinations: as a product, or over the combinations in the cost tables."""
-        self.num_constraints += 1
-        if rule in PRODUCTS:
-            PRODUCTS[rule](self)
-            return
+    def add_wide(self, part: int, rule: Rule) -> None:
+        """Add a rule of many combinations over those in the cost tables."""
         assert self.tables is not None
         names = names_of(rule)
         asked = [name for name in names if name != DERIVED] + (["dp", "mbs"] if DERIVED in names else [])
         columns = self.tables.columns(dict.fromkeys(asked))
         rows = np.unique(np.stack(list(columns.values()), axis=-1), axis=0)
         decisions = {name: cast_values(name, values) for name, values in zip(columns, rows.T, strict=True)}
-        broken = rows[~np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), len(rows))]
-        if len(broken):
-            self.forbid(tuple(columns), broken, sentence(rule))
+        holds = np.asarray(tabulate(rule, self.parts[part].facts, decisions))
+        broken = rows[~np.broadcast_to(holds, len(rows))]
+        self.post(part, FORBID, tuple(columns), broken, sentence(rule))
 
-    def add_costs(self, tables: CostTables, capacity: Capacity, cut: int, ranks: Ints | None) -> None:
+    def add_sizes(self) -> None:
+        """Add the number of devices, the product of the degrees, with the rules that restrict it alone."""
+        sizes = [
+            (part, sentence(rule), allowed)
+            for part in self.possible
+            for rule in self.parts[part].rules
+            if (allowed := sizes_of(rule, self.parts[part].facts))
+        ]
+        if not sizes:
+            return
+        least, most = (of(of(allowed) for *_, allowed in sizes) for of in (min, max))
+        self.variables[SIZE] = self.model.new_int_var(least, most, SIZE)
+        factors = [self.variables[name] for name in DEGREES]
+        self.model.add_multiplication_equality(self.variables[SIZE], factors).with_name(SIZE)
+        for part, name, allowed in sizes:
+            is_bound = isinstance(allowed, range) and allowed[0] == 1
+            rows = np.array([allowed[-1:]] if is_bound else [[size] for size in allowed])
+            self.post(part, AT_MOST if is_bound else ALLOW, (SIZE,), rows, name)
+
+    def add_costs(self, tables: CostTables, cut: int, ranks: Ints | None) -> None:
         """Add the two tables, the memory limits, the objective and its cut."""
         if not len(tables.ticks):
             self.model.add_bool_or([]).with_name("no strategy is within the cut and the memory")
             return
         of_combination = dict(tables.combinations)
-        for name, values, room, rule in (
-            ("device_mebibytes", tables.device_mebibytes, capacity.device_mebibytes, memory.fits_in_device_memory),
-            ("host_mebibytes", tables.host_mebibytes, capacity.host_mebibytes, memory.fits_in_host_memory),
+        for name, values, rule in (
+            ("device_mebibytes", tables.device_mebibytes, memory.fits_in_device_memory),
+            ("host_mebibytes", tables.host_mebibytes, memory.fits_in_host_memory),
         ):
             of_combination[name] = values
             self.variables[name] = self.model.new_int_var(int(values.min()), int(values.max()), name)
-            self.model.add(self.variables[name] <= room).with_name(sentence(rule))
+            for part in self.possible:
+                room = getattr(self.parts[part].capacity, name)
+                self.post(part, AT_MOST, (name,), np.array([[room]]), sentence(rule))
         number = np.arange(len(tables.device_mebibytes))
         self.variables["combination"] = self.model.new_int_var(0, len(number) - 1, "combination")
         self.variables["ticks"] = self.model.new_int_var(int(tables.ticks.min()), int(tables.ticks.max()), "ticks")
@@ -283,26 +369,41 @@ class _Posting:
         self.allow(tuple(asked), np.stack(list(asked.values()), axis=-1), name)
 
     def allow(self, names: Sequence[str], rows: Ints, name: str) -> None:
-        """Allow only the given assignments of some variables, one per row."""
-        chosen = [self.variables[one] for one in names]
-        self.model.add_allowed_assignments(chosen, rows.tolist()).with_name(name)
+        """Allow only the given assignments of some variables in all parts."""
+        self.add(_Constraint(ALLOW, tuple(names), rows.tobytes(), name), rows)
 
-    def forbid(self, names: Sequence[str], rows: Ints, name: str) -> None:
-        """Forbid the given assignments of some variables, one per row."""
-        chosen = [self.variables[one] for one in names]
-        self.model.add_forbidden_assignments(chosen, rows.tolist()).with_name(name)
+    def post(self, part: int, kind: str, names: Sequence[str], rows: Ints, name: str) -> None:
+        """Note a constraint of a part; equal ones of several parts are made once."""
+        if kind != FORBID or len(rows):
+            constraint = _Constraint(kind, tuple(names), rows.tobytes(), name)
+            self.waiting.setdefault(constraint, (rows, []))[1].append(part)
 
-    def add_world_size(self) -> None:
-        """Require that the degrees multiply to the number of devices."""
-        factors = [self.variables[name] for name in ("tp", "cp", "pp", "dp")]
-        rule = topology.degrees_multiply_to_the_devices
-        self.model.add_multiplication_equality(self.facts.cluster.num_devices, factors).with_name(sentence(rule))
+    def make_waiting(self) -> None:
+        """Make the constraints, those that not all parts have for their parts alone."""
+        for constraint, (rows, parts) in self.waiting.items():
+            if len(parts) == len(self.possible):
+                self.add(constraint, rows)
+                continue
+            for part in parts:
+                self.add(constraint, rows).only_enforce_if(self.variables[f"{PART} {part}"])
+
+    def add(self, constraint: _Constraint, rows: Ints) -> cp_model.Constraint:
+        """Add a constraint to the model."""
+        chosen = [self.variables[one] for one in constraint.names]
+        if constraint.kind == AT_MOST:
+            made = self.model.add(chosen[0] <= int(rows[0, 0]))
+        elif constraint.kind == ALLOW:
+            made = self.model.add_allowed_assignments(chosen, rows.tolist())
+        else:
+            made = self.model.add_forbidden_assignments(chosen, rows.tolist())
+        return made.with_name(constraint.name)
 
 
-PRODUCTS: dict[Rule, Callable[[_Posting], None]] = {
-    topology.degrees_multiply_to_the_devices: _Posting.add_world_size,
-}
-"""Rules that are products of variables, and the method that posts each where its table is wide."""
+def sizes_of(rule: Rule, facts: Facts) -> Sequence[int] | None:
+    """Return the numbers of devices that a rule allows, where it depends on nothing else; else None."""
+    if rule is topology.degrees_multiply_to_the_devices:
+        return (facts.cluster.num_devices,)
+    return getattr(rule, "sizes", None)
 
 
 def _integers(name: str, values: Ints | Sequence[int]) -> Ints:

@@ -136,7 +136,9 @@ def devices_rule(most: int) -> Rule:
     ('search.max_devices: tp * cp * pp * dp is at most 512.', True, False)
     """
     bound = Bound(names=("tp", "cp", "pp", "dp"), relation="<=", number=most)
-    return _bound_rule(bound, "search.max_devices")
+    rule = _bound_rule(bound, "search.max_devices")
+    vars(rule)["sizes"] = range(1, most + 1)
+    return rule
 
 
 def nodes_rule(nodes: range, devices_per_node: int) -> Rule:
@@ -158,6 +160,7 @@ def nodes_rule(nodes: range, devices_per_node: int) -> Rule:
         f"search.idle_devices: tp * cp * pp * dp GPUs fill whole nodes of {devices_per_node}, {fewest:,} to {most:,} "
         "of them."
     )
+    vars(holds)["sizes"] = range(fewest * devices_per_node, most * devices_per_node + 1, devices_per_node)
     return holds
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from itertools import groupby
 from typing import TypeAlias
 
@@ -103,17 +103,8 @@ class StageOptions:
 
     def take(self, which: Ints | Flags) -> StageOptions:
         """Return some of the options."""
-        return StageOptions(
-            rank=self.rank[which],
-            choice=self.choice[which],
-            num_layers=self.num_layers[which],
-            num_leading=self.num_leading[which],
-            continues=self.continues[which],
-            ticks=self.ticks[which],
-            pace_ticks=self.pace_ticks[which],
-            ending_ticks=self.ending_ticks[which],
-            chunks=self.chunks.take(which) if self.chunks else None,
-        )
+        columns = {one.name: getattr(self, one.name)[which] for one in fields(self) if one.name != "chunks"}
+        return StageOptions(**columns, chunks=self.chunks.take(which) if self.chunks else None)
 
 
 @record(frozen=True, kw_only=True, slots=True)

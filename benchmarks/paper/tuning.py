@@ -16,7 +16,7 @@ from benchmarks.paper.checks import Basis, Check, Comparison
 from costmodel.step.estimate import Estimate, estimate
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem, load
-from planner.search.branch_and_bound import search
+from planner.search.questions import search
 
 TOP = 4
 

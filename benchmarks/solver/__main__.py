@@ -31,8 +31,8 @@ from costmodel.strategy import DECISIONS, ENUMS, FLAGS
 from costmodel.tables import tabulate
 from planner import load
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import search
 from planner.search.domains import cheap_recompute
+from planner.search.questions import search
 from planner.search.space import Space, build_space, spread
 
 DEVICE = "h100-80gb-sxm"

@@ -17,6 +17,7 @@ from math import inf
 import numpy as np
 
 from benchmarks.plans.jobs import document
+from benchmarks.solver.alone import run_alone
 from constraints.cp_sat import cp_model
 from constraints.encoding import TICK_SECONDS
 from constraints.rule import sentence
@@ -27,7 +28,7 @@ from planner.jobs.problem import Problem
 from planner.search.alternatives import search_each
 from planner.search.certificate import tabulate_anew
 from planner.search.clock import Clock
-from planner.search.margin import Margin
+from planner.search.margin import Margin, build_model
 from planner.search.solver import new_solver
 
 MODELS = (
@@ -43,7 +44,7 @@ MODELS = (
 CLUSTERS = (("h100-80gb-sxm", 64), ("h100-80gb-sxm", 512), ("b200", 256), ("gb200", 1152))
 BATCH, LENGTH = 1024, 4096
 
-LEAST_MEMORY, LEAST_RULES = 20, 10
+LEAST_MEMORY, LEAST_RULES = 25, 10
 """Jobs in which the memory limits, and the rules, must change the optimum."""
 
 WIDE = 1.05
@@ -111,6 +112,7 @@ def run_ablation() -> Iterator[str]:
     print(f"{len(alone)} rules exclude strategies that no other rule excludes:")
     for text, number in alone.most_common():
         print(f"{number:7,}  {text}")
+    yield from run_alone()
     if by_memory < min(LEAST_MEMORY, could):
         yield f"the memory limits change {by_memory} optima."
     if by_rules < LEAST_RULES:
@@ -135,7 +137,7 @@ def _ask(problem: Problem, name: str, ticks: int) -> Row:
 def _optimum(margin: Margin, *, with_rules: bool = True, with_memory: bool = True) -> float:
     """Seconds of the fastest strategy of a model."""
     solver = new_solver(inf)
-    status = solver.solve(margin.build_model(with_rules=with_rules, with_memory=with_memory).model)
+    status = solver.solve(build_model([margin], with_rules=with_rules, with_memory=with_memory).model)
     return solver.objective_value * TICK_SECONDS if status == cp_model.OPTIMAL else inf
 
 

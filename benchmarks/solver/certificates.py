@@ -16,9 +16,10 @@ from costmodel.step.step import cost
 from planner import load
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import Outcome, search
+from planner.search.branch_and_bound import Outcome
 from planner.search.certificate import Certificate, Verdict, certify
 from planner.search.clock import Clock
+from planner.search.questions import search
 from planner.search.space import Space, build_space
 
 MODELS = ("llama3-405b", "deepseek-v3")
@@ -88,7 +89,7 @@ def _random(enumerate_table: Callable[[Problem, Space], tuple[float, int]]) -> I
 
 
 def _certified(problem: Problem, outcome: Outcome) -> Certificate:
-    certificate = certify(problem, outcome, Clock(seconds=problem.search.time_limit_seconds))
+    certificate = certify([(problem, outcome)], outcome, Clock(seconds=problem.search.time_limit_seconds))
     assert certificate is not None
     return certificate
 

@@ -19,7 +19,8 @@ from costmodel.step.step import cost
 from planner import load
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import Outcome, search
+from planner.search.branch_and_bound import Outcome
+from planner.search.questions import search
 from planner.search.space import build_space
 from planner.verbs.explain import explain
 

@@ -84,6 +84,8 @@ def _alternative(one: AlternativeRecord, whole: PlanReportRecord) -> str:
             from planner.report.conflicts import shortage_text
 
             return ": ".join(filter(None, ("nothing fits", shortage_text(one))))
+    if one.bound_seconds is not None:
+        return f"not searched: by its lower bound no step is shorter than {one.bound_seconds:,.6f} s"
     return "no faster strategy fits: proven"
 
 
@@ -111,6 +113,9 @@ def _search_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
     )
     yield "pruned", _count_pruned(effort)
     yield "solver", _solver(whole, effort)
+    num_left = search.num_strategies - search.num_strategies_tabulated - effort.num_bounded
+    if num_left and whole.status in ("feasible", "unknown"):
+        yield "left", f"{num_left:,} strategies, neither costed nor excluded by a bound, when time ran out"
     if search.num_pipelines:
         yield (
             "stages",

@@ -16,7 +16,7 @@ are facts of the job; with them given, its total time grows with its step time.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from enum import StrEnum
 from logging import DEBUG
 
@@ -43,7 +43,6 @@ from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import (
-    OWN,
     CostLike,
     CostTable,
     Formulas,
@@ -129,22 +128,27 @@ class SearchStats:
     stages
         Effort of the search over uneven stages.
     build_seconds, solve_seconds
-        Time for the space, tables and models; time inside CP-SAT.
+        Time for the space, tables and models of all questions of a loop, at its first; time inside CP-SAT.
     """
 
-    raw_size: int
-    size: int
-    bounds: tuple[str, ...]
-    num_rows: int
-    num_rows_tabulated: int
-    num_bounded: int
-    pruned: Pruned
-    num_candidates: int
-    num_unfit: int
-    num_solves: int
-    stages: StageSearchStats
-    build_seconds: float
-    solve_seconds: float
+    raw_size: int = 0
+    size: int = 0
+    bounds: tuple[str, ...] = ()
+    num_rows: int = 0
+    num_rows_tabulated: int = 0
+    num_bounded: int = 0
+    pruned: Pruned = field(default_factory=Pruned)
+    num_candidates: int = 0
+    num_unfit: int = 0
+    num_solves: int = 0
+    stages: StageSearchStats = field(default_factory=StageSearchStats)
+    build_seconds: float = 0.0
+    solve_seconds: float = 0.0
+
+    def __add__(self, other: SearchStats) -> SearchStats:
+        """Add the effort of another search of the same job; of equal restrictions one stays."""
+        each = {one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
+        return SearchStats(**each | {"bounds": tuple(dict.fromkeys(each["bounds"]))})
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -202,23 +206,11 @@ class Outcome:
     margin: Margin | None = field(default=None, repr=False, compare=False)
 
 
-def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
-    """
-    Search the best strategies of a problem, with proof.
-
-    Parameters
-    ----------
-    problem
-        Job to plan.
-    formulas
-        Formulas of cost; default: the cost model.
-    """
-    return Search(problem, formulas).run()
-
-
 class Search:
     """
-    One run of the search; its state is the incumbents, the bounds and the clock.
+    The search of a job with one value of each setting; its state is the incumbents, the bounds and the clock.
+
+    :mod:`planner.search.questions` runs its three parts: tabulate, gather, finish.
 
     Parameters
     ----------
@@ -233,6 +225,7 @@ class Search:
     def __init__(self, problem: Problem, formulas: Formulas, tolerance: float = 0.0) -> None:
         self.clock = Clock(seconds=problem.search.time_limit_seconds)
         self.rivals = Rivals()
+        self.groups: dict[Hashable, int] = {}
         self.problem = problem
         self.formulas = formulas
         self.space = build_space(problem)
@@ -263,22 +256,30 @@ class Search:
         """Cut by the results of other searches for the same job; groups are tuples of ``GROUP_DECISIONS``."""
         first = np.unique(self.group_of_row, return_index=True)[1]
         columns = [self.space.rows[name][first].tolist() for name in GROUP_DECISIONS]
-        index: dict[Hashable, int] = {group: number for number, group in enumerate(zip(*columns, strict=True))}
-        ticks = {index.get(group, group): value for group, value in rivals.ticks.items()}
-        summed = {index.get(group, group): value for group, value in rivals.summed_ticks.items()}
+        self.groups = {group: number for number, group in enumerate(zip(*columns, strict=True))}
+        ticks = {self.groups.get(group, group): value for group, value in rivals.ticks.items()}
+        summed = {self.groups.get(group, group): value for group, value in rivals.summed_ticks.items()}
         self.rivals = Rivals(ticks=ticks, summed_ticks=summed)
         self.incumbents.rivals = ticks
 
-    def run(self) -> Outcome:
-        """Run the search; only once."""
+    def tabulate(self) -> None:
+        """Tabulate rows, best bound first, until none is left that may matter."""
         for rows in self.batches():
             self.tabulated[rows] = True
             for block, row in self.affordable(*self.promising(rows)):
                 self.compete(block, self.group_of_row[row])
-        if self.problem.variants != "all" and self.incumbents.groups:
-            self.decide()
+
+    def finish(self, chosen: Mapping[Hashable, Found]) -> Outcome:
+        """Search uneven stages beside the chosen strategies with even ones, and return the result."""
+        if self.problem.variants != "all":
+            near = {group: one for group, one in self.incumbents.groups.items() if one.ticks <= self.incumbents.reach}
+            others = sorted(near.items(), key=lambda each: (each[0] not in chosen, each[1]))
+            self.incumbents.groups = {**dict(others[: self.incumbents.top]), **chosen}
         if self.stages_may_differ:
             self.share_out()
+        if self.problem.variants != "all":
+            groups = self.incumbents.groups.items()
+            self.incumbents.groups = {group: one for group, one in groups if group in chosen or one.layout}
         cost_whole(self)
         return self.outcome()
 
@@ -493,50 +494,28 @@ class Search:
 
     # --- decide --------------------------------------------------------------------------------------------
 
-    def decide(self) -> None:
-        """Let CP-SAT choose the fastest strategy of each group, best first, among all that were costed."""
-        candidates, groups = self.gather()
-        usable = self.cost_table.usable(candidates)
-        self.num_candidates, self.num_unfit = int(candidates.allowed.sum()), int((candidates.allowed & ~usable).sum())
-        near = np.flatnonzero(candidates.ticks <= np.where(usable, self.incumbents.cuts(groups), self.incumbents.cut))
-        candidates, groups, usable = candidates.take(near), groups[near], usable[near]
-        margin = Margin(problem=self.problem, space=self.space, candidates=candidates, cut=self.incumbents.cut)
-        joint, chosen = margin.build_model(), dict[Hashable, Found]()
-        while len(chosen) < min(self.incumbents.top, len(self.incumbents.groups)):
-            status, solver = self.solve(joint.model, of_tables=True)
-            if status == cp_model.INFEASIBLE:
-                break
-            if status != cp_model.OPTIMAL:
-                left = {group: found for group, found in self.incumbents.groups.items() if group not in chosen}
-                self.leave(min(found.ticks for found in left.values()))
-                self.incumbents.groups = {**chosen, **left}
-                return
-            equal = np.flatnonzero((candidates.ticks == round(solver.objective_value)) & usable)
-            equal = equal[[group not in chosen for group in groups[equal].tolist()]]
-            first = int(equal[sort_by_preference(candidates.take(equal))[0]])
-            chosen[int(groups[first])] = Found.build(candidates, first)
-            joint.forbid({name: int(candidates.decisions[name][first]) for name in GROUP_DECISIONS})
-        self.incumbents.groups = chosen
-
-    def gather(self) -> tuple[Candidates, Ints]:
-        """Return all costed strategies of interest, and their groups; keep the margin for later questions."""
+    def gather(self) -> Margin:
+        """Return the costed strategies that may be among the best; keep those of the margin for later questions."""
         candidates = concatenate_candidates(one for one, _ in self.costed)
-        groups, usable = np.concatenate([own for _, own in self.costed]), self.cost_table.usable(candidates)
+        groups = np.concatenate([np.zeros(0, dtype=np.int64), *(own for _, own in self.costed)])
+        usable = self.cost_table.usable(candidates)
         self.costed.clear()
         reaches = np.where(usable, self.incumbents.reaches(groups), self.incumbents.margin)
         kept = np.flatnonzero((candidates.ticks <= reaches) & keep_fastest(candidates.ticks, usable))
         self.pruned += Pruned(cut=int(candidates.allowed.sum()) - int(candidates.allowed[kept].sum()))
-        candidates, groups = candidates.take(kept), groups[kept]
-        if self.incumbents.tolerance:
-            near = np.flatnonzero(candidates.ticks <= self.incumbents.margin)
-            self.margin = Margin(
-                problem=self.problem,
-                space=self.space,
-                candidates=candidates.take(near),
-                cut=self.incumbents.margin,
-                is_complete=self.unresolved_ticks > self.incumbents.margin,
-            )
-        return candidates, groups
+        candidates, groups, usable = candidates.take(kept), groups[kept], usable[kept]
+        found = Margin(
+            problem=self.problem,
+            space=self.space,
+            candidates=candidates,
+            cut=self.incumbents.margin,
+            is_complete=self.unresolved_ticks > self.incumbents.margin,
+        )
+        is_wanted = self.incumbents.tolerance and self.incumbents.margin >= 0
+        self.margin = found.limit(self.incumbents.margin) if is_wanted else None
+        self.num_candidates, self.num_unfit = int(candidates.allowed.sum()), int((candidates.allowed & ~usable).sum())
+        near = np.flatnonzero(candidates.ticks <= np.where(usable, self.incumbents.cuts(groups), self.incumbents.cut))
+        return replace(found.take(near), cut=self.incumbents.cut)
 
     def solve(
         self, model: cp_model.CpModel, *, of_tables: bool = False
@@ -598,7 +577,6 @@ class Search:
 
     def effort(self) -> SearchStats:
         """Return the effort so far."""
-        elapsed = self.clock.usage_seconds
         return SearchStats(
             raw_size=self.space.raw_size,
             size=self.space.size,
@@ -611,7 +589,6 @@ class Search:
             num_unfit=self.num_unfit,
             num_solves=self.num_solves,
             stages=self.stage_effort,
-            build_seconds=elapsed - self.solve_seconds,
             solve_seconds=self.solve_seconds,
         )
 

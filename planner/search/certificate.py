@@ -12,7 +12,8 @@ search each is asked for a strategy faster than the answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from math import prod
@@ -105,16 +106,20 @@ class Certificate:
     better: Strategy | None = None
 
 
-def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas = OWN) -> Certificate | None:
+def certify(
+    searched: Sequence[tuple[Problem, Outcome]], outcome: Outcome, clock: Clock, formulas: Formulas = OWN
+) -> Certificate | None:
     """
-    Ask CP-SAT for the fastest strategy up to the best one of a result; None where it has none.
+    Ask CP-SAT for the fastest strategy up to an answer, with any combination of settings; None without an answer.
+
+    One model has all combinations. Those that cannot be tabulated are left out of it: it may still refute the answer.
 
     Parameters
     ----------
-    problem
-        Planned job.
+    searched
+        The job with each combination, and the result of its search.
     outcome
-        Result of the search, with the ticks of its best strategy.
+        Result of all combinations together, with the ticks of its best strategy.
     clock
         Clock of the time limit.
     formulas
@@ -126,99 +131,66 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     asked = Certificate(
         verdict=Verdict.NOT_CERTIFIED,
         below_seconds=outcome.ticks * TICK_SECONDS,
-        num_rules=len(outcome.space.rules.every),
-        num_rows=outcome.space.num_rows,
+        num_rules=max(len(own.space.rules.every) for _, own in searched),
+        num_rows=sum(own.space.num_rows for _, own in searched),
     )
     if outcome.status != Status.OPTIMAL:
         return replace(asked, reason="time ran out before the search's own proof")
-    clock = Clock(seconds=min(clock.seconds_left, LONGEST_SECONDS))
-    try:
-        answer = _ask(problem, outcome, asked, clock, formulas)
-    except OutOfTimeError:
-        answer = replace(asked, reason=_time_reason(clock))
-    except TooManyStrategiesError:
-        answer = replace(asked, reason=f"its cost tables have more than {tables.MAX_ENTRIES:,} rows")
-    except MemoryError:
-        answer = replace(asked, reason="the model does not fit into memory")
-    return replace(answer, seconds=clock.usage_seconds)
-
-
-def _time_reason(clock: Clock) -> str:
-    """Say which time was short."""
-    if clock.seconds <= 0:
-        return "the search took all of the time limit (--time-limit S allows for more)"
-    return f"it was not done within {clock.seconds:.3g} s"
-
-
-def certify_all(searched: Sequence[tuple[Problem, Outcome]], outcome: Outcome, clock: Clock) -> Certificate | None:
-    """
-    Ask CP-SAT for the fastest strategy up to an answer, with each combination of settings; None without an answer.
-
-    Parameters
-    ----------
-    searched
-        The job with each combination, and the result of its search.
-    outcome
-        Result of all combinations together, with the ticks of its best strategy.
-    clock
-        Clock of the time limit.
-
-    Returns
-    -------
-    Certificate | None
-        The worst verdict with its reason; numbers are sums over the combinations.
-    """
-    found: list[Certificate] = []
+    clock = Clock(seconds=min(clock.seconds_left, LONGEST_SECONDS * len(searched)))
+    margins: list[Margin] = []
     for position, (problem, own) in enumerate(searched):
-        asked = replace(own, strategies=outcome.strategies, ticks=outcome.ticks, status=outcome.status)
         share = Clock(seconds=clock.seconds_left / (len(searched) - position))
-        one = certify(problem, asked, share)
-        if one is None:
-            return None
-        with_settings = f"{text_of(problem.settings)}: {one.reason}" if one.reason and problem.settings else one.reason
-        found.append(replace(one, reason=with_settings))
-    worst = max(found, key=lambda one: SEVERITY.index(one.verdict))
-    if len(found) == 1:
-        return worst
-    return replace(
-        worst,
-        **{name: sum(getattr(one, name) for one in found) for name in SUMMED},
-        num_rules=max(one.num_rules for one in found),
-        is_thorough=all(one.is_thorough for one in found),
-    )
+        with _reason(share) as reasons:
+            margin, is_thorough = tabulate_anew(problem, outcome.ticks, share, formulas)
+            num_bounded = asked.num_rows_bounded + max(0, own.space.num_rows - margin.num_rows)
+            asked = replace(asked, num_rows_bounded=num_bounded, is_thorough=asked.is_thorough and is_thorough)
+            margins.append(margin)
+        if reasons and not asked.reason:
+            where = f"{text_of(problem.settings)}: " if problem.settings else ""
+            asked = replace(asked, reason=where + reasons[0])
+    with _reason(clock) as reasons:
+        asked = _ask(margins, asked, outcome.ticks, clock)
+    return replace(asked, reason=asked.reason or "".join(reasons), seconds=clock.usage_seconds)
 
 
-SEVERITY = (Verdict.CERTIFIED, Verdict.NOT_CERTIFIED, Verdict.REFUTED)
-"""Verdicts, the worst one last."""
+@contextmanager
+def _reason(clock: Clock) -> Iterator[list[str]]:
+    """Collect the reason why a part of the certificate could not be made."""
+    reasons: list[str] = []
+    try:
+        yield reasons
+    except OutOfTimeError:
+        in_time = f"it was not done within {clock.seconds:.3g} s"
+        none_left = "the search took all of the time limit (--time-limit S allows for more)"
+        reasons.append(none_left if clock.seconds <= 0 else in_time)
+    except TooManyStrategiesError:
+        reasons.append(f"its cost tables have more than {tables.MAX_ENTRIES:,} rows")
+    except MemoryError:
+        reasons.append("the model does not fit into memory")
 
-SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations", "num_strategies", "seconds")
-"""Numbers of certificates that add up over combinations of settings."""
 
-
-def _ask(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
-    """Ask for the fastest strategy up to a result's best one, and check that none is faster."""
-    margin, is_thorough = tabulate_anew(problem, outcome.ticks, clock, formulas)
-    num_bounded = max(0, outcome.space.num_rows - margin.num_rows)
-    num_usable = int(margin.usable.sum())
-    asked = replace(asked, is_thorough=is_thorough, num_rows_bounded=num_bounded, num_strategies=num_usable)
-    if not len(margin.candidates):
-        return replace(asked, verdict=Verdict.CERTIFIED)
-    joint = margin.build_model()
-    asked = replace(asked, num_combinations=joint.num_combinations, num_constraints=joint.num_constraints)
-    clock.require()
-    solver = new_solver(clock.seconds_left)
-    status = solver.solve(joint.model)
-    assert status != cp_model.MODEL_INVALID, joint.model.validate()
-    if status == cp_model.INFEASIBLE:
-        return replace(asked, verdict=Verdict.CERTIFIED)
-    if status == cp_model.UNKNOWN:
-        raise OutOfTimeError
-    if round(solver.objective_value) >= outcome.ticks:
-        if status == cp_model.FEASIBLE:
+def _ask(margins: Sequence[Margin], asked: Certificate, ticks: int, clock: Clock) -> Certificate:
+    """Ask for the fastest strategy up to some ticks, and check that none is faster."""
+    some = [one for one in margins if len(one.candidates)]
+    if some:
+        joint = tables.build_model(some)
+        asked = replace(
+            asked,
+            num_strategies=sum(int(one.usable.sum()) for one in some),
+            num_combinations=joint.num_combinations,
+            num_constraints=joint.num_constraints,
+        )
+        clock.require()
+        solver = new_solver(clock.seconds_left)
+        status = solver.solve(joint.model)
+        assert status != cp_model.MODEL_INVALID, joint.model.validate()
+        is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        if is_found and round(solver.objective_value) < ticks:
+            values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
+            return replace(asked, verdict=Verdict.REFUTED, reason="", better=strategy_of(values))
+        if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
             raise OutOfTimeError
-        return replace(asked, verdict=Verdict.CERTIFIED)
-    values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
-    return replace(asked, verdict=Verdict.REFUTED, better=strategy_of(values))
+    return asked if asked.reason else replace(asked, verdict=Verdict.CERTIFIED)
 
 
 # --- rows of its own ---------------------------------------------------------------------------------------
@@ -308,4 +280,4 @@ def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formula
         margin, _ = tabulate_anew(problem, outcome.ticks, clock, formulas)
     except (TooManyStrategiesError, OutOfTimeError):
         return None
-    return margin.build_model(all_values(problem))
+    return tables.build_model([margin], all_values(problem))

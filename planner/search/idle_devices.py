@@ -13,12 +13,9 @@ searched from the largest down, all from one to its half at once. Results exclud
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from constraints.encoding import seconds_to_ticks
+from constraints.encoding import TICK_SECONDS
 from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
 from planner.jobs.problem import Problem
@@ -26,14 +23,14 @@ from planner.search.alternatives import (
     AlternativeOutcome,
     JointOutcome,
     join_outcomes,
-    rivals_of,
     search_each,
 )
-from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
+from planner.search.branch_and_bound import Status
 from planner.search.candidates import OWN, Formulas
 from planner.search.clock import Clock
 from planner.search.domains import least_nodes, limit_nodes, may_leave_idle, smaller_nodes
 from planner.search.incumbents import NO_RIVALS, Rivals
+from planner.search.questions import rivals_at, rivals_of
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -84,7 +81,7 @@ def search_numbers(problem: Problem, formulas: Formulas = OWN) -> tuple[JointOut
         The result, and the results for smaller numbers; None for the latter where the job wants none of them.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    whole = search_each(problem, formulas)
+    whole = search_each(problem, formulas, clock=clock)
     fewer = _fewer(problem, whole, formulas, clock) if may_leave_idle(problem) else None
     if fewer is not None and fewer.are_faster:
         each = (replace(one, fits_elsewhere=True) for one in (*fewer.parts, *whole.of_each))
@@ -102,27 +99,23 @@ def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clo
     while most >= (least := least_nodes(problem, slowest)):
         fewest = max(least, most // 2 + 1)
         part = limit_nodes(problem, fewest, most)
-        left = max(clock.seconds_left, SHORTEST_SECONDS)
-        found = search_each(part.change_limits(faster_than_seconds=slowest, time_limit_seconds=left), formulas, rivals)
+        found = search_each(part.change_limits(faster_than_seconds=slowest), formulas, rivals, clock)
         each = tuple(_faster(one, limit, part) for one in found.of_each)
         most_nodes = known.most_nodes or most
         known = replace(known, parts=(*known.parts, *each), fewest_nodes=fewest, most_nodes=most_nodes)
         if found.outcome.status not in PROVEN:
             return replace(known, is_proven=False)
-        slowest = _slowest_wanted(problem, known.parts, limit)
-        rivals = rivals.merge(rivals_of((one.problem, one.outcome) for one in each))
+        steps = sorted(seconds for one in known.parts for seconds in one.outcome.step_seconds)
+        slowest = steps[problem.top - 1] if len(steps) >= problem.top else limit
+        for one in each:
+            pairs = zip(one.outcome.strategies, one.outcome.step_seconds, strict=True)
+            rivals = rivals.merge(rivals_of(one.problem, pairs))
         most = fewest - 1
     return known
 
 
 PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
 """Statuses of a search that had enough time."""
-
-
-def _slowest_wanted(problem: Problem, parts: Sequence[AlternativeOutcome], limit: float) -> float:
-    """Return the step of the last wanted plan; with fewer plans, the limit."""
-    steps = sorted(seconds for one in parts for seconds in one.outcome.step_seconds)
-    return steps[problem.top - 1] if len(steps) >= problem.top else limit
 
 
 def _faster(one: AlternativeOutcome, limit: float, part: Problem) -> AlternativeOutcome:
@@ -138,11 +131,9 @@ def _faster(one: AlternativeOutcome, limit: float, part: Problem) -> Alternative
 
 
 def _rivals(problem: Problem, whole: JointOutcome) -> Rivals:
-    """Return the best ticks on all devices for each wanted plan: only faster strategies are of interest."""
+    """Return the best plan on all devices as rivals: only plans that are a tick faster are of interest."""
     if not whole.ranked:
         return NO_RIVALS
     job, strategy = whole.ranked[0]
-    by_sum = summed_strategy_seconds(job.facts, strategy)
-    ticks, summed = (int(seconds_to_ticks(np.asarray(one))) - 1 for one in (whole.outcome.step_seconds[0], by_sum))
-    groups = [("all devices", number) for number in range(problem.top)]
-    return Rivals(ticks=dict.fromkeys(groups, ticks), summed_ticks=dict.fromkeys(groups, summed))
+    summed = summed_strategy_seconds(job.facts, strategy) - TICK_SECONDS
+    return rivals_at(whole.outcome.step_seconds[0] - TICK_SECONDS, summed, problem.top)

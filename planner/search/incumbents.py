@@ -58,8 +58,13 @@ class Rivals:
     summed_ticks: Mapping[Hashable, int] = field(default_factory=dict)
 
     def merge(self, others: Rivals) -> Rivals:
-        """Merge the rivals of other groups into these."""
-        return Rivals(ticks={**self.ticks, **others.ticks}, summed_ticks={**self.summed_ticks, **others.summed_ticks})
+        """Merge other rivals into these; of two in one group the faster one stays."""
+        ticks, summed = _merge(self.ticks, others.ticks), _merge(self.summed_ticks, others.summed_ticks)
+        return Rivals(ticks=ticks, summed_ticks=summed)
+
+
+def _merge(some: Mapping[Hashable, int], others: Mapping[Hashable, int]) -> dict[Hashable, int]:
+    return {**some, **{group: min(ticks, some.get(group, ticks)) for group, ticks in others.items()}}
 
 
 NO_RIVALS = Rivals()

@@ -8,14 +8,14 @@ limits exclude them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from constraints.encoding import MAX_MEBIBYTES, MAX_TICKS, Candidates, Capacity, concatenate_candidates
-from constraints.joint import CostTables, JointModel, joint_model
+from constraints.joint import CostTables, JointModel, Part, joint_model
 from costmodel.record import record
 from costmodel.strategy import OVERLAPS
 from planner.jobs.problem import Problem
@@ -90,36 +90,52 @@ class Margin:
         """Return the strategies up to a smaller cut."""
         return replace(self.take(np.flatnonzero(self.candidates.ticks <= cut)), cut=cut)
 
-    def build_model(
-        self,
-        domains: Mapping[str, Ints] | None = None,
-        *,
-        ranks: Ints | None = None,
-        with_rules: bool = True,
-        with_memory: bool = True,
-    ) -> JointModel:
-        """
-        Build the CP-SAT model of these strategies with all rules of the job and its memory.
 
-        Parameters
-        ----------
-        domains
-            Values of each decision; default: those that occur in the tables.
-        ranks
-            Rank of each strategy, shape (N,): the least is chosen, then the fastest; default: the fastest.
-        with_rules, with_memory
-            False leaves out the rules or the memory limits, to see what they decide.
-        """
-        tables = CostTables.build(self.candidates, OVERLAPS)
-        return joint_model(
-            self.space.facts,
-            (*self.space.rules.rows, *self.space.rules.mixed) if with_rules else (),
-            tables.domains if domains is None else domains,
-            tables,
-            capacity=capacity(self.problem) if with_memory else UNLIMITED,
-            cut=self.cut,
-            ranks=ranks,
-        )
+def build_model(
+    margins: Sequence[Margin],
+    domains: Mapping[str, Ints] | None = None,
+    *,
+    ranks: Ints | None = None,
+    with_rules: bool = True,
+    with_memory: bool = True,
+) -> JointModel:
+    """
+    Build the CP-SAT model of all these strategies: a part for each margin, with all rules of its job and its memory.
+
+    Parameters
+    ----------
+    margins
+        Strategies of a job with each combination of its open settings, or of its numbers of devices.
+    domains
+        Values of each decision; default: those that occur in the tables.
+    ranks
+        Rank of each strategy, shape (N,): the least is chosen, then the fastest; default: the fastest.
+    with_rules, with_memory
+        False leaves out the rules or the memory limits, to see what they decide.
+    """
+    candidates, parts = join_candidates(margins)
+    tables = CostTables.build(candidates, OVERLAPS, parts if len(margins) > 1 else None)
+    return joint_model(
+        [
+            Part(
+                facts=one.space.facts,
+                rules=(*one.space.rules.rows, *one.space.rules.mixed) if with_rules else (),
+                capacity=capacity(one.problem) if with_memory else UNLIMITED,
+                settings=one.problem.settings,
+            )
+            for one in margins
+        ],
+        tables.domains if domains is None else domains,
+        tables,
+        cut=max(one.cut for one in margins),
+        ranks=ranks,
+    )
+
+
+def join_candidates(margins: Sequence[Margin]) -> tuple[Candidates, Ints]:
+    """Return the strategies of several margins, and the number of each one's margin."""
+    sizes = [len(one.candidates) for one in margins]
+    return concatenate_candidates(one.candidates for one in margins), np.repeat(np.arange(len(sizes)), sizes)
 
 
 def tabulate_margin(

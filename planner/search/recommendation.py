@@ -1,7 +1,7 @@
 """
 The plan that an expert would start: the first in an order of preference, among all plans nearly as fast as the fastest.
 
-All strategies within the tolerance are in the tables of one CP-SAT model per combination of settings
+All strategies within the tolerance, with any combination of settings, are in the tables of one CP-SAT model
 (:mod:`planner.search.margin`). Each gets its rank in the order. The model returns the least rank, and of equal ranks
 the fastest strategy.
 """
@@ -9,7 +9,6 @@ the fastest strategy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -26,14 +25,13 @@ from costmodel.tables import tabulate
 from planner.jobs.problem import Problem
 from planner.search.alternatives import AlternativeOutcome
 from planner.search.branch_and_bound import Status, bound_rows
-from planner.search.candidates import OWN, CostTable, Ints, sort_by_preference
+from planner.search.candidates import OWN, CostTable, Ints, capacity, sort_by_preference
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.domains import feature_values
 from planner.search.listed import find_broken_rules
-from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
+from planner.search.margin import Margin, TooManyStrategiesError, build_model, join_candidates, tabulate_margin
 from planner.search.rules import problem_rules, resources_of
 from planner.search.solver import new_solver
-from planner.search.space import build_space, space_of, strategy_of
+from planner.search.space import build_space, strategy_of
 from planner.uncertainty.evidence.counts import architecture_of, read_counts
 from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
 from planner.uncertainty.evidence.rules import evidence_rules
@@ -306,14 +304,19 @@ def recommend(
     whole += [one for one in ranked if one[1].layout is not None]
     whole += [(one.problem, each) for one in same_nodes for each in _list_whole(one.problem)]
     found = [fastest, *(one for one in (_judge(*each) for each in whole) if one.ticks <= _ticks(limit))]
-    is_complete = True
+    is_complete, margins = True, list[tuple[Problem, Margin]]()
     for one in same_nodes:
         # Without bold features other search bounds hold, so that more plain strategies are tried.
         plain = [one.searched.change_limits(is_bold=False)] if problem.search.is_bold else []
         for job in (one.searched, *plain):
-            first, is_all = _find_first(one, job, (fastest.ticks, _ticks(limit)), clock)
-            found += [first] if first else []
+            margin, is_all = _tabulate_within(one, job, (fastest.ticks, _ticks(limit)), clock)
+            margins += [(one.problem, margin)] if margin else []
             is_complete &= is_all
+    try:
+        first = choose_first(margins, clock)
+        found += [first] if first else []
+    except OutOfTimeError:
+        is_complete = False
     recommended = min(found, key=lambda one: one.key)
     return Recommendation(
         problem=recommended.problem,
@@ -338,7 +341,7 @@ def _judge(problem: Problem, strategy: Strategy) -> _Candidate:
         sets = [Recompute.FULL] if any(layout.full_layers) else [strategy.recompute, *layout.recompute]
         decisions["recompute"] = max(sets, key=count_modules)
         decisions["activation_offload"] = strategy.activation_offload or any(layout.activation_offload)
-    mebibytes = ceil(found.device_bytes / MIB_BYTES)
+    mebibytes = min(ceil(found.device_bytes / MIB_BYTES), capacity(problem).device_mebibytes)  # as in the model
     given = decisions | {"device_mebibytes": mebibytes, "is_uneven": layout is not None}
     return _Candidate(
         problem=problem,
@@ -362,21 +365,20 @@ def _list_whole(problem: Problem) -> Iterator[Strategy]:
             yield strategy
 
 
-def _find_first(
+def _tabulate_within(
     one: AlternativeOutcome, job: Problem, ticks: tuple[int, int], clock: Clock
-) -> tuple[_Candidate | None, bool]:
+) -> tuple[Margin | None, bool]:
     """
-    Find the first strategy in the order with some settings, and tell whether all within the limit were compared.
+    Return the strategies with some settings within a limit, and tell whether these are all.
 
-    ``ticks`` are those of the fastest strategy and of the limit.
+    ``ticks`` are those of the fastest strategy and of the limit. Of too many strategies the faster ones are returned.
     """
     if one.outcome.status == Status.UNKNOWN or clock.is_over:
         return None, False
     (fastest, cut), is_complete = ticks, one.outcome.status != Status.FEASIBLE
     while cut >= fastest:
         try:
-            first = choose_first(_tabulate(one, job, cut, clock), clock)
-            return replace(first, problem=one.problem) if first else None, is_complete
+            return _tabulate(one, job, cut, clock), is_complete
         except OutOfTimeError:
             return None, False
         except TooManyStrategiesError:
@@ -389,45 +391,43 @@ def _tabulate(one: AlternativeOutcome, job: Problem, cut: int, clock: Clock) -> 
     known = one.outcome.margin
     if job is one.searched and known is not None and known.is_complete and cut <= known.cut:
         return known.limit(cut)
-    if job is one.searched and job.search.faster_than_seconds is None:
-        space, bounds = one.outcome.space, one.outcome.row_bounds
-    elif job is not one.searched and one.searched.search.faster_than_seconds is None:
-        # Its degrees are those of the search, with more rules.
-        rules, rows = problem_rules(job), one.outcome.space.degrees(one.outcome.row_bounds <= cut)
-        allowed = every(tabulate(rule, job.facts, rows) for rule in rules.rows)
-        rows = {name: values[np.broadcast_to(allowed, values.shape)] for name, values in rows.items()}
-        space = space_of(job.facts, rules, rows, feature_values(job), raw_size=0)
-        bounds = np.zeros(space.num_rows, dtype=np.int64)
-    else:
-        job = job.change_limits(faster_than_seconds=cut * TICK_SECONDS)
-        space = build_space(job)
-        bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
+    job = job.change_limits(faster_than_seconds=cut * TICK_SECONDS)
+    space = build_space(job)
+    bounds = bound_rows(space, OWN.lower_bound, lambda: not clock.is_over)
     table = CostTable.build(job, space, OWN)
     return tabulate_margin(table, np.flatnonzero(bounds <= cut), cut, clock, most=MOST_COMPARED)
 
 
-def choose_first(margin: Margin, clock: Clock) -> _Candidate | None:
-    """Let CP-SAT choose the first strategy in the order; None where no strategy is within the cut."""
-    if not margin.usable.any():
+def choose_first(margins: Sequence[tuple[Problem, Margin]], clock: Clock) -> _Candidate | None:
+    """
+    Let CP-SAT choose the first strategy in the order of several margins; None where none is within their cuts.
+
+    Of equal ones the first margin's is taken. Each margin has the job of its settings beside it.
+    """
+    jobs = [job for job, one in margins if one.usable.any()]
+    some = [one for _, one in margins if one.usable.any()]
+    if not some:
         return None
-    amounts, ranks = _rank(margin)
-    if margin.usable.sum() > MOST_ASKED:
-        order = np.lexsort([margin.candidates.ticks, ranks, ~margin.usable])
-        kept = np.union1d(order[:MOST_ASKED], np.flatnonzero(~margin.usable))
-        margin, amounts, ranks = margin.take(kept), amounts[:, kept], ranks[kept]
-    joint = margin.build_model(ranks=ranks)
+    found, part = join_candidates(some)
+    usable, (amounts, ranks) = np.concatenate([one.usable for one in some]), _rank(jobs, some)
+    kept = np.arange(len(found))
+    if usable.sum() > MOST_ASKED:
+        order = np.lexsort([found.ticks, ranks, ~usable])
+        kept = np.union1d(order[:MOST_ASKED], np.flatnonzero(~usable))
+    starts = np.searchsorted(part, np.arange(len(some)))
+    asked = [one.take(kept[part[kept] == number] - starts[number]) for number, one in enumerate(some)]
+    joint = build_model(asked, ranks=ranks[kept])
     solver = new_solver(clock.seconds_left)
     status = solver.solve(joint.model)
     if status == cp_model.INFEASIBLE:
         return None
     if status != cp_model.OPTIMAL:
         raise OutOfTimeError
-    ticks, found = solver.value(joint.variables["ticks"]), margin.candidates
-    is_equal = (ranks == solver.value(joint.variables["rank"])) & (found.ticks == ticks) & margin.usable
-    equal = np.flatnonzero(is_equal)
-    chosen = int(equal[sort_by_preference(found.take(equal))[0]])
+    ticks = solver.value(joint.variables["ticks"])
+    equal = np.flatnonzero((ranks == solver.value(joint.variables["rank"])) & (found.ticks == ticks) & usable)
+    chosen = int(min(equal[sort_by_preference(found.take(equal))], key=lambda index: part[index]))
     return _Candidate(
-        problem=margin.problem,
+        problem=jobs[part[chosen]],
         strategy=strategy_of({name: int(found.decisions[name][chosen]) for name in DECISIONS}),
         amounts=tuple(amounts[:, chosen].tolist()),
         ticks=ticks,
@@ -435,12 +435,18 @@ def choose_first(margin: Margin, clock: Clock) -> _Candidate | None:
     )
 
 
-def _rank(margin: Margin) -> tuple[NDArray[np.float64], Ints]:
-    """Return the amounts of each strategy, shape (criteria, N), and its rank in the order, shape (N,)."""
-    found = margin.candidates
-    shape = np.shape(found.ticks)
-    given = {**found.decisions, "device_mebibytes": found.device_mebibytes, "is_uneven": np.zeros(shape, dtype=bool)}
-    amounts = np.array([np.broadcast_to(one.amount(margin.problem, given), shape) for one in ORDER], dtype=np.float64)
+def _rank(jobs: Sequence[Problem], margins: Sequence[Margin]) -> tuple[NDArray[np.float64], Ints]:
+    """
+    Return the amounts of each strategy, shape (criteria, N), and its rank in the order, shape (N,).
+
+    The amounts are those for the job itself, also where a margin is of the job without bold features.
+    """
+    tables = []
+    for job, margin in zip(jobs, margins, strict=True):
+        found, shape = margin.candidates, np.shape(margin.candidates.ticks)
+        given = {**found.decisions, "device_mebibytes": found.device_mebibytes, "is_uneven": np.zeros(shape, bool)}
+        tables.append([np.broadcast_to(one.amount(job, given), shape) for one in ORDER])
+    amounts = np.concatenate(tables, axis=1, dtype=np.float64)
     _, ranks = np.unique(amounts, axis=1, return_inverse=True)
     return amounts, ranks.ravel().astype(np.int64)
 

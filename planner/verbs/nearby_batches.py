@@ -20,6 +20,7 @@ from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS
 from planner.search.clock import Clock
+from planner.search.questions import Question, answer, rivals_at
 
 MOST_CHANGE = 0.05
 """Largest change of a near-by batch, as a fraction: learning rates hold for it."""
@@ -122,8 +123,7 @@ def _faster(
 ) -> tuple[Strategy, float] | None:
     """Return the best strategy and step for a batch, if below ``times`` the step of another batch; else None."""
     summed = summed_strategy_seconds(best[0].facts, best[1])
-    from planner.search.limited import search_below
-
-    outcome = search_below(asked, step_seconds * times, summed_seconds=summed * times)
+    rivals = rivals_at(step_seconds * times, summed * times, 1)
+    (outcome,) = answer([Question(problem=replace(asked, top=1), rivals=rivals)])
     found = zip(outcome.strategies, outcome.step_seconds, strict=True)
     return next((one for one in found if one[1] < step_seconds * times), None)

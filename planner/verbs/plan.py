@@ -79,7 +79,7 @@ def plan(problem: Problem, *, certified: bool = True, explained: bool = True) ->
         If failures outrun progress, so that no training ends, or if the job's target cannot run it.
     """
     from planner.search.alternatives import each_once
-    from planner.search.certificate import certify_all
+    from planner.search.certificate import certify
     from planner.search.recommendation import recommend
 
     require_runnable(problem)
@@ -116,7 +116,7 @@ def plan(problem: Problem, *, certified: bool = True, explained: bool = True) ->
         closest=detail.estimate(chosen.facts, nearest) if nearest else None,
         chosen=chosen,
         listed=check_list(chosen, outcome.space) if problem.search.candidates else None,
-        certificate=certify_all(searched, outcome, clock) if certified else None,
+        certificate=certify(searched, outcome, clock) if certified else None,
         alternatives=each_once(joint.of_each) if problem.alternatives else (),
         recommendation=advice,
         fastest=fastest,

@@ -36,7 +36,7 @@ from costmodel.strategy import OVERLAPS
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.alternatives import AlternativeOutcome, JointOutcome
-from planner.search.branch_and_bound import SHORTEST_SECONDS, Outcome, Status, search
+from planner.search.branch_and_bound import SHORTEST_SECONDS, Outcome, Status
 from planner.search.candidates import (
     OWN,
     CostTable,
@@ -62,6 +62,7 @@ from planner.search.domains import (
     job_values,
     most_tp,
 )
+from planner.search.questions import search
 from planner.search.rules import SEARCH_BOUNDS, Rules, needs
 from planner.search.space import FeatureSplit, Space, classify_features, grow, spread, tabulate_features
 from planner.verbs.cluster_sizes import smallest_cluster

@@ -10,8 +10,8 @@ from ortools.sat.python import cp_model
 
 from constraints import joint
 from constraints.encoding import Capacity
-from constraints.joint import CostTables, joint_model
-from constraints.limits import Bound
+from constraints.joint import PART, SIZE, CostTables, Part, joint_model
+from constraints.limits import Bound, limit_rules, nodes_rule
 from constraints.rule import sentence
 from constraints.rules import features, topology
 from costmodel.errors import SpecError
@@ -68,7 +68,7 @@ class Counter(cp_model.CpSolverSolutionCallback):
 
 def solutions(problem, rules):
     """Every strategy that CP-SAT finds in a model of rules alone."""
-    joint = joint_model(problem.facts, rules, all_values(problem))
+    joint = joint_model([Part(facts=problem.facts, rules=rules)], all_values(problem))
     if not joint.variables:
         return set()
     solver, counter = cp_model.CpSolver(), Counter(joint.variables)
@@ -127,6 +127,19 @@ def test_a_rule_that_is_left_out_of_the_model_is_noticed(name, monkeypatch):
     assert len(needed) >= 10, needed
 
 
+def test_rules_that_exclude_each_other_leave_nothing():
+    """tp * pp is 2 at least, tp * pp * cp is 1: with one value left of each decision the first one holds for none."""
+    bounds = (
+        Bound(names=("tp", "pp"), relation=">=", number=2),
+        Bound(names=("tp", "pp", "cp"), relation="<=", number=1),
+    )
+    rules = limit_rules(pin={}, allow={}, forbid=(), limits=bounds)
+
+    made = joint_model([a_part(*rules)], {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2]})
+
+    assert solved(made)[0] == cp_model.INFEASIBLE
+
+
 def test_the_world_size_is_a_product():
     """Of 16 devices tp * cp * pp * dp is all of them; without the rule it is not."""
     problem = PROBLEMS["limits"]
@@ -145,16 +158,14 @@ def test_a_wide_world_size_is_posted_as_a_product(monkeypatch):
 
     for tp, fits in ((2, True), (3, False)):
         made = joint_model(
-            a_problem().facts,
-            (topology.degrees_multiply_to_the_devices, features.tp_overlap_needs_tp),
+            [a_part(topology.degrees_multiply_to_the_devices, features.tp_overlap_needs_tp)],
             {"tp": [tp, 8], "cp": [1, 2], "pp": [1, 2], "dp": [1, 2], "tp_overlap": [0, 1]},
             tables(tp=tp, cp=2, pp=2, dp=1, tp_overlap=1),
-            capacity=Capacity(device_mebibytes=1, host_mebibytes=1),
             cut=10,
         )
         status, _ = solved(made)
         assert (status == cp_model.OPTIMAL) is fits
-        assert any("multiply" in one.name and one.has_int_prod() for one in made.model.proto.constraints)
+        assert any(one.name == SIZE and one.has_int_prod() for one in made.model.proto.constraints)
 
 
 # --- costs -------------------------------------------------------------------------------------------------
@@ -184,6 +195,12 @@ def two_combinations():
     )
 
 
+def a_part(*rules, device=1, host=1, **settings):
+    """A part of a model, with little memory."""
+    capacity = Capacity(device_mebibytes=device, host_mebibytes=host)
+    return Part(facts=a_problem().facts, rules=rules, capacity=capacity, settings=settings)
+
+
 def solved(made):
     """Status and solver."""
     solver = cp_model.CpSolver()
@@ -205,14 +222,7 @@ def test_the_fastest_within_memory_and_cut_is_chosen(device, host, cut, rules, t
     """Device memory, host memory and the cut each leave out what is beyond them."""
     two = two_combinations()
 
-    made = joint_model(
-        a_problem().facts,
-        rules,
-        two.domains,
-        two,
-        capacity=Capacity(device_mebibytes=device, host_mebibytes=host),
-        cut=cut,
-    )
+    made = joint_model([a_part(*rules, device=device, host=host)], two.domains, two, cut=cut)
 
     status, solver = solved(made)
     assert (solver.objective_value if status == cp_model.OPTIMAL else None) == ticks
@@ -220,11 +230,10 @@ def test_the_fastest_within_memory_and_cut_is_chosen(device, host, cut, rules, t
 
 def test_a_rule_forbids_what_the_cost_tables_hold():
     """Overlap with tp 1 is in the table, and no solution."""
-    facts, capacity = a_problem().facts, Capacity(device_mebibytes=1, host_mebibytes=1)
     wrong = tables(tp=1, tp_overlap=1)
 
     for rules, status in (((), cp_model.OPTIMAL), ((features.tp_overlap_needs_tp,), cp_model.INFEASIBLE)):
-        made = joint_model(facts, rules, wrong.domains, wrong, capacity=capacity, cut=10)
+        made = joint_model([a_part(*rules)], wrong.domains, wrong, cut=10)
         assert solved(made)[0] == status
 
 
@@ -232,7 +241,7 @@ def test_what_a_constraint_is_called_is_the_rule_s_sentence():
     """Whoever reads a written model finds the rules by their words."""
     problem = PROBLEMS["limits"]
 
-    made = joint_model(problem.facts, rules_of(problem), all_values(problem))
+    made = joint_model([Part(facts=problem.facts, rules=rules_of(problem))], all_values(problem))
 
     names = [constraint.name for constraint in made.model.proto.constraints]
     assert "search.limits: tp * pp is at most 4." in names
@@ -243,4 +252,69 @@ def test_what_a_constraint_is_called_is_the_rule_s_sentence():
 def test_a_value_that_no_integer_variable_holds_is_named():
     """64 bits are what the solver has."""
     with pytest.raises(SpecError, match=r"mbs.*36893488147419103232"):
-        joint_model(a_problem().facts, (), {"tp": [1], "mbs": [2**65]})
+        joint_model([a_part()], {"tp": [1], "mbs": [2**65]})
+
+
+# --- several parts -----------------------------------------------------------------------------------------
+
+
+def of_parts(*, ticks, **decisions):
+    """The same combination in two parts, each with its own step."""
+    one = tables(**decisions)
+    combinations = {name: np.repeat(values, 2) for name, values in one.combinations.items()}
+    return replace(
+        one,
+        combinations=combinations | {PART: np.arange(2)},
+        device_mebibytes=np.ones(2, dtype=np.int64),
+        host_mebibytes=np.ones(2, dtype=np.int64),
+        combination=np.arange(2),
+        ticks=np.array(ticks),
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (([], []), (5, "bf16")),
+        (([], [features.tp_overlap_needs_tp]), (7, "fp32")),
+        (([features.tp_overlap_needs_tp], []), (5, "bf16")),
+        (([features.tp_overlap_needs_tp], [features.tp_overlap_needs_tp]), None),
+    ],
+)
+def test_a_rule_of_one_part_forbids_nothing_in_another(parts, expected):
+    """The second part's step is shorter; its rule leaves the first part's, and a rule of both leaves nothing."""
+    both, dtypes = of_parts(tp=1, tp_overlap=1, ticks=[7, 5]), ("fp32", "bf16")
+    each = [a_part(*rules, gradient_dtype=dtype) for rules, dtype in zip(parts, dtypes, strict=True)]
+
+    made = joint_model(each, both.domains, both, cut=10)
+
+    status, solver = solved(made)
+    found = None
+    if status == cp_model.OPTIMAL:
+        found = (solver.objective_value, dtypes[solver.value(made.variables["gradient_dtype"])])
+        assert solver.value(made.variables["gradient_dtype"]) == solver.value(made.variables[PART])
+    assert found == expected
+
+
+def test_each_part_has_memory_of_its_own():
+    """The faster part lacks a mebibyte."""
+    both = of_parts(tp=1, tp_overlap=1, ticks=[7, 5])
+
+    made = joint_model([a_part(), a_part(device=0)], both.domains, both, cut=10)
+
+    assert solved(made)[1].objective_value == 7
+
+
+def test_the_number_of_devices_is_a_variable():
+    """On 8 devices in one part and on 1 to 3 nodes of 2 in the other, of which 2 * 3 are the product of the degrees."""
+    degrees = {"cp": 1, "pp": 1}
+    both = of_parts(tp=2, dp=3, **degrees, ticks=[7, 5])
+    whole = a_part(topology.degrees_multiply_to_the_devices)
+    fewer = a_part(nodes_rule(range(1, 4), 2))
+
+    too_few = a_part(nodes_rule(range(1, 3), 2))
+
+    for parts, size in (([whole, fewer], 6), ([whole, whole], None), ([whole, too_few], None)):
+        made = joint_model(parts, both.domains, both, cut=10)
+        status, solver = solved(made)
+        assert (solver.value(made.variables[SIZE]) if status == cp_model.OPTIMAL else None) == size

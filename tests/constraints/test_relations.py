@@ -9,7 +9,7 @@ import numpy as np
 
 from constraints.relations import list_binding, narrow_domains
 from costmodel.tables import Facts
-from planner.search.branch_and_bound import search
+from planner.search.questions import search
 from tests.builders_problem import a_problem
 
 ASKED: list[list[int]] = []

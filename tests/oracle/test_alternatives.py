@@ -10,7 +10,7 @@ import pytest
 
 from planner import load, plan
 from planner.search.alternatives import search_each
-from planner.search.certificate import Verdict, certify_all
+from planner.search.certificate import Verdict, certify
 from planner.search.clock import Clock
 from planner.verbs.plan import evaluate
 
@@ -105,7 +105,7 @@ def test_an_answer_that_is_too_slow_is_refuted_by_the_combination_that_beats_it(
     searched = [(one.searched, one.outcome) for one in joint.of_each]
     wrong = replace(joint.outcome, ticks=joint.outcome.ticks + 1)
 
-    right, refuted = (certify_all(searched, one, Clock(seconds=600)) for one in (joint.outcome, wrong))
+    right, refuted = (certify(searched, one, Clock(seconds=600)) for one in (joint.outcome, wrong))
 
     assert right.verdict == Verdict.CERTIFIED
     assert refuted.verdict == Verdict.REFUTED

@@ -38,9 +38,9 @@ from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute
 from costmodel.tables import Facts
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Search, Status
-from planner.search.candidates import OWN
+from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status
 from planner.search.clock import Clock
+from planner.search.questions import Question, answer
 from planner.search.recommendation import ORDER, choose_first
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB, achieved
@@ -83,7 +83,7 @@ def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
     for seed in range(first_seed, first_seed + NUM_PROBLEMS_PER_TEST):
         problem, candidate_list, costs = a_tight_problem(random.Random(seed))
 
-        outcome = Search(problem, OWN, TOLERANCE).run()
+        (outcome,) = answer([Question(problem=problem, tolerance=TOLERANCE)])
 
         assert_same(outcome, expected_seconds(problem, candidate_list, costs), seed)
         assert_recommended(problem, outcome, candidate_list, costs, seed)
@@ -251,7 +251,7 @@ def assert_recommended(problem: Problem, outcome: Outcome, listed: Rows, costs: 
         return
     cut = int(outcome.ticks * (1 + TOLERANCE))
     room = int((problem.facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes) // 2**20)
-    found = choose_first(outcome.margin.limit(cut), Clock(seconds=600))
+    found = choose_first([(problem, outcome.margin.limit(cut))], Clock(seconds=600))
     ticks = seconds_to_ticks(costs.step_seconds)
     best: tuple[tuple[float, ...], int] | None = None
     for index in np.flatnonzero(ticks <= cut):

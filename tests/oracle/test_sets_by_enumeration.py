@@ -12,8 +12,9 @@ from constraints.verdict import find_violations
 from costmodel.step.step import cost
 from costmodel.strategy import DECISIONS, FLAGS, Recompute
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import Status, search
+from planner.search.branch_and_bound import Status
 from planner.search.domains import cheap_recompute
+from planner.search.questions import search
 from planner.search.space import build_space
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device

@@ -22,7 +22,8 @@ from costmodel.step.rank_time import fill_seconds, stage_passes
 from costmodel.step.step import cost
 from costmodel.tables import Facts, microbatches
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import GROUP_DECISIONS, Status, search
+from planner.search.branch_and_bound import GROUP_DECISIONS, Status
+from planner.search.questions import search
 from planner.search.space import strategy_of
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device

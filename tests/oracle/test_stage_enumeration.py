@@ -38,7 +38,8 @@ from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import microbatches
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import Status, search
+from planner.search.branch_and_bound import Status
+from planner.search.questions import search
 from planner.search.space import build_space, strategy_of
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device, limits_of

@@ -20,7 +20,8 @@ from costmodel.tables import microbatches
 from planner import load
 from planner.frameworks.megatron.stages import read_stages, stage_entries
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import Status, search
+from planner.search.branch_and_bound import Status
+from planner.search.questions import search
 from planner.search.space import build_space
 from planner.search.stages.options import RankChoices, can_improve_incumbent, rank_choices
 from planner.search.stages.search import stage_restrictions

@@ -19,10 +19,11 @@ from planner import load, plan, render
 from planner.cli import main
 from planner.search import branch_and_bound, candidates, margin, space
 from planner.search import certificate as module
-from planner.search.branch_and_bound import GROUP_DECISIONS, Status, search
+from planner.search.branch_and_bound import GROUP_DECISIONS, Status
 from planner.search.candidates import Formulas, fits
 from planner.search.certificate import Verdict, build_model_for_export, certify
 from planner.search.clock import Clock
+from planner.search.questions import search
 from planner.search.space import build_space, strategy_of
 from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model
@@ -48,7 +49,7 @@ def time_enough(monkeypatch):
 
 def asked(problem, outcome, formulas=candidates.OWN):
     """The certificate of an outcome, with time enough for it."""
-    return certify(problem, outcome, Clock(seconds=600), formulas)
+    return certify([(problem, outcome)], outcome, Clock(seconds=600), formulas)
 
 
 def a_random_problem(seed):
@@ -190,7 +191,7 @@ def test_memory_and_rules_decide_the_model():
         optima = []
         for settings in ({}, left_out):
             solver = cp_model.CpSolver()
-            assert solver.solve(found.build_model(**settings).model) == cp_model.OPTIMAL
+            assert solver.solve(margin.build_model([found], **settings).model) == cp_model.OPTIMAL
             optima.append(round(solver.objective_value))
         assert optima[0] == ticks
         assert optima[1] < ticks
@@ -302,7 +303,7 @@ def test_what_cannot_be_asked_is_not_certified(monkeypatch):
     wrong = replace(outcome, ticks=2 * outcome.ticks)
 
     unfinished = asked(problem, replace(outcome, status=Status.FEASIBLE))
-    late = certify(problem, outcome, Clock(seconds=0))
+    late = certify([(problem, outcome)], outcome, Clock(seconds=0))
     with monkeypatch.context() as patch:
         patch.setattr(margin, "MAX_ENTRIES", 1)
         large = asked(problem, wrong)

@@ -10,7 +10,7 @@ import pytest
 from costmodel.step.estimate import Estimate, estimate
 from costmodel.step.layouts import layout_cost, layout_passes, passes_by_layer_counts
 from planner import load
-from planner.search.branch_and_bound import search
+from planner.search.questions import search
 from planner.search.stages.exchanges import descend, move_layers, write_out_layout
 from tests.planner.test_alternating_stages import fits, with_layers
 from tests.planner.test_alternating_stages import moved as moved_one_by_one

@@ -15,11 +15,12 @@ from costmodel.step.step import least_layer_device_seconds, least_layers_seconds
 from planner import estimate, load, plan
 from planner.report import render
 from planner.search.alternatives import search_each
-from planner.search.branch_and_bound import search
-from planner.search.certificate import Verdict, certify_all
+from planner.search.certificate import Verdict, certify
 from planner.search.clock import Clock
 from planner.search.domains import limit_nodes, row_domains, smaller_nodes
 from planner.search.idle_devices import search_numbers
+from planner.search.incumbents import NO_RIVALS
+from planner.search.questions import search
 from planner.search.space import build_space
 from planner.verbs.nearby_batches import divides_poorly, promising_sizes
 from planner.verbs.plan import read_plan
@@ -236,7 +237,7 @@ def test_the_certificate_is_of_every_number():
     searched = [(one.searched, one.outcome) for one in fewer.parts]
     slower = replace(found.outcome, ticks=round(1.005 * found.outcome.ticks))
 
-    refuted = certify_all(searched, slower, Clock(seconds=60))
+    refuted = certify(searched, slower, Clock(seconds=60))
 
     assert report.certificate.verdict == Verdict.CERTIFIED
     assert refuted.verdict == Verdict.REFUTED
@@ -266,9 +267,8 @@ def test_time_that_runs_out_is_said():
 def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
     """Where time is left for them and not for fewer, the answer is not said to be the best of all numbers."""
 
-    def cut(problem, *others):
-        late = problem.change_limits(time_limit_seconds=1e-9) if problem.search.num_nodes else problem
-        return search_each(late, *others)
+    def cut(problem, formulas, rivals=NO_RIVALS, clock=None):
+        return search_each(problem, formulas, rivals, Clock(seconds=1e-9) if problem.search.num_nodes else clock)
 
     monkeypatch.setattr("planner.search.idle_devices.search_each", cut)
 

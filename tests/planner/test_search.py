@@ -12,10 +12,11 @@ import pytest
 
 from costmodel.step import step
 from costmodel.strategy import OVERLAPS, Recompute
+from planner import plan, render
 from planner.search import branch_and_bound as module
 from planner.search import clock as clocks
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status
-from planner.search.candidates import Formulas
+from planner.search.candidates import CostTable, Formulas
 from planner.search.space import build_space
 from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model
@@ -339,6 +340,31 @@ def clock(monkeypatch):
     return now
 
 
+def num_left(outcome):
+    """Strategies that are neither costed nor excluded by a bound."""
+    effort = outcome.effort
+    return effort.size - effort.pruned.tabulated - effort.num_bounded
+
+
+def test_a_report_says_what_is_left_when_time_runs_out(monkeypatch, clock):
+    """All strategies but those of the first row, whose costs took all of the limit."""
+    problem = a_problem(a_moe_model(num_layers=6), num_devices=32, workload={"global_batch_size": 64})
+    monkeypatch.setattr(module, "FIRST_BATCH_ROWS", 1)
+    original = CostTable.cost
+
+    def cost(table, block, cuts):
+        clock["seconds"] += 40.0
+        return original(table, block, cuts)
+
+    monkeypatch.setattr(CostTable, "cost", cost)
+    report = plan(problem)
+
+    text = " ".join(render(report, "table").split())
+    assert report.exit_code == 3
+    assert num_left(report.outcome) > 0
+    assert f"left {num_left(report.outcome):,} strategies, neither costed nor excluded by a bound" in text
+
+
 def test_time_that_runs_out_leaves_a_gap(monkeypatch, clock):
     """The clock jumps after the first batch: a strategy in hand, bounded by the next row."""
     problem = a_problem(a_moe_model(num_layers=6), num_devices=32, workload={"global_batch_size": 64})
@@ -352,6 +378,8 @@ def test_time_that_runs_out_leaves_a_gap(monkeypatch, clock):
 
     best = search_or_explain(problem)
     assert outcome.status == Status.FEASIBLE
+    assert num_left(outcome) > 0
+    assert num_left(best) == 0
     assert 0 < outcome.gap < 1
     assert outcome.lower_bound_seconds <= best.lower_bound_seconds
     assert best.lower_bound_seconds <= outcome.step_seconds[0] + module.ROUNDING_BOUND_SECONDS

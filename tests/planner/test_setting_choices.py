@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.step import step
 from planner import compare, estimate, explain, export, from_megatron_lm, load, plan, read_plan, render
 from planner.batch.job_result import line_of, result_of
 from planner.batch.jobs import Fingerprints, make_job
@@ -17,6 +19,9 @@ from planner.batch.results import row_of
 from planner.batch.work import plan_job
 from planner.cli import main
 from planner.jobs.setting_choices import CHOOSABLE, MOST_COMBINATIONS, has_value
+from planner.search.alternatives import search_each
+from planner.search.branch_and_bound import Status
+from planner.search.candidates import Formulas
 from planner.search.certificate import Verdict
 from planner.verbs.device_counts import plan_for_sizes
 from tests.cases import in_one_case
@@ -40,6 +45,37 @@ def a_job(settings, **changes):
 def report():
     """The three best plans of the small job with either gradients."""
     return plan(load(a_job(GRADIENTS, top=3)))
+
+
+# --- the search --------------------------------------------------------------------------------------------
+
+
+def test_a_combination_that_its_bound_excludes_is_not_searched():
+    """With 32-bit gradients every step takes at least 100 s, says the bound: no row is tabulated."""
+
+    def lower_bound(facts, degrees):
+        least = step.lower_bound_seconds(facts, degrees)
+        return least if facts.workload.precision.gradient_bytes == 2 else np.maximum(least, 100.0)
+
+    joint = search_each(load(a_job(GRADIENTS)), Formulas(lower_bound=lower_bound))
+
+    wide, narrow = joint.of_each
+    assert [one.answer for one in (wide, narrow)] == ["nothing faster", "found"]
+    assert wide.bound_seconds == 100.0
+    assert narrow.bound_seconds is None
+    assert wide.outcome.effort.num_rows_tabulated == 0
+    assert joint.outcome.effort.num_bounded >= wide.outcome.effort.size
+    assert joint.outcome.status == Status.OPTIMAL
+
+
+def test_one_model_decides_among_all_combinations():
+    """Three plans of one group each take three solves, however many combinations there are."""
+    settings = {**GRADIENTS, "moments_dtype": ["fp32", "bf16"], "loss": ["fused", "unfused"]}
+
+    joint = search_each(load(a_job(settings, top=3)))
+
+    assert len(joint.of_each) == 8
+    assert joint.outcome.effort.num_solves == len(joint.ranked) == 3
 
 
 # --- reading -----------------------------------------------------------------------------------------------

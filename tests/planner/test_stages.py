@@ -13,8 +13,9 @@ from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner import load, plan, render
 from planner.jobs.limits import StageChoice
-from planner.search.branch_and_bound import Status, search
+from planner.search.branch_and_bound import Status
 from planner.search.domains import cheap_recompute
+from planner.search.questions import search
 from tests.builders import a_model
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 

@@ -331,6 +331,8 @@ class AlternativeRecord(Record):
         fits; unknown: time ran out before the proof.
     num_strategies
         Strategies that satisfy every rule but those of memory.
+    bound_seconds
+        Lower bound of its steps, where that alone excludes it and nothing was searched; null elsewhere.
     shortage_bytes
         Device memory that its closest strategy lacks, where nothing fits.
     host_shortage_bytes
@@ -340,6 +342,7 @@ class AlternativeRecord(Record):
     settings: dict[str, bool | int | float | str] = read_from("problem.settings")
     answer: Literal["found", "nothing faster", "nothing fits", "unknown"]
     num_strategies: int = read_from("outcome.effort.size")
+    bound_seconds: Figure | None
     shortage_bytes: Figure | None
     host_shortage_bytes: Figure | None
 

@@ -87,6 +87,12 @@ class StageSearchStats:
     costed: int = 0
     solved: int = 0
 
+    def __add__(self, other: StageSearchStats) -> StageSearchStats:
+        """Add two records."""
+        return StageSearchStats(
+            **{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
+        )
+
 
 class Run(Protocol):
     """Interface of the search that a stage search belongs to."""

@@ -25,7 +25,7 @@ from costmodel.record import record
 
 Result = TypeVar("Result")
 
-WORTH_A_TABLE = 64
+WORTH_A_TABLE = 8
 
 """Fewest strategies for which a table pays for its lookup; affects only speed."""
 

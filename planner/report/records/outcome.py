@@ -596,6 +596,6 @@ class RecommendationRecord(Record):
             fastest_number=number,
             fastest_strategy=StrategyRecord.build(fastest.problem, fastest.strategy),
             fastest_step_time_seconds=fastest.step_seconds,
-            fastest_closed_form_step_time_seconds=fastest.estimate.closed_form_seconds,
+            fastest_closed_form_step_time_seconds=fastest.closed_form_seconds,
             gain_fraction=1 - fastest.step_seconds / report.plans[0].step_seconds,
         )

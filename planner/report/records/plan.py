@@ -546,7 +546,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             plan.estimate,
             **dict(MemoryRecord.build_from_estimate(plan.estimate, plan.cluster)),
             step_time_seconds=plan.step_seconds,
-            closed_form_step_time_seconds=plan.estimate.closed_form_seconds,
+            closed_form_step_time_seconds=plan.closed_form_seconds,
             step_time_interval_basis=plan.interval.basis,
             settings=dict(plan.problem.settings),
             tokens_per_second_per_gpu=plan.tokens_per_second_per_device,

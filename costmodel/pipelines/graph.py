@@ -392,7 +392,8 @@ class _Wavefronts:
     def ends(self, durations: Array) -> Array:
         """Return the second at which each block ends, shape (N + 1, C); the last row stands for no block and is 0."""
         if durations.shape[1] * len(self.block) <= FEW_BLOCKS * len(self.waves):
-            previous, *others = (np.concatenate(each).tolist() for each in zip(*(one.waits for one in self.waves)))
+            columns = zip(*(wave.waits for wave in self.waves), strict=True)
+            previous, *others = (np.concatenate(column).tolist() for column in columns)
             waits = (previous, others[0], others[-1])
             return np.array([_end_in_order(waits, each) for each in durations.T[:, self.block].tolist()]).T
         ends = np.zeros((len(self.block) + 1, durations.shape[1]))

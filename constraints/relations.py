@@ -154,7 +154,8 @@ def _tabulate_rule(rule: Rule, facts: Facts, values: Mapping[str, Ints]) -> Flag
         name: cast_values(name, some).reshape([-1 if other == axis else 1 for other in range(len(shape))])
         for axis, (name, some) in enumerate(values.items())
     }
-    return np.broadcast_to(np.asarray(tabulate(rule, facts, decisions), dtype=bool), shape)
+    holds = np.asarray(tabulate(rule, facts, decisions), dtype=bool)
+    return holds if holds.shape == shape else np.broadcast_to(holds, shape)
 
 
 def cast_values(name: str, values: Ints) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from costmodel.reliability import storage_bandwidth
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, rank_breakdowns
 from costmodel.step.imbalance import imbalance_seconds
+from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
 from planner.jobs.checkpoints import (
@@ -237,6 +238,12 @@ class Plan:
     def step_seconds(self) -> float:
         """Time of one optimizer step."""
         return self.estimate.step_seconds
+
+    @property
+    def closed_form_seconds(self) -> float:
+        """Time of one optimizer step by its closed form, which a search compares; computed for reports that show it."""
+        facts = self.problem.facts
+        return facts.compute_once((strategy_seconds, self.strategy), lambda: strategy_seconds(facts, self.strategy))
 
     @property
     def mfu_bf16(self) -> float | None:

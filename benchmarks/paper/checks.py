@@ -23,6 +23,7 @@ from costmodel.pipelines.stages import stages
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.estimate import estimate
 from costmodel.step.layer import layer_parts
+from costmodel.step.layouts import strategy_seconds
 from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     LAID_OUT_BY,
@@ -432,7 +433,7 @@ def _formula_seconds(facts: Facts, strategy: Strategy) -> float:
     ranks = rank_seconds(facts, decisions, layers_in_order, parts.total)
     given = (facts, decisions, layers_in_order, parts, ranks)
     of_formula = idle_waiting_seconds(*given) + fill_seconds(facts, decisions)
-    return float(estimate(facts, strategy).closed_form_seconds + of_formula - waiting_seconds(*given))
+    return float(strategy_seconds(facts, strategy) + of_formula - waiting_seconds(*given))
 
 
 def _contiguous_step_seconds(row: Any) -> float:

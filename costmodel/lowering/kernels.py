@@ -85,7 +85,8 @@ def matmul(
     flops = 2 * rows * inputs * outputs
     casts, backward_casts = (groups * number if expert else 0 for number in shape.grouped_casts)
     read = shape.activation_bytes if expert or not (narrow and shape.cast_bytes) else NARROW_BYTES
-    nbytes = read * (rows * inputs + weight) + shape.activation_bytes * rows * outputs
+    written = shape.activation_bytes * rows * outputs
+    nbytes = read * (rows * inputs + weight) + written
     return Operator(
         name=name,
         kind="grouped_matmul" if expert else "matmul",
@@ -97,7 +98,7 @@ def matmul(
         backward_bytes=2 * nbytes,
         cast_bytes=_cast_bytes(shape, gathered=gathered == "input") * rows * inputs if casts_input else 0.0,
         backward_cast_bytes=_cast_bytes(shape, gathered=gathered == "gradient") * rows * outputs,
-        written_bytes=shape.activation_bytes * rows * outputs,
+        written_bytes=written,
         backward_written_bytes=shape.activation_bytes * rows * inputs + shape.gradient_traffic_bytes * weight,
         saved_bytes=_kept_element_bytes(shape, saved_as, narrow) * saved_elements,
         saved_as=saved_as,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -255,7 +254,7 @@ def sum_dropped_bytes(operators: Sequence[Operator], shape: Shape) -> list[Numbe
     saved = [one.saved_bytes for one in operators]
     shares = ([_dropped_share(one, module) for one in operators] for module in CONTENTS.values())
     return [
-        *(sum(map(mul, saved, own), start=0.0) for own in shares),
+        *(_sum_shares(own, saved) for own in shares),
         sum(saved) - _kept_result_bytes(operators, shape),
     ]
 
@@ -298,7 +297,12 @@ def sum_repeated(operators: Sequence[Operator], values: Sequence[Numbers]) -> li
     Derivation: each operator is weighted by the share that the module repeats (:func:`find_repeated_shares`, after
     Megatron-LM's ``recompute_modules``). Modules are in the order of ``MODULES``.
     """
-    return [sum(map(mul, values, find_repeated_shares(operators, name)), start=0.0) for name in MODULES]
+    return [_sum_shares(find_repeated_shares(operators, name), values) for name in MODULES]
+
+
+def _sum_shares(shares: Iterable[float], values: Iterable[Numbers]) -> Numbers:
+    """Sum shares of some values, most of them none."""
+    return sum((share * value for share, value in zip(shares, values, strict=True) if share), start=0.0)
 
 
 BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
@@ -313,8 +317,7 @@ def early_stop_saving(operators: Iterable[Operator], values: Iterable[Numbers]) 
     Derivation: recomputation may end with the last tensor that the backward pass reads; the operators after it
     (:data:`BEHIND_THE_LAST_KEPT`) need no second run.
     """
-    pairs = zip(operators, values, strict=True)
-    return sum((BEHIND_THE_LAST_KEPT.get(operator.name, 0.0) * value for operator, value in pairs), start=0.0)
+    return _sum_shares((BEHIND_THE_LAST_KEPT.get(operator.name, 0.0) for operator in operators), values)
 
 
 def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -346,14 +349,15 @@ def sum_over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArra
     decisions = np.asarray(recompute)
     total: NDArray[np.float64] = np.zeros(())
     for decision in present(decisions):
-        chosen = _module_indices(decision)
+        chosen = module_indices(decision)
         if chosen:
             total = np.where(decisions == decision, sum_last(values[..., chosen]), total)
     return total
 
 
 @cache
-def _module_indices(decision: int) -> list[int]:
+def module_indices(decision: int) -> list[int]:
+    """Return the positions in ``MODULES`` of the modules that a decision recomputes."""
     return [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from costmodel.strategy import CudaGraphs, TokenDispatcher
 from costmodel.timing.work import Numbers
 
 
-@record(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, kw_only=True)
 class Shape:
     """
     Facts and decisions that determine the size of a layer's operators; every number may be an array over strategies.
@@ -86,7 +87,7 @@ class Shape:
     token_dispatcher: Numbers = TokenDispatcher.ALLTOALL
     cuda_graphs: Numbers = CudaGraphs.NONE
 
-    @property
+    @cached_property
     def tokens(self) -> Numbers:
         """Tokens of one micro-batch on one context-parallel rank, N = b s / c."""
         return self.mbs * self.sequence_length / self.cp
@@ -101,7 +102,7 @@ class Shape:
         """Number of sequences of :attr:`own_length` in a micro-batch."""
         return self.mbs if self.lengths is None else self.mbs * self.sequence_length / self.own_length
 
-    @property
+    @cached_property
     def sequence_shards(self) -> Numbers:
         """Ways in which norms and residuals are split over tensor-parallel ranks: t with sequence parallelism."""
         return 1 + self.sequence_parallel * (self.tp - 1)
@@ -127,7 +128,7 @@ class Shape:
         has_narrow = self.kernels.fp8_attention and self.kernels.fused_attention
         return "fp8" if has_narrow and self.compute_dtype in NARROW else self.wide_dtype
 
-    @property
+    @cached_property
     def axes(self) -> tuple[int, ...]:
         """The broadcast shape of the decisions."""
         sizes = (self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)

@@ -65,6 +65,7 @@ def _ring_seconds(
     """Apply the formula of :func:`all_gather`, with the given latency of each step on a level of networks."""
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
+    rings: Numbers = ranks
     device = cluster.device
     sockets = device.socket_bandwidth if device.behaviour.library.cross_socket_rings else None
     for number, level in enumerate(_levels(cluster, ranks=ranks, stride=stride)):
@@ -72,9 +73,12 @@ def _ring_seconds(
         if sockets is not None:
             crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
             per_byte = np.maximum(per_byte, crossing)
-        steps = ranks / level.inner - ranks / level.outer
+        beyond = ranks / level.outer
+        steps, rings = rings - beyond, beyond
         near = steps if number else np.minimum(steps, STARTED_STEPS)
-        latency = latency + near * latency_of(level) + (steps - near) * min(latency_of(level), HOP_SECONDS)
+        latency = latency + near * latency_of(level)
+        if not number:
+            latency = latency + (steps - near) * min(latency_of(level), HOP_SECONDS)
     return nbytes * (ranks - 1) / ranks * per_byte + latency
 
 
@@ -281,10 +285,10 @@ def collective_seconds(
         from costmodel.network.sampled_fabric import sampled_seconds
 
         sampled = sampled_seconds(cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
-    seconds: Numbers = np.nan if sampled is None else sampled
-    if np.any(np.isnan(seconds)):
-        computed = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
-        seconds = np.where(np.isnan(seconds), computed, seconds)[()]
+    if sampled is None or np.any(np.isnan(sampled)):
+        seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+    if sampled is not None:
+        seconds = np.where(np.isnan(sampled), seconds, sampled)[()]
     for entry in reversed(device.constants.measured.collectives):
         if (entry.group, entry.kind) == (group, kind):
             known = (np.asarray(ranks) > 1) & _is_or_any(entry.ranks, ranks) & _is_or_any(entry.nbytes, nbytes)
@@ -431,11 +435,11 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
             outer=outer,
             members=members,
             links=links,
-            bandwidth=bandwidth * _link_share(network, outer / inner),
+            bandwidth=bandwidth * _link_share(network, outer, inner),
             latency=network.latency,
             scatter_latency=_own(network.reduce_scatter_latency, network.latency),
             sum_latency=_own(network.all_reduce_latency, network.latency),
-            pair_bandwidth=bandwidth * _link_share(network, 2),
+            pair_bandwidth=bandwidth * _link_share(network, 2, 1),
             send_speedup=2.0 if network.is_half_duplex else 1.0,
         )
         inner = outer
@@ -446,7 +450,7 @@ def _own(latency: float | None, usual: float) -> float:
     return usual if latency is None else latency
 
 
-def _link_share(network: Network, members: Numbers) -> Numbers:
+def _link_share(network: Network, outer: Numbers, inner: Numbers) -> Numbers:
     r"""
     Share of a device's links that lead to the other members of a group: of a mesh of N devices (n - 1) / (N - 1).
 
@@ -457,7 +461,7 @@ def _link_share(network: Network, members: Numbers) -> Numbers:
     """
     if not network.is_mesh or network.num_peers == 1:
         return 1.0
-    others = np.maximum(np.asarray(members) - 1, 1)
+    others = np.maximum(np.asarray(outer / inner) - 1, 1)
     share: Numbers = np.minimum(others / (network.num_peers - 1), 1.0)
     return share
 

@@ -80,7 +80,9 @@ a linear.
 """
 
 
-def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> tuple[Numbers, Numbers]:
+def copy_seconds(
+    communication: Communication, device: EquippedDevice, *, called: NDArray[np.bool_]
+) -> tuple[Numbers, Numbers]:
     """
     Seconds of the copies of a collective's whole tensor into or out of the order of ranks, in either pass.
 
@@ -90,7 +92,7 @@ def copy_seconds(communication: Communication, shape: Shape, device: EquippedDev
     if not any(np.any(number) for number in copies):
         return 0.0, 0.0
     once = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
-    forward, backward = (np.asarray(number * once * is_called(communication, shape)) for number in copies)
+    forward, backward = (np.asarray(number * once * called) for number in copies)
     return forward, backward
 
 
@@ -141,6 +143,8 @@ class TimedCall:
     ----------
     one
         The collective.
+    called
+        Result of :func:`is_called`.
     seconds
         Seconds of one call alone: :func:`call_seconds`.
     copying, leaving
@@ -148,6 +152,7 @@ class TimedCall:
     """
 
     one: Communication
+    called: NDArray[np.bool_]
     seconds: Numbers
     copying: Numbers
     leaving: Numbers
@@ -159,6 +164,7 @@ def time_call(cluster: Cluster, communication: Communication, shape: Shape) -> T
     leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
     return TimedCall(
         one=communication,
+        called=is_called(communication, shape),
         seconds=seconds,
         copying=copying_seconds(
             cluster, seconds, lambda other: call_seconds(other, communication, shape), leaves=leaves
@@ -175,11 +181,10 @@ def gap_seconds(communication: Communication, device: EquippedDevice, shape: Sha
     collective launches :data:`LAUNCHES_AFTER_COLLECTIVE` kernels after it. With blocking launches, the host also starts
     the collective only then. Only graphs of a whole iteration hold collectives; the host does not launch those.
     """
-    is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
-    launches = (
-        LAUNCHES_AFTER_COLLECTIVE * device.behaviour.host.blocking_collectives
-        + device.behaviour.host.launch_blocking * is_launched
-    )
+    host = device.behaviour.host
+    launches: Numbers = LAUNCHES_AFTER_COLLECTIVE * host.blocking_collectives
+    if host.launch_blocking:
+        launches = launches + (np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION))
     gap = device.constants.kernel_gap_seconds if communication.group in TENSOR_PARALLEL else 0.0
     seconds: Numbers = gap + launches * device.constants.launch_overhead_seconds
     return seconds

@@ -96,6 +96,27 @@ def _depths(firsts: list[int], stops: list[int], before: list[int], behind: list
     return np.array(depths[:num_blocks])
 
 
+def _end_in_order(waits: Sequence[Sequence[int]], durations: Sequence[float]) -> list[float]:
+    """
+    Return the second at which each block ends, and 0 behind the last one, which stands for no block.
+
+    Parameters
+    ----------
+    waits
+        Blocks that each depends on, three of them, no later one among them.
+    durations
+        Seconds of each block.
+    """
+    ends = [0.0] * (len(durations) + 1)
+    for one, (previous, before, behind, duration) in enumerate(zip(*waits, durations, strict=True)):
+        start, other = ends[previous], ends[before]
+        if other > start:
+            start = other
+        other = ends[behind]
+        ends[one] = (other if other > start else start) + duration
+    return ends
+
+
 @record(frozen=True, kw_only=True, slots=True)
 class Graph:
     """
@@ -157,15 +178,7 @@ class Graph:
         waits = [renumbered[each[sequence]].tolist() for each in (self.previous, self.before, self.behind)]
         if hop:
             return self._ends_with_hops(seconds, waits, hop, blocks)
-        ends = [0.0] * (num_blocks + 1)
-        rows = zip(*waits, seconds[sequence].tolist(), strict=True)
-        for one, (previous, before, behind, duration) in enumerate(rows):
-            start, other = ends[previous], ends[before]
-            if other > start:
-                start = other
-            other = ends[behind]
-            ends[one] = (other if other > start else start) + duration
-        return np.array(ends)[renumbered[:num_blocks]]
+        return np.array(_end_in_order(waits, seconds[sequence].tolist()))[renumbered[:num_blocks]]
 
     def _ends_with_hops(
         self, seconds: NDArray[np.float64], waits: list[list[int]], hop: float, blocks: bool
@@ -243,6 +256,10 @@ WORTH_A_TRY = 1.5
 Least ratio of micro-batches to the few that may repeat, from which repetition is tried; affects only run time.
 """
 
+FEW_BLOCKS = 16
+
+"""Largest mean number of blocks of a wavefront, of all strategies, that are ended one by one; affects only run time."""
+
 ENDS_AT_ONCE = 2**21
 
 """Blocks times strategies that are simulated at once; affects only memory."""
@@ -309,11 +326,11 @@ def spans_seconds(
 
 @record(frozen=True, kw_only=True, slots=True)
 class _Wave:
-    """Blocks ``start`` to ``stop``, and the two or three blocks that each depends on, shape (2 or 3, blocks)."""
+    """Blocks ``start`` to ``stop``, and the two or three blocks that each depends on."""
 
     start: int
     stop: int
-    waits: Ints
+    waits: tuple[Ints, ...]
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -374,13 +391,21 @@ class _Wavefronts:
 
     def ends(self, durations: Array) -> Array:
         """Return the second at which each block ends, shape (N + 1, C); the last row stands for no block and is 0."""
+        if durations.shape[1] * len(self.block) <= FEW_BLOCKS * len(self.waves):
+            columns = zip(*(wave.waits for wave in self.waves), strict=True)
+            previous, *others = (np.concatenate(column).tolist() for column in columns)
+            waits = (previous, others[0], others[-1])
+            return np.array([_end_in_order(waits, each) for each in durations.T[:, self.block].tolist()]).T
         ends = np.zeros((len(self.block) + 1, durations.shape[1]))
         np.take(durations, self.block, axis=0, out=ends[:-1])
-        for wave in self.waves:
-            latest, *others = ends.take(wave.waits, axis=0)
+        take = ends.take
+        for wave in self.waves:  # positional arguments: of few blocks, NumPy takes longest to read keywords
+            previous, *others = wave.waits
+            latest = take(previous, 0)
             for other in others:
-                np.maximum(latest, other, out=latest)
-            ends[wave.start : wave.stop] += latest
+                latest = np.maximum(latest, take(other, 0))
+            block = ends[wave.start : wave.stop]
+            block += latest
         return ends
 
 
@@ -403,13 +428,14 @@ def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: 
     nothing = len(in_order)
     if not ((waits[1] < nothing) & (waits[2] < nothing)).any():  # a block waits for one other rank
         waits = [waits[0], np.minimum(waits[1], waits[2])]
-    bounds, every = np.concatenate([[0], np.cumsum(np.bincount(depth)[1:])]).tolist(), np.stack(waits)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(depth)[1:])]).tolist()
     strides = _strides(graph, depth, schedule, stride)
     return _Wavefronts(
         stages=different,
         block=block.ravel()[in_order],
         waves=tuple(
-            _Wave(start=start, stop=stop, waits=every[:, start:stop].copy()) for start, stop in pairwise(bounds)
+            _Wave(start=start, stop=stop, waits=tuple(each[start:stop] for each in waits))
+            for start, stop in pairwise(bounds)
         ),
         firsts=position[graph.firsts],
         lasts=position[graph.stops - 1],

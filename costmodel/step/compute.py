@@ -473,6 +473,8 @@ def _link_windows(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
     for call in calls:
         group = "tp" if call.one.group in TENSOR_PARALLEL else call.one.group.partition("_")[0]
         for own, number in zip(PASSES, (call.one.forward, call.one.backward), strict=True):
+            if not number:
+                continue
             sums[f"{group}_copying_{own}"] = sums[f"{group}_copying_{own}"] + number * call.copying
             sums[f"{group}_leaving_{own}"] = sums[f"{group}_leaving_{own}"] + number * call.leaving
     return sums
@@ -501,14 +503,16 @@ def _tensor_parallel(
     for call in ours:
         one = call.one
         counts = (one.forward, one.hides_forward), (one.backward, one.hides_backward)
-        for name, (number, hides), copy in zip(PASSES, counts, copy_seconds(one, shape, device), strict=True):
-            beside = 0.0 if one.in_pieces else copy
-            of_pass = {
-                "tp": number * (call.seconds + copy),
-                "pipelined": number * hides * (call.seconds + beside),
-                "pipelined_copying": number * hides * (call.copying + beside),
-                "shown": number * (not hides) * (call.seconds + copy),
-            }
+        copies = copy_seconds(one, device, called=call.called)
+        for name, (number, hides), copy in zip(PASSES, counts, copies, strict=True):
+            if not number:
+                continue
+            alone = number * (call.seconds + copy)
+            of_pass = {"tp": alone, "pipelined" if hides else "shown": alone}
+            if hides:
+                of_pass["pipelined_copying"] = number * (call.copying + (0.0 if one.in_pieces else copy))
+            if hides and one.in_pieces:
+                of_pass["pipelined"] = number * call.seconds
             sums |= {f"{key}_{name}": sums[f"{key}_{name}"] + seconds for key, seconds in of_pass.items()}
     return {name: sums.pop(name) for name in ("tp_forward", "tp_backward")}, sums
 
@@ -590,7 +594,7 @@ def _host(
     for call in calls:
         one = call.one
         waited = call.seconds - gap_seconds(one, device, shape) if device.behaviour.host.blocking_collectives else 0.0
-        seconds = (device.constants.launch_overhead_seconds * one.launches + waited) * is_called(one, shape)
+        seconds = (device.constants.launch_overhead_seconds * one.launches + waited) * call.called
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
     launches_any = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)

@@ -18,7 +18,7 @@ from costmodel.lowering.embedding import (
 )
 from costmodel.lowering.layer import mtp_projection_communications, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.network.groups import call_seconds, copy_seconds
+from costmodel.network.groups import call_seconds, copy_seconds, is_called
 from costmodel.record import record
 from costmodel.step.compute import weight_gradient_seconds
 from costmodel.strategy import Vocabulary
@@ -164,7 +164,10 @@ def _one_end(
     sent_forward: Numbers = 0.0
     sent_backward: Numbers = 0.0
     for one in communications:
-        call, copies = call_seconds(cluster, one, shape), copy_seconds(one, shape, cluster.device)
+        call, copies = (
+            call_seconds(cluster, one, shape),
+            copy_seconds(one, cluster.device, called=is_called(one, shape)),
+        )
         sent_forward = sent_forward + one.forward * (call + copies[0])
         sent_backward = sent_backward + one.backward * (call + copies[1])
     return _End(

@@ -24,7 +24,6 @@ from costmodel.step.layouts import (
     layout_cost,
     layout_passes,
     rank_decisions,
-    strategy_seconds,
 )
 from costmodel.step.p2p import pp_seconds, sent_seconds
 from costmodel.step.rank_time import (
@@ -108,10 +107,8 @@ class Estimate:
     num_microbatches
         Micro-batches per pipeline and step.
     step_seconds
-        Seconds of one optimizer step, its pipeline simulated pass by pass.
-    closed_form_seconds
-        Seconds of the step by :func:`costmodel.step.step.step_seconds`, which a search compares: a law or wavefronts
-        instead of one block after the other.
+        Seconds of one optimizer step, its pipeline simulated pass by pass; a search compares
+        :func:`costmodel.step.layouts.strategy_seconds`.
     breakdown
         Parts of the step, on the slowest rank.
     ranks
@@ -121,7 +118,6 @@ class Estimate:
     strategy: Strategy
     num_microbatches: int
     step_seconds: float
-    closed_form_seconds: float
     breakdown: tuple[Part, ...]
     ranks: tuple[RankEstimate, ...]
 
@@ -215,7 +211,6 @@ def _estimate(facts: Facts, strategy: Strategy) -> Estimate:
         strategy=strategy,
         num_microbatches=int(microbatches(facts, strategy.decisions())),
         step_seconds=sum(part.exposed_seconds for part in breakdown),
-        closed_form_seconds=strategy_seconds(facts, strategy),
         breakdown=breakdown,
         ranks=_estimates(facts, strategy, ranks),
     )

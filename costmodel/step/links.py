@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.device import EquippedDevice
-from costmodel.lowering.layer import recomputes
+from costmodel.lowering.layer import module_indices, recomputes
 from costmodel.memory.parts import kept_bytes, layer_footprint
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import LayerSeconds, layer_seconds
 from costmodel.strategy import MODULES, Recompute
-from costmodel.tables import Array, Decisions, Facts, Record, add_layer_axis, lookup
+from costmodel.tables import Array, Decisions, Facts, Record, add_layer_axis, lookup, present
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -103,7 +103,10 @@ def repeated_communication_seconds(
         Seconds of each module, on one more axis; 0 if a kind of layer has none.
     """
     modules: Array | float = 0.0
+    chosen = {index for decision in present(recompute) for index in module_indices(decision)}
     for name, group, share in COMMUNICATION_OF_MODULES:
+        if MODULES.index(name) not in chosen:
+            continue
         again = recomputes(name, recompute=recompute) & (module_forward[..., MODULES.index(name)] > 0)
         modules = modules + np.where(again, share * forward[group], 0.0)
     return np.where(recompute == int(Recompute.FULL), sum(forward.values()), modules)

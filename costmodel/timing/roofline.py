@@ -113,7 +113,7 @@ class Roofline:
             operator, operator.flops, operator.bytes, operator.cast_bytes, written=operator.written_bytes
         )
         gaps = operator.kernels * self._gap_seconds(operator)
-        return busy + gaps + operator.group_kernels[0] * self._small_kernel_seconds(operator)
+        return busy + gaps + self._small_kernels_seconds(operator, operator.group_kernels[0])
 
     def backward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the backward pass, which launches twice the kernels."""
@@ -125,14 +125,14 @@ class Roofline:
             written=operator.backward_written_bytes,
         )
         gaps = BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
-        return busy + gaps + operator.group_kernels[1] * self._small_kernel_seconds(operator)
+        return busy + gaps + self._small_kernels_seconds(operator, operator.group_kernels[1])
 
-    def _small_kernel_seconds(self, operator: Operator) -> Numbers:
-        """Seconds of each kernel that casts the tensor of a group; 0 in a bound, which has no gaps either."""
-        if not self.kernel_gap_seconds:
+    def _small_kernels_seconds(self, operator: Operator, number: Numbers) -> Numbers:
+        """Seconds of kernels that cast the tensor of a group each; 0 in a bound, which has no gaps either."""
+        if not self.kernel_gap_seconds or not np.any(number):
             return 0.0
         between = np.where(is_graphed(operator, self.cuda_graphs), GRAPHED_SECONDS, LAUNCHED_SECONDS)[()]
-        seconds: Numbers = SMALL_KERNEL_SECONDS + between
+        seconds: Numbers = number * (SMALL_KERNEL_SECONDS + between)
         return seconds
 
     def launch_seconds(self, operator: Operator) -> Numbers:

@@ -18,6 +18,7 @@ from costmodel.events import log_progress
 from costmodel.record import record
 from costmodel.step import estimate as detail
 from costmodel.step import step
+from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
@@ -422,7 +423,7 @@ def _add_next(binding: Binding, problem: Problem, seconds: float, clock: Clock) 
     return replace(
         binding,
         next_strategy=found,
-        next_seconds=estimated.closed_form_seconds,
+        next_seconds=strategy_seconds(problem.facts, found),
         missing_bytes=estimated.device_bytes - room,
     )
 

@@ -16,6 +16,7 @@ from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import data_parallel_seconds, dp_seconds, update_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.estimate import estimate
+from costmodel.step.layouts import strategy_seconds
 from costmodel.step.p2p import p2p_seconds, pp_seconds, sent_seconds
 from costmodel.step.rank_time import ep_fill_seconds, once_seconds
 from costmodel.step.step import cost, different_ranks, layer_parts, least_seconds, lower_bound_seconds
@@ -620,7 +621,7 @@ def test_schedules_in_tables_cost_what_each_alone_costs():
     table = cost(given, strategies)
     alone = [one_of(strategies, index) for index in range(100)]
 
-    assert table.step_seconds == pytest.approx([estimate(given, one).closed_form_seconds for one in alone], rel=1e-12)
+    assert table.step_seconds == pytest.approx([strategy_seconds(given, one) for one in alone], rel=1e-12)
     assert table.device_bytes == pytest.approx([estimate(given, one).device_bytes for one in alone], rel=1e-12)
     assert (lower_bound_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()
     assert (least_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()

@@ -237,7 +237,7 @@ def test_a_part_of_a_strategy_is_completed_by_the_search():
     explanation = explain(problem, {"pp": 2})
 
     assert explanation.given.strategy.pp == 2
-    assert explanation.given.estimate.closed_form_seconds == pytest.approx(
+    assert explanation.given.closed_form_seconds == pytest.approx(
         seconds_of(replace(problem, search=limits_of(pin={"pp": 2}))), abs=TICK
     )
     slower = explanation.given.step_seconds - explanation.best.step_seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from costmodel.step.layouts import strategy_seconds
 from planner.report.conflicts import nothing_sections
 from planner.report.html.chapters import (
     DAYS_CAPTION,
@@ -168,7 +169,7 @@ def _pareto_front(pareto_front: ParetoFront, facts: Facts) -> Iterator[str]:
             gib(point.estimate.device_bytes),
             seconds(point.estimate.step_seconds),
             f"{seconds(step.low_seconds)} to {seconds(step.high_seconds)}",
-            seconds(point.estimate.closed_form_seconds),
+            seconds(strategy_seconds(facts, point.estimate.strategy)),
             "proven" if point.is_proven else "not proven",
         )
         rows.append(cells)

@@ -763,7 +763,7 @@ class SpeedRecord(Record):
     num_devices: int
     num_nodes: int
     step_time_seconds: Figure = read_from("step_seconds")
-    closed_form_step_time_seconds: Figure = read_from("estimate.closed_form_seconds")
+    closed_form_step_time_seconds: Figure = read_from("closed_form_seconds")
     step_time_interval_seconds: list[Figure] = read_from(step_ends)
     step_time_interval_probability: Figure = read_from(lambda _: COVERAGE)
     step_time_interval_basis: str = read_from("interval.basis")

@@ -522,7 +522,7 @@ class RecommendationRecord(Record):
     fastest_number: int | None
     fastest_strategy: StrategyRecord = read_from(decisions_of)
     fastest_step_time_seconds: Figure = read_from("step_seconds")
-    fastest_closed_form_step_time_seconds: Figure = read_from("estimate.closed_form_seconds")
+    fastest_closed_form_step_time_seconds: Figure = read_from("closed_form_seconds")
     gain_fraction: Figure
     tolerance_fraction: Figure
     preferred: list[Preference]

@@ -64,6 +64,7 @@ def test_a_stored_figure_holds_until_the_cost_model_says_otherwise(tmp_path, mon
     assert abs(changes["a"]) > 0.1
 
 
+@pytest.mark.slow
 def test_figures_that_are_missing_do_not_hold(tmp_path):
     """One is stored 25 % too long (1 / 1.25 - 1 = -20 %), another not at all: both are named."""
     rows = predicted(tmp_path, FIRST, PIPELINE)
@@ -78,6 +79,7 @@ def test_figures_that_are_missing_do_not_hold(tmp_path):
     assert "made by today's" in text
 
 
+@pytest.mark.slow
 def test_a_spent_budget_is_said(tmp_path):
     """One of two drawn folds is computed."""
     rows = predicted(tmp_path, FIRST, PIPELINE)

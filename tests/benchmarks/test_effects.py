@@ -96,6 +96,7 @@ def test_every_run_of_a_group_is_predicted(groups):
     assert not own & {one.run.id for one in project_predictions()}
 
 
+@pytest.mark.slow
 def test_settings_of_groups_reach_the_job():
     """A quarter of the optimizer states, transfers beside the update, modules recomputed, graphs, overlaps."""
     runs = predicted_runs({row["id"] for row in csv.DictReader(OWN_RUNS.open(newline=""))})

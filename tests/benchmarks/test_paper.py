@@ -92,6 +92,7 @@ FORMULAS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_numbers_that_we_compute_are_counted_apart_from_printed_ones():
     """The 60 sums of printed parts use no formula of ours; steps of Table 5 are among those that count."""
     found = {check.name: check for check in all_checks()}

@@ -36,7 +36,7 @@ def with_every_feature(degrees: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     return features, {name: values[:, None] for name, values in degrees.items()} | features
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @models
 @profiles
 def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, Any]):
@@ -54,6 +54,7 @@ def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, A
     assert (bound <= seconds.min(axis=1) * (1 + 1e-12)).all()
 
 
+@pytest.mark.slow
 @models
 def test_no_graphs_undercut_the_lower_bound_of_a_host_that_waits(model: Model):
     """A graph of a whole iteration spares its collectives their launches, too: of 5 ms each, those of 12 degrees."""
@@ -69,7 +70,7 @@ def test_no_graphs_undercut_the_lower_bound_of_a_host_that_waits(model: Model):
     assert (lower_bound_seconds(given, degrees | features) <= seconds.min(axis=0) * (1 + 1e-12)).all()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @models
 @profiles
 def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[str, Any]):
@@ -90,7 +91,7 @@ def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[st
     assert (loosest[:, None] <= least * (1 + 1e-12)).all()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @models
 @profiles
 def test_no_dispatcher_and_no_graphs_undercut_the_bound_that_leaves_them_open(model: Model, profile: dict[str, Any]):
@@ -110,7 +111,7 @@ def test_no_dispatcher_and_no_graphs_undercut_the_bound_that_leaves_them_open(mo
     assert np.array_equal(every, least_seconds(given, outer | dict.fromkeys(among, np.int64(1)), among=among))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @models
 @profiles
 def test_a_bound_above_the_limit_may_be_lower_and_below_the_limit_is_the_same(model: Model, profile: dict[str, Any]):
@@ -153,7 +154,7 @@ def random_sets(num: int, *, seed: int) -> np.ndarray:
     return np.array([int(Recompute.of(*np.array(APART)[each])) if each.any() else 0 for each in chosen])
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @models
 @profiles
 def test_no_part_of_a_set_undercuts_the_bound_of_the_set(model: Model, profile: dict[str, Any]):

@@ -133,6 +133,7 @@ def draw_sums(lengths: SequenceLengths, sample: int, shape: tuple[int, ...]) -> 
     return sums / (sample * lengths.mean_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dp", "pp", "m"), [(1, 4, 8), (16, 1, 4), (16, 2, 8), (64, 1, 16)])
 def test_imbalance_is_the_mean_of_simulated_steps(dp, pp, m):
     """Attention of 1,000 drawn steps, added micro-batch by micro-batch, exceeds equal ones as predicted, within 6 %."""
@@ -200,6 +201,7 @@ def test_no_micro_batch_exceeds_the_longest_sequences():
     assert float(imbalance_seconds(given, decisions)) <= bound * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "moe"])
 def test_a_table_of_packed_jobs_is_its_strategies_and_bounds_hold(model):
     """Costs of a table are those of single strategies, and both bounds are below them."""

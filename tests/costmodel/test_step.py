@@ -85,7 +85,7 @@ def test_all_ranks_wait_for_the_last_host(num_devices: int, tails: float):
 # --- scalars and arrays ------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @models
 @pytest.mark.parametrize("profile", ["both slow", "measured overlap", "all constants"])
 def test_a_table_is_its_strategies(model: Model, profile: str):
@@ -422,7 +422,7 @@ def test_the_step_of_one_device_is_its_work():
 # --- monotony ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @models
 @profiles
 @in_one_case("start", [0.02, 1.0, 10.0])
@@ -457,7 +457,7 @@ def without_hiding(strategies: dict[str, Any]) -> dict[str, Any]:
     return strategies | {name: 0 * strategies["tp"] for name in ("activation_offload", *FEATURE_OVERLAPS)}
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @models
 @profiles
 def test_faster_devices_never_make_a_step_without_overlaps_slower(model: Model, profile: dict[str, Any]):
@@ -544,7 +544,7 @@ def test_replicated_gradients_are_summed_before_the_update():
     assert plain - overlapped <= backward
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(7)
 @models
 @profiles
 def test_more_microbatches_take_longer(model: Model, profile: dict[str, Any]):

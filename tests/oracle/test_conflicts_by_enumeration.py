@@ -171,7 +171,7 @@ def a_random_problem(chooser: random.Random) -> Problem:
     )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("index", range(NUM_PROBLEMS))
 def test_conflicts_are_those_of_brute_force(index):
     """All of them, none else: each excludes everything, and without any one of its rules something is left."""

@@ -176,6 +176,7 @@ class TestRefusals:
 class TestEdits:
     """Changes that leave the layout."""
 
+    @pytest.mark.slow
     def test_faster_kernels(self):
         """Attention twice as fast: half of its nanoseconds, others as they were."""
         graph = execution_graph(made().traces)

@@ -72,6 +72,7 @@ def test_graphs_exist_where_pytorch_captures_them(device):
             require_features(cluster, asked, "strategy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("software", "driver", "link"),
     [("torch 2.13", "", "none"), ("torch 2.13, cuda 13.0", "", None), ("torch 2.13", "1.2", None)],

@@ -117,6 +117,7 @@ def test_seven_sequences_on_many_devices_use_fewer():
     assert best.mfu > every.mfu
 
 
+@pytest.mark.slow
 def test_a_number_that_no_strategy_divides_still_has_a_plan():
     """97 nodes are a prime number; on all of them pipelines would be longer than the model."""
     assert not alone(97, batch=96).plans

@@ -73,6 +73,7 @@ def inside(thing, depth=3):
                 yield from inside(one, depth - 1)
 
 
+@pytest.mark.slow
 def test_every_public_object_is_one_line(answers):
     """Two hundred characters: jobs had 48,115 and reports 1,386,296."""
     things = [one for answer in answers.values() for one in inside(answer) if hasattr(one, "__dataclass_fields__")]

@@ -303,6 +303,7 @@ def test_jobs_of_kubernetes_have_names_of_their_own(report, tmp_path):
     assert "--log-interval 1" in jobs[1]["spec"]["trainer"]["args"][0]
 
 
+@pytest.mark.slow
 def test_calibrate_says_which_plan_won(array, tmp_path, capsys):
     """Logs of the array fill the table; plan 2 is the fastest: 2.4 s, the next one 2.6 s, 8.3 % longer."""
     for number, factor in ((1, 2.6), (2, 2.4), (3, 3.0)):

@@ -148,6 +148,7 @@ def test_the_study_of_sites_states_its_caveat():
     assert "idle for links" in text
 
 
+@pytest.mark.slow
 def test_one_site_is_the_baseline_of_others():
     """A site alone is the job without the section, whatever its links and local steps."""
     sites = {"count": 2, "bandwidth": "1GB/s", "local_steps": 10, "streams": 2}

@@ -68,6 +68,7 @@ def test_reasons(cell, reason):
     assert bool(refusal(*cell)) == bool(reason)
 
 
+@pytest.mark.slow
 def test_every_family_and_device_has_a_row():
     """Families that are read, those that are refused, and all devices."""
     families, refused, devices = support_sections()

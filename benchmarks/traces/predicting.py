@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from benchmarks.traces.recorded.folder import Index, Measured, read_recorded
 from costmodel.errors import SpecError, did_you_mean
 from planner.jobs.problem import load
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.change import Layout, rebuild_graph
+from planner.measure.traces.change import Layout, Network, rebuild_graph
 from planner.measure.traces.events import UNKNOWN, Message, Trace
 from planner.measure.traces.graph import ExecutionGraph, Kind
 from planner.measure.traces.iterations import iterations
@@ -33,26 +33,15 @@ from planner.measure.traces.structure import parts
 from planner.verbs.plan import estimate
 
 
-@dataclass(frozen=True, slots=True)
-class TracedNetwork:
+def traced_network(of_two_ranks: Mapping[str, Sequence[Path]]) -> Network:
     """
-    What messages take by what they took in traces of two ranks, in proportion to their elements.
+    Times of messages by what they took in traces of two ranks, in proportion to their elements.
 
     Parameters
     ----------
-    nanoseconds_per_element
-        Of all-reduces (``dp``) and sends (``pp``): medians.
+    of_two_ranks
+        Traces whose all-reduces (``dp``) or sends (``pp``) have the median time for each element.
     """
-
-    nanoseconds_per_element: dict[str, float]
-
-    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
-        """Nanoseconds of a message between two ranks."""
-        return round(self.nanoseconds_per_element[purpose] * message.elements_in) if ranks > 1 else 0
-
-
-def traced_network(of_two_ranks: Mapping[str, Sequence[Path]]) -> TracedNetwork:
-    """The network of traces of two ranks, by what it is for."""
     found = {}
     for purpose, files in of_two_ranks.items():
         graph = execution_graph(read_traces(files))
@@ -60,7 +49,7 @@ def traced_network(of_two_ranks: Mapping[str, Sequence[Path]]) -> TracedNetwork:
         rows = np.flatnonzero((tasks.kind == Kind.COMMUNICATION) & (tasks.collective != UNKNOWN)).tolist()
         paces = [tasks.duration[row] / graph.messages[int(tasks.message[row])].elements_in for row in rows]
         found[purpose] = statistics.median(paces)
-    return TracedNetwork(found)
+    return lambda message, purpose, ranks: round(found[purpose] * message.elements_in) if ranks > 1 else 0
 
 
 @cache
@@ -95,7 +84,7 @@ def rank_weights(one: TracedConfiguration) -> float:
 
 
 def predicted_seconds(
-    files: tuple[Path, ...], base: TracedConfiguration, target: TracedConfiguration, network: TracedNetwork
+    files: tuple[Path, ...], base: TracedConfiguration, target: TracedConfiguration, network: Network
 ) -> float:
     """
     Seconds of a target's step: the median over the recorded steps, each changed and replayed.

@@ -152,7 +152,7 @@ def _change() -> Iterator[str | bool]:
     graph, found = execution_graph(made.traces), [parts(trace) for trace in made.traces]
     before = Layout(num_layers=16, num_microbatches=16, pp=4)
     begin = time.perf_counter()
-    changed = rebuild_graph(graph, found, before, replace(before, pp=8), network=durations)
+    changed = rebuild_graph(graph, found, before, replace(before, pp=8), network=durations.nanoseconds)
     steady(graph)
     steady(changed)
     seconds = time.perf_counter() - begin

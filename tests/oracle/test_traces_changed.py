@@ -42,7 +42,7 @@ def changed(one: Made, to: Layout) -> ExecutionGraph:
     """The graph of traces in another layout."""
     graph = execution_graph(one.traces)
     found = [parts(trace) for trace in one.traces]
-    return rebuild_graph(graph, found, layout_of(one), to, network=DURATIONS)
+    return rebuild_graph(graph, found, layout_of(one), to, network=DURATIONS.nanoseconds)
 
 
 class TestLayouts:
@@ -112,9 +112,7 @@ class TestTensorParallel:
         message = Message(operation="all_reduce", elements_in=self.ELEMENTS, elements_out=self.ELEMENTS, num_ranks=2)
         wanted = {(phase, Role.LAYER): [message, message] for phase in (Phase.FORWARD, Phase.BACKWARD)}
 
-        changed = add_tensor_parallel(
-            graph, found, wanted, lambda each: DURATIONS.nanoseconds(each, purpose="dp", ranks=2)
-        )
+        changed = add_tensor_parallel(graph, found, wanted, lambda each: DURATIONS.nanoseconds(each, "dp", 2))
 
         assert replay(changed).iteration == take_recorded_times(execution_graph(made(tp=2).traces[:1])).iteration
 
@@ -157,7 +155,7 @@ class TestRefusals:
         wrong = Layout(num_layers=8, num_microbatches=5)
 
         with pytest.raises(SpecError, match="4 forward passes"):
-            rebuild_graph(graph, found, wrong, wrong, network=DURATIONS)
+            rebuild_graph(graph, found, wrong, wrong, network=DURATIONS.nanoseconds)
 
     def test_a_stage_without_a_trace(self):
         """The second one of two is missing."""
@@ -165,7 +163,7 @@ class TestRefusals:
         graph, found = execution_graph(one.traces[:1]), [parts(one.traces[0])]
 
         with pytest.raises(SpecError, match="stages of a pipeline of 2"):
-            rebuild_graph(graph, found, layout_of(one), layout_of(one), network=DURATIONS)
+            rebuild_graph(graph, found, layout_of(one), layout_of(one), network=DURATIONS.nanoseconds)
 
     def test_more_stages_than_layers(self):
         """Eight layers on sixteen stages."""

@@ -97,14 +97,14 @@ class SteadyDurations:
             purpose: Literal["pp", "dp"] = "pp" if work.group.startswith(("forward", "backward")) else "dp"
             operation = "all_reduce" if "AllReduce" in work.name else ""
             message = Message(operation=operation, elements_in=work.elements)
-            return self.nanoseconds(message, purpose=purpose, ranks=len(work.ranks))
+            return self.nanoseconds(message, purpose, len(work.ranks))
         if work.name.startswith("cuda"):
             return self.calls.get(work.name, 2_000)
         least, most = self.kernels
         whole = least + _number(self.seed, (work.name, work.layer)) % (most - least + 1)
         return -(-whole // MOST_SHARDS) * MOST_SHARDS // work.shards
 
-    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
+    def nanoseconds(self, message: Message, purpose: Literal["pp", "dp"], ranks: int) -> int:
         """Nanoseconds of a send, or of a collective over a ring, of two bytes for each element."""
         nbytes = 2 * max(message.elements_in, message.elements_out)
         if purpose == "pp":

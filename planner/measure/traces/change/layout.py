@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -108,21 +108,13 @@ class Layout:
         return self.pp > 1 and one.stage != (last if one.direction == "forward" else 0)
 
 
-class Network(Protocol):
-    """Times of messages."""
+Network: TypeAlias = Callable[[Message, Literal["pp", "dp"], int], int]
 
-    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
-        """
-        Return the nanoseconds of a message, from the moment when all of its ranks have arrived.
+"""
+Nanoseconds of a message from the moment when all of its ranks have arrived.
 
-        Parameters
-        ----------
-        message
-            Operation, elements and type of the message.
-        purpose, ranks
-            Purpose, pipeline stages or gradients of replicas, and the number of ranks that take part.
-        """
-        ...
+By the message, its purpose (between pipeline stages, or gradients of replicas), and the number of ranks that take part.
+"""
 
 
 OF_REPLICAS = re.compile(r"(?i)data_?parallel|fsdp|replicate|(?<![a-z])dp(?![a-z])")

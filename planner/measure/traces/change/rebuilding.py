@@ -204,9 +204,7 @@ class _Rebuilding:
         if not max(message.elements_in, message.elements_out):
             self.doubts["Sizes of data-parallel communication were not recorded: its times are kept."] = None
             return traced
-        old, new = (
-            self.network.nanoseconds(message, purpose="dp", ranks=each.dp) for each in (self.before, self.after)
-        )
+        old, new = (self.network(message, "dp", each.dp) for each in (self.before, self.after))
         return round(traced * new / old) if old > 0 else new
 
     # --- what is written ---------------------------------------------------------------------------------------
@@ -258,7 +256,7 @@ class _Rebuilding:
         if units:
             return writer.put_transfer(units[min(one.microbatch, len(units) - 1)], number)
         message = replace(self.activations, operation=operation, description="pipeline", num_ranks=2)
-        duration = self.network.nanoseconds(message, purpose="pp", ranks=2)
+        duration = self.network(message, "pp", 2)
         return writer.put_message(
             message, Track("stream", "pipeline", f"{operation} {one.direction}"), duration, number
         )
@@ -281,7 +279,7 @@ class _Rebuilding:
             self._put(writer, found, one, is_last)
             if is_last and self.layer_gradients is not None and self.before.dp == 1 < self.after.dp:
                 message = self.layer_gradients
-                duration = self.network.nanoseconds(message, purpose="dp", ranks=self.after.dp)
+                duration = self.network(message, "dp", self.after.dp)
                 writer.pending.append(writer.put_message(message, Track("stream", "replicas", "gradients"), duration))
         if has_back:
             self._put(writer, self._edge_segments(self._holder(last), one, last), one, is_last)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.record import record
+from planner.measure.sample.samples import COLLECTIVES
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace, look_up, overlap_nanoseconds
 from planner.measure.traces.iterations import iteration_numbers
 from planner.measure.traces.structure.records import find_launchers
@@ -152,16 +153,9 @@ def late_launches(trace: Trace) -> Integers:
     return between[between > 0]
 
 
-WHOLE = {
-    "all_reduce": "elements_in",
-    "reduce_scatter": "elements_in",
-    "all_gather": "elements_out",
-    "all_to_all": "elements_in",
-    "broadcast": "elements_in",
-    "send": "elements_in",
-}
+WHOLE_OUTPUT = ("all_gather", "recv")
 
-"""Side of each collective that holds the whole tensor, as in the table of samples."""
+"""Operations whose output holds the whole tensor, as in the table of samples; of all others it is the input."""
 
 ELEMENTS: Mapping[str, tuple[str, int]] = {
     "float": ("fp32", 4),
@@ -226,7 +220,11 @@ def find_messages(traces: Sequence[Trace]) -> tuple[tuple[TracedMessage, ...], M
             ns = int(trace.events.duration[row])
             if ns <= 0:
                 continue
-            if message.operation not in (*WHOLE, "recv") or message.dtype.lower() not in ELEMENTS or not _size(message):
+            if (
+                message.operation not in (*COLLECTIVES, "recv")
+                or message.dtype.lower() not in ELEMENTS
+                or not _size(message)
+            ):
                 name = message.operation or trace.name_of(row)
                 unknown[name] = unknown.get(name, 0) + 1
                 continue
@@ -245,7 +243,7 @@ def _messages(trace: Trace) -> Iterator[tuple[int, Message]]:
 
 
 def _size(message: Message) -> int:
-    return int(getattr(message, WHOLE.get(message.operation, "elements_out")))
+    return message.elements_out if message.operation in WHOLE_OUTPUT else message.elements_in
 
 
 def _key(message: Message, rank: int) -> tuple[Hashable, ...]:

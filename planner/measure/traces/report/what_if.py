@@ -73,7 +73,7 @@ class PlannedNetwork:
     facts: Facts
     strategy: Strategy
 
-    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
+    def nanoseconds(self, message: Message, purpose: Literal["pp", "dp"], ranks: int) -> int:
         """Return the time of a message; see :class:`planner.measure.traces.change.Network`."""
         one, facts = self.strategy, self.facts
         if purpose == "pp":
@@ -416,20 +416,19 @@ def _rebuild(
     before, after = layouts
     if jobs is None:
         try:
-            return rebuild_graph(graph, found, before, after, network=_NoNetwork())
+            return rebuild_graph(graph, found, before, after, network=_refuse_message)
         except SpecError as error:
             raise SpecError(error.where, error.problem, " ".join(filter(None, (error.hint, FOUND)))) from None
     new = jobs[1].plan
     layer = layer_parameters(new.facts.model) / new.strategy.tp
     share = [_rank_parameters(new.facts.model, each) for each in layouts]  # other widths were retimed before
     message = Message(operation="all_reduce", elements_in=round(layer), elements_out=round(layer), dtype="fp32")
-    network = PlannedNetwork(new.facts, new.strategy)
     return rebuild_graph(
         graph,
         found,
         before,
         after,
-        network=network,
+        network=PlannedNetwork(new.facts, new.strategy).nanoseconds,
         parameters=share[1] / share[0],
         layer_gradients=message,
     )
@@ -447,14 +446,9 @@ def _rank_parameters(model: Model, layout: Layout) -> float:
     return (ends + layer_parameters(model) * layout.num_layers) / layout.pp
 
 
-class _NoNetwork:
-    """Network that refuses messages which were not recorded."""
-
-    def nanoseconds(self, message: Message, *, purpose: Literal["pp", "dp"], ranks: int) -> int:
-        """Refuse."""
-        raise SpecError(
-            "--job", f"is needed: the time of {message.operation} on {ranks} ranks follows from its cluster."
-        )
+def _refuse_message(message: Message, purpose: str, ranks: int) -> int:
+    """Refuse a message that was not recorded."""
+    raise SpecError("--job", f"is needed: the time of {message.operation} on {ranks} ranks follows from its cluster.")
 
 
 MOST_UNSIZED = 0.5

@@ -227,7 +227,7 @@ TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
         targets.bridge_deals_hybrids_evenly,
         targets.bridge_overlaps_ep_outside_one_graph,
     ),
-    **{target: _rules_of(target) for target in ("torchtitan", "deepspeed", "accelerate")},
+    **{target: _rules_of(target) for target in exports.EXPORTS if not target.startswith("megatron")},
 }
 """Rules that replace the framework rules, by target of ``planner export``: the release's rules and the target's own."""
 

@@ -61,14 +61,14 @@ WHOLE_OFFLOAD = "Optimizer states alone do not leave the device."
 STEPS = {"settings.composition": _only("A sum of layers profiled one by one is not a step that can be run.", "step")}
 
 
-def _without_fp8(reason: str) -> Refusals:
+def _refuse_fp8(reason: str) -> Refusals:
     """Return the rows of a target without 8-bit recipes."""
     layers = ("settings.first_layers_bf16", "settings.last_layers_bf16")
     flags = ("settings.fp8_param_gather", "settings.fp8_attention")
     return {**dict.fromkeys(layers, _only(reason, 0)), **dict.fromkeys(flags, _only(reason, False))}
 
 
-def _without_pipelines(reason: str) -> Refusals:
+def _refuse_pipelines(reason: str) -> Refusals:
     """Return the rows of a target without pipelines."""
     return {
         **dict.fromkeys(("pp", "vpp", "group"), _only(reason, 1)),
@@ -79,7 +79,7 @@ def _without_pipelines(reason: str) -> Refusals:
     }
 
 
-def _without_offload(reason: str) -> Refusals:
+def _refuse_offload(reason: str) -> Refusals:
     """Return the rows of a target whose optimizer states stay on the device."""
     return {
         "optimizer_offload": _only(reason, False),
@@ -106,8 +106,8 @@ WHOLE_BATCHES = (microbatches.global_batch_splits_over_ranks,)
 TORCHTITAN: Refusals = {
     **STEPS,
     **FSDP2,
-    **_without_fp8("FP8 is a converter of the model, not written here."),
-    **_without_offload(
+    **_refuse_fp8("FP8 is a converter of the model, not written here."),
+    **_refuse_offload(
         "Its enable_cpu_offload moves weights and gradients to the host too (torchtitan/config/configs.py:61)."
     ),
     "tp": (targets.torchtitan_splits_whole_kv_heads,),
@@ -206,8 +206,8 @@ NO_CONTEXT = "There is no context parallelism in the JSON."
 
 DEEPSPEED: Refusals = {
     **STEPS,
-    **_without_fp8("There is no FP8 (runtime/precision_config.py)."),
-    **_without_pipelines(
+    **_refuse_fp8("There is no FP8 (runtime/precision_config.py)."),
+    **_refuse_pipelines(
         "A pipeline is a PipelineModule of the training script, not a key of the JSON "
         "(deepspeed/runtime/pipe/module.py)."
     ),
@@ -276,9 +276,9 @@ NO_EXPERTS = "There is no expert parallelism (accelerate/parallelism_config.py h
 ACCELERATE: Refusals = {
     **STEPS,
     **FSDP2,
-    **_without_fp8("FP8 is another library's, not written here."),
-    **_without_pipelines("FSDP2 has no pipeline (accelerate/parallelism_config.py has dp, tp, cp and sp)."),
-    **_without_offload("Its fsdp_offload_params moves weights and gradients to the host too."),
+    **_refuse_fp8("FP8 is another library's, not written here."),
+    **_refuse_pipelines("FSDP2 has no pipeline (accelerate/parallelism_config.py has dp, tp, cp and sp)."),
+    **_refuse_offload("Its fsdp_offload_params moves weights and gradients to the host too."),
     "ep": _only(NO_EXPERTS, 1),
     "etp": (targets.accelerate_keeps_experts_whole,),
     "mbs": WHOLE_BATCHES,

@@ -25,8 +25,8 @@ def selective_scan_operators(scan: SelectiveScan, shape: Shape) -> tuple[Operato
     Return the operators: input projection, convolution, projections of steps, B and C, recurrence, output projection.
 
     Convolution and recurrence keep their inputs: what the input projection puts out, the convolution's output and the
-    steps; states are recomputed. The recurrence reads input, gate and steps and writes its output, and computes an
-    exponential per state, whichever takes longer; the backward pass does all of it twice and writes three gradients.
+    steps; states are recomputed. The recurrence reads input, gate and steps and writes its output, or computes an
+    exponential per state if that takes longer. The backward pass does all of it twice and writes three gradients.
     Its FLOPs are those of the states' product with C, 2 d N per token; backward it is repeated and has two gradients.
 
     References

@@ -53,7 +53,11 @@ class Positions(NamedTuple):
 
 
 class MambaKeys(NamedTuple):
-    """Keys of a Mamba block; ``bias`` is that of its projections, ``expand`` its ``width`` over the hidden size."""
+    """
+    Keys of a Mamba block; ``bias`` is that of its projections, ``expand`` its ``width`` over the hidden size.
+
+    Blocks of the first generation have no heads, groups and chunks, but the rank of their steps.
+    """
 
     num_heads: str = "mamba_num_heads"
     head_dim: str = "mamba_head_dim"
@@ -65,22 +69,7 @@ class MambaKeys(NamedTuple):
     conv_bias: str = "use_conv_bias"
     expand: str = ""
     width: str = ""
-
-
-class ScanKeys(NamedTuple):
-    """
-    Keys of a Mamba block of the first generation; ``expand`` is its width over the hidden size.
-
-    ``is_told``: the width itself may stand in ``intermediate_size``.
-    """
-
-    state_size: str = "state_size"
-    expand: str = "expand"
     step_rank: str = "time_step_rank"
-    conv_kernel: str = "conv_kernel"
-    bias: str = "use_bias"
-    conv_bias: str = "use_conv_bias"
-    is_told: bool = True
 
 
 @record(frozen=True, kw_only=True)
@@ -174,8 +163,8 @@ class Family:
         convolution.
     mamba_norm
         Key that turns on the norm behind its gate.
-    scan, scan_norms
-        Keys of a Mamba block of the first generation; its norms, as in :class:`costmodel.facts.model.SelectiveScan`.
+    scan_norms
+        Norms of a Mamba block of the first generation, as in :class:`costmodel.facts.model.SelectiveScan`.
     mamba_chunk
         Tokens of a chunk of its recurrence if the key is absent.
     kv_heads
@@ -259,7 +248,6 @@ class Family:
     pattern: str = ""
     mamba: MambaKeys | None = None
     mamba_norm: Switch = ON
-    scan: ScanKeys = ScanKeys()
     scan_norms: Literal["none", "plain", "weighted"] = "none"
     mamba_chunk: int = 128
     kv_heads: int | None = None

@@ -823,12 +823,10 @@ def _mamba_width(config: Config, keys: MambaKeys) -> int | None:
 
 
 def _selective_scan(config: Config, family: Family) -> SelectiveScan:
-    keys, hidden_size = family.scan, config.count("hidden_size")
+    keys, hidden_size = family.mamba or MambaKeys(), config.count("hidden_size")
     is_derived = config.mapping.get(keys.step_rank) == "auto"
     return SelectiveScan(
-        channels=config.integer("intermediate_size", at_least=1)
-        if keys.is_told and config.mapping.get("intermediate_size") is not None
-        else config.integer(keys.expand, at_least=1, at_most=64) * hidden_size,
+        channels=_mamba_width(config, keys) or config.integer(keys.expand, at_least=1),
         state_size=config.integer(keys.state_size, at_least=1),
         step_rank=-(-hidden_size // 16) if is_derived else config.integer(keys.step_rank, at_least=1),
         conv_kernel=config.integer(keys.conv_kernel, at_least=1),

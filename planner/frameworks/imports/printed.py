@@ -874,7 +874,7 @@ def _strange(path: str, name: str, value: Any) -> list[str]:
 def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield arguments that several fields determine together."""
     model = content["model"]
-    functions = {name: _plain(model.get(name)) for name in TOGETHER[:2]}
+    functions = {f"model.{name}": _plain(model.get(name)) for name in TOGETHER[:2]}
     yield from meaning_of("container", {**found, **functions}).entries.items()
     if found.get("num_query_groups") not in (None, found.get("num_attention_heads")):
         yield "group_query_attention", True

@@ -38,7 +38,7 @@ CHOOSABLE = (
 """Settings that may have several values; the others describe the trained model or the software."""
 
 MOST_COMBINATIONS = 32
-"""Largest number of combinations of settings in one job: each takes its own search."""
+"""Largest number of combinations of settings in one job: each has costs of its own to tabulate."""
 
 OF_OPTIMIZER_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap")
 """Settings that have an effect only with optimizer offload."""

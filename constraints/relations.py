@@ -113,19 +113,20 @@ def narrow(
     if any(DERIVED in names_of(rule) for rule in rules):
         left[DERIVED] = distinct(tabulate_microbatches(facts, left))
     sets = {name: frozenset(values.tolist()) for name, values in left.items()}
+    sizes = {name: len(values) for name, values in left.items()}
     unbroken = facts.compute_once(narrow, dict[Rule, list[tuple[frozenset[int], ...]]])
     relations, wide = [], []
-    for rule in sorted(rules, key=lambda one: prod(len(left[name]) for name in names_of(one))):
-        values = {name: left[name] for name in names_of(rule)}
-        cells = prod(map(len, values.values()))
+    for rule in sorted(rules, key=lambda one: prod(map(sizes.__getitem__, names_of(one)))):
+        own = tuple(map(sets.__getitem__, names_of(rule)))
+        cells = prod(map(len, own))
         if not cells:
             break
         if max_cells and cells > max_cells:
             wide.append(rule)
             continue
-        own = tuple(sets[name] for name in values)
         if any(all(map(frozenset.issubset, own, each)) for each in unbroken.get(rule, ())):
             continue
+        values = {name: left[name] for name in names_of(rule)}
         relation = Relation(rule=rule, values=values, holds=_tabulate_rule(rule, facts, values))
         if not relation.holds.all():
             left |= relation.support
@@ -149,9 +150,9 @@ def names_of(rule: Rule) -> tuple[str, ...]:
 
 def _tabulate_rule(rule: Rule, facts: Facts, values: Mapping[str, Ints]) -> Flags:
     """Return a rule's answers for all combinations of values, one axis per decision."""
-    shape = tuple(len(some) for some in values.values())
+    shape = tuple(map(len, values.values()))
     decisions = {
-        name: cast_values(name, some).reshape([-1 if other == axis else 1 for other in range(len(shape))])
+        name: cast_values(name, some).reshape(-1, *(1,) * (len(shape) - 1 - axis))
         for axis, (name, some) in enumerate(values.items())
     }
     holds = np.asarray(tabulate(rule, facts, decisions), dtype=bool)

@@ -8,7 +8,7 @@ may be scalars (one strategy) or arrays that broadcast against each other (a tab
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import reduce
 from math import prod
@@ -113,7 +113,7 @@ def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[s
         Values by name; arrays must broadcast. ``num_microbatches`` is derived if it is missing.
     """
     fact_names, decision_names = signature(quantity)
-    arguments = {name: _decision(facts, decisions, name) for name in decision_names}
+    arguments = dict(zip(decision_names, _decisions(facts, decisions, decision_names), strict=True))
     return quantity(*(facts if name == "facts" else getattr(facts, name) for name in fact_names), **arguments)
 
 
@@ -125,7 +125,7 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     The result may be an array or a record of arrays (:class:`Record`), whose first axes are those of the decisions.
     """
     _, decision_names = signature(quantity)
-    given = [_decision(facts, decisions, name) for name in decision_names]
+    given = _decisions(facts, decisions, decision_names)
     if all(isinstance(value, int) for value in given):
         return facts.compute_once((quantity, *given), lambda: _look_up_one(quantity, facts, decisions, given))
     return memoize_last(facts, quantity, given, lambda: _look_up(quantity, facts, decisions, given))
@@ -217,7 +217,7 @@ _LARGEST = np.maximum.reduce
 """Maximum over an array; for small arrays it takes half the time of their method."""
 
 
-def _keys(columns: Sequence[NDArray[Any]], radices: Sequence[int]) -> Any:
+def _keys(columns: Iterable[NDArray[Any]], radices: Sequence[int]) -> Any:
     """Return combinations as mixed-radix numbers; columns of one shape are added up before they are broadcast."""
     sums: dict[tuple[int, ...], Any] = {}
     for index, column in enumerate(columns):
@@ -275,10 +275,11 @@ def _concatenate(table: Any, more: Any) -> Any:
     return np.concatenate([one, other]) if one.ndim and one.shape[1:] == other.shape[1:] else None
 
 
-def _decision(facts: Facts, decisions: Mapping[str, Any], name: str) -> Any:
-    if name == "num_microbatches" and name not in decisions:
-        return microbatches(facts, decisions)
-    return decisions[name]
+def _decisions(facts: Facts, decisions: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """Return the values of some decisions."""
+    if "num_microbatches" in names and "num_microbatches" not in decisions:
+        decisions = {**decisions, "num_microbatches": microbatches(facts, decisions)}
+    return [decisions[name] for name in names]
 
 
 class Record:

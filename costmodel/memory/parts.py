@@ -41,9 +41,10 @@ def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numb
     """
     is_cast = precision.weight_bytes == FP32_BYTES > precision.parameter_gather_bytes
     shards = state_shards(group_ranks, sharding=sharding, level=Sharding.OPTIMIZER if is_cast else Sharding.WEIGHTS)
-    gathered = np.isin(sharding, (int(Sharding.OPTIMIZER), int(Sharding.GRADIENTS))) & (np.asarray(shards) > 1)
-    whole = precision.parameter_gather_bytes * gathered if is_cast else 0.0
-    per_parameter = np.asarray((precision.weight_bytes + precision.copy_bytes) / shards + whole, dtype=np.float64)
+    per_parameter: Numbers = (precision.weight_bytes + precision.copy_bytes) / shards
+    if is_cast:
+        gathered = np.isin(sharding, (int(Sharding.OPTIMIZER), int(Sharding.GRADIENTS))) & (np.asarray(shards) > 1)
+        per_parameter = np.asarray(per_parameter + precision.parameter_gather_bytes * gathered, dtype=np.float64)
     return per_parameter * parameters
 
 

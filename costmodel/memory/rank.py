@@ -464,30 +464,29 @@ def _state_bytes(
     sharding: NDArray[np.int64],
 ) -> Array:
     """Bytes of one state of all parameters of a rank, dense and expert ones sharded over their own groups."""
-    return np.asarray(
-        state(precision, parameters=parameters.dense, group_ranks=dense.ranks, sharding=sharding)
-        + state(precision, parameters=parameters.experts, group_ranks=expert.ranks, sharding=sharding)
-    )
+    nbytes = state(precision, parameters=parameters.dense, group_ranks=dense.ranks, sharding=sharding)
+    if parameters.experts.any():
+        nbytes = nbytes + state(precision, parameters=parameters.experts, group_ranks=expert.ranks, sharding=sharding)
+    return np.asarray(nbytes)
 
 
 def _alive_bytes(
     nbytes: Callable[..., Numbers], stages: Stages, in_flight: Array, kept: Array, layer_input: Array
 ) -> Array:
     """Bytes of a rank's layers in all micro-batches in flight; MTP, in the last chunk, holds one at most."""
-    once = np.minimum(in_flight, 1.0)
     others = stages.layers - stages.mtp_layers
-    return np.asarray(
-        nbytes(
-            _rank_kept_bytes(stages, others, kept, layer_input),
-            _sum_over_layers(others, layer_input),
-            microbatches_in_flight=in_flight,
-        )
-        + nbytes(
+    alive = nbytes(
+        _rank_kept_bytes(stages, others, kept, layer_input),
+        _sum_over_layers(others, layer_input),
+        microbatches_in_flight=in_flight,
+    )
+    if stages.mtp_layers.any():
+        alive = alive + nbytes(
             _sum_over_layers(stages.mtp_layers, kept),
             _sum_over_layers(stages.mtp_layers, layer_input),
-            microbatches_in_flight=once,
+            microbatches_in_flight=np.minimum(in_flight, 1.0),
         )
-    )
+    return np.asarray(alive)
 
 
 def _rank_kept_bytes(stages: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:

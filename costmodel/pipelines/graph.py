@@ -399,11 +399,11 @@ class _Wavefronts:
         ends = np.zeros((len(self.block) + 1, durations.shape[1]))
         np.take(durations, self.block, axis=0, out=ends[:-1])
         take = ends.take
-        for wave in self.waves:  # positional arguments: of few blocks, NumPy takes longest to read keywords
+        for wave in self.waves:  # one take for each: of few blocks, NumPy takes longest to split an array
             previous, *others = wave.waits
             latest = take(previous, 0)
             for other in others:
-                latest = np.maximum(latest, take(other, 0))
+                np.maximum(latest, take(other, 0), out=latest)
             block = ends[wave.start : wave.stop]
             block += latest
         return ends

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +29,8 @@ from constraints.encoding import Candidates, Capacity
 from constraints.relations import (
     DERIVED,
     MAX_CELLS,
+    Flags,
     Ints,
-    Relation,
     cast_values,
     names_of,
     narrow,
@@ -110,12 +109,13 @@ class CostTables:
         of_memory = {name: values for name, values in candidates.decisions.items() if name not in set(others)}
         of_memory |= {} if parts is None else {PART: parts}
         device, host = candidates.device_mebibytes, candidates.host_mebibytes
-        first, combination = _distinct([*of_memory.values(), device, host])
+        rows = np.stack([*of_memory.values(), device, host], axis=-1)
+        _, first, combination = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         return cls(
             combinations={name: values[first] for name, values in of_memory.items()},
             device_mebibytes=device[first],
             host_mebibytes=host[first],
-            combination=combination,
+            combination=combination.reshape(-1),
             others={name: values for name, values in candidates.decisions.items() if name not in of_memory},
             ticks=candidates.ticks,
         )
@@ -126,12 +126,9 @@ class CostTables:
         return {name: distinct(values) for name, values in (*self.combinations.items(), *self.others.items())}
 
     def columns(self, names: Iterable[str]) -> dict[str, Ints]:
-        """Return the values of some decisions: per combination if those hold them all, otherwise per strategy."""
-        wanted = list(names)
-        if all(name in self.combinations for name in wanted):
-            return {name: self.combinations[name] for name in wanted}
-        taken = {name: values[self.combination] for name, values in self.combinations.items() if name in wanted}
-        return taken | {name: values for name, values in self.others.items() if name in wanted}
+        """Return the values of some decisions of each strategy."""
+        known = self.combinations
+        return {name: known[name][self.combination] if name in known else self.others[name] for name in names}
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -192,7 +189,7 @@ def joint_model(
     if tables is not None and posting.possible:
         posting.add_costs(tables, cut, ranks)
     posting.make_waiting()
-    num_memory = 0 if tables is None else len(MEMORY_RULES)
+    num_memory = 0 if tables is None else len(MEMORY)
     return JointModel(
         model=posting.model,
         variables=posting.variables,
@@ -202,27 +199,11 @@ def joint_model(
     )
 
 
-MEMORY_RULES = (memory.fits_in_device_memory, memory.fits_in_host_memory)
-"""Rules that the memory's table serves."""
-
-
-def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return the first of each set of equal rows, and the number of each row's set."""
-    number = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        values, place = np.unique(column, return_inverse=True)
-        if len(values) > 1:  # numbers are made dense again, so that they stay below the square of the rows
-            number = np.unique(number * len(values) + place, return_inverse=True)[1]
-    return np.unique(number, return_index=True)[1], number
-
-
-class _Constraint(NamedTuple):
-    """A constraint by its content, so that parts can share it."""
-
-    kind: str
-    names: tuple[str, ...]
-    rows: bytes
-    name: str
+MEMORY: Mapping[str, Rule] = {
+    "device_mebibytes": memory.fits_in_device_memory,
+    "host_mebibytes": memory.fits_in_host_memory,
+}
+"""Variables that a rule of memory bounds."""
 
 
 class _Posting:
@@ -233,7 +214,7 @@ class _Posting:
         self.tables = tables
         self.model = cp_model.CpModel()
         self.variables: Variables = {}
-        self.waiting: dict[_Constraint, tuple[Ints, list[int]]] = {}
+        self.waiting: dict[tuple[str, tuple[str, ...], bytes, str], tuple[Ints, set[int]]] = {}
         self.num_constraints = 0
         integers = {name: _integers(name, values) for name, values in domains.items() if name != PART}
         max_cells = 0 if tables is None else MAX_CELLS
@@ -255,11 +236,11 @@ class _Posting:
             self.num_constraints = max(self.num_constraints, len(binding) + len(wide))
             self.add_domains(part, values)
             for relation in binding:
-                if not sizes_of(relation.rule, parts[part].facts):
-                    self.add_relation(part, relation)
+                grid = np.meshgrid(*relation.values.values(), indexing="ij")
+                columns = {name: values.ravel() for name, values in zip(relation.values, grid, strict=True)}
+                self.add_rule(part, relation.rule, columns, relation.holds.ravel())
             for rule in wide:
-                if not sizes_of(rule, parts[part].facts):
-                    self.add_wide(part, rule)
+                self.add_wide(part, rule)
 
     def add_variables(self) -> None:
         """Add a variable per decision, and of several parts one for the part and one per open setting."""
@@ -274,7 +255,7 @@ class _Posting:
             columns[name] = np.array([of_parts.index(of_parts[part]) for part in self.possible])
         for name, values in columns.items():
             self.add_variable(name, values)
-        self.allow(tuple(columns), np.stack(list(columns.values()), axis=-1), "settings of a part")
+        self.allow(columns, "settings of a part")
 
     def add_variable(self, name: str, values: Ints) -> None:
         """Add a variable that has one of some values."""
@@ -291,13 +272,12 @@ class _Posting:
             rows = np.stack([dp, mbs, table], axis=-1).reshape(-1, 3)
             self.post(part, ALLOW, ("dp", "mbs", DERIVED), rows, DERIVED)
 
-    def add_relation(self, part: int, relation: Relation) -> None:
-        """Add a rule as the assignments that it allows or forbids, whichever are fewer."""
-        few = relation.holds.sum() <= relation.holds.size // 2
-        chosen = np.nonzero(relation.holds if few else ~relation.holds)
-        columns = zip(relation.values.values(), chosen, strict=True)
-        names, rows = tuple(relation.values), np.stack([values[index] for values, index in columns], axis=-1)
-        self.post(part, ALLOW if few else FORBID, names, rows, sentence(relation.rule))
+    def add_rule(self, part: int, rule: Rule, columns: Mapping[str, Ints], holds: Flags) -> None:
+        """Add a rule as the assignments that it allows or forbids, whichever are fewer; its sizes are added before."""
+        if not sizes_of(rule, self.parts[part].facts):
+            rows, few = np.stack(list(columns.values()), axis=-1), holds.sum() <= len(holds) // 2
+            chosen = rows[holds if few else ~holds]
+            self.post(part, ALLOW if few else FORBID, tuple(columns), chosen, sentence(rule))
 
     def add_wide(self, part: int, rule: Rule) -> None:
         """Add a rule of many combinations over those in the cost tables."""
@@ -308,8 +288,7 @@ class _Posting:
         rows = np.unique(np.stack(list(columns.values()), axis=-1), axis=0)
         decisions = {name: cast_values(name, values) for name, values in zip(columns, rows.T, strict=True)}
         holds = np.asarray(tabulate(rule, self.parts[part].facts, decisions))
-        broken = rows[~np.broadcast_to(holds, len(rows))]
-        self.post(part, FORBID, tuple(columns), broken, sentence(rule))
+        self.add_rule(part, rule, dict(zip(columns, rows.T, strict=True)), np.broadcast_to(holds, len(rows)))
 
     def add_sizes(self) -> None:
         """Add the number of devices, the product of the degrees, with the rules that restrict it alone."""
@@ -336,11 +315,8 @@ class _Posting:
             self.model.add_bool_or([]).with_name("no strategy is within the cut and the memory")
             return
         of_combination = dict(tables.combinations)
-        for name, values, rule in (
-            ("device_mebibytes", tables.device_mebibytes, memory.fits_in_device_memory),
-            ("host_mebibytes", tables.host_mebibytes, memory.fits_in_host_memory),
-        ):
-            of_combination[name] = values
+        for name, rule in MEMORY.items():
+            values = of_combination[name] = getattr(tables, name)
             self.variables[name] = self.model.new_int_var(int(values.min()), int(values.max()), name)
             for part in self.possible:
                 room = getattr(self.parts[part].capacity, name)
@@ -348,55 +324,42 @@ class _Posting:
         number = np.arange(len(tables.device_mebibytes))
         self.variables["combination"] = self.model.new_int_var(0, len(number) - 1, "combination")
         self.variables["ticks"] = self.model.new_int_var(int(tables.ticks.min()), int(tables.ticks.max()), "ticks")
-        self.allow_columns({"combination": number, **of_combination}, "memory")
+        self.allow({"combination": number, **of_combination}, "memory")
         ticks, of_strategy = self.variables["ticks"], {"combination": tables.combination, **tables.others}
         objective: cp_model.LinearExprT = ticks
         if ranks is not None:
             rank = self.variables["rank"] = self.model.new_int_var(int(ranks.min()), int(ranks.max()), "rank")
             of_strategy["rank"] = ranks
             objective = rank * (int(np.ptp(tables.ticks)) + 1) + ticks
-        self.allow_columns({**of_strategy, "ticks": tables.ticks}, "step time")
+        self.allow({**of_strategy, "ticks": tables.ticks}, "step time")
         self.model.add(ticks <= cut).with_name("the cut of the objective")
         self.model.minimize(objective)
 
-    def allow_columns(self, columns: Mapping[str, Ints], name: str) -> None:
-        """Add a table of allowed assignments; skip a column of one value if its variable has no other."""
-        asked = {
-            one: values
-            for one, values in columns.items()
-            if one not in self.domains or len(self.domains[one]) > 1 or (values != self.domains[one][0]).any()
-        }
-        self.allow(tuple(asked), np.stack(list(asked.values()), axis=-1), name)
-
-    def allow(self, names: Sequence[str], rows: Ints, name: str) -> None:
+    def allow(self, columns: Mapping[str, Ints], name: str) -> None:
         """Allow only the given assignments of some variables in all parts."""
-        self.add(_Constraint(ALLOW, tuple(names), rows.tobytes(), name), rows)
+        self.add(ALLOW, tuple(columns), np.stack(list(columns.values()), axis=-1), name)
 
-    def post(self, part: int, kind: str, names: Sequence[str], rows: Ints, name: str) -> None:
+    def post(self, part: int, kind: str, names: tuple[str, ...], rows: Ints, name: str) -> None:
         """Note a constraint of a part; equal ones of several parts are made once."""
         if kind != FORBID or len(rows):
-            constraint = _Constraint(kind, tuple(names), rows.tobytes(), name)
-            self.waiting.setdefault(constraint, (rows, []))[1].append(part)
+            self.waiting.setdefault((kind, names, rows.tobytes(), name), (rows, set()))[1].add(part)
 
     def make_waiting(self) -> None:
         """Make the constraints, those that not all parts have for their parts alone."""
-        for constraint, (rows, parts) in self.waiting.items():
+        for (kind, names, _, name), (rows, parts) in self.waiting.items():
             if len(parts) == len(self.possible):
-                self.add(constraint, rows)
+                self.add(kind, names, rows, name)
                 continue
-            for part in parts:
-                self.add(constraint, rows).only_enforce_if(self.variables[f"{PART} {part}"])
+            for part in sorted(parts):
+                self.add(kind, names, rows, name).only_enforce_if(self.variables[f"{PART} {part}"])
 
-    def add(self, constraint: _Constraint, rows: Ints) -> cp_model.Constraint:
+    def add(self, kind: str, names: tuple[str, ...], rows: Ints, name: str) -> cp_model.Constraint:
         """Add a constraint to the model."""
-        chosen = [self.variables[one] for one in constraint.names]
-        if constraint.kind == AT_MOST:
-            made = self.model.add(chosen[0] <= int(rows[0, 0]))
-        elif constraint.kind == ALLOW:
-            made = self.model.add_allowed_assignments(chosen, rows.tolist())
-        else:
-            made = self.model.add_forbidden_assignments(chosen, rows.tolist())
-        return made.with_name(constraint.name)
+        chosen = [self.variables[one] for one in names]
+        if kind == AT_MOST:
+            return self.model.add(chosen[0] <= int(rows[0, 0])).with_name(name)
+        table = self.model.add_allowed_assignments if kind == ALLOW else self.model.add_forbidden_assignments
+        return table(chosen, rows.tolist()).with_name(name)
 
 
 def sizes_of(rule: Rule, facts: Facts) -> Sequence[int] | None:

@@ -296,6 +296,16 @@ def test_a_rule_of_one_part_forbids_nothing_in_another(parts, expected):
     assert found == expected
 
 
+def test_a_rule_that_one_part_has_twice_is_not_one_of_two_parts():
+    """A limit that a job says twice is posted once, and in its part alone: the other part keeps its shorter step."""
+    both, wide = of_parts(tp=1, tp_overlap=1, ticks=[7, 5]), {"tp": [1, 2], "tp_overlap": [0, 1], PART: [0, 1]}
+    twice = a_part(features.tp_overlap_needs_tp, features.tp_overlap_needs_tp)
+
+    made = joint_model([twice, a_part()], wide, both, cut=10)
+
+    assert solved(made)[1].objective_value == 5
+
+
 def test_each_part_has_memory_of_its_own():
     """The faster part lacks a mebibyte."""
     both = of_parts(tp=1, tp_overlap=1, ticks=[7, 5])

@@ -73,6 +73,17 @@ def build(record_type: type[Record], mapping: object, where: str) -> Record:
     return record
 
 
+def name_overflow(error: ValidationError) -> SpecError | None:
+    """Return the error of a number that follows from the input and is beyond its limit; None for other mistakes."""
+    first = error.errors(include_url=False)[0]
+    kind = first["type"]
+    if kind not in LIMITS and kind != "finite_number":
+        return None
+    limit = LIMITS[kind].format(**first["ctx"]) if kind in LIMITS else EXPECTED[kind]
+    where = ".".join([error.title.lower(), *map(str, first["loc"])])
+    return SpecError(where, f"follows from other entries and must be {limit}, got {shown(first['input'])}.")
+
+
 def require_type(given: object, allowed: type | tuple[type, ...], where: str, expected: str) -> None:
     """
     Raise if an argument of a function has none of the allowed types.

@@ -88,6 +88,7 @@ def test_step_has_other_query_heads_in_windows():
     kinds = ["full_attention", "sliding_attention"]
     listed = [*kinds, *kinds, "sliding_attention"]
     changes = {"num_hidden_layers": 4, "num_nextn_predict_layers": 1, "moe_layers_enum": "1,3"}
+    changes["first_k_dense_replace"] = None
     model = of_family(
         "step-3.7-flash", layer_types=listed, attention_other_setting={"num_attention_heads": 96}, **changes
     )
@@ -124,7 +125,7 @@ def test_step_has_other_query_heads_in_windows():
         ("deepseek-v3.2", {"n_shared_experts": 10**7}, "n_shared_experts: times 2048 is a width above 10000000"),
         ("minimax-m3", {"index_topk_blocks": 10**7}, "index_topk_blocks: times 128 is a number of keys above"),
         ("step-3.7-flash", {"attention_other_setting": [1]}, "attention_other_setting: expected a mapping"),
-        ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers.1: expected a whole number, got 'x'"),
+        ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers_enum.1: expected a whole number, got 'x'"),
         ("falcon-h1-34b", {"mamba_d_ssm": 4000}, "mamba_n_heads: times the width of a head, 128, is 4096, but the"),
         ("falcon-h1-34b", {"projectors_bias": True}, "projectors_bias: means a bias behind one projection alone"),
         ("falcon-h1-34b", {"ssm_multipliers": "x"}, "ssm_multipliers: expected a number, numbers, true or false"),
@@ -135,7 +136,7 @@ def test_step_has_other_query_heads_in_windows():
         ),
         ("bamba-9b", {"attn_layer_indices": [9, 32]}, "attn_layer_indices.1: is none of the 32 layers"),
         ("lfm2-1.2b", {"full_attn_idxs": [2, 2]}, "full_attn_idxs.1: names layer 2 a second time"),
-        ("lfm2-1.2b", {"layer_types": ["conv"] * 16}, "full_attn_idxs: names other layers than 'layer_types' has"),
+        ("lfm2-1.2b", {"layer_types": ["conv"] * 16}, "layer_types: layer 2 (from 0) is 'linear_attention' by"),
         ("lfm2-1.2b", {"intermediate_size": 9}, "block_ff_dim: is 12288, but 'intermediate_size' is 9"),
         ("lfm2-1.2b", {"block_ffn_dim_multiplier": "x"}, "must be above 0 and at most 100, got 'x'"),
         ("jamba-52b", {"attn_layer_offset": 8}, "attn_layer_offset: must be at least 0 and at most 7, got 8"),

@@ -437,7 +437,7 @@ def test_precision_that_the_device_does_not_have():
 
 def test_config_of_a_family_that_is_not_supported():
     """It is refused by name, not guessed."""
-    assert "mamba" in message_of(a_job(model={"model_type": "mamba", "hidden_size": 1024}))
+    assert "rwkv" in message_of(a_job(model={"model_type": "rwkv", "hidden_size": 1024}))
 
 
 def test_object_that_contains_itself():

@@ -180,7 +180,7 @@ def config_path(name: str, folder: Path) -> Path | None:
     SpecError
         If it is neither in the catalog, nor a file or folder, nor in the Hugging Face cache of this machine.
     """
-    if name in catalog.models():
+    if name in catalog.model_names():
         return None
     path = folder / os.path.expanduser(name)
     if name and exists(path):
@@ -193,7 +193,7 @@ def config_path(name: str, folder: Path) -> Path | None:
     if "/" in name or name.endswith(".json"):
         fix = similar_files(path) or "Give a path, or a name of 'planner catalog models'."
         raise SpecError("model", f"no such file: {shown(str(path))}.", fix)
-    hint = did_you_mean(name, catalog.models())
+    hint = did_you_mean(name, catalog.model_names())
     raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", hint)
 
 

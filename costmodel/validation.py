@@ -282,4 +282,5 @@ def _literal_hint(annotation: Any, value: object) -> str:
     """Return the choice that is meant, or the advice that the annotation has for all other values."""
     bare, *advice = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     hint = did_you_mean(value, [str(choice) for choice in get_args(bare)])
-    return hint if hint.startswith("Did") else next((one for one in advice if isinstance(one, str)), "")
+    meant = hint if hint.startswith("Did") else ""
+    return " ".join(filter(None, (meant, *(one for one in advice if isinstance(one, str)))))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from costmodel.facts.model import Indexer
+from costmodel.errors import SpecError
+from costmodel.facts.model import Indexer, Model
 from costmodel.models.config_json import SPELLINGS, Config
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED, find_family
 from costmodel.validation import shown
@@ -77,6 +78,37 @@ def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
         entry = config.mapping.get(key)
         if isinstance(entry, int) and entry > num_layers - (key in LAST_LAYERS):
             yield f"{config.where}.{key} is {entry}, but the model has {num_layers} layers"
+
+
+SIZES = re.compile(r"size|dim|rank|head|layer|expert|moe|width|bias|residual|interleav")
+"""Parts of keys that may decide a size."""
+
+NO_SIZES = re.compile(r"max_|fp32|rescale|token|position|overlap|loss|router|image|vision|audio|scal|_tp$|^ep_size$")
+"""Parts of keys that decide none."""
+
+
+def doubt_unread(config: Config, read: Callable[[Mapping[str, Any]], Model]) -> str:
+    """
+    Return the doubt about keys that may decide a size, and that a described family does not read; empty: none.
+
+    A key is read if no model, or another one, is built with something else in its place.
+    """
+    model = read(config.mapping)
+    sized = (key for key in config.mapping if SIZES.search(key) and not NO_SIZES.search(key))
+    found = [key for key in sized if _may_decide(config.mapping[key]) and _is_unread(config, key, read, model)]
+    values = ", ".join(f"{key} ({shown(config.mapping[key])})" for key in found)
+    return f"not read by the family that is described: {values}" if found else ""
+
+
+def _may_decide(value: object) -> bool:
+    return value is True or (type(value) is int and value > 1) or (isinstance(value, list | Mapping) and bool(value))
+
+
+def _is_unread(config: Config, key: str, read: Callable[[Mapping[str, Any]], Model], model: Model) -> bool:
+    try:
+        return read({**config.mapping, key: object()}) == model
+    except (SpecError, TypeError, ValueError):
+        return False
 
 
 CLASS = re.compile(r"(\w+?)(?:ForCausalLM|ForConditionalGeneration|LMHeadModel|Model)?")

@@ -37,6 +37,7 @@ from costmodel.models.contradictions import (
     doubt_architecture,
     doubt_layers,
     doubt_tied_embeddings,
+    doubt_unread,
     refuse_contradictions,
     refuse_wide_indexer,
 )
@@ -131,6 +132,17 @@ def model_from_config(
     >>> model_from_config({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, **sizes}).num_layers
     2
     """
+    model = _read_model(mapping, where, name, source)
+    config = _text_config(mapping, where)
+    if config.mapping.get(FAMILY) is None:
+        return model
+    _, _, family = _family(config)
+    known = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
+    unnamed = doubt_unread(known, lambda changed: _read_model(changed, where, name, source))
+    return replace(model, doubts="; ".join(filter(None, (model.doubts, unnamed))))
+
+
+def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) -> Model:
     config = _text_config(mapping, where)
     refuse_impossible_sizes(config)
     config, family_name, family = _family(config)
@@ -317,10 +329,19 @@ def _refuse_impossible_groups(config: Config, family: Family) -> None:
     num_experts, key = config.count("num_experts"), next(key for key in keys if config.mapping.get(key) is not None)
     if num_experts % groups:
         raise config.error(key, f"must divide the {num_experts} experts, got {groups}.")
+    top_k = _top_k(config, num_experts=num_experts)
     chosen = config.integer("topk_group", at_least=1, at_most=groups, default=groups)
-    if chosen * num_experts // groups < config.count("top_k"):
+    if chosen * num_experts // groups < top_k:
         problem = f"chooses {chosen} of {groups} groups of {num_experts // groups} experts, fewer than a token visits."
         raise config.error("topk_group", problem)
+
+
+def _top_k(config: Config, *, num_experts: int) -> int:
+    """Return the number of experts that a token visits; more than there are raise."""
+    if (top_k := config.count("top_k")) > num_experts:
+        key = config.list_spellings("top_k")[0]
+        raise config.error(key, f"must be at most the {num_experts} experts, got {top_k}.")
+    return top_k
 
 
 # --- layers --------------------------------------------------------------------------------------------------
@@ -999,10 +1020,7 @@ def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Expe
 
 def _experts(config: Config, family: Family) -> Experts:
     num_experts = config.count("num_experts")
-    top_k = config.count("top_k")
-    if top_k > num_experts:
-        key = config.list_spellings("top_k")[0]
-        raise config.error(key, f"must be at most the {num_experts} experts, got {top_k}.")
+    top_k = _top_k(config, num_experts=num_experts)
     ffn_hidden_size = config.integer(family.expert_width, at_least=1)
     own_width = family.shared_gate or family.single_blocks
     shared = config.count("num_shared", default=family.num_shared, at_least=0) * ffn_hidden_size

@@ -467,3 +467,36 @@ SPELLINGS = """
 def test_every_family_is_read_or_says_why():
     """Under the name that its ``config.json`` has."""
     assert [name for name in SPELLINGS.split() if not {name, TEXT_PARTS.get(name)} & {*FAMILIES, *UNMODELLED}] == []
+
+
+def test_keys_that_a_described_family_leaves_unread_are_doubted():
+    """Grok-2 has a dense block beside experts of a width of its own, which Mixtral's row reads over."""
+    config = {"model_type": "a_newcomer", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 1000}
+    config |= {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 256, "num_local_experts": 8}
+    config |= {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "residual_moe": True, "rms_norm_eps": 1e-5}
+    beside = {"like": "mixtral", "expert_width": "moe_intermediate_size", "shared_width": "intermediate_size"}
+    plain = model_from_config({**config, "family": {"like": "mixtral"}})
+
+    assert plain.doubts == ("not read by the family that is described: moe_intermediate_size (32), residual_moe (true)")
+    assert model_from_config({**config, "family": {**beside, "ignores": ["residual_moe"]}}).doubts == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "more"),
+    [
+        ("cwm-32b", "mlp_bias", 64 * (2 * 21504 + 6144)),  # gate, up and down in 64 layers
+        ("minicpm3-4b", "mlp_bias", 62 * (2 * 6400 + 2560)),
+        ("ernie-4.5-0.3b", "use_bias", 18 * ((16 + 2 * 2) * 128 + 1024 + 2 * 3072 + 1024)),  # none of the head
+    ],
+)
+def test_biases_are_those_of_the_class(name: str, key: str, more: int):
+    """Of transformers 5: a bias per output of the matrices that the key is for."""
+    plain, biased = (parameters(of_family(name, **{key: flag})) for flag in (False, True))
+
+    assert biased - plain == more
+
+
+def test_a_gate_without_the_biases_of_its_attention_is_refused():
+    """AFMoE's class gives ``attention_bias`` to queries, keys, values and output, but not to the gate."""
+    with pytest.raises(SpecError, match="attention_bias: means biases beside an output gate without one"):
+        of_family("trinity-mini", attention_bias=True)

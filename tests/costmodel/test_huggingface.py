@@ -494,6 +494,7 @@ LATENT_SIZES = {
             "num_key_value_heads: must be the 8 attention heads of a latent attention, got 2.",
         ),
         ({"n_group": 3}, "n_group: must divide the 16 experts, got 3."),
+        ({"n_group": 4, "num_experts_per_tok": 17}, "num_experts_per_tok: must be at most the 16 experts, got 17."),
         ({"n_group": 4, "topk_group": 5}, "topk_group: must be at least 1 and at most 4, got 5."),
         (
             {"n_group": 8, "topk_group": 1},

@@ -438,6 +438,8 @@ def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> I
     every = None if "strategy.recompute" in said_by(overrides) else int(given.get("full_every", 0)) or None
     try:
         _settle_batches(overrides, strategy, training, given)
+        if "mbs" in strategy and ("given.accumulation" in meaning.keys or "given.accumulation" not in meaning.entries):
+            said.add("strategy.mbs")  # it follows from what is said
         _add_tokens(training, given)
         return complete_job(document, [*release, *other, *meaning.notes, *remarks], said=said, full_every=every)
     except SpecError as error:
@@ -626,8 +628,10 @@ def torchtitan_job(
     name = str(flat.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
     model = given.get("model", described or model_named(f"{name}/{flat.get('model.flavor', '')}"))
     if model is None:
-        label = shown(f"{flat.get('model.name', '')}/{flat.get('model.flavor', '')}")
-        raise SpecError("model", f"{label} is no model that is known here.", "Add model=NAME.")
+        label = "/".join(filter(None, (name, str(flat.get("model.flavor", "")))))
+        named = f"{shown(label)} is no model that is known here."
+        problem = named if label else "is not said: the recipe begins with one of your own."
+        raise SpecError("model", problem, "Add model=NAME, or the path of its config.json.")
     kernels = entries.get("settings.kernels", "eager")
     local = degree(entries.setdefault("given.local", 8), "training.local_batch_size")
     degree(entries["given.steps"], "training.steps")

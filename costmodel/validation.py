@@ -73,6 +73,17 @@ def build(record_type: type[Record], mapping: object, where: str) -> Record:
     return record
 
 
+def name_overflow(error: ValidationError) -> SpecError | None:
+    """Return the error of a number that follows from the input and is beyond its limit; None for other mistakes."""
+    first = error.errors(include_url=False)[0]
+    kind = first["type"]
+    if kind not in LIMITS and kind != "finite_number":
+        return None
+    limit = LIMITS[kind].format(**first["ctx"]) if kind in LIMITS else EXPECTED[kind]
+    where = ".".join([error.title.lower(), *map(str, first["loc"])])
+    return SpecError(where, f"follows from other entries and must be {limit}, got {shown(first['input'])}.")
+
+
 def require_type(given: object, allowed: type | tuple[type, ...], where: str, expected: str) -> None:
     """
     Raise if an argument of a function has none of the allowed types.
@@ -271,4 +282,5 @@ def _literal_hint(annotation: Any, value: object) -> str:
     """Return the choice that is meant, or the advice that the annotation has for all other values."""
     bare, *advice = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     hint = did_you_mean(value, [str(choice) for choice in get_args(bare)])
-    return hint if hint.startswith("Did") else next((one for one in advice if isinstance(one, str)), "")
+    meant = hint if hint.startswith("Did") else ""
+    return " ".join(filter(None, (meant, *(one for one in advice if isinstance(one, str)))))

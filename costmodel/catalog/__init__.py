@@ -67,6 +67,7 @@ __all__ = [
     "means_several",
     "merge_mappings",
     "model",
+    "model_names",
     "models",
     "newest_for",
     "power_draw",
@@ -83,8 +84,13 @@ __all__ = [
 
 
 def models() -> tuple[str, ...]:
-    """Return the names of the models."""
+    """Return the names of the models with an entry of their own."""
     return names("models")
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names of all models: of those with an entry, and of those that stand for their family."""
+    return tuple(sorted((*models(), *family_models())))
 
 
 @cache
@@ -125,7 +131,11 @@ def model(name: str) -> Model:
     """
     from costmodel.models.description import model_from_entry
 
-    require_known("model", name, models())
+    require_known("model", name, model_names())
+    if name in family_models():
+        from costmodel.models.huggingface import model_from_config
+
+        return model_from_config(family_models()[name], f"catalog.families.{name}", name, "class of transformers")
     return model_from_entry(entry("models", name), f"catalog.models.{name}", name)
 
 

@@ -149,7 +149,8 @@ class CommunicationLibrary:
 
 
 OptimizerName: TypeAlias = Annotated[
-    Literal["adam", "muon", "dist_muon"], "Any other is priced as adam, with two moments of each parameter: give adam."
+    Literal["adam", "muon", "dist_muon"],
+    "AdamW is priced as adam, MuonClip as muon, any other as adam, with two moments of each parameter: give adam.",
 ]
 MuonMode: TypeAlias = Literal["blockwise", "duplicated", "distributed", "layer_sharded"]
 

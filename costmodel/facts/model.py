@@ -547,6 +547,8 @@ class Model:
         True if a layer norm follows the embedding (BLOOM).
     extras
         Operations that cost next to nothing and that no size describes, such as scales of residuals; empty: none.
+    doubts
+        Entries of its configuration that contradict each other where its class ignores one; empty: none.
     is_text_part
         True if it is the text part of a multimodal model.
     numerics
@@ -566,6 +568,7 @@ class Model:
     head_bias: bool = False
     embedding_norm: bool = False
     extras: str = ""
+    doubts: str = field(default="", compare=False)
     is_text_part: bool = False
     numerics: Numerics = field(default=Numerics(), compare=False)
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -254,6 +254,18 @@ class Config:
             if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
                 raise self.error(f"{key}.{index}", f"expected {' or '.join(map(str, kinds))}, got {shown(number)}.")
         return tuple(kinds[number] for number in self._cut_layers(key, numbers, length))
+
+    def agree(self, readings: Iterable[tuple[str, tuple[Any, ...] | None]]) -> tuple[Any, ...] | None:
+        """Return the first statement on each layer that is present; another one that differs raises, with its key."""
+        found = [(key, values) for key, values in readings if values is not None]
+        for key, values in found[1:]:
+            first, stated = found[0]
+            index = next((index for index, one in enumerate(stated) if one != values[index]), None)
+            if index is not None:
+                one, other = (f"{shown(kinds[index])} by '{name}'" for name, kinds in ((first, stated), (key, values)))
+                value = shown(self.mapping.get(key))
+                raise self.error(first, f"layer {index} (from 0) is {one}, but {other}, which is {value}.")
+        return found[0][1] if found else None
 
     def _cut_layers(self, key: str, entries: list[Any], length: int, further: int = 0) -> list[Any]:
         if len(entries) not in (length, length + further):

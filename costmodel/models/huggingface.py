@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,7 +24,23 @@ from costmodel.facts.model import (
     SelectiveScan,
     ShortConvolution,
 )
-from costmodel.models.config_json import MAX_COUNT, MAX_LAYERS, SPELLINGS, Config, Switch, refuse_impossible_sizes
+from costmodel.models.config_json import (
+    MAX_COUNT,
+    MAX_LAYERS,
+    SPELLINGS,
+    WIDTHS,
+    Config,
+    Switch,
+    refuse_impossible_sizes,
+)
+from costmodel.models.contradictions import (
+    doubt_architecture,
+    doubt_layers,
+    doubt_tied_embeddings,
+    doubt_unread,
+    refuse_contradictions,
+    refuse_wide_indexer,
+)
 from costmodel.models.families import (
     CHANGES,
     EXPERT_KINDS,
@@ -116,12 +132,24 @@ def model_from_config(
     >>> model_from_config({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, **sizes}).num_layers
     2
     """
+    model = _read_model(mapping, where, name, source)
+    config = _text_config(mapping, where)
+    if config.mapping.get(FAMILY) is None:
+        return model
+    _, _, family = _family(config)
+    known = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
+    unnamed = doubt_unread(known, lambda changed: _read_model(changed, where, name, source))
+    return replace(model, doubts="; ".join(filter(None, (model.doubts, unnamed))))
+
+
+def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) -> Model:
     config = _text_config(mapping, where)
     refuse_impossible_sizes(config)
     config, family_name, family = _family(config)
     config = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
     scaled = [key for key in family.scales if not _is_one(config, key)]
     _refuse_unmodelled(config, family_name, family)
+    refuse_contradictions(config)
     _refuse_impossible_heads(config, family)
     _refuse_impossible_groups(config, family)
     layers = _layers(config, family)
@@ -140,6 +168,7 @@ def model_from_config(
         head_bias=config.flag(family.head_bias),
         embedding_norm=family.embedding_norm,
         extras=", ".join(filter(None, (family.extras, f"scales of {', '.join(scaled)}" if scaled else None))),
+        doubts="; ".join(filter(None, (*_doubt_parts(mapping, where), *doubt_layers(config, num_layers=len(layers))))),
         is_text_part=family.text_part or any(key in mapping for key in OTHER_PARTS),
         numerics=read_numerics(config, family_name, dict.fromkeys(layers)),
     )
@@ -150,6 +179,15 @@ TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 
 OTHER_PARTS = (*TEXT_KEYS, "vision_config", "audio_config")
 """Keys of a configuration beside or around its text part."""
+
+
+def _doubt_parts(mapping: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Yield the doubts about a configuration and its text part: their class, and embeddings that one of them ties."""
+    yield doubt_architecture(mapping)
+    key = next((key for key in TEXT_KEYS if isinstance(mapping.get(key), Mapping)), None)
+    if key is not None:
+        yield doubt_tied_embeddings(mapping, mapping[key], where, key)
+        yield from _doubt_parts(mapping[key], f"{where}.{key}")
 
 
 def _text_config(mapping: object, where: str) -> Config:
@@ -181,7 +219,8 @@ def _class_sizes(text: Mapping[str, Any]) -> dict[str, int]:
 
 def _refuse_contradictions(whole: Config, part: Config) -> None:
     """Raise if a size that stands around the text part is another one than within it."""
-    for spellings in SPELLINGS.values():
+    widths = [(key,) for key in whole.mapping if str(key).endswith(WIDTHS)]
+    for spellings in (*SPELLINGS.values(), *widths):
         inner = next((key for key in spellings if part.mapping.get(key) is not None), None)
         for key in spellings:
             outer = whole.mapping.get(key)
@@ -290,10 +329,19 @@ def _refuse_impossible_groups(config: Config, family: Family) -> None:
     num_experts, key = config.count("num_experts"), next(key for key in keys if config.mapping.get(key) is not None)
     if num_experts % groups:
         raise config.error(key, f"must divide the {num_experts} experts, got {groups}.")
+    top_k = _top_k(config, num_experts=num_experts)
     chosen = config.integer("topk_group", at_least=1, at_most=groups, default=groups)
-    if chosen * num_experts // groups < config.count("top_k"):
+    if chosen * num_experts // groups < top_k:
         problem = f"chooses {chosen} of {groups} groups of {num_experts // groups} experts, fewer than a token visits."
         raise config.error("topk_group", problem)
+
+
+def _top_k(config: Config, *, num_experts: int) -> int:
+    """Return the number of experts that a token visits; more than there are raise."""
+    if (top_k := config.count("top_k")) > num_experts:
+        key = config.list_spellings("top_k")[0]
+        raise config.error(key, f"must be at most the {num_experts} experts, got {top_k}.")
+    return top_k
 
 
 # --- layers --------------------------------------------------------------------------------------------------
@@ -301,7 +349,13 @@ def _refuse_impossible_groups(config: Config, family: Family) -> None:
 
 def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     if family.single_blocks and not family.pattern:
-        return _single_blocks(config, family, *_pattern(config, "layers_block_type", "hybrid_override_pattern"))
+        letters, key = _pattern(config, "layers_block_type", "hybrid_override_pattern")
+        blocks = _single_blocks(config, family, letters, key)
+        stated = config.count("num_layers", default=len(blocks), at_most=MAX_LAYERS)
+        if stated != len(blocks):
+            other = config.list_spellings("num_layers")[0]
+            raise config.error(key, f"names {len(blocks)} layers, but '{other}' is {stated}.")
+        return blocks
     num_layers = config.count("num_layers", at_most=MAX_LAYERS)
     if family.pattern:
         return _single_blocks(config, family, family.pattern * num_layers, "model_type")
@@ -367,16 +421,14 @@ def _rotary_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     """Return True for each layer that rotates queries and keys: by a list, or all but every fourth."""
     if not family.no_rotary:
         return (family.rotary and not family.learned_positions,) * num_layers
-    listed = config.items("no_rope_layers")
-    if not listed:
-        interval = config.integer("no_rope_layer_interval", at_least=1, default=4)
-        return tuple((index + 1) % interval != 0 for index in range(num_layers))
-    for index, flag in enumerate(listed):
-        if isinstance(flag, bool) or flag not in (0, 1):
-            raise config.error(f"no_rope_layers.{index}", f"expected 0 or 1, got {shown(flag)}.")
-    if len(listed) != num_layers:
-        raise config.error("no_rope_layers", f"has {len(listed)} entries, the model {num_layers} layers.")
-    return tuple(flag == 1 for flag in listed)
+    key = "no_rope_layer_interval"
+    interval = config.integer(key, at_least=1, default=4)
+    regular = tuple("rotates" if (index + 1) % interval else "does not rotate" for index in range(num_layers))
+    words, listed = {0: "does not rotate", 1: "rotates"}, None
+    if config.items("no_rope_layers"):
+        listed = config.read_numbers("no_rope_layers", words, length=num_layers)
+    stated = (("no_rope_layers", listed), (key, None if config.mapping.get(key) is None else regular))
+    return tuple(one == "rotates" for one in config.agree(stated) or regular)
 
 
 def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -> tuple[str, ...]:
@@ -389,25 +441,13 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         return indexed(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     names = {**{kind: kind for kind in (*ROTATED, *others)}, **family.kind_names}
-    listed = config.words("layer_types", tuple(names), length=num_layers, further=_num_mtp_layers(config))
-    full = _layer_numbers(config, family.full_layers, below=num_layers)
-    if listed is not None:
-        kinds = tuple(names[kind] for kind in listed)
-        if full and sorted(full) != [index for index, kind in enumerate(kinds) if kind == "full_attention"]:
-            problem = f"names other layers than 'layer_types' has with full attention, got {shown(full)}."
-            raise config.error(family.full_layers, problem)
-        return kinds
-    if family.full_layers and (config.mapping.get(family.full_layers) is not None or not family.period):
-        return tuple("full_attention" if index in full else "linear_attention" for index in range(num_layers))
+    if (stated := config.agree(_stated_kinds(config, family, names, num_layers=num_layers))) is not None:
+        return stated
+    if family.full_layers and not family.period:
+        return ("linear_attention",) * num_layers
     if family.chunk:
         chunked = "chunked_attention" if _chunk(config, family) else "full_attention"
         return tuple(chunked if rotates else "full_attention" for rotates in rotary)
-    if family.linear == "kda" and (named := _kda_kinds(config, num_layers=num_layers)) is not None:
-        return named
-    for key, meanings in NUMBERED_KINDS.items():
-        known = {number: kind for number, kind in meanings.items() if kind in (*ROTATED, *others)}
-        if (numbered := config.read_numbers(key, known, length=num_layers)) is not None:
-            return numbered
     if family.window_switch:
         first = config.integer("max_window_layers", default=0) if _window(config, family) else num_layers
         return tuple("sliding_attention" if index >= first else "full_attention" for index in range(num_layers))
@@ -419,14 +459,46 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
 
 
+def _stated_kinds(
+    config: Config, family: Family, names: Mapping[str, str], *, num_layers: int
+) -> Iterator[tuple[str, tuple[str, ...] | None]]:
+    """Yield each key that states the attention of every layer, with the kinds; None if it is absent."""
+    listed = config.words("layer_types", tuple(names), length=num_layers, further=_num_mtp_layers(config))
+    yield "layer_types", None if listed is None else tuple(names[kind] for kind in listed)
+    if family.full_layers and config.mapping.get(family.full_layers) is not None:
+        full = _layer_numbers(config, family.full_layers, below=num_layers)
+        yield family.full_layers, _place_full(full, "linear_attention", num_layers=num_layers)
+    if family.linear == "kda":
+        yield "linear_attn_config", _kda_kinds(config, num_layers=num_layers)
+    for key, meanings in NUMBERED_KINDS.items():
+        known = {number: kind for number, kind in meanings.items() if kind in names.values()}
+        yield key, config.read_numbers(key, known, length=num_layers)
+    period = family.period
+    if (
+        period
+        and type(config.mapping.get(period.key)) is int
+        and (period.others != "sliding_attention" or _window(config, family))
+    ):
+        places = period.find_full(config, num_layers=num_layers)
+        full = [index for index, is_full in enumerate(places) if is_full]
+        yield period.key, _place_full(full, period.others, num_layers=num_layers)
+
+
+def _place_full(full: list[int], others: str, *, num_layers: int) -> tuple[str, ...]:
+    return tuple("full_attention" if index in full else others for index in range(num_layers))
+
+
 def _index_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     """Return the layers that have an indexer, and those that share the previous one's choice (GLM-5.2)."""
     config.words("layer_types", (INDEXED,), length=num_layers)
-    listed = config.words("indexer_types", ("full", "shared"), length=num_layers)
-    if listed is None:
-        every = config.integer("index_topk_freq", default=1) or 1
-        offset = config.integer("index_skip_topk_offset", default=2)
-        listed = tuple("shared" if max(n - offset + 1, 0) % every else "full" for n in range(num_layers))
+    every = config.integer("index_topk_freq", default=1) or 1
+    offset = config.integer("index_skip_topk_offset", default=2)
+    regular = tuple("shared" if max(n - offset + 1, 0) % every else "full" for n in range(num_layers))
+    stated = (
+        ("indexer_types", config.words("indexer_types", ("full", "shared"), length=num_layers)),
+        ("index_topk_freq", None if config.mapping.get("index_topk_freq") is None else regular),
+    )
+    listed = config.agree(stated) or regular
     if config.mapping.get("index_topk_pattern") is not None:
         raise config.error("index_topk_pattern", "is not read.", "Write 'indexer_types', a word for each layer.")
     if listed[0] == "shared":
@@ -440,11 +512,12 @@ COMPRESSED = {4: "compressed_sparse_attention", 128: "heavily_compressed_attenti
 
 def _compression_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     """Return the kinds of DeepSeek-V4's layers, and of those of multi-token prediction if they are listed."""
-    if (named := config.words("layer_types", tuple(COMPRESSED.values()), length=num_layers)) is not None:
-        return named
-    ratios = config.items("compress_ratios")
-    if ratios is not None:
-        return config.read_numbers("compress_ratios", COMPRESSED, length=max(len(ratios), num_layers)) or ()
+    named = config.words("layer_types", tuple(COMPRESSED.values()), length=num_layers)
+    most = max(len(config.items("compress_ratios") or ()), num_layers)
+    numbered = config.read_numbers("compress_ratios", COMPRESSED, length=most)
+    stated = config.agree((("layer_types", named), ("compress_ratios", numbered)))
+    if stated is not None:
+        return stated + (numbered or ())[len(stated) :]
     sparse, heavy = COMPRESSED[4], COMPRESSED[128]
     return tuple(sparse if index >= 2 and index % 2 else heavy for index in range(num_layers))
 
@@ -472,7 +545,7 @@ def _read_compression(config: Config, *, kind: str) -> CompressedAttention:
         window=config.integer("sliding_window", at_least=1),
         ratio=ratio,
         num_series=2 if is_sparse else 1,
-        indexer=replace(_read_indexer(config, rotated=rotated, is_shared=False), ratio=ratio) if is_sparse else None,
+        indexer=replace(_read_indexer(config, width=head_dim, rotated=rotated), ratio=ratio) if is_sparse else None,
     )
 
 
@@ -489,11 +562,14 @@ def _count_rotated_channels(config: Config, *, head_dim: int) -> int:
 def _block_kinds(config: Config, *, num_layers: int) -> tuple[str, ...]:
     """Return the layers whose blocks of keys an indexer chooses, and those that read all keys (MiniMax-M3)."""
     names = {"full_attention": "full_attention", "minimax_m3_sparse": INDEXED}
-    if (listed := config.words("layer_types", tuple(names), length=num_layers)) is not None:
-        return tuple(names[kind] for kind in listed)
+    listed = config.words("layer_types", tuple(names), length=num_layers)
     own, kinds = _block_config(config), {0: "full_attention", 1: INDEXED}
     numbered = own.read_numbers("sparse_attention_freq", kinds, length=num_layers) if own else None
-    return ("full_attention",) * num_layers if numbered is None else numbered
+    stated = (
+        ("layer_types", tuple(names[kind] for kind in listed) if listed else None),
+        ("sparse_attention_config", numbered),
+    )
+    return config.agree(stated) or ("full_attention",) * num_layers
 
 
 def _block_config(config: Config) -> Config | None:
@@ -513,7 +589,7 @@ BLOCK_KEYS = {
 """Keys of block-sparse attention that transformers writes, and those of the maker's mapping."""
 
 
-def _read_block_indexer(config: Config, *, num_kv_heads: int) -> Indexer:
+def _read_block_indexer(config: Config, *, num_kv_heads: int, width: int) -> Indexer:
     """Read MiniMax's indexer, each of whose heads chooses blocks for the queries of one key head."""
     own = _block_config(config)
     said = [
@@ -527,13 +603,14 @@ def _read_block_indexer(config: Config, *, num_kv_heads: int) -> Indexer:
     if num_blocks * block_size > MAX_COUNT:
         holder, key = said[3]
         raise holder.error(key, f"times {block_size} is a number of keys above {MAX_COUNT}.")
-    return Indexer(
+    indexer = Indexer(
         num_heads=num_heads,
         head_dim=head_dim,
         num_keys=num_blocks * block_size,
         block_size=block_size,
         sums_heads=False,
     )
+    return refuse_wide_indexer(indexer, *said[:2], num_heads=num_kv_heads, head_dim=width)
 
 
 def _window(config: Config, family: Family) -> int | None:
@@ -557,30 +634,55 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
     if not family.experts:
         return (False,) * num_layers
     if family.compressed:
-        config.words("mlp_layer_types", EXPERT_KINDS, length=num_layers)
+        hashed = config.integer("num_hash_layers", default=0)
+        first = tuple(EXPERT_KINDS[n >= hashed] for n in range(num_layers)) if hashed else None
+        listed = config.words("mlp_layer_types", EXPERT_KINDS, length=num_layers)
+        config.agree((("mlp_layer_types", listed), ("num_hash_layers", first)))
         return (True,) * num_layers
-    listed = config.words("mlp_layer_types", ("dense", "sparse"), length=num_layers, further=_num_mtp_layers(config))
-    if listed is not None:
-        return tuple(kind == "sparse" for kind in listed)
+    stated = config.agree(_stated_experts(config, family, num_layers=num_layers))
+    return tuple(one == "sparse" for one in stated or _expert_pattern(config, family, num_layers=num_layers))
+
+
+def _stated_experts(config: Config, family: Family, *, num_layers: int) -> Iterator[tuple[str, tuple[str, ...] | None]]:
+    """Yield each key that states the feed-forward of every layer, with the kinds; None if it is absent."""
+    words = ("dense", "sparse")
+    further = _num_mtp_layers(config)
+    yield "mlp_layer_types", config.words("mlp_layer_types", words, length=num_layers, further=further)
     if isinstance(enumerated := config.mapping.get("moe_layers_enum"), str):
-        config = _change(config, (("moe_layers", [_whole(one) for one in enumerated.split(",")]),))
-    if config.mapping.get("moe_layers") is not None:
-        sparse = _layer_numbers(config, "moe_layers", below=num_layers)
-        return tuple(index in sparse for index in range(num_layers))
-    if family.expert_period:
-        return family.expert_period.find_full(config, num_layers=num_layers)
-    first = config.count("first_dense", default=family.first_dense, at_least=0, at_most=MAX_LAYERS)
+        config = _change(config, (("moe_layers_enum", [_whole(one) for one in enumerated.split(",")]),))
+    for key in ("moe_layers", "moe_layers_enum"):
+        if config.mapping.get(key) is not None:
+            sparse = _layer_numbers(config, key, below=num_layers)
+            yield key, tuple(words[n in sparse] for n in range(num_layers))
     if isinstance(config.mapping.get("moe_layer_freq"), list | tuple):
-        flags = config.read_numbers("moe_layer_freq", {0: "dense", 1: "sparse"}, length=num_layers) or ()
-        return tuple(one == "sparse" for one in flags)
+        yield "moe_layer_freq", config.read_numbers("moe_layer_freq", dict(enumerate(words)), length=num_layers)
+        config = _change(config, (("moe_layer_freq", None),))
+    key = family.expert_period.key if family.expert_period else _patterned(config)
+    if config.mapping.get(key) is not None:
+        yield key, _expert_pattern(config, family, num_layers=num_layers)
+
+
+def _patterned(config: Config) -> str:
+    """Return a key of the pattern of layers with experts that says more than its default; empty if none does."""
+    neutral = {"moe_layer_freq": (1,), "mlp_only_layers": ([],), **dict.fromkeys(SPELLINGS["expert_step"], (1,))}
+    keys = (*SPELLINGS["first_dense"], *neutral)
+    return next((key for key in keys if config.mapping.get(key) not in (None, *neutral.get(key, ()))), "")
+
+
+def _expert_pattern(config: Config, family: Family, *, num_layers: int) -> tuple[str, ...]:
+    """Return the feed-forward of each layer from a period, or from the patterns of DeepSeek and Qwen."""
+    if family.expert_period:
+        places = family.expert_period.find_full(config, num_layers=num_layers)
+        return tuple("sparse" if one else "dense" for one in places)
+    first = config.count("first_dense", default=family.first_dense, at_least=0, at_most=MAX_LAYERS)
     frequency = config.integer("moe_layer_freq", at_least=1, default=1)
     step = config.count("expert_step", default=1)
     last = config.mapping.get("moe_layer_end_index", -1)
     end = num_layers - 1 if last in (-1, None) else config.integer("moe_layer_end_index", at_most=MAX_LAYERS)
     dense = _layer_numbers(config, "mlp_only_layers", below=num_layers)
     return tuple(
-        first <= index <= end and index % frequency == 0 and (index + 1) % step == 0 and index not in dense
-        for index in range(num_layers)
+        "sparse" if first <= n <= end and n % frequency == 0 and (n + 1) % step == 0 and n not in dense else "dense"
+        for n in range(num_layers)
     )
 
 
@@ -671,10 +773,12 @@ def _attention(config: Config, family: Family, *, kind: str, rotary: bool) -> Mi
         return _read_compression(config, kind=kind)
     num_heads = config.count("num_heads")
     num_kv_heads = _num_kv_heads(config, family, num_heads=num_heads)
+    head_dim = _head_dim(config, family, num_heads=num_heads)
+    indexer = _read_block_indexer(config, num_kv_heads=num_kv_heads, width=head_dim) if kind == INDEXED else None
     return Attention(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
-        head_dim=_head_dim(config, family, num_heads=num_heads),
+        head_dim=head_dim,
         qkv_bias=config.flag(family.qkv_bias),
         output_bias=config.flag(family.output_bias),
         qk_norm=family.qk_norm if config.flag(family.qk_norm_switch) else "none",
@@ -686,7 +790,7 @@ def _attention(config: Config, family: Family, *, kind: str, rotary: bool) -> Mi
         window=_require_window(config, family) if kind == "sliding_attention" else None,
         chunk=_require_chunk(config, family) if kind == "chunked_attention" else None,
         rotary=rotary,
-        indexer=_read_block_indexer(config, num_kv_heads=num_kv_heads) if kind == INDEXED else None,
+        indexer=indexer,
     )
 
 
@@ -731,33 +835,36 @@ def _require_chunk(config: Config, family: Family) -> int:
     return chunk
 
 
-def _read_indexer(config: Config, *, rotated: int, is_shared: bool) -> Indexer:
-    """Read DeepSeek's indexer, which rotates as many channels as the attention does."""
+def _read_indexer(config: Config, *, width: int, rotated: int, is_shared: bool = False) -> Indexer:
+    """Read DeepSeek's indexer, which rotates as many channels as the attention, whose queries have a ``width``."""
     head_dim = config.integer("index_head_dim", at_least=1)
     if head_dim < rotated:
         raise config.error("index_head_dim", f"must be at least the {rotated} rotated channels, got {head_dim}.")
-    return Indexer(
+    indexer = Indexer(
         num_heads=config.integer("index_n_heads", at_least=1),
         head_dim=head_dim,
         num_keys=config.integer("index_topk", at_least=1),
         is_shared=is_shared,
     )
+    said = ((config, "index_n_heads"), (config, "index_head_dim"))
+    return refuse_wide_indexer(indexer, *said, num_heads=config.count("num_heads"), head_dim=width)
 
 
 def _latent_attention(config: Config, family: Family, *, kind: str) -> LatentAttention:
     has_rank = config.mapping.get("q_lora_rank") is not None
     if "q_lora_rank" not in config.mapping:
         raise config.error("q_lora_rank", "is required but missing.", "Write null for queries without a low rank.")
-    rotated = config.integer("qk_rope_head_dim", at_least=1)
+    plain, rotated = (config.integer(f"qk_{name}_head_dim", at_least=1) for name in ("nope", "rope"))
+    width = plain + rotated
     return LatentAttention(
         num_heads=config.count("num_heads"),
         q_lora_rank=config.integer("q_lora_rank", at_least=1) if has_rank else None,
         kv_lora_rank=config.integer("kv_lora_rank", at_least=1),
-        qk_nope_head_dim=config.integer("qk_nope_head_dim", at_least=1),
+        qk_nope_head_dim=plain,
         qk_rope_head_dim=rotated,
         v_head_dim=config.integer("v_head_dim", at_least=1),
         bias=config.flag(family.qkv_bias),
-        indexer=_read_indexer(config, rotated=rotated, is_shared=kind == SHARED_INDEX)
+        indexer=_read_indexer(config, width=width, rotated=rotated, is_shared=kind == SHARED_INDEX)
         if family.indexer != "none"
         else None,
         rotary=family.rotary,
@@ -913,10 +1020,7 @@ def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Expe
 
 def _experts(config: Config, family: Family) -> Experts:
     num_experts = config.count("num_experts")
-    top_k = config.count("top_k")
-    if top_k > num_experts:
-        key = config.list_spellings("top_k")[0]
-        raise config.error(key, f"must be at most the {num_experts} experts, got {top_k}.")
+    top_k = _top_k(config, num_experts=num_experts)
     ffn_hidden_size = config.integer(family.expert_width, at_least=1)
     own_width = family.shared_gate or family.single_blocks
     shared = config.count("num_shared", default=family.num_shared, at_least=0) * ffn_hidden_size

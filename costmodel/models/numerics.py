@@ -137,8 +137,10 @@ def _number(config: Config, key: str, *, at_most: float = 1e24) -> float | None:
     value = config.mapping[key]
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise config.error(key, f"expected a number, got {shown(value)}.")
+    if not isfinite(value):
+        return None  # it costs nothing; exports ask for the fact as for one that is not known
     if not 0 <= value <= at_most:
         limit = "" if at_most == 1e24 else f" and at most {at_most:g}"
         raise config.error(key, f"must be at least 0{limit}, got {shown(value)}.")

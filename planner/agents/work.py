@@ -284,10 +284,10 @@ def export(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
 
 def support(arguments: Arguments, seconds: float, report_file: Path) -> Reply:
     """Tell what is planned, exported, measured and refused."""
-    from planner.report.support import support_sections
+    from planner.report.support import support_sections, support_tables
 
     sections = support_sections(arguments.get("model"), arguments.get("device"))
-    tables = [{"title": one.title, "header": [*one.header], "rows": [[*row] for row in one.rows]} for one in sections]
+    tables = support_tables(sections)
     return {"answer": {"text": cut(sections_text(sections)), "tables": tables}, "whole": json.dumps(tables, indent=1)}
 
 

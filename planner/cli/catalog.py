@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
 from planner.cli.output import check_output, progress, screen_of, write
 from planner.report.section import PLAIN, Screen, Section
+
+Described: TypeAlias = tuple[Any, Sequence[Section], str]
+"""An answer for programs, for a terminal, and as text."""
 
 MODEL_ENTRIES = {"sequence_length": "4096", "attention": "full"}
 """Entries of a described model, ``key=value``, with their defaults."""
@@ -22,12 +25,12 @@ def add_catalog_options(parser: argparse.ArgumentParser) -> None:
         "Lists devices, aliases, calibrations, architectures, frameworks, models, precisions and recipes, or shows one "
         "by its name. 'models NAME' reads an architecture, of a config.json or the Hugging Face hub, too: parameters "
         "and FLOPs (sequence_length=8k; attention=causal leaves out scores that the mask hides). 'recipes' takes a "
-        "model, device, precision and release. 'support [MODEL] [DEVICE]' says which models, devices and export "
-        "targets are planned, exported, measured, or refused and why. 'schemas [NAME]' prints the JSON Schema of a "
-        "job, a report, or what else programs read and write. 'skill' prints the folder of the skill for agents."
+        "model, device, precision and release. 'support [MODEL] [DEVICE]' says which models, families, devices and "
+        "targets are planned, exported, measured, or refused and why. 'schemas [NAME]' prints the JSON Schema of "
+        "a job, a report, or what else programs read and write. 'skill' prints the folder of the skill for agents."
     )
     describe(parser, description)
-    help_text = f"a list, the name of an entry, or one of {', '.join(TEXTS)}; by default the lists"
+    help_text = f"a list, the name of an entry, or one of support, {', '.join(TEXTS)}; by default the lists"
     parser.add_argument("entry", metavar="WHAT", nargs="?", help=help_text)
     help_text = "which of them, such as 'models llama3-8b', 'recipes llama3-70b h100' or 'schemas job'"
     parser.add_argument("only", metavar="WORD", nargs="*", help=help_text)
@@ -49,6 +52,7 @@ def run_catalog(arguments: argparse.Namespace) -> int:
             from planner.report.describe import json_text
 
             read = _describe_model if entry == "models" and words else _describe_entry
+            read = _describe_support if entry == "support" else read
             described, sections, plain = read(entry, words)
             if arguments.format == "json":
                 text = json_text(described)
@@ -62,7 +66,7 @@ def run_catalog(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _describe_model(_: str, words: Sequence[str]) -> tuple[dict[str, Any], Sequence[Section], str]:
+def _describe_model(_: str | None, words: Sequence[str]) -> Described:
     """Return a model for programs, for a terminal, and as lines of text."""
     from planner.report.describe import align_rows, describe_model, model_rows
 
@@ -81,7 +85,7 @@ def _describe_model(_: str, words: Sequence[str]) -> tuple[dict[str, Any], Seque
     return described, [Section(title=name, rows=tuple(rows))], align_rows(rows)
 
 
-def _describe_entry(entry: str | None, words: Sequence[str]) -> tuple[dict[str, Any], Sequence[Section], str]:
+def _describe_entry(entry: str | None, words: Sequence[str]) -> Described:
     """Return lists of the catalog, or an entry, for programs, for a terminal, and as lines of text."""
     from planner.report.describe import catalog_tables, catalog_text, describe_catalog, leaves
 
@@ -93,16 +97,17 @@ def _describe_entry(entry: str | None, words: Sequence[str]) -> tuple[dict[str, 
     return described, tables or [Section(title=entry or "", rows=tuple(leaves(described)))], catalog_text(described)
 
 
-def _support_text(words: Sequence[str], screen: Screen) -> str:
-    """Return the support of families or of one model, on all devices or on one."""
+def _describe_support(_: str | None, words: Sequence[str]) -> Described:
+    """Return the support of families, or of one model or family, on all devices or on one."""
     from costmodel import catalog
     from planner.report.console import sections_text
-    from planner.report.support import support_sections
+    from planner.report.support import support_sections, support_tables
 
     _require_few("support", words, 2)
     is_device = len(words) == 1 and (catalog.means_several(words[0]) or catalog.find_unique_device(words[0]))
     model, device = (None, *words) if is_device else (*words, None, None)[:2]
-    return sections_text(support_sections(model, device), screen)
+    sections = support_sections(model, device)
+    return support_tables(sections), sections, sections_text(sections, PLAIN)
 
 
 def _schema_text(words: Sequence[str], _: Screen) -> str:
@@ -127,7 +132,6 @@ def _require_few(name: str, words: Sequence[str], most: int) -> None:
 
 
 TEXTS: Mapping[str, Callable[[Sequence[str], Screen], str]] = {
-    "support": _support_text,
     "schemas": _schema_text,
     "skill": _skill_text,
 }

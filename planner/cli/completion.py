@@ -77,12 +77,12 @@ def words() -> dict[str, str]:
 
     devices = sorted({*catalog.devices(), *(spelled for spelled, _ in catalog.spellings() if " " not in spelled)})
     lists: dict[str, Iterable[str]] = {
-        "models": catalog.models(),
+        "models": catalog.model_names(),
         "devices": devices,
         "targets": TARGETS,
         "launchers": LAUNCHERS,
     }
-    lists["lists"] = (*LISTS, *TEXTS)
+    lists["lists"] = (*LISTS, "support", *TEXTS)
     return {name: " ".join(known) for name, known in lists.items()}
 
 

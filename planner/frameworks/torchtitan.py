@@ -402,6 +402,11 @@ def _section(name: str, values: dict[str, Any]) -> str:
     return f"        {name}={begin}\n{lines}        ),\n"
 
 
+def has_model(model: Model) -> bool:
+    """Return True if torchtitan has a recipe of exactly this model; another one is the user's own."""
+    return _flavor(model) is not None
+
+
 def _flavor(model: Model) -> tuple[str, str, str] | None:
     """Return module, recipe and flavor of a model in torchtitan; None where torchtitan does not have exactly it."""
     sizes = attrgetter("layers", "hidden_size", "vocab_size", "tied_embeddings")

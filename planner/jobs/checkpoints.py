@@ -274,6 +274,8 @@ class ModelSummary:
         Name of the model, and source of its numbers.
     is_text_part
         True for the text part of a multimodal model.
+    doubts
+        Entries of its config.json that contradict each other where its class ignores one; empty: none.
     num_layers
         Number of layers, without multi-token prediction.
     parameters, active_parameters, mtp_parameters
@@ -285,6 +287,7 @@ class ModelSummary:
     name: str
     source: str
     is_text_part: bool
+    doubts: str
     num_layers: int
     parameters: int
     active_parameters: int
@@ -353,6 +356,7 @@ def model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
         name=model.name,
         source=model.source,
         is_text_part=model.is_text_part,
+        doubts=model.doubts,
         num_layers=model.num_layers,
         parameters=parameters(model),
         active_parameters=active_parameters(model),

@@ -13,8 +13,10 @@ from costmodel.errors import SpecError, did_you_mean, together
 from costmodel.facts.fields import Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
+from costmodel.lowering import embedding_operators, layer_operators
 from costmodel.lowering.framework import limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
+from costmodel.models.parameters import mtp_parameters, parameters, whole_shape
 from costmodel.record import record, strict_record
 from costmodel.validation import build, shown
 from planner.jobs.document import similar_files
@@ -65,6 +67,10 @@ class Read:
     path: Path | None
 
 
+MAX_PARAMETERS = 10**15
+"""Largest number of a model's parameters: 500 times the largest published, and no byte or FLOP of it overflows."""
+
+
 def read(entry: Reference, folder: Path) -> Read:
     """
     Read the model of a job from the catalog, a file or plain data.
@@ -79,8 +85,23 @@ def read(entry: Reference, folder: Path) -> Read:
     Raises
     ------
     SpecError
-        If there is no such model, or an entry of it is wrong.
+        If there is no such model, an entry of it is wrong, or its sizes together are beyond every model.
     """
+    found = _read(entry, folder)
+    number = parameters(found.model) + mtp_parameters(found.model)
+    if number > MAX_PARAMETERS:
+        problem = f"has {number:.3g} parameters by its sizes, at most {MAX_PARAMETERS:.0e} are costed."
+        raise SpecError("model", problem, f"Most are in '{_largest_operator(found.model)}'.")
+    return found
+
+
+def _largest_operator(model: Model) -> str:
+    shape = whole_shape(model)
+    each = [one for layer in model.kinds for one in layer_operators(layer, shape)]
+    return max((*embedding_operators(model, shape), *each), key=lambda one: one.parameters).name
+
+
+def _read(entry: Reference, folder: Path) -> Read:
     if isinstance(entry, Mapping) and "base" in entry:
         return _read_base(entry, folder)
     if isinstance(entry, Mapping):
@@ -159,7 +180,7 @@ def config_path(name: str, folder: Path) -> Path | None:
     SpecError
         If it is neither in the catalog, nor a file or folder, nor in the Hugging Face cache of this machine.
     """
-    if name in catalog.models():
+    if name in catalog.model_names():
         return None
     path = folder / os.path.expanduser(name)
     if name and exists(path):
@@ -172,7 +193,7 @@ def config_path(name: str, folder: Path) -> Path | None:
     if "/" in name or name.endswith(".json"):
         fix = similar_files(path) or "Give a path, or a name of 'planner catalog models'."
         raise SpecError("model", f"no such file: {shown(str(path))}.", fix)
-    hint = did_you_mean(name, catalog.models())
+    hint = did_you_mean(name, catalog.model_names())
     raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", hint)
 
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
@@ -23,7 +25,7 @@ from costmodel.lowering.framework import MUON, keep_wide_layers, limit_mtp_layer
 from costmodel.models.parameters import matrix_parameters, mtp_parameters, parameters
 from costmodel.record import record
 from costmodel.tables import Facts
-from costmodel.validation import build, require_type, shown
+from costmodel.validation import build, name_overflow, require_type, shown
 from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path
 from planner.jobs.completion import require_features
 from planner.jobs.document import (
@@ -236,6 +238,10 @@ def load(
             require_parts(found.facts.model, given, where)
         log_event(__name__, "job read", job=found.name, devices=found.facts.cluster.num_devices)
         return found
+    except ValidationError as error:
+        if (named := name_overflow(error)) is None:
+            raise
+        raise named from None
     except SpecError as error:
         others = _other_mistakes(document.entries, document.folder)
         raise add_places([*document.mistakes, error, *others], document.places) from None

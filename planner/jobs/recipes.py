@@ -174,7 +174,12 @@ def _spell(word: str) -> str:
         return found.device
     if (model := catalog.hub_names().get(word)) in own:
         return str(model)
-    if found is not None or catalog.means_several(word) or word in catalog.models() or word in catalog.precisions():
+    if (
+        found is not None
+        or catalog.means_several(word)
+        or word in catalog.model_names()
+        or word in catalog.precisions()
+    ):
         raise SpecError("catalog", f"no published recipe is for {shown(word)}.", LISTED)
     raise SpecError("catalog", f"{shown(word)} is no model, device, precision or release.", did_you_mean(word, own))
 

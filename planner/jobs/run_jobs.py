@@ -161,8 +161,8 @@ def _model(run: Run, known: References) -> Any:
     entry = known.models.get(key, key)
     if isinstance(entry, Mapping) and "unknown" in entry:
         raise Unpredictable(str(entry["unknown"]))
-    if isinstance(entry, str) and entry not in catalog.models() and not ("/" in entry or entry.endswith(".json")):
-        hint = did_you_mean(key, known.models or catalog.models())
+    if isinstance(entry, str) and entry not in catalog.model_names() and not ("/" in entry or entry.endswith(".json")):
+        hint = did_you_mean(key, known.models or catalog.model_names())
         raise SpecError("model", f"{key!r} is neither in the file of models nor in the catalog.", hint)
     if isinstance(entry, Mapping) and "base" in entry:
         return {**entry, **changes} if set(entry) - {"source"} != {"base"} or changes else entry["base"]

@@ -102,7 +102,7 @@ def _file_rows(path: Path) -> Iterable[tuple[str, int, float]]:
             continue
         length, *count = (cell.strip() for cell in text.split(","))
         if len(count) > 1 or len(length.split()) != 1:
-            raise SpecError(where, f"expected a length, or a length and its count, got {shown(text)}.")
+            raise SpecError(where, f"expected 'LENGTH' or 'LENGTH,COUNT', got {shown(text)}.", "Put a comma between.")
         yield where, _length(length, where), _count(count[0] if count else 1, where)
 
 

@@ -69,7 +69,7 @@ def model_rows(described: Plain) -> list[tuple[str, str]]:
     causal = described["attention_convention"] == "causal"
     convention = "half of the scores, as causal attention needs" if causal else "all scores, also the masked half"
     return [
-        *((key, _text(value)) for key, value in whole.items() if key in MODEL_FACTS),
+        *((key, _text(value)) for key, value in whole.items() if key in MODEL_FACTS and value != ""),
         *layer_rows(described),
         *((key, f"{described[key]:,}") for key in MODEL_COUNTS),
         ("flops_per_token", f"{described['flops_per_token']:.6g}"),
@@ -97,6 +97,7 @@ MODEL_FACTS = (
     "embedding_norm",
     "extras",
     "is_text_part",
+    "doubts",
 )
 """Entries of a model's description, by the names of :class:`costmodel.facts.model.Model`."""
 

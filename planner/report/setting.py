@@ -241,11 +241,18 @@ CAVEAT = (
 
 
 def ambiguity_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
-    """Build the rows on numbers of the job that could be read in another way."""
+    """Build the rows on numbers of the job, and entries of its model, that could be read in another way."""
+    yield from model_doubt_rows(setting)
     if said := _units_text(setting.problem):
         yield "units", said
     if said := batch_text(setting.training):
         yield "batch", said
+
+
+def model_doubt_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
+    """Build the row on entries of the model that contradict each other."""
+    if setting.model.doubts:
+        yield "model doubt", setting.model.doubts
 
 
 def unused_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from planner.report.setting import (
     doubt_rows,
     lengths_rows,
     line_rows,
+    model_doubt_rows,
     nearby_rows,
     publication_rows,
     sites_rows,
@@ -89,6 +90,7 @@ def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
     low, high = best.step_time_interval_seconds
     run = best.training_run
     yield from doubt_rows(best)
+    yield from model_doubt_rows(whole)
     yield from line_rows(whole)
     if whole.kind == "estimate":
         yield from _forbidden(whole)

@@ -25,6 +25,7 @@ SCHEMAS: Mapping[str, tuple[str, str]] = {
     "top-row": ("batches.top_row_schema", "a row of top --format csv"),
     "model": ("described.model_schema", "model --format json"),
     "catalog": ("described.catalog_schema", "catalog --format json, all of it, a list or one entry"),
+    "support": ("described.support_schema", "catalog support --format json"),
     "sample-row": ("rows.sample_row_schema", "a row of samples, for fit; sample and trace extract write them"),
     "log-line": ("messages.log_line_schema", "a line on stderr with --log-json, of any command"),
     "trace-read": ("traces.read_schema", "trace read --format json"),

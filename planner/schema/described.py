@@ -62,6 +62,17 @@ def catalog_schema() -> Schema:
     return whole("Catalog", {"anyOf": [whole_catalog, *one], "$defs": definitions})
 
 
+def support_schema() -> Schema:
+    """Make the schema of ``planner catalog support``: its tables."""
+    texts: Schema = {"type": "array", "items": TEXT}
+    table: dict[str, Schema] = {
+        "title": {**TEXT, "description": "Families on a device, refused families, or devices with a model."},
+        "header": {**texts, "description": "Names of the columns."},
+        "rows": {"type": "array", "items": texts, "description": "Cells of each family or device."},
+    }
+    return whole("Support", {"type": "array", "items": object_schema(table)})
+
+
 ENTRIES = {
     "devices": "Device",
     "aliases": "Alias",
@@ -107,7 +118,7 @@ def _layer_kinds() -> Schema:
         kind = {"kind": {"const": block.__name__, "description": "Kind of the block."}}
         definitions[block.__name__] = object_schema(kind | definitions[block.__name__]["properties"])
     number = {"num_layers": {**COUNT, "description": "Number of such layers."}}
-    return {**definitions, "LayerKind": object_schema(number | made["properties"])}
+    return {**definitions, "LayerKind": object_schema(number | made["properties"], optional=("beside",))}
 
 
 def _properties(record: Any) -> Schema:

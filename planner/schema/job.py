@@ -90,7 +90,7 @@ def _constants(definitions: Schema) -> Schema:
 def _model_forms(described: Schema) -> list[Schema]:
     text = {"type": "string"}
     return [
-        {"enum": list(catalog.models())},
+        {"enum": list(catalog.model_names())},
         {**text, "description": "Path of a Hugging Face config.json or of its folder, or a name on its hub."},
         {"type": "object", "required": ["model_type"], "description": "The model in Hugging Face's keys."},
         {**described, "properties": {"name": text, "source": text, **described["properties"]}},

@@ -67,7 +67,11 @@ def mistake_html(message: str) -> str:
 def form_html(shown: Question, kept: Sequence[Question]) -> str:
     """Build the form; it works without scripts, as a link that holds the job."""
     fields = "".join(_field(field, shown[field.name]) for field in FIELDS)
-    names = {"model": (*catalog.models(), *sorted(catalog.hub_names())), "device": catalog.devices(), "target": TARGETS}
+    names = {
+        "model": (*catalog.model_names(), *sorted(catalog.hub_names())),
+        "device": catalog.devices(),
+        "target": TARGETS,
+    }
     lists = "".join(f"<datalist id=list-{name}>{_options(values)}</datalist>" for name, values in names.items())
     beside = "".join(
         f'<li><label><input type=checkbox name={KEPT} value="{escape(one.query)}" checked> '

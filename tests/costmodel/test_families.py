@@ -88,6 +88,7 @@ def test_step_has_other_query_heads_in_windows():
     kinds = ["full_attention", "sliding_attention"]
     listed = [*kinds, *kinds, "sliding_attention"]
     changes = {"num_hidden_layers": 4, "num_nextn_predict_layers": 1, "moe_layers_enum": "1,3"}
+    changes["first_k_dense_replace"] = None
     model = of_family(
         "step-3.7-flash", layer_types=listed, attention_other_setting={"num_attention_heads": 96}, **changes
     )
@@ -124,7 +125,7 @@ def test_step_has_other_query_heads_in_windows():
         ("deepseek-v3.2", {"n_shared_experts": 10**7}, "n_shared_experts: times 2048 is a width above 10000000"),
         ("minimax-m3", {"index_topk_blocks": 10**7}, "index_topk_blocks: times 128 is a number of keys above"),
         ("step-3.7-flash", {"attention_other_setting": [1]}, "attention_other_setting: expected a mapping"),
-        ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers.1: expected a whole number, got 'x'"),
+        ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers_enum.1: expected a whole number, got 'x'"),
         ("falcon-h1-34b", {"mamba_d_ssm": 4000}, "mamba_n_heads: times the width of a head, 128, is 4096, but the"),
         ("falcon-h1-34b", {"projectors_bias": True}, "projectors_bias: means a bias behind one projection alone"),
         ("falcon-h1-34b", {"ssm_multipliers": "x"}, "ssm_multipliers: expected a number, numbers, true or false"),
@@ -135,7 +136,7 @@ def test_step_has_other_query_heads_in_windows():
         ),
         ("bamba-9b", {"attn_layer_indices": [9, 32]}, "attn_layer_indices.1: is none of the 32 layers"),
         ("lfm2-1.2b", {"full_attn_idxs": [2, 2]}, "full_attn_idxs.1: names layer 2 a second time"),
-        ("lfm2-1.2b", {"layer_types": ["conv"] * 16}, "full_attn_idxs: names other layers than 'layer_types' has"),
+        ("lfm2-1.2b", {"layer_types": ["conv"] * 16}, "layer_types: layer 2 (from 0) is 'linear_attention' by"),
         ("lfm2-1.2b", {"intermediate_size": 9}, "block_ff_dim: is 12288, but 'intermediate_size' is 9"),
         ("lfm2-1.2b", {"block_ffn_dim_multiplier": "x"}, "must be above 0 and at most 100, got 'x'"),
         ("jamba-52b", {"attn_layer_offset": 8}, "attn_layer_offset: must be at least 0 and at most 7, got 8"),
@@ -466,3 +467,36 @@ SPELLINGS = """
 def test_every_family_is_read_or_says_why():
     """Under the name that its ``config.json`` has."""
     assert [name for name in SPELLINGS.split() if not {name, TEXT_PARTS.get(name)} & {*FAMILIES, *UNMODELLED}] == []
+
+
+def test_keys_that_a_described_family_leaves_unread_are_doubted():
+    """Grok-2 has a dense block beside experts of a width of its own, which Mixtral's row reads over."""
+    config = {"model_type": "a_newcomer", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 1000}
+    config |= {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 256, "num_local_experts": 8}
+    config |= {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "residual_moe": True, "rms_norm_eps": 1e-5}
+    beside = {"like": "mixtral", "expert_width": "moe_intermediate_size", "shared_width": "intermediate_size"}
+    plain = model_from_config({**config, "family": {"like": "mixtral"}})
+
+    assert plain.doubts == ("not read by the family that is described: moe_intermediate_size (32), residual_moe (true)")
+    assert model_from_config({**config, "family": {**beside, "ignores": ["residual_moe"]}}).doubts == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "more"),
+    [
+        ("cwm-32b", "mlp_bias", 64 * (2 * 21504 + 6144)),  # gate, up and down in 64 layers
+        ("minicpm3-4b", "mlp_bias", 62 * (2 * 6400 + 2560)),
+        ("ernie-4.5-0.3b", "use_bias", 18 * ((16 + 2 * 2) * 128 + 1024 + 2 * 3072 + 1024)),  # none of the head
+    ],
+)
+def test_biases_are_those_of_the_class(name: str, key: str, more: int):
+    """Of transformers 5: a bias per output of the matrices that the key is for."""
+    plain, biased = (parameters(of_family(name, **{key: flag})) for flag in (False, True))
+
+    assert biased - plain == more
+
+
+def test_a_gate_without_the_biases_of_its_attention_is_refused():
+    """AFMoE's class gives ``attention_bias`` to queries, keys, values and output, but not to the gate."""
+    with pytest.raises(SpecError, match="attention_bias: means biases beside an output gate without one"):
+        of_family("trinity-mini", attention_bias=True)

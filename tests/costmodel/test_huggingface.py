@@ -494,6 +494,7 @@ LATENT_SIZES = {
             "num_key_value_heads: must be the 8 attention heads of a latent attention, got 2.",
         ),
         ({"n_group": 3}, "n_group: must divide the 16 experts, got 3."),
+        ({"n_group": 4, "num_experts_per_tok": 17}, "num_experts_per_tok: must be at most the 16 experts, got 17."),
         ({"n_group": 4, "topk_group": 5}, "topk_group: must be at least 1 and at most 4, got 5."),
         (
             {"n_group": 8, "topk_group": 1},
@@ -504,6 +505,29 @@ LATENT_SIZES = {
             {"model_type": "deepseek_v32", "index_head_dim": 32, "index_n_heads": 4, "index_topk": 8},
             "index_head_dim: must be at least the 64 rotated channels, got 32.",
         ),
+        (
+            {"model_type": "deepseek_v32", "index_head_dim": 256, "index_n_heads": 4, "index_topk": 8},
+            "index_head_dim: must be at most the 192 channels of an attention head's query, got 256.",
+        ),
+        (
+            {"model_type": "deepseek_v32", "index_head_dim": 128, "index_n_heads": 16, "index_topk": 8},
+            "index_n_heads: must be at most the 8 attention heads, got 16.",
+        ),
+        (
+            {"mlp_layer_types": ["sparse"] * 4, "first_k_dense_replace": 2},
+            "mlp_layer_types: layer 0 (from 0) is 'sparse' by 'mlp_layer_types', but 'dense' by "
+            "'first_k_dense_replace', which is 2.",
+        ),
+        (
+            {"moe_layer_freq": [1, 1, 0, 1], "first_k_dense_replace": 1},
+            "moe_layer_freq: layer 0 (from 0) is 'sparse' by 'moe_layer_freq', but 'dense' by "
+            "'first_k_dense_replace', which is 1.",
+        ),
+        ({"n_group": 4, "num_expert_group": 2}, "n_group: is 4, but 'num_expert_group' is 2, and they mean the same."),
+        (
+            {"rope_theta": 10000, "rope_parameters": {"rope_theta": 500000}},
+            "rope_theta: is 10000, but 'rope_parameters.rope_theta' is 500000, and they mean the same.",
+        ),
     ],
 )
 def test_parts_that_contradict_each_other_are_named(changes: dict, message: str):
@@ -512,3 +536,72 @@ def test_parts_that_contradict_each_other_are_named(changes: dict, message: str)
         model_from_config({**LATENT_SIZES, **changes})
 
     assert str(refused.value) == f"model.{message}"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            a_hybrid_config(hybrid_override_pattern="M*-"),
+            "hybrid_override_pattern: names 3 layers, but 'num_hidden_layers' is 4.",
+        ),
+        (
+            a_config(model_type="gemma3_text", sliding_window_pattern=2, layer_types=["sliding_attention"] * 4),
+            "layer_types: layer 1 (from 0) is 'sliding_attention' by 'layer_types', but 'full_attention' by "
+            "'sliding_window_pattern', which is 2.",
+        ),
+        (
+            a_config(model_type="smollm3", no_rope_layers=[1, 1, 1, 1], no_rope_layer_interval=2),
+            "no_rope_layers: layer 1 (from 0) is 'rotates' by 'no_rope_layers', but 'does not rotate' by "
+            "'no_rope_layer_interval', which is 2.",
+        ),
+    ],
+)
+def test_two_statements_on_the_layers_must_agree(config: dict, message: str):
+    """A list and a pattern, or a pattern and a number: the first layer in which they differ."""
+    with pytest.raises(SpecError) as refused:
+        model_from_config(config)
+
+    assert str(refused.value) == f"model.{message}"
+
+
+def test_statements_that_agree_are_read():
+    """Layers 1 and 3 of four are full by a pattern of 2; one dense layer in front by the list and by the number."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    windows = model_from_config(a_config(model_type="gemma3_text", sliding_window_pattern=2, layer_types=kinds))
+    words = ["dense", "sparse", "sparse", "sparse"]
+
+    assert [layer.attention.window for layer in windows.layers] == [4096, None, 4096, None]
+    assert dense_layers({**LATENT_SIZES, "mlp_layer_types": words, "first_k_dense_replace": 1}) == [0]
+
+
+@pytest.mark.parametrize(
+    ("config", "doubt"),
+    [
+        (
+            a_config(architectures=["MixtralForCausalLM"]),
+            "architectures is 'MixtralForCausalLM', but model_type is 'llama', which is read",
+        ),
+        (a_config(architectures=["LlamaForCausalLM"]), ""),
+        ({**LATENT_SIZES, "model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}, ""),
+        ({**LATENT_SIZES, "first_k_dense_replace": 9}, "model.first_k_dense_replace is 9, but the model has 4 layers"),
+        (an_expert_config(moe_layer_end_index=4), "model.moe_layer_end_index is 4, but the model has 4 layers"),
+        (
+            {"tie_word_embeddings": True, "text_config": a_config(tie_word_embeddings=False)},
+            "model.text_config.tie_word_embeddings is false, which is read, but model.tie_word_embeddings is true",
+        ),
+    ],
+)
+def test_contradictions_that_a_class_ignores_are_doubts(config: dict, doubt: str):
+    """Published files have some; the class reads one side of them."""
+    assert model_from_config(config).doubts == doubt
+
+
+def test_mambas_heads_fill_its_width():
+    """Mamba-2's class refuses 4 heads of 8 where 2 x 64 channels are asked for."""
+    sizes = {"num_heads": 4, "head_dim": 8, "state_size": 16, "n_groups": 2, "conv_kernel": 4, "chunk_size": 8}
+    config = {"model_type": "mamba2", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 1000, **sizes}
+
+    with pytest.raises(SpecError, match="num_heads: times the width of a head, 8, is 32, but the blocks are 128 wide"):
+        model_from_config({**config, "expand": 2})
+    assert model_from_config({**config, "expand": 2, "num_heads": 16}).num_layers == 2

@@ -101,3 +101,15 @@ def test_what_is_no_fact_is_refused(entries, complaint):
         numerics(**entries)
 
     assert str(error.value) == complaint
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_a_fact_that_is_not_finite_is_not_known(number: float):
+    """It costs nothing, so it is read; exports ask for what the file does not say."""
+    sizes = {"hidden_size": 64, "intermediate_size": 256, "vocab_size": 1000, "num_hidden_layers": 2}
+    facts = {"rope_theta": number, "rms_norm_eps": number}
+    model = model_from_config({"model_type": "llama", "num_attention_heads": 4, **sizes, **facts})
+
+    assert model.numerics.norm_epsilon is None
+    assert model.numerics.rotary is not None
+    assert model.numerics.rotary.base is None

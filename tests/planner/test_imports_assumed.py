@@ -212,3 +212,22 @@ def test_options_behind_a_comment_are_no_command_of_their_own(tmp_path):
 
     assert lost.document["strategy"]["tp"] == 1
     assert any("Line 3: --tensor-model-parallel-size is no option of a command" in note for note in lost.notes)
+
+
+def test_a_micro_batch_that_only_the_script_knows_is_stated(tmp_path):
+    """Accelerate's file has neither micro-batch nor accumulation: one step of 256 sequences on 64 ranks has 4 each."""
+    text = "distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 8\nnum_processes: 64\n"
+    entries = ("model=llama3-8b", "training.global_batch_size=256", "training.sequence_length=4k", "training.tokens=1T")
+    given = imported(tmp_path, "accelerate.yaml", text, *entries)
+    said = imported(tmp_path, "accelerate.yaml", text, *entries, "strategy.mbs=2")
+
+    assert "strategy.mbs=4" in assumed(given)
+    assert "strategy.mbs" not in " ".join(said.notes)
+
+
+def test_a_recipe_that_begins_with_ones_own_asks_for_the_model(tmp_path):
+    """The file names no model at all."""
+    text = "[training]\nlocal_batch_size = 1\nseq_len = 4096\nsteps = 10\n[parallelism]\ntensor_parallel_degree = 1\n"
+
+    with pytest.raises(SpecError, match=r"model: is not said: the recipe begins with one of your own\. Add model=NAME"):
+        imported(tmp_path, "train.toml", text, "cluster.num_devices=8", "training.tokens=1T")

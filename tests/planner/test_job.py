@@ -437,7 +437,7 @@ def test_precision_that_the_device_does_not_have():
 
 def test_config_of_a_family_that_is_not_supported():
     """It is refused by name, not guessed."""
-    assert "mamba" in message_of(a_job(model={"model_type": "mamba", "hidden_size": 1024}))
+    assert "rwkv" in message_of(a_job(model={"model_type": "rwkv", "hidden_size": 1024}))
 
 
 def test_object_that_contains_itself():
@@ -544,3 +544,10 @@ def test_folder_instead_of_a_file(tmp_path):
 def test_impossible_path(path):
     """Names that no file can have."""
     assert "cannot be read" in message_of(path)
+
+
+def test_a_number_that_follows_and_overflows_is_named():
+    """A checkpoint over a storage of 1e-24 bytes per second takes more seconds than any record holds."""
+    message = message_of(a_job(reliability={"storage_bandwidth": 1e-24}))
+
+    assert "reliability.checkpoint_seconds: follows from other entries and must be at most 1e+24, got" in message

@@ -97,6 +97,10 @@ def test_a_base_may_be_a_file(tmp_path):
         ({"base": "llama3-8b", "tied_embeddings": "yes"}, "model.tied_embeddings: expected true or false, got 'yes'."),
         ({"base": "llama3-8b", "mtp_layers": -1}, "model.mtp_layers: must be at least 0, got -1."),
         ({"base": "lama3-8b"}, "model: 'lama3-8b' is neither in the catalog nor a file. Did you mean 'llama3-8b'?"),
+        (  # 4,000 x 7 x 10^12
+            {"num_layers": 4000, "hidden_size": 10**6, "vocab_size": 1000, "num_heads": 8, "ffn_hidden_size": 10**6},
+            "model: has 2.8e+16 parameters by its sizes, at most 1e+15 are costed. Most are in 'qkv'",
+        ),
         ({"base": 3}, "model.base: expected a name or a model, got 3."),
         ({"base": None}, "model.base: expected a name or a model, got null."),
         ({"base": "nowhere/config.json"}, "model: no such file: 'nowhere/config.json'."),

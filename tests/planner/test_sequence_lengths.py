@@ -89,10 +89,10 @@ def test_bad_lengths_are_refused(lengths, message):
     ("text", "message"),
     [
         ("4096\n65536\n", "line 2: is 65,536 tokens, more than a sample has: training.sequence_length is 32,768."),
-        ("4096,1,2\n", "line 1: expected a length, or a length and its count, got '4096,1,2'."),
+        ("4096,1,2\n", "line 1: expected 'LENGTH' or 'LENGTH,COUNT', got '4096,1,2'."),
         ("\n\n", "holds no length."),
         ("4096,-1\n", "line 1: expected a number or a share of sequences above 0, got '-1'."),
-        ("4096 8192\n", "line 1: expected a length, or a length and its count, got '4096 8192'."),
+        ("4096 8192\n", "line 1: expected 'LENGTH' or 'LENGTH,COUNT', got '4096 8192'. Put a comma between."),
     ],
     ids=["beyond", "three", "empty", "negative", "two"],
 )

@@ -125,7 +125,14 @@ def test_the_mode_of_muon_is_chosen_with_its_placement():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimizer": "lion"}, "expected 'adam', 'muon' or 'dist_muon', got 'lion'. Any other is priced as adam"),
+        (
+            {"optimizer": "lion"},
+            "expected 'adam', 'muon' or 'dist_muon', got 'lion'. AdamW is priced as adam, MuonClip as",
+        ),
+        (
+            {"optimizer": "adamw"},
+            "Did you mean 'adam'? AdamW is priced as adam, MuonClip as muon, any other as adam, with",
+        ),
         ({"optimizer": "mun"}, "Did you mean 'muon'?"),
         ({"muon_tp_mode": "duplicated"}, "is a setting of Muon, but settings.optimizer is adam. Give settings.optim"),
         ({"optimizer": "muon", "muon_tp_mode": "rows"}, "expected 'blockwise', 'duplicated', 'distributed' or 'layer"),

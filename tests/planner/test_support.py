@@ -15,9 +15,12 @@ from planner import estimate, load
 from planner.cli import main
 from planner.frameworks import TARGETS, export
 from planner.report.support import refusal, support_sections
+from tests.schemas import valid
 
 MODELS = ("llama3-8b", "qwen3-30b-a3b", "gemma-2-27b", "gpt2-xl", "minimax-m2", "nemotron-3-nano-30b-a3b")
 SOLD = [name for name in catalog.devices() if not name.startswith("mofa")]
+CLUSTER = {"device": "gb300", "num_devices": 64}
+TRAINING = {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9}
 CELLS = random.Random(53).sample(
     [(one, device, target) for one in MODELS for device in SOLD for target in TARGETS], 100
 )
@@ -59,6 +62,8 @@ def test_cells_are_the_answers_that_jobs_get(cell):
         (("deepseek-v4-flash", "gb300", "megatron-bridge"), "model.streams: is 4 (hyper-connections)"),
         (("laguna-xs", "h200", "megatron-lm"), "model.head_gate: means a gate per head"),
         (("llama-4-scout", "h200", "megatron-lm"), "model.chunk: means attention inside chunks"),
+        (("sarvam-30b", "mofa-b-deepseek", "accelerate"), "its calibration has no measured operators of such shapes"),
+        (("deepseek-v3", "mofa-b-deepseek", None), ""),
         (("llama3-8b", "v100-32gb-sxm", "deepspeed"), "no release of the catalog runs on volta"),
     ],
 )
@@ -77,7 +82,44 @@ def test_every_family_and_device_has_a_row():
     assert [row[0] for row in refused.rows] == sorted(UNMODELLED)
     assert [row[0] for row in devices.rows] == list(catalog.devices())
     assert next(row for row in families.rows if row[0] == "mixtral")[3] == "1"  # counts.yaml: one run of Mixtral
-    assert {cell for row in families.rows for cell in row[4:9]} == {"yes", "no"}
+    assert {cell for row in families.rows for cell in row[4:9]} == {"yes", "no", "own model"}
+
+
+@pytest.mark.parametrize(
+    ("model", "cell"), [("deepseek-v4-flash", "own model"), ("llama3-8b", "yes"), ("kimi-linear-48b-a3b", "own model")]
+)
+def test_a_recipe_without_its_model_says_so(model: str, cell: str):
+    """torchtitan has a recipe of Llama 3 8B; of the others the export begins with the user's own."""
+    (table,) = support_sections(model, "gb300")
+
+    assert dict(zip(table.header, table.rows[0], strict=True))["torchtitan"] == cell
+
+
+def test_every_model_of_the_table_is_planned_by_its_name():
+    """Models that stand for their families are no files; plan, support and schema know them."""
+    families, *_ = support_sections()
+    known = catalog.model_names()
+
+    assert {row[1] for row in families.rows} <= set(known)
+    assert catalog.model("deepseek-v4-flash").family == "deepseek_v4"
+    assert load({"model": "trinity-mini", "cluster": CLUSTER, "training": TRAINING}).facts.model.family == "afmoe"
+
+
+def test_a_family_is_asked_by_its_name():
+    """The first column's words, a text part's too; a refused one is refused with the reason."""
+    assert [one.title for one in support_sections("qwen3_moe", "h100")] == ["Devices with qwen3-235b-a22b"]
+    assert support_sections("qwen3_vl_moe", "h100")[0].rows == support_sections("qwen3_moe", "h100")[0].rows
+    with pytest.raises(SpecError, match="'zamba' has one attention block shared across layers, which is not modelled"):
+        support_sections("zamba")
+
+
+def test_the_tables_are_data_too(capsys: pytest.CaptureFixture[str]):
+    """Title, header and rows, as the schema says."""
+    assert main(["catalog", "support", "llama3-8b", "gb300", "--format", "json"]) == 0
+
+    tables = json.loads(capsys.readouterr().out)
+    valid("support", tables)
+    assert [table["rows"][0][:2] for table in tables] == [["gb300", "yes"]]
 
 
 def test_a_config_json_on_one_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -359,7 +359,7 @@ def model_named(name: str) -> str | dict[str, Any] | None:
     for ending in (*RECIPES, *ENDINGS, *ENDINGS):
         plain = plain.removesuffix(ending)
     for spelling in (whole, plain, plain.replace("_", "-")):
-        if spelling in catalog.models():
+        if spelling in catalog.model_names():
             return spelling
         if spelling in _models():
             text = _models()[spelling]

@@ -386,6 +386,8 @@ def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> I
     every = None if "strategy.recompute" in said_by(overrides) else int(given.get("full_every", 0)) or None
     try:
         _settle_batches(overrides, strategy, training, given)
+        if "mbs" in strategy and ("given.accumulation" in meaning.keys or "given.accumulation" not in meaning.entries):
+            said.add("strategy.mbs")  # it follows from what is said
         _add_tokens(training, given)
         return complete_job(document, [*release, *other, *meaning.notes, *remarks], said=said, full_every=every)
     except SpecError as error:
@@ -562,8 +564,8 @@ def torchtitan_job(
     entries, framework = meaning.entries, str(config.get("framework", FRAMEWORK))
     given = prepare_job({"cluster": {"framework": framework}}, overrides)
     name = str(flat.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
-    named = f"{name}/{flat.get('model.flavor', '')}"
-    model = given["model"] if "model" in given else described or require_model(named)
+    label = "/".join(filter(None, (name, str(flat.get("model.flavor", "")))))
+    model = given["model"] if "model" in given else described or require_model(label)
     kernels = entries.get("settings.kernels", "eager")
     local = degree(entries.setdefault("given.local", 8), "training.local_batch_size")
     degree(entries["given.steps"], "training.steps")

@@ -32,7 +32,7 @@ SLOWEST = 10.0
 STEPS = 40
 """Halvings of that."""
 
-MOST_BEYOND = 1.125
+MOST_BEYOND = 1.2
 """Largest factor by which the bound may shorten launches of a run that was measured."""
 
 TOLERANCE = 0.005

@@ -285,10 +285,11 @@ def collective_seconds(
         from costmodel.network.sampled_fabric import sampled_seconds
 
         sampled = sampled_seconds(cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
-    if sampled is None or np.any(np.isnan(sampled)):
+    if sampled is not None and not np.any(np.isnan(sampled)):
+        seconds = sampled
+    else:
         seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
-    if sampled is not None:
-        seconds = np.where(np.isnan(sampled), seconds, sampled)[()]
+        seconds = seconds if sampled is None else np.where(np.isnan(sampled), seconds, sampled)[()]
     for entry in reversed(device.constants.measured.collectives):
         if (entry.group, entry.kind) == (group, kind):
             known = (np.asarray(ranks) > 1) & _is_or_any(entry.ranks, ranks) & _is_or_any(entry.nbytes, nbytes)

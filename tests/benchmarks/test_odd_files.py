@@ -101,8 +101,8 @@ def test_a_table_as_collected_is_converted_on_the_way(tmp_path):
 
     assert isinstance(a, Prediction)
     assert isinstance(d, Prediction)
-    assert a.case.strategy == d.case.strategy
-    assert (a.case.strategy.tp, a.case.strategy.dp, a.run.device) == (2, 32, "h100-80gb-sxm")
+    assert a.strategy == d.strategy
+    assert (a.strategy.tp, a.strategy.dp, a.run.device) == (2, 32, "h100-80gb-sxm")
     assert [one.is_refused for one in (b, c)] == [True, True]
     assert "n_gpus: 64 is not a multiple of tp x cp x pp = 3." in b.reason
     assert "dtype: 'bf61' is no known recipe." in c.reason

@@ -63,6 +63,15 @@ class DpOverlap:
 
     ``exposed = unhidden * full + max(0, slowdown * full - window * pp * stage_seconds)``, where ``full`` is the
     communication alone and ``stage_seconds`` one micro-batch on one rank.
+
+    Parameters
+    ----------
+    unhidden
+        Share of the communication that nothing hides.
+    slowdown
+        Factor by which the overlapped communication takes longer than alone.
+    window
+        Share of the stages' time that hides it.
     """
 
     unhidden: NotNegative

@@ -63,11 +63,13 @@ def _record_types(part: Any, seen: frozenset[Any] = frozenset()) -> Iterator[typ
 
 def _describe(schema: Schema, record_type: Any) -> None:
     schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
-    declared = {one.name: one.metadata["description"] for one in fields(record_type) if "description" in one.metadata}
-    texts = descriptions(record_type) | declared
+    texts: dict[str, str] = {}
+    for one in reversed([base for base in record_type.__mro__ if is_dataclass(base)]):  # a field inherits its text
+        texts |= descriptions(one)
+    texts |= {one.name: one.metadata["description"] for one in fields(record_type) if "description" in one.metadata}
     for name, entry in schema["properties"].items():
         entry.pop("title", None)
-        entry["description"] = texts.get(name, schema["description"])
+        entry["description"] = texts[name]
     ordered = sorted(schema.items())  # as pydantic sorts what it writes itself: since 2.13 descriptions, too
     schema.clear()
     schema.update(ordered)

@@ -636,7 +636,7 @@ def _refuse_missing(found: Understood, variables: Variables) -> None:
 def _unread(names: Sequence[str]) -> str:
     """Reason for names without value that are no variables."""
     is_number = any(name.startswith(("$((", "$[")) for name in names)
-    return "Such arithmetic has no value here" if is_number else "What commands print is not known"
+    return "Such arithmetic has no value here" if is_number else "The output of commands is not known"
 
 
 def name_with_lines(name: str, uses: Mapping[str, Sequence[int]]) -> str:

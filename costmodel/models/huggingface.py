@@ -441,7 +441,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
         return indexed(config, num_layers=num_layers)
     others = (*(("linear_attention",) if family.linear else ()), *(("chunked_attention",) if family.chunk else ()))
     names = {**{kind: kind for kind in (*ROTATED, *others)}, **family.kind_names}
-    if (stated := config.agree(_stated_kinds(config, family, names, num_layers=num_layers))) is not None:
+    if (stated := config.agree(_read_stated_kinds(config, family, names, num_layers=num_layers))) is not None:
         return stated
     if family.full_layers and not family.period:
         return ("linear_attention",) * num_layers
@@ -459,7 +459,7 @@ def _attention_kinds(config: Config, family: Family, rotary: tuple[bool, ...]) -
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
 
 
-def _stated_kinds(
+def _read_stated_kinds(
     config: Config, family: Family, names: Mapping[str, str], *, num_layers: int
 ) -> Iterator[tuple[str, tuple[str, ...] | None]]:
     """Yield each key that states the attention of every layer, with the kinds; None if it is absent."""
@@ -639,11 +639,13 @@ def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[
         listed = config.words("mlp_layer_types", EXPERT_KINDS, length=num_layers)
         config.agree((("mlp_layer_types", listed), ("num_hash_layers", first)))
         return (True,) * num_layers
-    stated = config.agree(_stated_experts(config, family, num_layers=num_layers))
+    stated = config.agree(_read_stated_experts(config, family, num_layers=num_layers))
     return tuple(one == "sparse" for one in stated or _expert_pattern(config, family, num_layers=num_layers))
 
 
-def _stated_experts(config: Config, family: Family, *, num_layers: int) -> Iterator[tuple[str, tuple[str, ...] | None]]:
+def _read_stated_experts(
+    config: Config, family: Family, *, num_layers: int
+) -> Iterator[tuple[str, tuple[str, ...] | None]]:
     """Yield each key that states the feed-forward of every layer, with the kinds; None if it is absent."""
     words = ("dense", "sparse")
     further = _num_mtp_layers(config)
@@ -657,12 +659,12 @@ def _stated_experts(config: Config, family: Family, *, num_layers: int) -> Itera
     if isinstance(config.mapping.get("moe_layer_freq"), list | tuple):
         yield "moe_layer_freq", config.read_numbers("moe_layer_freq", dict(enumerate(words)), length=num_layers)
         config = _change(config, (("moe_layer_freq", None),))
-    key = family.expert_period.key if family.expert_period else _patterned(config)
+    key = family.expert_period.key if family.expert_period else _find_pattern_key(config)
     if config.mapping.get(key) is not None:
         yield key, _expert_pattern(config, family, num_layers=num_layers)
 
 
-def _patterned(config: Config) -> str:
+def _find_pattern_key(config: Config) -> str:
     """Return a key of the pattern of layers with experts that says more than its default; empty if none does."""
     neutral = {"moe_layer_freq": (1,), "mlp_only_layers": ([],), **dict.fromkeys(SPELLINGS["expert_step"], (1,))}
     keys = (*SPELLINGS["first_dense"], *neutral)

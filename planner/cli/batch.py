@@ -90,10 +90,16 @@ def run_batch(arguments: argparse.Namespace) -> int:
     if sources and len(sources) == len(arguments.sources):
         return _rank(arguments, [Path(source) for source in sources])
     if sources:
-        raise SpecError(sources[0], "is a results file; the other sources are jobs.", "Rank it alone: planner batch RESULTS.jsonl.")
+        raise SpecError(
+            sources[0], "is a results file; the other sources are jobs.", "Rank it alone: planner batch RESULTS.jsonl."
+        )
     for name in ("by", "top", "format"):
         if getattr(arguments, name) is not None:
-            raise SpecError(f"--{name}", "is an option of a ranking, and the sources are jobs.", f"Write: planner batch FILE{RESULTS} --{name}.")
+            raise SpecError(
+                f"--{name}",
+                "is an option of a ranking, and the sources are jobs.",
+                f"Write: planner batch FILE{RESULTS} --{name}.",
+            )
     if arguments.output is None:
         raise SpecError("-o", "is needed: the results file.", "Such as: -o results.jsonl.")
     return _plan(arguments)

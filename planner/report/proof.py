@@ -234,8 +234,7 @@ def _describe_forms(forms: Mapping[str, float], whole: PlanReportRecord) -> str:
     if least == "strategy 1":
         return f"{first}, as the search compares it; the proof is about this step time"
     return (
-        f"{first}, {forms[least]:,.6f} s for {least}, as the search compares them; the proof is about "
-        "the shorter one"
+        f"{first}, {forms[least]:,.6f} s for {least}, as the search compares them; the proof is about the shorter one"
     )
 
 

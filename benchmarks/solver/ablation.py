@@ -18,8 +18,7 @@ import numpy as np
 
 from benchmarks.plans.jobs import document
 from benchmarks.solver.alone import run_alone
-from constraints.cp_sat import cp_model
-from constraints.encoding import TICK_SECONDS
+from constraints.cp_sat import TICK_SECONDS, cp_model
 from constraints.rule import sentence
 from costmodel.strategy import FLAGS
 from costmodel.tables import tabulate

@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.solver.stages import NUM_DEVICES, SIZES, Check, random_job, timed
-from constraints.encoding import seconds_to_ticks
+from constraints.cp_sat import seconds_to_ticks
 from costmodel.step.step import cost
 from planner import load
 from planner.jobs.limits import StageChoice

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from constraints.rule import FieldValues, Rule
-from constraints.rules import context, frameworks, microbatches, schedules, settings, targets, topology
+from constraints.rules import context, frameworks, physics, targets
 from constraints.rules.megatron_models import require_options
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
@@ -99,7 +99,7 @@ FSDP2: Refusals = {
 }
 """Rows of targets whose replicas share states by FSDP2."""
 
-WHOLE_BATCHES = (microbatches.global_batch_splits_over_ranks,)
+WHOLE_BATCHES = (physics.global_batch_splits_over_ranks,)
 
 # --- torchtitan ----------------------------------------------------------------------------------------------
 
@@ -116,9 +116,9 @@ TORCHTITAN: Refusals = {
     "ep": (targets.torchtitan_spreads_experts_over_shards,),
     "etp": (targets.torchtitan_spreads_experts_or_splits_them,),
     "vpp": (
-        schedules.v_shapes_have_two_chunks,
-        schedules.only_1f1b_interleaves,
-        topology.interleaving_needs_a_pipeline,
+        physics.v_shapes_have_two_chunks,
+        physics.only_1f1b_interleaves,
+        physics.interleaving_needs_a_pipeline,
         targets.torchtitan_keeps_few_chunks_gathered,
     ),
     "group": (targets.torchtitan_deals_microbatches_in_rounds,),
@@ -364,28 +364,31 @@ MEGATRON: Refusals = {
         "(megatron/core/optimizer/distrib_optimizer.py).",
         "recipe",
     ),
-    "settings.moments_dtype": (settings.offloaded_moments_are_fp32, settings.narrow_moments_need_a_sharded_optimizer),
-    "settings.fp8_param_gather": (settings.narrow_weights_need_a_sharded_optimizer,),
+    "settings.moments_dtype": (
+        frameworks.offloaded_moments_are_fp32,
+        frameworks.narrow_moments_need_a_sharded_optimizer,
+    ),
+    "settings.fp8_param_gather": (frameworks.narrow_weights_need_a_sharded_optimizer,),
     "settings.first_layers_bf16": (targets.delayed_scaling_has_no_wide_layers,),
     "settings.fp8_attention": _only(
         "It has no option (fp8_dot_product_attention, megatron/core/transformer/transformer_config.py:477).", False
     ),
     "settings.mtp_layers": (targets.mtp_has_no_learned_positions,),
     "settings.shared_expert_overlap": (
-        settings.overlapped_shared_experts_need_alltoall,
-        settings.overlapped_shared_experts_exclude_ep_overlap,
-        settings.overlapped_shared_experts_are_kept,
+        frameworks.overlapped_shared_experts_need_alltoall,
+        frameworks.overlapped_shared_experts_exclude_ep_overlap,
+        frameworks.overlapped_shared_experts_are_kept,
     ),
-    "settings.delay_wgrad": (settings.delayed_weight_gradients_need_ep_overlap,),
-    "settings.offloaded_layers": (settings.counted_layers_are_offloaded_whole,),
+    "settings.delay_wgrad": (frameworks.delayed_weight_gradients_need_ep_overlap,),
+    "settings.offloaded_layers": (frameworks.counted_layers_are_offloaded_whole,),
     "settings.offloaded_masters": (targets.megatron_offloads_masters,),
     "settings.optimizer_group": (
-        settings.optimizer_groups_divide_the_replicas,
-        settings.optimizer_groups_divide_the_experts,
+        frameworks.optimizer_groups_divide_the_replicas,
+        frameworks.optimizer_groups_divide_the_experts,
     ),
     "settings.optimizer": (
         targets.megatron_muon_keeps_gradients_whole,
-        settings.muon_shards_optimizer_states,
+        frameworks.muon_shards_optimizer_states,
         targets.megatron_muon_overlaps_shared_states,
         targets.megatron_muon_excludes_the_distributed_optimizer,
     ),

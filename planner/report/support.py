@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from constraints.rules.profiles import profile_has_measured_the_shapes
+from constraints.rules.physics import profile_has_measured_the_shapes
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import has_values

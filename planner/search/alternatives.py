@@ -13,7 +13,7 @@ from functools import partial, reduce
 from operator import add
 from typing import Any, Literal
 
-from constraints.encoding import TICK_SECONDS
+from constraints.cp_sat import TICK_SECONDS
 from constraints.limits import Bound
 from costmodel.record import record
 from costmodel.strategy import Strategy

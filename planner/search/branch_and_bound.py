@@ -23,12 +23,12 @@ from logging import DEBUG
 import numpy as np
 
 from constraints.conflict import Conflict
-from constraints.cp_sat import cp_model
-from constraints.encoding import (
+from constraints.cp_sat import (
     MAX_TICKS,
     TICK_SECONDS,
     Candidates,
     concatenate_candidates,
+    cp_model,
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )

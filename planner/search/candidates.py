@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.encoding import (
+from constraints.cp_sat import (
     TICK_SECONDS,
     Candidates,
     Capacity,

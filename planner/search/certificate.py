@@ -20,8 +20,7 @@ from math import prod
 
 import numpy as np
 
-from constraints.cp_sat import cp_model
-from constraints.encoding import TICK_SECONDS, concatenate_candidates
+from constraints.cp_sat import TICK_SECONDS, concatenate_candidates, cp_model
 from constraints.joint import JointModel
 from constraints.relations import list_binding, narrow_domains
 from constraints.rule import Rule

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from constraints.limits import list_limits, list_pins
 from constraints.rule import Holds, Ints, Rule
-from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import hybridep_runs_since_ampere, recomputable_modules
+from constraints.rules.physics import graph_modules
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Framework, lacks
 from costmodel.facts.model import CompressedAttention, Experts, LatentAttention, Model

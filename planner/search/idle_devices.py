@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from constraints.encoding import TICK_SECONDS
+from constraints.cp_sat import TICK_SECONDS
 from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
 from planner.jobs.problem import Problem

@@ -8,7 +8,7 @@ from math import ceil
 
 import numpy as np
 
-from constraints.encoding import MAX_TICKS, Candidates
+from constraints.cp_sat import MAX_TICKS, Candidates
 from costmodel.record import record
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
 from planner.search.candidates import Ints, sort_by_preference

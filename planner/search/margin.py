@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.encoding import MAX_MEBIBYTES, MAX_TICKS, Candidates, Capacity, concatenate_candidates
+from constraints.cp_sat import MAX_MEBIBYTES, MAX_TICKS, Candidates, Capacity, concatenate_candidates
 from constraints.joint import CostTables, JointModel, Part, joint_model
 from costmodel.record import record
 from costmodel.strategy import OVERLAPS

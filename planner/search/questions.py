@@ -17,8 +17,7 @@ from functools import reduce
 
 import numpy as np
 
-from constraints.cp_sat import cp_model
-from constraints.encoding import MAX_TICKS, seconds_to_ticks
+from constraints.cp_sat import MAX_TICKS, cp_model, seconds_to_ticks
 from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy

@@ -8,7 +8,7 @@ from math import inf, log2
 from typing import TYPE_CHECKING, Any
 
 from constraints.rule import Rule
-from constraints.rules.topology import virtual_stages_hold_equally_much
+from constraints.rules.physics import virtual_stages_hold_equally_much
 from constraints.verdict import find_violations, violated_by_ranks
 from costmodel.catalog.releases import release_of
 from costmodel.errors import PlanningError, SpecError

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.cp_sat import cp_model
-from constraints.encoding import MIB_BYTES, TICK_SECONDS, seconds_to_ticks
+from constraints.cp_sat import MIB_BYTES, TICK_SECONDS, cp_model, seconds_to_ticks
 from constraints.rule import every
 from costmodel.record import record
 from costmodel.step.estimate import estimate

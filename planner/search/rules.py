@@ -15,7 +15,7 @@ from constraints import (
 )
 from constraints.limits import bubble_rule, candidate_list_rules, devices_rule, limit_rules, nodes_rule
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
-from constraints.rules import topology
+from constraints.rules import physics
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import lacks
 from costmodel.lowering.layer import recomputes
@@ -96,7 +96,7 @@ def graphs_are_used_where_they_can_be(
 SOME_GRAPHS = (CudaGraphs.FULL_ITERATION, CudaGraphs.of(*GRAPH_MODULES))
 """CUDA graphs of the whole iteration, and of modules; a release has both kinds or none."""
 
-USES_ALL = topology.degrees_multiply_to_the_devices
+USES_ALL = physics.degrees_multiply_to_the_devices
 """The rule that ``max_devices`` replaces."""
 
 SEARCH_BOUNDS: dict[str, Rule] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from constraints.conflict import Conflict
-from constraints.encoding import TICK_SECONDS
+from constraints.cp_sat import TICK_SECONDS
 from constraints.limits import limit_rules
 from constraints.rule import sentence
 from costmodel.events import log_progress

@@ -24,10 +24,10 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
-from constraints.encoding import seconds_to_ticks
+from constraints.cp_sat import seconds_to_ticks
 from constraints.limits import Bound, CandidateList
 from constraints.rule import Rule
-from constraints.rules.topology import degrees_multiply_to_the_devices
+from constraints.rules.physics import degrees_multiply_to_the_devices
 from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.facts.framework import Settings

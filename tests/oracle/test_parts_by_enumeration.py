@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from constraints import MEMORY_RULES
-from constraints.encoding import seconds_to_ticks
+from constraints.cp_sat import seconds_to_ticks
 from constraints.verdict import find_violations
 from costmodel.step.step import cost
 from planner.jobs.problem import Alternative, Problem

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
+from constraints.rules.physics import graph_modules
 from constraints.rules.targets import block_of
 from costmodel.errors import SpecError
 from costmodel.lowering.layer import recomputes

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from constraints.rules.memory import fits_in_device_memory
+from constraints.rules.physics import fits_in_device_memory
 from costmodel.errors import PlanningError
 from costmodel.record import record
 from costmodel.step.layouts import strategy_cost

@@ -7,7 +7,7 @@ from math import isfinite
 
 from pydantic import ValidationError
 
-from constraints.rules.memory import fits_in_device_memory
+from constraints.rules.physics import fits_in_device_memory
 from costmodel.errors import SpecError
 from costmodel.memory.rank import seen_bytes
 from costmodel.record import record

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from constraints.cp_sat import cp_model
-from constraints.encoding import MAX_TICKS, TICK_SECONDS, seconds_to_floor_ticks
+from constraints.cp_sat import MAX_TICKS, TICK_SECONDS, cp_model, seconds_to_floor_ticks
 from constraints.stages import RANK_TICK_SECONDS, Pipeline, encode_stages, objective, options_of_dealings
 from costmodel.facts.model import Model
 from costmodel.models.patterns import LayerPattern, layer_pattern

@@ -31,7 +31,7 @@ INSIDE = (
     ("ep_forward", ("experts",)),
     ("tp_forward", ("mlp", "every_other_matmul")),
 )
-"""Communication that recomputed modules repeat, as in :func:`costmodel.step.links.repeated_communication_seconds`."""
+"""Communication that recomputed modules repeat, as in :func:`costmodel.step.layer.repeated_communication_seconds`."""
 
 PAIRS_AT_ONCE = 2**22
 """Pairs of sets that are compared at once; affects only memory."""

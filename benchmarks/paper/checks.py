@@ -24,13 +24,13 @@ from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.estimate import estimate
 from costmodel.step.layer import layer_parts
 from costmodel.step.layouts import strategy_seconds
-from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     LAID_OUT_BY,
     all_ranks_seconds,
     fill_seconds,
     idle_waiting_seconds,
     pipeline_seconds,
+    pp_seconds,
     rank_seconds,
     waiting_seconds,
 )

@@ -30,8 +30,8 @@ from costmodel.pipelines.interleaved import (
     plain_seconds,
 )
 from costmodel.reliability import mttr_seconds
+from costmodel.step.data_parallel import device_update_seconds
 from costmodel.step.layer import layer_parts
-from costmodel.step.optimizer import device_update_seconds
 from costmodel.step.overlap import (
     exposed_cp_seconds,
     exposed_dp_seconds,

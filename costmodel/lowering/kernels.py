@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from costmodel.facts.fields import Dtype
-from costmodel.facts.lengths import KeyStatistics
+from costmodel.facts.workload import KeyStatistics
 from costmodel.lowering.shape import Shape
 from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
@@ -549,7 +549,7 @@ def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None)
     Without a mask it is s (MoFa, Table 2), in a window of w tokens at most w. Derivation: a kernel that skips the
     masked part multiplies query i with min(i, w) keys. Their mean over s queries is w - w^2 / (2 s), which is s / 2
     without a window. Of packed sequences it is the mean over their tokens
-    (:meth:`costmodel.facts.lengths.SequenceLengths.keys`).
+    (:meth:`costmodel.facts.workload.SequenceLengths.keys`).
 
     >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True))
     2048.0

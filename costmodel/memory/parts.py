@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.catalog.allocators import Share, Shares, allocator
+from costmodel.catalog.software import Share, Shares, allocator
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import MemoryModel, OptimizerOffload
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
-from costmodel.lowering.layer import sum_dropped_bytes, sum_over_modules
-from costmodel.lowering.matrices import layer_matrices
+from costmodel.lowering.layer import layer_matrices, sum_dropped_bytes, sum_over_modules
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.record import record
 from costmodel.strategy import Recompute, Sharding, Strategy

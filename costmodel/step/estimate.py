@@ -25,13 +25,14 @@ from costmodel.step.layouts import (
     layout_passes,
     rank_decisions,
 )
-from costmodel.step.p2p import pp_seconds, sent_seconds
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
     once_seconds,
     pipeline_order,
+    pp_seconds,
     rank_seconds,
+    sent_seconds,
     slices_seconds,
     stage_passes,
     waiting_seconds,

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster
-from costmodel.facts.lengths import largest_normal
 from costmodel.facts.model import Model
-from costmodel.facts.workload import Workload
+from costmodel.facts.workload import Workload, largest_normal
 from costmodel.lowering import layer_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.pipelines.stages import layers_of_each_kind
@@ -62,7 +61,7 @@ def length_spread_seconds(
     .. math:: \sigma = T_{attn} \sqrt{v / (b s)} / k, \qquad M = T_{attn} (k_{max} / k - 1)
 
     Derivation: attention takes as long as it has pairs of tokens; all other operators work on equally many tokens. k
-    and v are those of :meth:`costmodel.facts.lengths.SequenceLengths.keys`.
+    and v are those of :meth:`costmodel.facts.workload.SequenceLengths.keys`.
     """
     degrees = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}
     shape = layer_shape(model, cluster, workload, **degrees)
@@ -102,7 +101,7 @@ def imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:
         T = m e_g \sigma + \sqrt{m} s_g \sigma e_{d / g} + \frac{p - 1}{v} e_m \sigma
 
     with the mean e and the deviation s of the largest of several normal values
-    (:func:`costmodel.facts.lengths.largest_normal`). Derivation: g data-parallel ranks wait for each other in every
+    (:func:`costmodel.facts.workload.largest_normal`). Derivation: g data-parallel ranks wait for each other in every
     micro-batch: those that exchange tokens for experts, and all with FSDP / ZeRO-3. The others meet once per step,
     after m micro-batches. A pipeline passes each micro-batch through p equal ranks, a proportionate flow shop: it takes
     all micro-batches on one rank, and p - 1 times the longest. No micro-batch exceeds one of the longest sequences. All

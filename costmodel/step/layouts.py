@@ -27,13 +27,13 @@ from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layer import IDEAL, layer_parts
-from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
     once_seconds,
     order_seconds,
     pipeline_order,
+    pp_seconds,
     rank_seconds,
     stage_ends,
     steady_state_seconds,

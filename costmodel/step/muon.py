@@ -18,7 +18,7 @@ from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.kernels import LOOPED_LAUNCH
-from costmodel.lowering.matrices import Matrix, layer_matrices
+from costmodel.lowering.layer import Matrix, layer_matrices
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.memory.parts import FP32_BYTES, dealt_share, matrix_footprint, stack_matrices, state_shards
 from costmodel.memory.rank import rank_matrices, sharing_groups

@@ -16,7 +16,7 @@ from costmodel.memory.rank import (
     rank_bytes,
     rank_host_bytes,
 )
-from costmodel.models.parameters import layers_parameters
+from costmodel.models.flops import layers_parameters
 from costmodel.pipelines.interleaved import (
     busy_seconds,
     interleaved_bubble_seconds,
@@ -26,15 +26,17 @@ from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
-from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, least_update_seconds, update_seconds
+from costmodel.step.data_parallel import (
+    device_update_seconds,
+    dp_seconds,
+    host_update_seconds,
+    least_ending_seconds,
+    least_update_seconds,
+    parameter_pass_seconds,
+    update_seconds,
+)
 from costmodel.step.imbalance import imbalance_seconds, least_imbalance_seconds
 from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
-from costmodel.step.optimizer import (
-    device_update_seconds,
-    host_update_seconds,
-    parameter_pass_seconds,
-)
-from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     all_ranks_seconds,
     ep_fill_seconds,
@@ -44,6 +46,7 @@ from costmodel.step.rank_time import (
     is_plain,
     once_seconds,
     pipeline_seconds,
+    pp_seconds,
     rank_seconds,
     waiting_seconds,
     way_through_seconds,
@@ -355,7 +358,7 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
 
     Derivation: T = min(T_host(s), T_device(s)) + T_pass(s), with the share s = N / (tp cp pp dp) of the N parameters of
     all layers. Some device updates at least s parameters, no faster than the faster of device and host. It also passes
-    over them (:func:`costmodel.step.optimizer.parameter_pass_seconds`).
+    over them (:func:`costmodel.step.data_parallel.parameter_pass_seconds`).
     """
     device = facts.cluster.device
     num_devices = np.asarray(decisions["tp"]) * decisions["cp"] * decisions["pp"] * decisions["dp"]

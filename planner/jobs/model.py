@@ -16,7 +16,7 @@ from costmodel.facts.model import Attention, Layer, Model
 from costmodel.lowering import embedding_operators, layer_operators
 from costmodel.lowering.framework import limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
-from costmodel.models.parameters import mtp_parameters, parameters, whole_shape
+from costmodel.models.flops import mtp_parameters, parameters, whole_shape
 from costmodel.record import record, strict_record
 from costmodel.validation import build, shown
 from planner.jobs.document import similar_files

@@ -17,12 +17,11 @@ from costmodel.errors import SpecError
 from costmodel.events import log_event
 from costmodel.facts.device import Cluster, Device
 from costmodel.facts.framework import Settings
-from costmodel.facts.lengths import SequenceLengths
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, Costs, RecoveryLevel, Reliability
-from costmodel.facts.workload import Precision, Workload
+from costmodel.facts.workload import Precision, SequenceLengths, Workload
 from costmodel.lowering.framework import MUON, keep_wide_layers, limit_mtp_layers, moment_bytes, storage_precision
-from costmodel.models.parameters import matrix_parameters, mtp_parameters, parameters
+from costmodel.models.flops import matrix_parameters, mtp_parameters, parameters
 from costmodel.record import record
 from costmodel.tables import Facts
 from costmodel.validation import build, name_overflow, require_type, shown

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from functools import cache
 
-from costmodel.catalog.allocators import Share
+from costmodel.catalog.software import Share
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
 from costmodel.memory.parts import held_share, share_without_retries

@@ -13,8 +13,7 @@ from typing import TypeAlias
 from costmodel import catalog
 from costmodel.catalog.releases import month_of_date, release_of
 from costmodel.facts.device import Cluster
-from costmodel.models.flops import model_flops_per_token, tokens_per_second_per_device
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import model_flops_per_token, parameters, tokens_per_second_per_device
 from costmodel.models.patterns import Shape, shape_in, shape_of
 from costmodel.record import record
 from costmodel.strategy import Strategy, decision_text

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from costmodel.record import record
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts

@@ -16,7 +16,7 @@ from costmodel.memory import parts
 from costmodel.models import flops
 from costmodel.network import collectives
 from costmodel.pipelines import interleaved
-from costmodel.step import layer, links, optimizer, overlap, p2p
+from costmodel.step import data_parallel, layer, overlap, rank_time
 from costmodel.timing.roofline import MeasuredTimes, Roofline
 
 PACKAGES = ("costmodel", "planner", "benchmarks", "constraints")
@@ -81,11 +81,11 @@ FORMULAS: dict[str, tuple[Any, str]] = {
     "(21) CP": (overlap, "exposed_cp_seconds"),
     "(22) EP": (overlap, "exposed_overlapped_seconds"),
     "(24) DP": (overlap, "exposed_dp_seconds"),
-    "(23) transfers between ranks": (p2p, "pp_seconds"),
-    "(26) update": (optimizer, "device_update_seconds"),
-    "(28) update on the host": (optimizer, "host_update_seconds"),
+    "(23) transfers between ranks": (rank_time, "pp_seconds"),
+    "(26) update": (data_parallel, "device_update_seconds"),
+    "(28) update on the host": (data_parallel, "host_update_seconds"),
     "(30), (32) recomputation": (layer, "recompute_seconds"),
-    "(34), (35) copies to the host": (links, "host_copy_seconds"),
+    "(34), (35) copies to the host": (layer, "host_copy_seconds"),
     "(39) total time": (reliability, "total_seconds"),
     "(41) MTTR": (reliability, "mttr_seconds"),
     "(44) interval": (reliability, "optimal_interval_steps"),

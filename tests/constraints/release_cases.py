@@ -13,9 +13,8 @@ from constraints.rules import context, frameworks, releases
 from costmodel import catalog
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Settings
-from costmodel.facts.lengths import SequenceLengths
 from costmodel.facts.model import Model
-from costmodel.facts.workload import Workload
+from costmodel.facts.workload import SequenceLengths, Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from costmodel.tables import Facts, tabulate
 from tests.builders_cluster import a_cluster, a_device, a_workload, achieved

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.facts.model import Model
 from costmodel.lowering.kernels import LOOPED_LAUNCH
-from costmodel.lowering.matrices import layer_matrices
+from costmodel.lowering.layer import layer_matrices
 from costmodel.lowering.shape import layer_shape
 from costmodel.memory.parts import dealt_share
 from costmodel.memory.rank import different_ranks, rank_bytes

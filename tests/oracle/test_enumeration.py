@@ -31,7 +31,7 @@ from constraints.rules.physics import degrees_multiply_to_the_devices
 from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.facts.framework import Settings
-from costmodel.facts.lengths import SequenceLengths
+from costmodel.facts.workload import SequenceLengths
 from costmodel.lowering.framework import keep_wide_layers
 from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary

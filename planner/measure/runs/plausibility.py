@@ -18,8 +18,7 @@ from constraints.rules.physics import (
 )
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
-from costmodel.models.flops import model_flops_per_token
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import model_flops_per_token, parameters
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from costmodel.validation import shown

@@ -14,7 +14,7 @@ from costmodel import catalog
 from costmodel.catalog.files import read_rows
 from costmodel.facts.framework import Framework, feature_of
 from costmodel.facts.model import Attention, CompressedAttention, Experts, LatentAttention, Model
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from costmodel.record import record
 from costmodel.step.layer import layer_parts
 from costmodel.strategy import CudaGraphs, Strategy, TokenDispatcher, decision_text

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.lowering.layer import recomputes
-from costmodel.memory.parts import layer_footprint
-from costmodel.memory.rank import different_ranks, microbatches_in_flight
+from costmodel.memory import different_ranks, layer_footprint, microbatches_in_flight
 from costmodel.step.compute import layer_seconds
 from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import Array, Decisions, Facts, lookup

@@ -15,7 +15,7 @@ import yaml
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Mlp
-from costmodel.memory.rank import seen_bytes
+from costmodel.memory import seen_bytes
 from costmodel.step.estimate import Estimate, estimate
 from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import Problem, load

@@ -19,7 +19,7 @@ from costmodel.facts.device import Cluster, Slowdowns
 from costmodel.facts.reliability import RecoveryLevel
 from costmodel.lowering import Shape, layer_operators
 from costmodel.lowering.layer import sum_over_modules
-from costmodel.memory.parts import gradient_bytes, kept_bytes, layer_footprint, optimizer_bytes, weight_bytes
+from costmodel.memory import gradient_bytes, kept_bytes, layer_footprint, optimizer_bytes, weight_bytes
 from costmodel.models.flops import model_flops_per_token
 from costmodel.network.collectives import all_gather, all_reduce, all_to_all, reduce_scatter, ring, send
 from costmodel.pipelines.interleaved import (

@@ -26,9 +26,8 @@ from planner import load
 from planner.jobs.problem import Problem
 from planner.search.alternatives import search_each
 from planner.search.certificate import tabulate_anew
-from planner.search.clock import Clock
 from planner.search.margin import Margin, build_model
-from planner.search.solver import new_solver
+from planner.search.solver import Clock, new_solver
 
 MODELS = (
     "llama3-8b",

@@ -18,8 +18,8 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome
 from planner.search.certificate import Certificate, Verdict, certify
-from planner.search.clock import Clock
 from planner.search.questions import search
+from planner.search.solver import Clock
 from planner.search.space import Space, build_space
 
 MODELS = ("llama3-405b", "deepseek-v3")

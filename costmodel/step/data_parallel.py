@@ -17,11 +17,18 @@ import numpy as np
 from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
 from costmodel.lowering.kernels import SMALL_LAUNCH
-from costmodel.memory.parts import embedding_head_footprint, has_embedding_copy, state_shards
-from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, reducing_groups, sharing_groups
+from costmodel.memory import (
+    RankParameters,
+    data_groups,
+    embedding_head_footprint,
+    has_embedding_copy,
+    rank_parameters,
+    reducing_groups,
+    sharing_groups,
+    state_shards,
+)
 from costmodel.models import flops as counts
-from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
-from costmodel.network.groups import Group
+from costmodel.network.collectives import Group, collective_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import layer_seconds

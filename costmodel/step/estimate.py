@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.memory.rank import rank_bytes, rank_host_bytes, rank_port_bytes, whole_stages
+from costmodel.memory import rank_bytes, rank_host_bytes, rank_port_bytes, whole_stages
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.simulator import Timeline, simulate, span_seconds
 from costmodel.pipelines.stages import Stages, every_stage
@@ -76,7 +76,7 @@ class RankEstimate:
     microbatch_seconds
         Seconds of one micro-batch, forward and backward.
     bytes_by_part
-        Peak device memory by contents, with the names of :meth:`costmodel.memory.rank.RankBytes.part_bytes`.
+        Peak device memory by contents, with the names of :meth:`costmodel.memory.RankBytes.part_bytes`.
     host_bytes
         Bytes of host memory that one of its devices needs.
     port_bytes

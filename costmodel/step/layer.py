@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.lowering.layer import module_indices, recomputes, sum_over_modules
-from costmodel.memory.parts import kept_bytes, layer_footprint
+from costmodel.memory import kept_bytes, layer_footprint
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import (

@@ -16,8 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.model import Model
-from costmodel.memory.parts import kept_bytes, layer_footprint
-from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
+from costmodel.memory import (
+    different_ranks,
+    kept_bytes,
+    layer_footprint,
+    microbatches_in_flight,
+    rank_bytes,
+    rank_host_bytes,
+)
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.interleaved import busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
 from costmodel.pipelines.schedules import Passes
@@ -310,8 +316,8 @@ def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tu
     Bytes of device memory and of host memory of each rank: shape (..., A).
 
     Derivation: each content is costed as the only rank of a strategy. A device holds static memory, activations and the
-    constant part, as in MoFa's equation (6) (:func:`costmodel.memory.rank.rank_bytes`). The host holds the offloaded
-    tensors (:func:`costmodel.memory.rank.rank_host_bytes`). Parameters as in :func:`rank_costs`.
+    constant part, as in MoFa's equation (6) (:func:`costmodel.memory.rank_bytes`). The host holds the offloaded
+    tensors (:func:`costmodel.memory.rank_host_bytes`). Parameters as in :func:`rank_costs`.
     """
     stages = contents.stages(facts, pp=int(decisions["pp"]))
     return rank_bytes(facts, decisions, stages).total[..., 0], rank_host_bytes(facts, decisions, stages)[..., 0]

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
-from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
-from costmodel.network.groups import Group, pipeline_group
+from costmodel.network.collectives import (
+    Group,
+    collective_seconds,
+    copying_seconds,
+    leaves_scale_up_domain,
+    pipeline_group,
+)
 from costmodel.pipelines.graph import spans_seconds
 from costmodel.pipelines.interleaved import (
     busy_seconds,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from costmodel.memory.rank import (
+from costmodel.memory import (
     different_ranks,
     rank_bytes,
     rank_host_bytes,
@@ -115,7 +115,7 @@ def step_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     facts, decisions
         As in :func:`cost`.
     stages
-        Different ranks with their layers: :func:`costmodel.memory.rank.different_ranks`.
+        Different ranks with their layers: :func:`costmodel.memory.different_ranks`.
 
     References
     ----------

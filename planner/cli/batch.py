@@ -22,8 +22,7 @@ from planner.cli.arguments import (
     describe,
     seconds,
 )
-from planner.cli.messages import current, note
-from planner.cli.output import check_output, real, screen_of, write
+from planner.cli.output import check_output, current, note, real, screen_of, write
 from planner.report.section import ENDLESS, PLAIN
 
 EXIT_CODES = """exit codes:

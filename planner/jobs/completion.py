@@ -31,14 +31,16 @@ from costmodel.strategy import (
 from costmodel.tables import Facts, num_microbatches
 from costmodel.validation import shown
 from planner.jobs.document import MAX_DEGREE, decision_value, decision_values, entry_path, require_one_of
-from planner.jobs.setting_choices import ALL_THE_SAME, CHOOSABLE, read_value
 from planner.jobs.strategy_file import (
+    ALL_THE_SAME,
     AS_DEALT,
+    CHOOSABLE,
     LAYOUT,
     StrategyFile,
     apply_layout,
     layout_entries,
     plain_decisions,
+    read_value,
 )
 
 UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "sharding": "optimizer"}, whole_experts=True)

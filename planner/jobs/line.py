@@ -23,15 +23,20 @@ from costmodel.validation import shown
 from planner.jobs.completion import ALWAYS_SAID, complete_strategy, is_whole
 from planner.jobs.document import entry_path, parse, plain_value, require_one_of
 from planner.jobs.entries import SECTIONS
-from planner.jobs.setting_choices import ANY, CHOOSABLE, Value, keep_effective, read_value, text_of
 from planner.jobs.strategy_file import (
+    ANY,
     AS_DEALT,
+    CHOOSABLE,
     FOLLOWING,
     LAYOUT,
     StrategyFile,
+    Value,
+    keep_effective,
     layers_text,
     layout_entries,
     read_given,
+    read_value,
+    text_of,
 )
 
 

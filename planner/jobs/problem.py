@@ -50,8 +50,7 @@ from planner.jobs.entries import (
 from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.line import expand_lines, read_lines, read_strategy, require_parts, split_words
 from planner.jobs.model import read
-from planner.jobs.setting_choices import CHOOSABLE, Value, combine_settings, split
-from planner.jobs.strategy_file import StrategyFile
+from planner.jobs.strategy_file import CHOOSABLE, StrategyFile, Value, combine_settings, split
 
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"

@@ -23,7 +23,7 @@ from planner.jobs.cluster import GIB_BYTES
 from planner.jobs.entries import TrainingSection
 from planner.jobs.model import read
 from planner.jobs.recipes import recipe, recipes, select_recipes
-from planner.jobs.run_table import plain
+from planner.jobs.run_jobs import plain
 
 Plain: TypeAlias = dict[str, Any]
 

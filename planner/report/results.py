@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from planner.report.section import Section
-from planner.report.setting import device_notes
-from planner.report.wording import (
+from planner.report.section import (
     NOTHING,
+    Section,
     amount,
     amount_of_bytes,
     count,
@@ -23,7 +22,8 @@ from planner.report.wording import (
     share,
     span,
 )
-from planner.uncertainty.evidence.gaps import MOST_TOLD
+from planner.report.setting import device_notes
+from planner.uncertainty.counts import MOST_TOLD
 
 if TYPE_CHECKING:
     from planner.report.records.plan import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from planner.report.records.reports import ReportRecord
     from planner.report.records.setting import SettingRecord
-    from planner.uncertainty.evidence.gaps import Gap
+    from planner.uncertainty.counts import Gap
     from planner.uncertainty.operators import TimedOperator
 
 

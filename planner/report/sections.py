@@ -22,7 +22,7 @@ from planner.report.results import (
     results_section,
     run_section,
 )
-from planner.report.section import Section, group_rows
+from planner.report.section import Section, group_rows, seconds
 from planner.report.setting import (
     conventions_section,
     doubt_rows,
@@ -32,7 +32,6 @@ from planner.report.setting import (
     setting_section,
 )
 from planner.report.strategies import settings_sections, stages_sections, strategies_section
-from planner.report.wording import seconds
 
 if TYPE_CHECKING:
     from planner.report.records.explained import ComparisonRecord, ExplanationRecord

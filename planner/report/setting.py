@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.facts.device import Sites
-from planner.jobs.setting_choices import text_of
+from planner.jobs.strategy_file import text_of
 from planner.report.records.setting import framework_text, targets_text
-from planner.report.section import Section, group_rows
-from planner.report.wording import amount, count, gib, seconds, share, tflops
+from planner.report.section import Section, amount, count, gib, group_rows, seconds, share, tflops
 
 if TYPE_CHECKING:
     from planner.jobs.checkpoints import ModelSummary

@@ -14,7 +14,7 @@ from costmodel.strategy import DECISIONS, DEGREES
 from planner.report.proof import proof_text
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
 from planner.report.results import contention_text, figure_text, gaps_text, money_rows, unproven_text
-from planner.report.section import WIDTH, Asked, Section, group_rows
+from planner.report.section import WIDTH, Asked, Section, amount, count, gib, group_rows, seconds, share, span
 from planner.report.setting import (
     ambiguity_rows,
     batch_text,
@@ -29,7 +29,6 @@ from planner.report.setting import (
     title_of,
     unused_rows,
 )
-from planner.report.wording import amount, count, gib, seconds, share, span
 
 if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord

@@ -21,7 +21,7 @@ from planner.jobs.model import read
 from planner.jobs.problem import load
 from planner.report.section import Section
 from planner.search.runnable import require_runnable
-from planner.uncertainty.evidence.counts import read_counts
+from planner.uncertainty.counts import read_counts
 
 COMMON_DEVICE, COMMON_MODEL = "h100-80gb-sxm", "llama3-8b"
 """Device of the table of families, and model of the table of devices, unless others are given."""

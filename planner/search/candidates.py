@@ -25,15 +25,14 @@ from constraints.cp_sat import (
     seconds_to_ticks,
 )
 from costmodel.lowering.layer import recomputes
-from costmodel.memory.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
+from costmodel.memory import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
 from costmodel.module_sets import memory_follows, needless_sets
 from costmodel.record import record
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, MODULES, OVERLAPS, Recompute
 from costmodel.tables import Facts, largest, tabulate
 from planner.jobs.problem import Problem
-from planner.search.domains import FEATURES, Columns
-from planner.search.rules import Rules, needs
+from planner.search.domains import FEATURES, Columns, Rules, needs
 from planner.search.space import TIME_ONLY, CandidateBlock, FeatureSplit, Space, spread
 
 MODES = tuple(name for name in FEATURES if name not in ("sharding", *OVERLAPS))

@@ -15,7 +15,7 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.rules import Rules, needs
+from planner.search.domains import Rules, needs
 from planner.search.space import Space
 
 if TYPE_CHECKING:

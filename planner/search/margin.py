@@ -20,7 +20,7 @@ from costmodel.record import record
 from costmodel.strategy import OVERLAPS
 from planner.jobs.problem import Problem
 from planner.search.candidates import CostTable, Ints, capacity
-from planner.search.clock import Clock
+from planner.search.solver import Clock
 from planner.search.space import CandidateBlock, Space
 
 MAX_ENTRIES = 100_000

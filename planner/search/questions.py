@@ -31,9 +31,9 @@ from planner.search.branch_and_bound import (
     Status,
 )
 from planner.search.candidates import OWN, Formulas, sort_by_preference
-from planner.search.clock import Clock
 from planner.search.incumbents import NO_RIVALS, Found, Rivals
 from planner.search.margin import build_model, join_candidates
+from planner.search.solver import Clock
 
 ORDERED_ROWS = 64
 """Number of degree combinations whose lower bounds order the questions."""

@@ -21,9 +21,8 @@ from planner.jobs.completion import require_cost
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load
 from planner.jobs.recipes import PUBLISHER, Recipe, recipes
-from planner.jobs.run_jobs import References, problem_of, strategy_of
-from planner.jobs.run_table import Run, read_run
-from planner.search.rules import problem_rules, resources_of
+from planner.jobs.run_jobs import References, Run, problem_of, read_run, strategy_of
+from planner.search.domains import problem_rules, resources_of
 from planner.uncertainty.intervals import release_name
 from planner.uncertainty.peaks import usual_headroom_bytes
 

@@ -18,9 +18,8 @@ from costmodel.models.patterns import Shape, shape_in, shape_of
 from costmodel.record import record
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.counts import CHANGED, MATTERS_ABOVE, architecture_of, read_stored_rows, value_of
-from planner.uncertainty.evidence.features import num_bits
-from planner.uncertainty.evidence.gaps import Gap
+from planner.uncertainty.counts import CHANGED, MATTERS_ABOVE, Gap, architecture_of, read_stored_rows, value_of
+from planner.uncertainty.features import num_bits
 from planner.uncertainty.intervals import Interval, release_name, size_of, step_interval
 from planner.uncertainty.operators import TimedOperator, operators_deviation
 

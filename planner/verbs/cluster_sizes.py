@@ -21,18 +21,19 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.candidates import MemoryFunction
-from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
+    Rules,
     default_domains,
     default_microbatch_groups,
     feature_values,
     job_choices,
     most_tp,
+    needs,
     row_domains,
 )
-from planner.search.rules import Rules, needs
+from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import Space, grow, space_of
 from planner.verbs.memory_gap import first_that_fits, least_lacking
 

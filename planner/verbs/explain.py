@@ -27,12 +27,11 @@ from planner.jobs.strategy_file import StrategyFile
 from planner.results import EXIT_CODES, Displayed, EstimateReport, Plan, PlanReport
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome
 from planner.search.candidates import OWN, CostTable, Ints
-from planner.search.clock import Clock
 from planner.search.complete import choose_settings, question_of, read_asked, set_stages, whole_of
-from planner.search.domains import divisors
+from planner.search.domains import SEARCH_BOUNDS, divisors, problem_rules
 from planner.search.questions import search
-from planner.search.rules import SEARCH_BOUNDS, problem_rules
 from planner.search.runnable import require_decisions
+from planner.search.solver import Clock
 from planner.search.space import Space, build_space, strategy_of
 from planner.verbs.plan import estimate, judge_strategy, plan
 

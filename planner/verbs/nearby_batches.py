@@ -19,8 +19,8 @@ from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS
-from planner.search.clock import Clock
 from planner.search.questions import Question, answer, rivals_at
+from planner.search.solver import Clock
 
 MOST_CHANGE = 0.05
 """Largest change of a near-by batch, as a fraction: learning rates hold for it."""

@@ -35,19 +35,16 @@ from planner.jobs.line import write_completed
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import StrategyFile, read_given
 from planner.results import EstimateReport, Plan, PlanReport
-from planner.search.clock import Clock
 from planner.search.complete import CompletedBy, complete, fastest_of, read_asked
-from planner.search.domains import allow_idle_nodes, says_how_many
-from planner.search.freed_memory import releases_memory
+from planner.search.domains import allow_idle_nodes, problem_rules, resources_of, says_how_many
 from planner.search.listed import check_list
 from planner.search.recipes import add_published, find_published
-from planner.search.rules import problem_rules, resources_of
 from planner.search.runnable import limit_to_runnable_stages, require_runnable
+from planner.search.solver import Clock, releases_memory
 from planner.uncertainty.intervals import noise_fraction
 
 if TYPE_CHECKING:
-    from planner.search.alternatives import JointOutcome
-    from planner.search.idle_devices import FewerDevices
+    from planner.search.alternatives import FewerDevices, JointOutcome
 
 
 @releases_memory

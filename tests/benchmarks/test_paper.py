@@ -11,8 +11,7 @@ import pytest
 
 from benchmarks.paper.checks import Basis, all_checks
 from benchmarks.paper.literature import literature_checks
-from costmodel import reliability
-from costmodel.memory import parts
+from costmodel import memory, reliability
 from costmodel.models import flops
 from costmodel.network import collectives
 from costmodel.pipelines import interleaved
@@ -64,12 +63,12 @@ FORMULAS: dict[str, tuple[Any, str]] = {
     "(2) rings": (collectives, "_ring_seconds"),
     "(2) all-reduce": (collectives, "all_reduce"),
     "(3) bandwidth of many ranks": (collectives, "_bandwidth"),
-    "(4) weights": (parts, "weight_bytes"),
-    "(4) gradients": (parts, "gradient_bytes"),
-    "(4), (25) optimizer": (parts, "optimizer_bytes"),
+    "(4) weights": (memory, "weight_bytes"),
+    "(4) gradients": (memory, "gradient_bytes"),
+    "(4), (25) optimizer": (memory, "optimizer_bytes"),
     "(5) chunks in flight": (interleaved, "chunks_in_flight"),
-    "(5), (31) kept activations": (parts, "kept_bytes"),
-    "(33) offloaded activations": (parts, "activation_bytes"),
+    "(5), (31) kept activations": (memory, "kept_bytes"),
+    "(33) offloaded activations": (memory, "activation_bytes"),
     "(9), (11) hops": (interleaved, "p2p_exposed_seconds"),
     "(12) busy time": (interleaved, "busy_seconds"),
     "(12) bubble": (interleaved, "interleaved_bubble_seconds"),

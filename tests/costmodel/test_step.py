@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.facts.device import HostProcessors, Network
 from costmodel.facts.model import Model
-from costmodel.memory.rank import rank_parameters
+from costmodel.memory import rank_parameters
 from costmodel.pipelines.stages import every_stage
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import data_parallel_seconds, dp_seconds, update_seconds

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from costmodel import tables
-from costmodel.memory.parts import embedding_head_footprint, layer_footprint
+from costmodel.memory import embedding_head_footprint, layer_footprint
 from costmodel.pipelines.stages import stages
 from costmodel.step.compute import layer_seconds
 from costmodel.step.embedding_head import embedding_head_seconds

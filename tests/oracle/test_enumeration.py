@@ -39,9 +39,9 @@ from costmodel.tables import Facts
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status
-from planner.search.clock import Clock
 from planner.search.questions import Question, answer
 from planner.search.recommendation import ORDER, choose_first
+from planner.search.solver import Clock
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB, achieved
 from tests.builders_problem import a_problem, a_timed_device, limits_of

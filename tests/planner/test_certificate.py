@@ -22,8 +22,8 @@ from planner.search import certificate as module
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status
 from planner.search.candidates import Formulas, fits
 from planner.search.certificate import Verdict, build_model_for_export, certify
-from planner.search.clock import Clock
 from planner.search.questions import search
+from planner.search.solver import Clock
 from planner.search.space import build_space, strategy_of
 from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model

@@ -16,8 +16,8 @@ from costmodel.strategy import DECISIONS, CudaGraphs
 from planner import cli
 from planner.jobs.problem import load
 from planner.report import render
-from planner.search.clock import Clock
-from planner.search.rules import problem_rules
+from planner.search.domains import problem_rules
+from planner.search.solver import Clock
 from planner.verbs.explain import Kind, explain, release_limits
 from planner.verbs.plan import estimate
 from planner.verbs.repairs import search_or_explain

@@ -14,7 +14,7 @@ from costmodel.strategy import Sharding
 from planner.jobs.document import decision_value
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import memory_only
-from planner.search.rules import sequence_is_split_where_it_can_be
+from planner.search.domains import sequence_is_split_where_it_can_be
 from planner.search.space import build_space
 from planner.verbs.repairs import explain, search_or_explain
 from tests.builders import a_model, a_moe_model

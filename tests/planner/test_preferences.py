@@ -17,7 +17,7 @@ from planner import export
 from planner.jobs.problem import load
 from planner.report import render
 from planner.search.branch_and_bound import Status
-from planner.search.rules import problem_rules
+from planner.search.domains import problem_rules
 from planner.search.space import build_space
 from planner.verbs.explain import Kind, explain
 from planner.verbs.plan import plan

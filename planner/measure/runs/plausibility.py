@@ -22,7 +22,7 @@ from costmodel.models.flops import model_flops_per_token, parameters
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from costmodel.validation import shown
-from planner.jobs.run_table import Run
+from planner.jobs.run_jobs import Run
 
 GIB = 2**30
 

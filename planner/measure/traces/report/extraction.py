@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.errors import SpecError
-from costmodel.memory.rank import updated_parameters
+from costmodel.memory import updated_parameters
 from costmodel.record import record
 from costmodel.timing.sampled_source import ELEMENT_BYTES, MATMULS
 from planner.jobs.completion import complete_strategy

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.catalog.software import Share, Shares, allocator
+from costmodel.catalog.releases import Share, Shares, allocator
 from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.facts.framework import MemoryModel, OptimizerOffload
 from costmodel.facts.model import Model

@@ -16,8 +16,8 @@ from costmodel.record import cut_line, record
 from costmodel.reliability import storage_bandwidth
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, rank_breakdowns
-from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layouts import strategy_seconds
+from costmodel.step.rank_time import imbalance_seconds
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
 from planner.jobs.checkpoints import (

@@ -22,7 +22,7 @@ from costmodel.lowering.layer import sum_over_modules
 from costmodel.memory import gradient_bytes, kept_bytes, layer_footprint, optimizer_bytes, weight_bytes
 from costmodel.models.flops import model_flops_per_token
 from costmodel.network.collectives import all_gather, all_reduce, all_to_all, reduce_scatter, ring, send
-from costmodel.pipelines.interleaved import (
+from costmodel.pipelines.schedules import (
     busy_seconds,
     chunks_in_flight,
     interleaved_bubble_seconds,

@@ -33,7 +33,7 @@ from costmodel.lowering.attention import (
 )
 from costmodel.lowering.embedding import next_token_communications, next_token_operators
 from costmodel.lowering.experts import experts_communications, experts_operators, mlp_communications, mlp_operators
-from costmodel.lowering.kernels import EAGER, norms
+from costmodel.lowering.kernels import EAGER, norms, residual_operators
 from costmodel.lowering.recurrent import (
     linear_attention_communications,
     linear_attention_operators,
@@ -44,7 +44,6 @@ from costmodel.lowering.recurrent import (
     short_convolution_communications,
     short_convolution_operators,
 )
-from costmodel.lowering.residual import residual_operators
 from costmodel.lowering.shape import Shape
 from costmodel.record import record
 from costmodel.strategy import MODULES, Recompute

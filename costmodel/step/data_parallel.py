@@ -42,7 +42,6 @@ from costmodel.step.layer import (
     layer_loads,
     layer_parts,
 )
-from costmodel.step.muon import muon_seconds
 from costmodel.step.overlap import exposed_dp_seconds, measured_law_exposed_dp_seconds
 from costmodel.step.rank_time import pipeline_ranks, rank_seconds
 from costmodel.strategy import Recompute, Sharding
@@ -751,7 +750,11 @@ def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
         num_microbatches=add_layer_axis(microbatches(facts, decisions)),
     )
     seconds = passes + np.where(add_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
-    return seconds + muon_seconds(facts, decisions, stages) if device.behaviour.optimizer.is_muon else seconds
+    if not device.behaviour.optimizer.is_muon:
+        return seconds
+    from costmodel.step.muon import muon_seconds
+
+    return seconds + muon_seconds(facts, decisions, stages)
 
 
 def _shards(group: Group, decisions: Decisions, level: Sharding) -> Numbers:

@@ -14,7 +14,6 @@ from costmodel.record import record
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
-from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.layouts import (
     IN_FULL,
@@ -28,6 +27,7 @@ from costmodel.step.layouts import (
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
+    imbalance_seconds,
     once_seconds,
     pipeline_order,
     pp_seconds,

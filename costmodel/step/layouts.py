@@ -25,17 +25,16 @@ from costmodel.memory import (
     rank_host_bytes,
 )
 from costmodel.models.flops import head_layers
-from costmodel.pipelines.interleaved import busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
-from costmodel.pipelines.schedules import Passes
+from costmodel.pipelines.schedules import Passes, busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
 from costmodel.pipelines.stages import Stages, activation_imbalance, layers_between, layers_of_each_kind
 from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
-from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layer import IDEAL, layer_parts
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
+    imbalance_seconds,
     once_seconds,
     order_seconds,
     pipeline_order,
@@ -350,10 +349,10 @@ def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tupl
 
     with R and P of a micro-batch on rank i, without and with its waiting, and E the seconds after the last micro-batch.
 
-    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.interleaved.busy_seconds`). It waits (sum R -
+    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.schedules.busy_seconds`). It waits (sum R -
     max R) / v while the pipeline fills and drains
-    (:func:`costmodel.pipelines.interleaved.interleaved_bubble_seconds`). It waits (m - 1/v)(max P - max R) for unequal
-    chunks (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`). The sum of these and of the longest E is T.
+    (:func:`costmodel.pipelines.schedules.interleaved_bubble_seconds`). It waits (m - 1/v)(max P - max R) for unequal
+    chunks (:func:`costmodel.pipelines.schedules.unequal_chunks_seconds`). The sum of these and of the longest E is T.
     """
     slowest, pace = ranks.seconds.max(), ranks.steady_state_seconds.max()
     waiting = interleaved_bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)

@@ -1,7 +1,8 @@
-"""Transfers between pipeline ranks, their seconds for a micro-batch, and the waiting of the slowest rank."""
+"""Seconds of pipeline ranks for a micro-batch: transfers, waiting for the slowest and for longer packed sequences."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
-from costmodel.facts.workload import Workload
+from costmodel.facts.workload import Workload, largest_normal
+from costmodel.lowering import layer_operators
+from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.collectives import (
     Group,
     collective_seconds,
@@ -20,26 +23,182 @@ from costmodel.network.collectives import (
     pipeline_group,
 )
 from costmodel.pipelines.graph import spans_seconds
-from costmodel.pipelines.interleaved import (
+from costmodel.pipelines.orders import has_order
+from costmodel.pipelines.schedules import (
+    WHOLE_BACKWARD,
+    Passes,
+    bubble_seconds,
     busy_seconds,
     chunks_waiting_seconds,
     interleaved_bubble_seconds,
     p2p_exposed_seconds,
     plain_seconds,
     unequal_chunks_seconds,
+    vocabulary_delay,
 )
-from costmodel.pipelines.orders import has_order
-from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, bubble_seconds, vocabulary_delay
-from costmodel.pipelines.stages import Stages, virtual_stage_layers
+from costmodel.pipelines.stages import Stages, layers_of_each_kind, virtual_stage_layers
 from costmodel.record import record
 from costmodel.step.compute import layer_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import FORWARD_FRACTION, LayerParts, layer_parts
 from costmodel.step.overlap import exposed_overlapped_seconds, taken_seconds
-from costmodel.strategy import CudaGraphs, Schedule, Vocabulary, default_microbatch_group, is_one_of
-from costmodel.tables import Array, Decisions, Facts, add_layer_axis, any_of, largest, lookup, microbatches, sum_last
-from costmodel.timing.source import slowest_of
-from costmodel.timing.work import Numbers
+from costmodel.strategy import CudaGraphs, Schedule, Sharding, Vocabulary, default_microbatch_group, is_one_of
+from costmodel.tables import (
+    Array,
+    Decisions,
+    Facts,
+    Record,
+    add_layer_axis,
+    any_of,
+    largest,
+    lookup,
+    microbatches,
+    sum_last,
+)
+from costmodel.timing.source import OperatorTimes, operator_times, slowest_of
+from costmodel.timing.work import AttentionSize, Numbers, Operator
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class LengthSpread(Record):
+    """
+    Spread of the time of one layer and micro-batch by the lengths of its sequences: shape (..., K).
+
+    Parameters
+    ----------
+    forward, backward
+        Standard deviation of the seconds of its attention in either pass.
+    most_forward, most_backward
+        Seconds by which its attention takes longer than the mean if all sequences are the longest ones.
+    attention
+        Seconds of its attention in both passes.
+    """
+
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+    most_forward: NDArray[np.float64]
+    most_backward: NDArray[np.float64]
+    attention: NDArray[np.float64]
+
+
+def length_spread_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    dp: Numbers,
+) -> LengthSpread:
+    r"""
+    Spread of a layer's time by the lengths of the sequences in a micro-batch of b samples of s tokens.
+
+    .. math:: \sigma = T_{attn} \sqrt{v / (b s)} / k, \qquad M = T_{attn} (k_{max} / k - 1)
+
+    Derivation: attention takes as long as it has pairs of tokens; all other operators work on equally many tokens. k
+    and v are those of :meth:`costmodel.facts.workload.SequenceLengths.keys`.
+    """
+    degrees = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}
+    shape = layer_shape(model, cluster, workload, **degrees)
+    times = operator_times(
+        cluster.device,
+        workload.precision.compute,
+        num_devices=np.asarray(tp) * cp * dp,
+        cuda_graphs=CudaGraphs.FULL_ITERATION,
+    )
+    layers = [_one_layer(layer_operators(layer, shape), shape, times) for layer in model.kinds]
+    return LengthSpread(**{name: shape.stack([one[name] for one in layers]) for name in layers[0]})
+
+
+def _one_layer(operators: Iterable[Operator], shape: Shape, times: OperatorTimes) -> dict[str, Numbers]:
+    found: dict[str, Numbers] = dict.fromkeys(
+        ("forward", "backward", "most_forward", "most_backward", "attention"), 0.0
+    )
+    for operator in operators:
+        packed = operator.size.packed if isinstance(operator.size, AttentionSize) else None
+        if packed is None:
+            continue
+        share = np.sqrt(packed.variance / (np.asarray(shape.mbs) * shape.sequence_length)) / packed.mean
+        passes = {"forward": times.forward_seconds(operator), "backward": times.backward_seconds(operator)}
+        for name, seconds in passes.items():
+            found[name] = found[name] + seconds * share
+            found["attention"] = found["attention"] + seconds
+            found[f"most_{name}"] = found[f"most_{name}"] + seconds * (packed.most / packed.mean - 1)
+    return found
+
+
+def imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:
+    r"""
+    Expected seconds in which a step's slowest pipeline waits for unequal micro-batches, or the others for it: (...).
+
+    .. math::
+
+        T = m e_g \sigma + \sqrt{m} s_g \sigma e_{d / g} + \frac{p - 1}{v} e_m \sigma
+
+    with the mean e and the deviation s of the largest of several normal values
+    (:func:`costmodel.facts.workload.largest_normal`). Derivation: g data-parallel ranks wait for each other in every
+    micro-batch: those that exchange tokens for experts, and all with FSDP / ZeRO-3. The others meet once per step,
+    after m micro-batches. A pipeline passes each micro-batch through p equal ranks, a proportionate flow shop: it takes
+    all micro-batches on one rank, and p - 1 times the longest. No micro-batch exceeds one of the longest sequences. All
+    ranks of tp and cp share their tokens. Recomputed attention is left out: ranks of a layout may differ in it.
+
+    References
+    ----------
+    Pinedo, "Scheduling: Theory, Algorithms, and Systems", chapter 6.1: proportionate flow shops.
+    """
+    if facts.workload.lengths is None:
+        return np.zeros(())
+    if facts.workload.lengths.dynamic_ranks is not None:
+        return _slack_seconds(facts, decisions)
+    seconds = lookup(length_spread_seconds, facts, decisions)
+    tp, cp, pp, dp, ep, etp = (np.asarray(decisions[name]) for name in ("tp", "cp", "pp", "dp", "ep", "etp"))
+    layers = layers_of_each_kind(facts.model)[0]
+    deviation, most = (
+        sum_last(layers * (forward + backward)) / pp
+        for forward, backward in ((seconds.forward, seconds.backward), (seconds.most_forward, seconds.most_backward))
+    )
+    m = np.asarray(microbatches(facts, decisions))
+    together = np.where(
+        np.asarray(decisions["sharding"]) == int(Sharding.WEIGHTS), dp, np.clip(ep * etp / (tp * cp), 1, dp)
+    )
+    mean, spread = largest_normal(together)
+    each = np.minimum(mean * deviation, most)
+    apart = np.minimum(np.sqrt(m) * spread * deviation * largest_normal(dp / together)[0], m * (most - each))
+    longest = np.minimum(largest_normal(m)[0] * deviation, most)
+    return np.asarray(m * each + apart + (pp - 1) / np.asarray(decisions["vpp"]) * longest)
+
+
+SLACK = 0.05
+"""Share of the work by which ranks of a balanced group may differ: ``delta`` of ``next_hdp_group``."""
+
+
+def _slack_seconds(facts: Facts, decisions: Decisions) -> Array:
+    r"""
+    Seconds in which ranks wait for each other although their sequences are dealt by work: (...).
+
+    .. math:: T = \delta m T_{attn}
+
+    Derivation: dynamic context parallelism deals sequences to the ranks of dp and cp until their attention differs by
+    at most a share. It has no pipeline. Equal sequences are dealt equally.
+
+    References
+    ----------
+    megatron-core 0.16.1, pipeline_parallel/hybrid_cp_schedule.py, ``BalancedCPScheduler.next_hdp_group``.
+    """
+    spread = lookup(length_spread_seconds, facts, decisions)
+    layers = layers_of_each_kind(facts.model)[0]
+    several = np.asarray(decisions["dp"]) * decisions["cp"] > 1
+    attention = sum_last(layers * spread.attention * (spread.forward > 0))
+    return np.asarray(SLACK * microbatches(facts, decisions) * attention * several)
+
+
+def least_imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """Lower bound, in seconds, of :func:`imbalance_seconds` over all sharding, of which FSDP / ZeRO-3 adds to it."""
+    return imbalance_seconds(facts, {**decisions, "sharding": Sharding.NONE})
 
 
 def p2p_seconds(
@@ -310,7 +469,7 @@ def waiting_seconds(
     Pipelines outside of ``matters`` are not simulated; they get the time of their schedule's formula.
 
     Derivation: the seconds of the pipeline's order minus the slowest rank's own work, by the law of plain pipelines
-    (:mod:`costmodel.pipelines.interleaved`) or by simulation (:func:`simulated_waiting_seconds`). Schedules without an
+    (:mod:`costmodel.pipelines.schedules`) or by simulation (:func:`simulated_waiting_seconds`). Schedules without an
     order wait for their idle time (:func:`costmodel.pipelines.schedules.bubble_seconds`) and for each barrier of a
     vocabulary in slices. The measured fill of the head's slot is added.
     """
@@ -331,7 +490,7 @@ def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, par
 
     Derivation: :func:`costmodel.pipelines.schedules.bubble_seconds` (MoFa's equation (12) for 1F1B), a micro-batch for
     each barrier of a vocabulary in slices, and the waiting of unequal chunks
-    (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`).
+    (:func:`costmodel.pipelines.schedules.unequal_chunks_seconds`).
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
@@ -389,7 +548,7 @@ def plain_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, pa
     """
     Seconds in which the slowest rank of a plain pipeline waits for others in one step: shape (...).
 
-    Derivation: the pipeline's seconds by :mod:`costmodel.pipelines.interleaved` less the slowest rank's own work.
+    Derivation: the pipeline's seconds by :mod:`costmodel.pipelines.schedules` less the slowest rank's own work.
     """
     m = microbatches(facts, decisions)
     edge = lookup(embedding_head_seconds, facts, decisions)
@@ -418,7 +577,7 @@ def steady_state_seconds(
     """
     Seconds of one micro-batch on each rank, with its waiting for others chunk by chunk: P, (..., U).
 
-    Derivation: R and :func:`costmodel.pipelines.interleaved.chunks_waiting_seconds`, if 1F1B interleaves; the last
+    Derivation: R and :func:`costmodel.pipelines.schedules.chunks_waiting_seconds`, if 1F1B interleaves; the last
     chunk has the head and multi-token prediction in addition to its layers.
 
     Parameters
@@ -643,7 +802,7 @@ def order_seconds(passes: Passes, order: dict[str, Any]) -> float:
     """
     Seconds of one pipeline by the law of plain ones if it is full, otherwise by simulation.
 
-    Derivation: :func:`costmodel.pipelines.interleaved.plain_seconds` and
+    Derivation: :func:`costmodel.pipelines.schedules.plain_seconds` and
     :func:`costmodel.pipelines.graph.spans_seconds`.
 
     Parameters

@@ -17,12 +17,12 @@ from costmodel.memory import (
     rank_host_bytes,
 )
 from costmodel.models.flops import layers_parameters
-from costmodel.pipelines.interleaved import (
+from costmodel.pipelines.schedules import (
+    WHOLE_BACKWARD,
     busy_seconds,
     interleaved_bubble_seconds,
     least_plain_seconds,
 )
-from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
@@ -35,7 +35,6 @@ from costmodel.step.data_parallel import (
     parameter_pass_seconds,
     update_seconds,
 )
-from costmodel.step.imbalance import imbalance_seconds, least_imbalance_seconds
 from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
 from costmodel.step.rank_time import (
     all_ranks_seconds,
@@ -43,7 +42,9 @@ from costmodel.step.rank_time import (
     fill_seconds,
     has_own_order,
     idle_waiting_seconds,
+    imbalance_seconds,
     is_plain,
+    least_imbalance_seconds,
     once_seconds,
     pipeline_seconds,
     pp_seconds,
@@ -326,7 +327,7 @@ def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, l
 
     Derivation: busy time and bubble of the slowest rank; for interleaved pipelines at most
     :func:`costmodel.step.rank_time.way_through_seconds`; for plain pipelines two of the paths through their order
-    (:func:`costmodel.pipelines.interleaved.least_plain_seconds`). GPipe of unequal ranks takes longer:
+    (:func:`costmodel.pipelines.schedules.least_plain_seconds`). GPipe of unequal ranks takes longer:
     (m - 1)(max F + max B) and all ranks once. Schedules with separate weights' gradients are assumed not to wait.
     """
     ranks, m = rank_seconds(facts, decisions, stages, layer), microbatches(facts, decisions)

@@ -166,7 +166,7 @@ def _terminable() -> Iterator[None]:
 
 def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:
     """Split words into sources and ``key=value``; a file whose name has ``=`` is a source."""
-    from planner.jobs.model import exists
+    from planner.jobs.cluster import exists
 
     sources = [word for word in words if "=" not in word or exists(Path(word))]
     return sources, [word for word in words if word not in sources]

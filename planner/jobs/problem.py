@@ -25,8 +25,7 @@ from costmodel.models.flops import matrix_parameters, mtp_parameters, parameters
 from costmodel.record import record
 from costmodel.tables import Facts
 from costmodel.validation import build, name_overflow, require_type, shown
-from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path
-from planner.jobs.completion import require_features
+from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path, read
 from planner.jobs.document import (
     Document,
     add_places,
@@ -49,8 +48,7 @@ from planner.jobs.entries import (
 )
 from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.line import expand_lines, read_lines, read_strategy, require_parts, split_words
-from planner.jobs.model import read
-from planner.jobs.strategy_file import CHOOSABLE, StrategyFile, Value, combine_settings, split
+from planner.jobs.strategy_file import CHOOSABLE, StrategyFile, Value, combine_settings, require_features, split
 
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"

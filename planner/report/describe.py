@@ -19,11 +19,9 @@ from costmodel.models.flops import (
     parameters,
 )
 from costmodel.validation import build, shown
-from planner.jobs.cluster import GIB_BYTES
+from planner.jobs.cluster import GIB_BYTES, read
 from planner.jobs.entries import TrainingSection
-from planner.jobs.model import read
-from planner.jobs.recipes import recipe, recipes, select_recipes
-from planner.jobs.run_jobs import plain
+from planner.jobs.run_jobs import plain, recipe, recipes, select_recipes
 
 Plain: TypeAlias = dict[str, Any]
 

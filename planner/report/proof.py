@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from costmodel.strategy import DEGREES
 from planner.jobs.strategy_file import text_of
 from planner.report.records.reports import EVEN
+from planner.report.results import idle_proof_rows
 from planner.report.section import Section, count, seconds
-from planner.report.setting import idle_proof_rows
 
 if TYPE_CHECKING:
     from planner.report.records.reports import (

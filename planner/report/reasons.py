@@ -11,8 +11,8 @@ from planner.jobs.line import write_completed, write_words
 from planner.jobs.strategy_file import LAYOUT
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
+from planner.report.results import doubt_rows, setting_section
 from planner.report.section import NOTHING, Section, gib, number_rows, part_label, seconds
-from planner.report.setting import doubt_rows, setting_section
 from planner.report.strategies import ORIGIN, strategies_section
 from planner.uncertainty.peaks import RUNS_FAST, STARTS
 from planner.verbs.explain import Explanation, Kind

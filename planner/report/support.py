@@ -17,7 +17,7 @@ from costmodel.facts.framework import has_values
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.tables import Facts
 from planner.frameworks import TARGETS
-from planner.jobs.model import read
+from planner.jobs.cluster import read
 from planner.jobs.problem import load
 from planner.report.section import Section
 from planner.search.runnable import require_runnable

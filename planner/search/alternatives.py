@@ -31,9 +31,8 @@ from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import keep_effective, text_of
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status
-from planner.search.candidates import OWN, Formulas
+from planner.search.candidates import NO_RIVALS, OWN, Formulas, Rivals
 from planner.search.domains import least_nodes, limit_nodes, may_leave_idle, smaller_nodes
-from planner.search.incumbents import NO_RIVALS, Rivals
 from planner.search.questions import Question, answer, rivals_at, rivals_of
 from planner.search.solver import Clock
 

@@ -46,12 +46,14 @@ from planner.search.candidates import (
     CostLike,
     CostTable,
     Formulas,
+    Found,
+    IncumbentPool,
     Ints,
     Pruned,
+    Rivals,
     SecondsFunction,
     sort_by_preference,
 )
-from planner.search.incumbents import Found, IncumbentPool, Rivals
 from planner.search.listed import cost_whole, rules_for
 from planner.search.margin import Margin, keep_fastest
 from planner.search.solver import Clock, new_solver

@@ -18,11 +18,18 @@ from costmodel.record import record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.completion import complete_strategy, is_whole, require_features
 from planner.jobs.limits import StageChoice
 from planner.jobs.line import read_strategy, require_parts
 from planner.jobs.problem import Problem
-from planner.jobs.strategy_file import AS_DEALT, StrategyFile, apply_layout, value_text
+from planner.jobs.strategy_file import (
+    AS_DEALT,
+    StrategyFile,
+    apply_layout,
+    complete_strategy,
+    is_whole,
+    require_features,
+    value_text,
+)
 from planner.search.recipes import add_published, find_published
 from planner.search.runnable import find_runnable, limit_to_runnable_stages
 from planner.search.solver import Clock

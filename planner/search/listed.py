@@ -19,8 +19,7 @@ from planner.search.domains import Rules, needs
 from planner.search.space import Space
 
 if TYPE_CHECKING:
-    from planner.search.candidates import CostLike, Ints
-    from planner.search.incumbents import Found
+    from planner.search.candidates import CostLike, Found, Ints
 
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""

@@ -30,8 +30,7 @@ from planner.search.branch_and_bound import (
     SearchStats,
     Status,
 )
-from planner.search.candidates import OWN, Formulas, sort_by_preference
-from planner.search.incumbents import NO_RIVALS, Found, Rivals
+from planner.search.candidates import NO_RIVALS, OWN, Formulas, Found, Rivals, sort_by_preference
 from planner.search.margin import build_model, join_candidates
 from planner.search.solver import Clock
 

@@ -17,11 +17,10 @@ from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.jobs.completion import require_cost
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load
-from planner.jobs.recipes import PUBLISHER, Recipe, recipes
-from planner.jobs.run_jobs import References, Run, problem_of, read_run, strategy_of
+from planner.jobs.run_jobs import PUBLISHER, Recipe, References, Run, problem_of, read_run, recipes, strategy_of
+from planner.jobs.strategy_file import require_cost
 from planner.search.domains import problem_rules, resources_of
 from planner.uncertainty.intervals import release_name
 from planner.uncertainty.peaks import usual_headroom_bytes

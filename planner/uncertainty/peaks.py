@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from functools import cache
 
-from costmodel.catalog.software import Share
+from costmodel.catalog.releases import Share
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
 from costmodel.memory import held_share, seen_bytes, share_without_retries

@@ -20,10 +20,9 @@ from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
-from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
-from planner.jobs.strategy_file import StrategyFile
+from planner.jobs.strategy_file import StrategyFile, is_whole
 from planner.results import EXIT_CODES, Displayed, EstimateReport, Plan, PlanReport
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome
 from planner.search.candidates import OWN, CostTable, Ints

@@ -12,7 +12,7 @@ from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.jobs.recipes import LISTED, recipe
+from planner.jobs.run_jobs import LISTED, recipe
 from planner.results import EstimateReport
 from planner.search.domains import problem_rules
 from planner.search.recipes import (

@@ -14,7 +14,7 @@ from benchmarks.paper.literature import literature_checks
 from costmodel import memory, reliability
 from costmodel.models import flops
 from costmodel.network import collectives
-from costmodel.pipelines import interleaved
+from costmodel.pipelines import schedules
 from costmodel.step import data_parallel, layer, overlap, rank_time
 from costmodel.timing.roofline import MeasuredTimes, Roofline
 
@@ -66,13 +66,13 @@ FORMULAS: dict[str, tuple[Any, str]] = {
     "(4) weights": (memory, "weight_bytes"),
     "(4) gradients": (memory, "gradient_bytes"),
     "(4), (25) optimizer": (memory, "optimizer_bytes"),
-    "(5) chunks in flight": (interleaved, "chunks_in_flight"),
+    "(5) chunks in flight": (schedules, "chunks_in_flight"),
     "(5), (31) kept activations": (memory, "kept_bytes"),
     "(33) offloaded activations": (memory, "activation_bytes"),
-    "(9), (11) hops": (interleaved, "p2p_exposed_seconds"),
-    "(12) busy time": (interleaved, "busy_seconds"),
-    "(12) bubble": (interleaved, "interleaved_bubble_seconds"),
-    "(12) plain 1F1B": (interleaved, "plain_seconds"),
+    "(9), (11) hops": (schedules, "p2p_exposed_seconds"),
+    "(12) busy time": (schedules, "busy_seconds"),
+    "(12) bubble": (schedules, "interleaved_bubble_seconds"),
+    "(12) plain 1F1B": (schedules, "plain_seconds"),
     "(13), (24) DP by the measured law": (overlap, "measured_law_exposed_dp_seconds"),
     "(15) FLOPs": (flops, "model_flops_per_token"),
     "(15) FLOP/s": (flops, "flops_per_second_per_device"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.catalog.software import allocator
+from costmodel.catalog.releases import allocator
 from costmodel.facts.framework import MemoryModel
 from costmodel.facts.model import Model
 from costmodel.memory import (

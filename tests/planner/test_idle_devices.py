@@ -15,14 +15,13 @@ from costmodel.step.step import least_layer_device_seconds, least_layers_seconds
 from planner import estimate, load, plan
 from planner.report import render
 from planner.search.alternatives import search_each, search_numbers
+from planner.search.candidates import NO_RIVALS
 from planner.search.certificate import Verdict, certify
 from planner.search.domains import limit_nodes, row_domains, smaller_nodes
-from planner.search.incumbents import NO_RIVALS
 from planner.search.questions import search
 from planner.search.solver import Clock
 from planner.search.space import build_space
-from planner.verbs.nearby_batches import divides_poorly, promising_sizes
-from planner.verbs.plan import read_plan
+from planner.verbs.plan import divides_poorly, promising_sizes, read_plan
 
 NODE = 8
 

@@ -37,8 +37,7 @@ from planner.frameworks.target import (
     reads_switch,
     switch,
 )
-from planner.jobs.completion import complete_strategy
-from planner.jobs.strategy_file import AS_DEALT, StrategyFile
+from planner.jobs.strategy_file import AS_DEALT, StrategyFile, complete_strategy
 
 if TYPE_CHECKING:
     from planner.results import Plan

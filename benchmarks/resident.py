@@ -24,7 +24,7 @@ from costmodel.errors import PlanningError
 from costmodel.tables import Facts
 from planner import compare, estimate, explain, export, load, plan, render
 from planner.frameworks import TARGETS
-from planner.jobs.completion import strategy_entries
+from planner.jobs.strategy_file import strategy_entries
 from planner.report import FORMATS
 
 NUM_JOBS = 500

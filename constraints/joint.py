@@ -24,8 +24,7 @@ from dataclasses import field
 
 import numpy as np
 
-from constraints.cp_sat import cp_model
-from constraints.encoding import Candidates, Capacity
+from constraints.cp_sat import Candidates, Capacity, cp_model
 from constraints.relations import (
     DERIVED,
     MAX_CELLS,
@@ -37,7 +36,7 @@ from constraints.relations import (
     tabulate_microbatches,
 )
 from constraints.rule import Rule, sentence
-from constraints.rules import memory, topology
+from constraints.rules import physics
 from costmodel.errors import SpecError
 from costmodel.record import record
 from costmodel.tables import Facts, distinct, tabulate
@@ -200,8 +199,8 @@ def joint_model(
 
 
 MEMORY: Mapping[str, Rule] = {
-    "device_mebibytes": memory.fits_in_device_memory,
-    "host_mebibytes": memory.fits_in_host_memory,
+    "device_mebibytes": physics.fits_in_device_memory,
+    "host_mebibytes": physics.fits_in_host_memory,
 }
 """Variables that a rule of memory bounds."""
 
@@ -364,7 +363,7 @@ class _Posting:
 
 def sizes_of(rule: Rule, facts: Facts) -> Sequence[int] | None:
     """Return the numbers of devices that a rule allows, where it depends on nothing else; else None."""
-    if rule is topology.degrees_multiply_to_the_devices:
+    if rule is physics.degrees_multiply_to_the_devices:
         return (facts.cluster.num_devices,)
     return getattr(rule, "sizes", None)
 

@@ -72,7 +72,7 @@ def narrow_domains(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, In
     """
     Return the values of each decision that satisfy every rule taken alone; rules of wide tables are skipped.
 
-    >>> from constraints.rules.features import pp_overlap_needs_pp
+    >>> from constraints.rules.physics import pp_overlap_needs_pp
     >>> pipelines = {"pp": np.array([1]), "pp_overlap": np.array([0, 1])}
     >>> narrow_domains(Facts(model=None, cluster=None, workload=None), (pp_overlap_needs_pp,), pipelines)["pp_overlap"]
     array([0])
@@ -84,7 +84,7 @@ def list_binding(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints
     """
     Return the rules without those that hold wherever the others do; rules of wide tables stay.
 
-    >>> from constraints.rules.features import pp_overlap_needs_pp
+    >>> from constraints.rules.physics import pp_overlap_needs_pp
     >>> pipelines = {"pp": np.array([2, 4]), "pp_overlap": np.array([0, 1])}
     >>> list_binding(Facts(model=None, cluster=None, workload=None), (pp_overlap_needs_pp,), pipelines)
     ()

@@ -65,7 +65,7 @@ def reason(rule: Rule) -> str:
 
 
 def family(rule: Rule) -> str:
-    """Return the subject of the rule: the name of its module, such as ``memory``."""
+    """Return the subject of the rule: the name of its module, such as ``targets``."""
     return rule.__module__.rpartition(".")[2]
 
 

@@ -8,8 +8,8 @@ from math import inf
 from typing import Any
 
 from constraints import MEGATRON_LM_RULES, MEMORY_RULES, PHYSICS_RULES, TARGET_RULES
-from constraints.rule import FieldValues, Rule, family, reason, sentence
-from constraints.rules import targets, topology
+from constraints.rule import FieldValues, Rule, reason, sentence
+from constraints.rules import physics, targets
 from constraints.rules.exports import EXPORTS
 from constraints.verdict import find_violations, violated_by_ranks
 from costmodel import catalog
@@ -240,8 +240,12 @@ def require_expressible(facts: Facts, strategy: Strategy, target: str) -> None:
 
 def _is_our_own(rule: Rule) -> bool:
     """Tell whether a rule is the planner's own: on memory, profiles, groups in nodes or empty virtual stages."""
-    own = (topology.tp_groups_tile_the_nodes, topology.virtual_stages_hold_something)
-    return rule in (*own, *MEMORY_RULES) or family(rule) == "profiles"
+    return rule in (
+        physics.tp_groups_tile_the_nodes,
+        physics.virtual_stages_hold_something,
+        physics.profile_has_measured_the_shapes,
+        *MEMORY_RULES,
+    )
 
 
 # --- releases of Megatron-LM and Megatron-Bridge -------------------------------------------------------------

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.lowering.layer import recomputes
-from costmodel.memory.parts import layer_footprint
-from costmodel.memory.rank import different_ranks, microbatches_in_flight
+from costmodel.memory import different_ranks, layer_footprint, microbatches_in_flight
 from costmodel.step.compute import layer_seconds
 from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import Array, Decisions, Facts, lookup
@@ -31,7 +30,7 @@ INSIDE = (
     ("ep_forward", ("experts",)),
     ("tp_forward", ("mlp", "every_other_matmul")),
 )
-"""Communication that recomputed modules repeat, as in :func:`costmodel.step.links.repeated_communication_seconds`."""
+"""Communication that recomputed modules repeat, as in :func:`costmodel.step.layer.repeated_communication_seconds`."""
 
 PAIRS_AT_ONCE = 2**22
 """Pairs of sets that are compared at once; affects only memory."""

@@ -92,18 +92,18 @@ if TYPE_CHECKING:
     from planner.results import Plan as Plan
     from planner.results import PlanReport as PlanReport
     from planner.search.alternatives import AlternativeOutcome as AlternativeOutcome
+    from planner.search.alternatives import FewerDevices as FewerDevices
     from planner.search.branch_and_bound import Outcome as Outcome
     from planner.search.branch_and_bound import Status as Status
     from planner.search.certificate import Certificate as Certificate
     from planner.search.complete import CompletedBy as CompletedBy
-    from planner.search.idle_devices import FewerDevices as FewerDevices
     from planner.search.listed import CandidateListReport as CandidateListReport
     from planner.search.recipes import PublishedLayout as PublishedLayout
     from planner.search.recipes import recipe_candidates as recipe_candidates
     from planner.search.recipes import recipes_for as recipes_for
     from planner.search.recommendation import Recommendation as Recommendation
-    from planner.uncertainty.evidence.features import Unproven as Unproven
-    from planner.uncertainty.evidence.gaps import Gap as Gap
+    from planner.uncertainty.counts import Gap as Gap
+    from planner.uncertainty.features import Unproven as Unproven
     from planner.uncertainty.intervals import Interval as Interval
     from planner.uncertainty.operators import TimedOperator as TimedOperator
     from planner.uncertainty.peaks import Chance as Chance
@@ -174,16 +174,15 @@ _NAMES = {
     "planner.report": "render render_study",
     "planner.report.section": "Asked Screen",
     "planner.results": "EstimateReport Plan PlanReport; Displayed",
-    "planner.search.alternatives": "; AlternativeOutcome",
+    "planner.search.alternatives": "; AlternativeOutcome FewerDevices",
     "planner.search.branch_and_bound": "; Outcome Status",
     "planner.search.certificate": "; Certificate",
     "planner.search.complete": "; CompletedBy",
-    "planner.search.idle_devices": "; FewerDevices",
     "planner.search.listed": "; CandidateListReport",
     "planner.search.recipes": "recipe_candidates recipes_for; PublishedLayout",
     "planner.search.recommendation": "; Recommendation",
-    "planner.uncertainty.evidence.features": "; Unproven",
-    "planner.uncertainty.evidence.gaps": "; Gap",
+    "planner.uncertainty.counts": "; Gap",
+    "planner.uncertainty.features": "; Unproven",
     "planner.uncertainty.intervals": "; Interval",
     "planner.uncertainty.operators": "; TimedOperator",
     "planner.uncertainty.peaks": "; Chance",

@@ -16,8 +16,8 @@ from costmodel.record import cut_line, record
 from costmodel.reliability import storage_bandwidth
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, rank_breakdowns
-from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layouts import strategy_seconds
+from costmodel.step.rank_time import imbalance_seconds
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
 from planner.jobs.checkpoints import (
@@ -32,8 +32,8 @@ from planner.jobs.problem import Problem
 from planner.search.complete import CompletedBy
 from planner.search.domains import num_held, num_spares
 from planner.search.listed import CandidateListReport
-from planner.uncertainty.evidence.features import MEGATRON, Unproven, line_of, unproven_of
-from planner.uncertainty.evidence.gaps import Gap, list_gaps
+from planner.uncertainty.counts import Gap, list_gaps
+from planner.uncertainty.features import MEGATRON, Unproven, line_of, unproven_of
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.operators import TimedOperator, list_timed_operators
 from planner.uncertainty.peaks import Chance, chance_to_fit
@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from costmodel.costs import TrainingCosts
-    from planner.search.alternatives import AlternativeOutcome
+    from planner.search.alternatives import AlternativeOutcome, FewerDevices
     from planner.search.branch_and_bound import Outcome
     from planner.search.certificate import Certificate
-    from planner.search.idle_devices import FewerDevices
     from planner.search.recommendation import Recommendation
 
 GIB = 2**30

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
-from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import recomputable_modules
+from constraints.rules.physics import graph_modules
 from costmodel.facts.model import Experts, Model
 from costmodel.lowering.layer import recomputes
 from costmodel.strategy import (

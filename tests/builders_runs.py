@@ -11,8 +11,7 @@ from typing import Any
 
 from benchmarks.accuracy.metrics import FOLDER, read_table
 from benchmarks.measured_runs.columns import EXPLICIT
-from planner.jobs.run_jobs import References, references
-from planner.jobs.run_table import RejectedRow, Run, read
+from planner.jobs.run_jobs import References, RejectedRow, Run, read, references
 from planner.measure.runs.predictions import Case, Prediction, case, predictions
 
 GOOD: dict[str, str] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.facts.samples import SampledOperator, Samples
+from costmodel.facts.calibration import SampledOperator, Samples
 from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.samples import OPERATORS, Machine, Point, Sample, Sizes, Timing
 

@@ -42,7 +42,7 @@ def a_layer_kind(copy: Extended) -> None:
 def its_width(copy: Extended) -> None:
     """Tensor-parallel ranks share it evenly."""
     copy.edit(
-        "constraints/rules/divisibility.py",
+        "constraints/rules/physics.py",
         ("    Mamba,\n", "    Mamba,\n    Mixing,\n"),
         (
             "def state_groups_split_over_tp(",
@@ -103,7 +103,7 @@ def a_decision(copy: Extended) -> None:
 def its_rules(copy: Extended) -> None:
     """Where there is something to do, and where the release does it."""
     copy.add(
-        "constraints/rules/features.py",
+        "constraints/rules/physics.py",
         (
             "implies(ep_overlap, ep > 1)\n",
             "\n\ndef half_gradients_need_replicas(*, cp: Ints, dp: Ints, half_gradients: Flags) -> Holds:\n"
@@ -111,7 +111,7 @@ def its_rules(copy: Extended) -> None:
         ),
     )
     copy.add(
-        "constraints/rules/releases.py",
+        "constraints/rules/physics.py",
         (
             'has_values(cluster.framework, "dp_overlap", dp_overlap)\n',
             "\n\ndef release_halves_gradients(cluster: Cluster, *, half_gradients: Flags) -> Holds:\n"
@@ -179,14 +179,14 @@ def a_schedule(copy: Extended) -> None:
         ("    Schedule.ZB_H1: zb_h1_bubble_seconds,\n", "    Schedule.LAZY: zb_h1_bubble_seconds,\n"),
         ("            Schedule.ZB_H1: lambda: pp * chunks,\n", "            Schedule.LAZY: lambda: pp * chunks,\n"),
     )
-    copy.edit("constraints/rules/schedules.py", ("(Schedule.GPIPE, Sch", "(Schedule.LAZY, Schedule.GPIPE, Sch"))
+    copy.edit("constraints/rules/physics.py", ("(Schedule.GPIPE, Sch", "(Schedule.LAZY, Schedule.GPIPE, Sch"))
     copy.add("costmodel/catalog/frameworks/zero-bubble-2023.yaml", ("schedule: [", "lazy, "))
 
 
 def a_rule(copy: Extended, table: str, text: str) -> None:
     """A rule of a table that wants at least four tensor-parallel ranks, with its sentence."""
     copy.add(
-        "constraints/rules/topology.py",
+        "constraints/rules/physics.py",
         (
             "from __future__ import annotations\n",
             "\nfrom constraints.rule import Holds, Ints\n\n\n"

@@ -37,8 +37,7 @@ from benchmarks.accuracy.metrics import RUNS, read_fitted
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.output import print_lines, refuse_wrong_input
 from costmodel.errors import PlanningError
-from planner.jobs.run_jobs import References
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import References, RejectedRow
 from planner.measure.runs.predictions import Case, Prediction, predictions
 
 ROWS_REFUSED = 1

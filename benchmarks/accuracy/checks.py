@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.accuracy.jobs import job_entries
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
 from constraints.rule import Rule, sentence
-from constraints.rules.memory import fits_in_device_memory
+from constraints.rules.physics import fits_in_device_memory
 from constraints.verdict import find_violations
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_cost

@@ -39,8 +39,7 @@ from benchmarks.accuracy.metrics import RUNS, read_fitted
 from benchmarks.accuracy.rows import share_work, source_weights
 from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
-from planner.jobs.run_jobs import References
-from planner.jobs.run_table import RejectedRow, Run
+from planner.jobs.run_jobs import References, RejectedRow, Run
 from planner.measure.calibrate.cases import Predictor, calibrations_of, log_measured_seconds, setting_of
 from planner.measure.calibrate.constants import Constant, constants, prior_factors
 from planner.measure.calibrate.fit import Fit, covariance, fit, priors_of

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from costmodel.errors import PlanningError, SpecError
-from planner.jobs.completion import strategy_entries
 from planner.jobs.problem import load
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import RejectedRow
+from planner.jobs.strategy_file import strategy_entries
 from planner.measure.runs.predictions import GIB, Case, Prediction
 from planner.report import render
 from planner.verbs.plan import estimate

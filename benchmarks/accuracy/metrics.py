@@ -19,8 +19,7 @@ from benchmarks.measured_runs.__main__ import convert_files
 from benchmarks.measured_runs.conversion import is_collected
 from benchmarks.output import format_csv
 from costmodel.errors import SpecError
-from planner.jobs.run_jobs import References, references
-from planner.jobs.run_table import RejectedRow, Run, read, read_rows
+from planner.jobs.run_jobs import References, RejectedRow, Run, read, read_rows, references
 from planner.measure.runs.predictions import Prediction
 
 Item = TypeVar("Item")

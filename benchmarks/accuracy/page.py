@@ -11,7 +11,7 @@ from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, SOURCE, HeldOut,
 from benchmarks.accuracy.left_out.goals import LIMITS, NEWEST_SOFTWARE, TITLES, LeftOut, worst_column
 from benchmarks.accuracy.metrics import NEWER, Errors, errors, grouped, read_fitted, read_table
 from benchmarks.accuracy.report import Report, report
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.intervals import intervals
 

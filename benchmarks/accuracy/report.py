@@ -24,7 +24,7 @@ from benchmarks.accuracy.metrics import (
 )
 from benchmarks.output import format_csv
 from costmodel.strategy import Recompute, Sharding
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import GIB, Prediction
 from planner.report.records import finite
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.allocator.allocator import Allocator
 from benchmarks.allocator.buffers import lines
 from benchmarks.allocator.steps import Job, Rank, jobs
-from costmodel.catalog.allocators import ALLOCATORS, Share, Shares, allocator
-from costmodel.catalog.allocators import Allocator as Known
+from costmodel.catalog.releases import ALLOCATORS, Share, Shares, allocator
+from costmodel.catalog.releases import Allocator as Known
 
 TOLERANCE = 0.01
 """By which a share of the catalog may differ from the simulation's."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from benchmarks.expert.jobs import ExpertJob, expert_jobs
 from costmodel.errors import PlanningError
 from planner.jobs.problem import Problem, load
-from planner.jobs.recipes import recipe
+from planner.jobs.run_jobs import recipe
 from planner.report import render
 from planner.report.records.reports import report_record
 from planner.results import EstimateReport, PlanReport

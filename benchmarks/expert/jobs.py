@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.accuracy.metrics import read_table
 from costmodel import catalog
 from costmodel.catalog.releases import release_of
-from planner.jobs.recipes import Recipe, recipes
+from planner.jobs.run_jobs import Recipe, recipes
 from planner.measure.runs.predictions import Case, cases
 
 DEVICES = ("h100-80gb-sxm", "b200", "b300", "gb200", "gb300")

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.exports.releases import ask_parser
 from costmodel.errors import PlanningError
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from planner import estimate, export, load
 from planner.frameworks.target import Export
 from planner.results import Plan

@@ -15,11 +15,10 @@ import yaml
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Mlp
-from costmodel.memory.rank import seen_bytes
+from costmodel.memory import seen_bytes
 from costmodel.step.estimate import Estimate, estimate
-from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import Problem, load
-from planner.jobs.strategy_file import read_given
+from planner.jobs.strategy_file import complete_strategy, read_given
 from planner.uncertainty.peaks import RUNS_FAST, STARTS, chance_fast, chance_to_fit
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ import yaml
 from benchmarks.output import format_csv
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.jobs.run_table import positive_or_none
+from planner.jobs.run_jobs import positive_or_none
 
 METADATA = (
     "id",

@@ -13,7 +13,7 @@ from benchmarks.measured_runs.columns import ESSENTIAL, EXPLICIT, LINE, Row, pri
 from benchmarks.measured_runs.settings import framework_of
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.jobs.run_table import PLANNED
+from planner.jobs.run_jobs import PLANNED
 
 KINDS = ("pretrain", "proxy", "finetune", "oom", "component", PLANNED)
 

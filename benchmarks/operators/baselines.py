@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 
-from costmodel.facts.samples import Fabric
+from costmodel.facts.calibration import Fabric
 from costmodel.network.link_law import Calls
 from costmodel.timing.gaussian_process import Rows
 from costmodel.timing.sampled_source import NORMAL_90

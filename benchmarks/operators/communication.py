@@ -23,7 +23,7 @@ from benchmarks.operators.baselines import (
 )
 from benchmarks.operators.groups import DATA
 from costmodel.errors import SpecError
-from costmodel.facts.samples import Fabric
+from costmodel.facts.calibration import Fabric
 from costmodel.network.link_law import KINDS, Calls, calls_of
 from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.communication import FEWEST, learn_collectives

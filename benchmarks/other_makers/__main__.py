@@ -6,10 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from planner.jobs.run_jobs import references
-from planner.jobs.run_table import read
+from planner.jobs.run_jobs import read, references
 from planner.measure.runs.predictions import Prediction, predictions
-from planner.uncertainty.evidence.gaps import list_gaps
+from planner.uncertainty.counts import list_gaps
 from planner.uncertainty.intervals import Interval, step_interval
 
 RUNS = Path(__file__).with_name("runs.csv")

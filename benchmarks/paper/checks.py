@@ -18,19 +18,19 @@ from costmodel.facts.device import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.facts.workload import Workload
 from costmodel.models.flops import flops_per_second_per_device, model_flops_per_token
-from costmodel.pipelines.interleaved import interleaved_bubble_seconds
+from costmodel.pipelines.schedules import interleaved_bubble_seconds
 from costmodel.pipelines.stages import stages
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.estimate import estimate
 from costmodel.step.layer import layer_parts
 from costmodel.step.layouts import strategy_seconds
-from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     LAID_OUT_BY,
     all_ranks_seconds,
     fill_seconds,
     idle_waiting_seconds,
     pipeline_seconds,
+    pp_seconds,
     rank_seconds,
     waiting_seconds,
 )

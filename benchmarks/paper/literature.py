@@ -19,10 +19,10 @@ from costmodel.facts.device import Cluster, Slowdowns
 from costmodel.facts.reliability import RecoveryLevel
 from costmodel.lowering import Shape, layer_operators
 from costmodel.lowering.layer import sum_over_modules
-from costmodel.memory.parts import gradient_bytes, kept_bytes, layer_footprint, optimizer_bytes, weight_bytes
+from costmodel.memory import gradient_bytes, kept_bytes, layer_footprint, optimizer_bytes, weight_bytes
 from costmodel.models.flops import model_flops_per_token
 from costmodel.network.collectives import all_gather, all_reduce, all_to_all, reduce_scatter, ring, send
-from costmodel.pipelines.interleaved import (
+from costmodel.pipelines.schedules import (
     busy_seconds,
     chunks_in_flight,
     interleaved_bubble_seconds,
@@ -30,8 +30,8 @@ from costmodel.pipelines.interleaved import (
     plain_seconds,
 )
 from costmodel.reliability import mttr_seconds
+from costmodel.step.data_parallel import device_update_seconds
 from costmodel.step.layer import layer_parts
-from costmodel.step.optimizer import device_update_seconds
 from costmodel.step.overlap import (
     exposed_cp_seconds,
     exposed_dp_seconds,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from benchmarks.accuracy.metrics import read_table
 from costmodel.errors import SpecError
-from planner.jobs.run_jobs import References
-from planner.jobs.run_table import Run
+from planner.jobs.run_jobs import References, Run
 from planner.measure.runs.predictions import Case, case
 
 COMPONENTS = Path(__file__).parent / "data" / "components.csv"

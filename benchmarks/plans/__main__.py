@@ -19,7 +19,7 @@ from benchmarks.targets.jobs import Answer, became
 from costmodel.errors import SpecError
 from planner.frameworks import TARGETS, export
 from planner.jobs.problem import load
-from planner.report.wording import gib
+from planner.report.section import gib
 from planner.results import Plan, PlanReport
 from planner.uncertainty.peaks import RUNS_FAST, STARTS, chance_fast
 from planner.verbs.plan import plan

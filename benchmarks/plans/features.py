@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.accuracy.metrics import read_fitted
 from benchmarks.output import format_csv
 from planner.measure.runs.predictions import Case, cases
-from planner.uncertainty.evidence.counts import COLUMNS, TABLE, Counts, traits_of
-from planner.uncertainty.evidence.features import feature_entries
+from planner.uncertainty.counts import COLUMNS, TABLE, Counts, traits_of
+from planner.uncertainty.features import feature_entries
 
 FOLDER = Path(__file__).parents[2] / "planner" / "uncertainty" / "evidence"
 

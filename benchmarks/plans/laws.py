@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import numpy as np
 
 from costmodel.record import record
-from planner.uncertainty.evidence.counts import ANY
+from planner.uncertainty.counts import ANY
 from planner.uncertainty.peaks import ODD_DEVIATION, ODD_SHARE, OWN_ROWS, Law, share_below
 
 MEANS = np.round(np.arange(-0.05, 0.1501, 0.005), 4)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.accuracy.metrics import read_table
 from benchmarks.output import format_csv
-from costmodel.models.parameters import parameters
-from planner.jobs.run_table import Run
+from costmodel.models.flops import parameters
+from planner.jobs.run_jobs import Run
 from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.intervals import release_name, size_of
 from planner.uncertainty.records import RUNS_TABLE, decisions_of, job_of

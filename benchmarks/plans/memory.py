@@ -20,7 +20,7 @@ from benchmarks.plans.laws import Use, chances_without_groups, fit_laws, fit_law
 from costmodel.strategy import Sharding
 from planner.measure.calibrate.cases import group_of
 from planner.measure.runs.predictions import GIB, Prediction, predictions
-from planner.uncertainty.evidence.counts import stack_of
+from planner.uncertainty.counts import stack_of
 from planner.uncertainty.peaks import (
     RUNS_FAST,
     STARTS,

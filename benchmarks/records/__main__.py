@@ -14,10 +14,10 @@ from benchmarks.output import format_csv
 from costmodel.models.flops import model_flops_per_token
 from costmodel.models.patterns import COLUMNS as SHAPE
 from costmodel.models.patterns import shape_of
-from planner.jobs.run_table import RejectedRow, Run
+from planner.jobs.run_jobs import RejectedRow, Run
 from planner.measure.runs.predictions import Case, cases
-from planner.uncertainty.evidence.counts import architecture_of
-from planner.uncertainty.evidence.features import num_bits
+from planner.uncertainty.counts import architecture_of
+from planner.uncertainty.features import num_bits
 from planner.uncertainty.records import record_month
 
 COLLECTED = RUNS.parent / "collected"

@@ -18,8 +18,7 @@ import numpy as np
 
 from benchmarks.plans.jobs import document
 from benchmarks.solver.alone import run_alone
-from constraints.cp_sat import cp_model
-from constraints.encoding import TICK_SECONDS
+from constraints.cp_sat import TICK_SECONDS, cp_model
 from constraints.rule import sentence
 from costmodel.strategy import FLAGS
 from costmodel.tables import tabulate
@@ -27,9 +26,8 @@ from planner import load
 from planner.jobs.problem import Problem
 from planner.search.alternatives import search_each
 from planner.search.certificate import tabulate_anew
-from planner.search.clock import Clock
 from planner.search.margin import Margin, build_model
-from planner.search.solver import new_solver
+from planner.search.solver import Clock, new_solver
 
 MODELS = (
     "llama3-8b",

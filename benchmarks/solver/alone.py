@@ -20,8 +20,7 @@ from constraints.joint import Part, joint_model
 from constraints.relations import narrow
 from planner import load
 from planner.jobs.problem import Problem
-from planner.search.domains import all_values
-from planner.search.rules import problem_rules
+from planner.search.domains import all_values, problem_rules
 from planner.search.solver import new_solver
 
 LEAST_ALONE = 130

@@ -11,15 +11,15 @@ from statistics import median
 import numpy as np
 
 from benchmarks.solver.stages import NUM_DEVICES, SIZES, Check, random_job, timed
-from constraints.encoding import seconds_to_ticks
+from constraints.cp_sat import seconds_to_ticks
 from costmodel.step.step import cost
 from planner import load
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome
 from planner.search.certificate import Certificate, Verdict, certify
-from planner.search.clock import Clock
 from planner.search.questions import search
+from planner.search.solver import Clock
 from planner.search.space import Space, build_space
 
 MODELS = ("llama3-405b", "deepseek-v3")

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_job_of
 from benchmarks.traces.recorded.folder import Index, read_recorded
 from planner.jobs.problem import Problem, load
-from planner.jobs.run_table import Run
+from planner.jobs.run_jobs import Run
 from planner.measure.project.projected import Projection, project
 from planner.measure.runs.predictions import Case
 from planner.verbs.plan import estimate

@@ -24,7 +24,7 @@ from costmodel.catalog.aliases import (
     spellings,
 )
 from costmodel.catalog.files import LOADER, MOST_SPELLINGS, entry, merge_mappings, names, read, require_known
-from costmodel.catalog.software import (
+from costmodel.catalog.releases import (
     default_framework,
     framework,
     framework_names,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from costmodel.facts.calibration import Calibration, Constants
+from costmodel.facts.calibration import Calibration, Constants, Samples
 from costmodel.facts.fields import (
     NARROW,
     Architecture,
@@ -27,7 +27,6 @@ from costmodel.facts.fields import (
     Watts,
 )
 from costmodel.facts.framework import Behaviour, Framework, Settings
-from costmodel.facts.samples import Samples
 from costmodel.record import strict_record
 
 

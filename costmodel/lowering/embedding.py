@@ -8,8 +8,14 @@ import numpy as np
 
 from costmodel.facts.model import Model
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
-from costmodel.lowering.kernels import attach_torch_function, elementwise, logits_fraction, matmul, norms
-from costmodel.lowering.residual import collapse_operators
+from costmodel.lowering.kernels import (
+    attach_torch_function,
+    collapse_operators,
+    elementwise,
+    logits_fraction,
+    matmul,
+    norms,
+)
 from costmodel.lowering.shape import Shape
 from costmodel.timing.work import Communication, Numbers, Operator
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from costmodel.facts.device import Cluster, Silicon
 from costmodel.facts.fields import NARROW, Dtype
 from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
-from costmodel.facts.lengths import KeyStatistics, SequenceLengths
 from costmodel.facts.model import Model
-from costmodel.facts.workload import Workload
+from costmodel.facts.workload import KeyStatistics, SequenceLengths, Workload
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 from costmodel.timing.work import Numbers

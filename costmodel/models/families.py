@@ -1,8 +1,13 @@
-"""Families of Hugging Face configurations: facts that a ``model_type`` implies beyond its keys."""
+"""
+Families of Hugging Face configurations: facts that a ``model_type`` implies beyond its keys.
+
+Entries of a ``config.json`` that contradict each other or the family are refused, or doubted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +17,8 @@ import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.models.config_json import Config, Switch
+from costmodel.facts.model import Indexer, Model
+from costmodel.models.config_json import SPELLINGS, Config, Switch
 from costmodel.record import adapter_of, record
 from costmodel.validation import shown
 
@@ -513,3 +519,138 @@ def _change_family(base: Family, row: Mapping[str, Any], where: str, without: Co
             problem = f"got {shown(row[name])}: {error.errors()[0]['msg']}."
             raise SpecError(f"{where}.{name}", problem) from None
     return replace(base, **changed)
+
+
+SAME = (
+    ("n_group", "num_expert_group"),
+    ("linear_num_heads", "linear_attn_config.num_heads"),
+    ("linear_head_dim", "linear_attn_config.head_dim"),
+    ("linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"),
+    ("index_n_heads", "sparse_attention_config.sparse_num_index_heads"),
+    ("index_head_dim", "sparse_attention_config.sparse_index_dim"),
+    ("index_block_size", "sparse_attention_config.sparse_block_size"),
+    ("index_topk_blocks", "sparse_attention_config.sparse_topk_blocks"),
+    ("num_sliding_attention_heads", "attention_other_setting.num_attention_heads"),
+    ("rope_theta", "rope_parameters.rope_theta"),
+)
+"""Pairs of entries with one meaning, beside the spellings of a concept; a dot leads into a part."""
+
+LAYER_COUNTS = (*SPELLINGS["first_dense"], "num_hash_layers")
+"""Entries that count some of the layers."""
+
+LAST_LAYERS = ("moe_layer_end_index",)
+"""Entries with the number of a last layer, from 0."""
+
+
+def refuse_contradictions(config: Config) -> None:
+    """
+    Raise if two entries give one fact two values.
+
+    Raises
+    ------
+    SpecError
+        With the first entry, its value, and the other entry with its value.
+    """
+    for key, other in SAME:
+        values = [_look_up(config.mapping, one) for one in (key, other)]
+        if None not in values and values[0] != values[1]:
+            problem = f"is {shown(values[0])}, but '{other}' is {shown(values[1])}, and they mean the same."
+            raise config.error(key, problem)
+
+
+def _look_up(mapping: object, path: str) -> Any:
+    for part in path.split("."):
+        mapping = mapping.get(part) if isinstance(mapping, Mapping) else None
+    return mapping
+
+
+def refuse_wide_indexer(
+    indexer: Indexer, heads: tuple[Config, str], width: tuple[Config, str], *, num_heads: int, head_dim: int
+) -> Indexer:
+    """
+    Return an indexer; raise if it has more or wider heads than the attention whose keys it chooses.
+
+    Its scores stand in for those of the attention (DeepSeek-V3.2, section 2.1), which are cheaper if it is no smaller.
+    """
+    for (config, key), parts, own, most in (
+        (heads, "attention heads", indexer.num_heads, num_heads),
+        (width, "channels of an attention head's query", indexer.head_dim, head_dim),
+    ):
+        if own > most:
+            raise config.error(key, f"must be at most the {most} {parts}, got {own}.")
+    return indexer
+
+
+def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
+    """Yield the doubts about counts and numbers of layers beyond the model's, which classes ignore."""
+    for key in (*LAYER_COUNTS, *LAST_LAYERS):
+        entry = config.mapping.get(key)
+        if isinstance(entry, int) and entry > num_layers - (key in LAST_LAYERS):
+            yield f"{config.where}.{key} is {entry}, but the model has {num_layers} layers"
+
+
+SIZES = re.compile(r"size|dim|rank|head|layer|expert|moe|width|bias|residual|interleav")
+"""Parts of keys that may decide a size."""
+
+NO_SIZES = re.compile(r"max_|fp32|rescale|token|position|overlap|loss|router|image|vision|audio|scal|_tp$|^ep_size$")
+"""Parts of keys that decide none."""
+
+
+def doubt_unread(config: Config, read: Callable[[Mapping[str, Any]], Model]) -> str:
+    """
+    Return the doubt about keys that may decide a size, and that a described family does not read; empty: none.
+
+    A key is read if no model, or another one, is built with something else in its place.
+    """
+    model = read(config.mapping)
+    sized = (key for key in config.mapping if SIZES.search(key) and not NO_SIZES.search(key))
+    found = [key for key in sized if _may_decide(config.mapping[key]) and _is_unread(config, key, read, model)]
+    values = ", ".join(f"{key} ({shown(config.mapping[key])})" for key in found)
+    return f"not read by the family that is described: {values}" if found else ""
+
+
+def _may_decide(value: object) -> bool:
+    return value is True or (type(value) is int and value > 1) or (isinstance(value, list | Mapping) and bool(value))
+
+
+def _is_unread(config: Config, key: str, read: Callable[[Mapping[str, Any]], Model], model: Model) -> bool:
+    try:
+        return read({**config.mapping, key: object()}) == model
+    except (SpecError, TypeError, ValueError):
+        return False
+
+
+CLASS = re.compile(r"(\w+?)(?:ForCausalLM|ForConditionalGeneration|LMHeadModel|Model)?")
+
+
+def doubt_architecture(mapping: Mapping[str, Any]) -> str:
+    """Return the doubt about a class of another family than ``model_type``, which decides; empty: none."""
+    classes, family = mapping.get("architectures"), mapping.get("model_type")
+    if not isinstance(classes, list | tuple) or not isinstance(family, str) or "family" in mapping:
+        return ""
+    known = {_letters(name): name for name in (*FAMILIES, *TEXT_PARTS, *UNMODELLED)}
+    for one in classes:
+        found = CLASS.fullmatch(str(one))
+        other = known.get(_letters(found[1])) if found else None
+        if other is not None and _layers_of(other) != _layers_of(family):
+            return f"architectures is {shown(one)}, but model_type is {shown(family)}, which is read"
+    return ""
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _layers_of(name: str) -> object:
+    """Return the family's facts, equal for one that only renames another; a name that is not known as itself."""
+    name = TEXT_PARTS.get(name, name)
+    return find_family(name) if name in FAMILIES else name
+
+
+def doubt_tied_embeddings(whole: Mapping[str, Any], part: Mapping[str, Any], where: str, key: str) -> str:
+    """Return the doubt about embeddings that are tied in the text part, which is read, or around it alone."""
+    inner, outer = part.get("tie_word_embeddings"), whole.get("tie_word_embeddings")
+    if None in (inner, outer) or inner == outer:
+        return ""
+    entry = "tie_word_embeddings"
+    return f"{where}.{key}.{entry} is {shown(inner)}, which is read, but {where}.{entry} is {shown(outer)}"

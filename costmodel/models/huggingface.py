@@ -33,14 +33,6 @@ from costmodel.models.config_json import (
     Switch,
     refuse_impossible_sizes,
 )
-from costmodel.models.contradictions import (
-    doubt_architecture,
-    doubt_layers,
-    doubt_tied_embeddings,
-    doubt_unread,
-    refuse_contradictions,
-    refuse_wide_indexer,
-)
 from costmodel.models.families import (
     CHANGES,
     EXPERT_KINDS,
@@ -53,8 +45,14 @@ from costmodel.models.families import (
     UNMODELLED,
     Family,
     MambaKeys,
+    doubt_architecture,
+    doubt_layers,
+    doubt_tied_embeddings,
+    doubt_unread,
     family_from_row,
     find_family,
+    refuse_contradictions,
+    refuse_wide_indexer,
 )
 from costmodel.models.numerics import read_numerics
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, join_blocks, single_blocks

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Experts, Layer, Mixer, Mlp, Model
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from costmodel.record import record
 
 Block: TypeAlias = Mixer | Mlp | Experts

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.samples import Fabric
+from costmodel.facts.calibration import Fabric
 from costmodel.record import record
 from costmodel.timing.gaussian_process import Rows
 
@@ -131,9 +131,9 @@ CONSTANTS = (*INSIDE, *BETWEEN, *(f"{name}.{kind}" for name in BY_KIND for kind 
 """
 Names of the law's constants: bandwidths in bytes per second, times in seconds, shares of bandwidths by kind.
 
-``slow_bandwidth`` is that of :class:`costmodel.facts.samples.Fabric`. ``summing_bandwidth`` is that of switches that
-sum. ``step_seconds`` and ``node_seconds`` are those of a ring's step, and of each additional node. ``segment_seconds``
-is the time of a piece in a pipeline, independent of its size.
+``slow_bandwidth`` is that of :class:`costmodel.facts.calibration.Fabric`. ``summing_bandwidth`` is that of switches
+that sum. ``step_seconds`` and ``node_seconds`` are those of a ring's step, and of each additional node.
+``segment_seconds`` is the time of a piece in a pipeline, independent of its size.
 """
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.calibration import Fabric, SampledFabric, SampledTier
 from costmodel.facts.device import Cluster, Network
-from costmodel.facts.samples import Fabric, SampledFabric, SampledTier
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Estimates, calls_of, law_seconds
 from costmodel.record import record
 from costmodel.tables import OncePerRow

@@ -142,7 +142,7 @@ class Stages(Record):
     The different stretches of pipeline ranks of a strategy, on trailing axes: U ranks, K kinds of layers.
 
     A rank with a stage for each direction (DualPipe) runs half of the micro-batches with either. Its entries are the
-    mean of both stages, as a micro-batch sees them; :func:`costmodel.memory.rank.whole_stages` has both.
+    mean of both stages, as a micro-batch sees them; :func:`costmodel.memory.whole_stages` has both.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from costmodel.lowering import (
 )
 from costmodel.lowering.layer import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, sum_repeated
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.network.groups import (
+from costmodel.network.collectives import (
     LAUNCHES_AFTER_COLLECTIVE,
     TENSOR_PARALLEL,
     TimedCall,

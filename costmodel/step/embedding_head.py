@@ -18,7 +18,7 @@ from costmodel.lowering.embedding import (
 )
 from costmodel.lowering.layer import mtp_projection_communications, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.network.groups import call_seconds, copy_seconds, is_called
+from costmodel.network.collectives import call_seconds, copy_seconds, is_called
 from costmodel.record import record
 from costmodel.step.compute import weight_gradient_seconds
 from costmodel.strategy import Vocabulary

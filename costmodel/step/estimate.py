@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.memory.rank import rank_bytes, rank_host_bytes, rank_port_bytes, whole_stages
+from costmodel.memory import rank_bytes, rank_host_bytes, rank_port_bytes, whole_stages
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.simulator import Timeline, simulate, span_seconds
 from costmodel.pipelines.stages import Stages, every_stage
@@ -14,7 +14,6 @@ from costmodel.record import record
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
-from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.layouts import (
     IN_FULL,
@@ -25,13 +24,15 @@ from costmodel.step.layouts import (
     layout_passes,
     rank_decisions,
 )
-from costmodel.step.p2p import pp_seconds, sent_seconds
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
+    imbalance_seconds,
     once_seconds,
     pipeline_order,
+    pp_seconds,
     rank_seconds,
+    sent_seconds,
     slices_seconds,
     stage_passes,
     waiting_seconds,
@@ -75,7 +76,7 @@ class RankEstimate:
     microbatch_seconds
         Seconds of one micro-batch, forward and backward.
     bytes_by_part
-        Peak device memory by contents, with the names of :meth:`costmodel.memory.rank.RankBytes.part_bytes`.
+        Peak device memory by contents, with the names of :meth:`costmodel.memory.RankBytes.part_bytes`.
     host_bytes
         Bytes of host memory that one of its devices needs.
     port_bytes

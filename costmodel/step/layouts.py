@@ -16,24 +16,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.model import Model
-from costmodel.memory.parts import kept_bytes, layer_footprint
-from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
+from costmodel.memory import (
+    different_ranks,
+    kept_bytes,
+    layer_footprint,
+    microbatches_in_flight,
+    rank_bytes,
+    rank_host_bytes,
+)
 from costmodel.models.flops import head_layers
-from costmodel.pipelines.interleaved import busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
-from costmodel.pipelines.schedules import Passes
+from costmodel.pipelines.schedules import Passes, busy_seconds, interleaved_bubble_seconds, unequal_chunks_seconds
 from costmodel.pipelines.stages import Stages, activation_imbalance, layers_between, layers_of_each_kind
 from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
-from costmodel.step.imbalance import imbalance_seconds
 from costmodel.step.layer import IDEAL, layer_parts
-from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
+    imbalance_seconds,
     once_seconds,
     order_seconds,
     pipeline_order,
+    pp_seconds,
     rank_seconds,
     stage_ends,
     steady_state_seconds,
@@ -310,8 +315,8 @@ def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tu
     Bytes of device memory and of host memory of each rank: shape (..., A).
 
     Derivation: each content is costed as the only rank of a strategy. A device holds static memory, activations and the
-    constant part, as in MoFa's equation (6) (:func:`costmodel.memory.rank.rank_bytes`). The host holds the offloaded
-    tensors (:func:`costmodel.memory.rank.rank_host_bytes`). Parameters as in :func:`rank_costs`.
+    constant part, as in MoFa's equation (6) (:func:`costmodel.memory.rank_bytes`). The host holds the offloaded
+    tensors (:func:`costmodel.memory.rank_host_bytes`). Parameters as in :func:`rank_costs`.
     """
     stages = contents.stages(facts, pp=int(decisions["pp"]))
     return rank_bytes(facts, decisions, stages).total[..., 0], rank_host_bytes(facts, decisions, stages)[..., 0]
@@ -344,10 +349,10 @@ def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tupl
 
     with R and P of a micro-batch on rank i, without and with its waiting, and E the seconds after the last micro-batch.
 
-    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.interleaved.busy_seconds`). It waits (sum R -
+    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.schedules.busy_seconds`). It waits (sum R -
     max R) / v while the pipeline fills and drains
-    (:func:`costmodel.pipelines.interleaved.interleaved_bubble_seconds`). It waits (m - 1/v)(max P - max R) for unequal
-    chunks (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`). The sum of these and of the longest E is T.
+    (:func:`costmodel.pipelines.schedules.interleaved_bubble_seconds`). It waits (m - 1/v)(max P - max R) for unequal
+    chunks (:func:`costmodel.pipelines.schedules.unequal_chunks_seconds`). The sum of these and of the longest E is T.
     """
     slowest, pace = ranks.seconds.max(), ranks.steady_state_seconds.max()
     waiting = interleaved_bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)

@@ -18,12 +18,25 @@ from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.kernels import LOOPED_LAUNCH
-from costmodel.lowering.matrices import Matrix, layer_matrices
+from costmodel.lowering.layer import Matrix, layer_matrices
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.memory.parts import FP32_BYTES, dealt_share, matrix_footprint, stack_matrices, state_shards
-from costmodel.memory.rank import rank_matrices, sharing_groups
-from costmodel.network.collectives import collective_seconds
-from costmodel.network.groups import Group, dense_data_group, expert_data_group, layer_group, sharding_group
+from costmodel.memory import (
+    FP32_BYTES,
+    dealt_share,
+    matrix_footprint,
+    rank_matrices,
+    sharing_groups,
+    stack_matrices,
+    state_shards,
+)
+from costmodel.network.collectives import (
+    Group,
+    collective_seconds,
+    dense_data_group,
+    expert_data_group,
+    layer_group,
+    sharding_group,
+)
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.strategy import Sharding
@@ -317,7 +330,7 @@ def muon_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     .. math:: T = T_{dealt} + \sum_i n_i T_{send,i} / z + 8 P / (z B)
 
     Derivation: z replicas that share optimizer states, and nothing else, own whole matrices; so do the ranks that share
-    matrices if each is sent to one of them (:func:`costmodel.memory.parts.dealt_share`).
+    matrices if each is sent to one of them (:func:`costmodel.memory.dealt_share`).
     """
     seconds, sizes = lookup(matrix_seconds, facts, decisions), lookup(matrix_footprint, facts, decisions).parameters
     sharding = add_layer_axis(decisions["sharding"])

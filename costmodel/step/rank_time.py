@@ -1,7 +1,8 @@
-"""Seconds of pipeline ranks for a micro-batch, and the waiting of the slowest rank."""
+"""Seconds of pipeline ranks for a micro-batch: transfers, waiting for the slowest and for longer packed sequences."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -11,29 +12,356 @@ from numpy.typing import NDArray
 
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
-from costmodel.facts.workload import Workload
-from costmodel.network.collectives import collective_seconds
-from costmodel.network.groups import pipeline_group
+from costmodel.facts.workload import Workload, largest_normal
+from costmodel.lowering import layer_operators
+from costmodel.lowering.shape import Shape, layer_shape
+from costmodel.network.collectives import (
+    Group,
+    collective_seconds,
+    copying_seconds,
+    leaves_scale_up_domain,
+    pipeline_group,
+)
 from costmodel.pipelines.graph import spans_seconds
-from costmodel.pipelines.interleaved import (
+from costmodel.pipelines.orders import has_order
+from costmodel.pipelines.schedules import (
+    WHOLE_BACKWARD,
+    Passes,
+    bubble_seconds,
     busy_seconds,
     chunks_waiting_seconds,
     interleaved_bubble_seconds,
+    p2p_exposed_seconds,
     plain_seconds,
     unequal_chunks_seconds,
+    vocabulary_delay,
 )
-from costmodel.pipelines.orders import has_order
-from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, bubble_seconds, vocabulary_delay
-from costmodel.pipelines.stages import Stages, virtual_stage_layers
+from costmodel.pipelines.stages import Stages, layers_of_each_kind, virtual_stage_layers
 from costmodel.record import record
+from costmodel.step.compute import layer_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
-from costmodel.step.layer import LayerParts, layer_parts
-from costmodel.step.overlap import taken_seconds
-from costmodel.step.p2p import micro_batch_bytes, sent_seconds, whole_p2p_seconds
-from costmodel.strategy import CudaGraphs, Schedule, Vocabulary, default_microbatch_group, is_one_of
-from costmodel.tables import Array, Decisions, Facts, add_layer_axis, any_of, largest, lookup, microbatches, sum_last
-from costmodel.timing.source import slowest_of
-from costmodel.timing.work import Numbers
+from costmodel.step.layer import FORWARD_FRACTION, LayerParts, layer_parts
+from costmodel.step.overlap import exposed_overlapped_seconds, taken_seconds
+from costmodel.strategy import CudaGraphs, Schedule, Sharding, Vocabulary, default_microbatch_group, is_one_of
+from costmodel.tables import (
+    Array,
+    Decisions,
+    Facts,
+    Record,
+    add_layer_axis,
+    any_of,
+    largest,
+    lookup,
+    microbatches,
+    sum_last,
+)
+from costmodel.timing.source import OperatorTimes, operator_times, slowest_of
+from costmodel.timing.work import AttentionSize, Numbers, Operator
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class LengthSpread(Record):
+    """
+    Spread of the time of one layer and micro-batch by the lengths of its sequences: shape (..., K).
+
+    Parameters
+    ----------
+    forward, backward
+        Standard deviation of the seconds of its attention in either pass.
+    most_forward, most_backward
+        Seconds by which its attention takes longer than the mean if all sequences are the longest ones.
+    attention
+        Seconds of its attention in both passes.
+    """
+
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+    most_forward: NDArray[np.float64]
+    most_backward: NDArray[np.float64]
+    attention: NDArray[np.float64]
+
+
+def length_spread_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    dp: Numbers,
+) -> LengthSpread:
+    r"""
+    Spread of a layer's time by the lengths of the sequences in a micro-batch of b samples of s tokens.
+
+    .. math:: \sigma = T_{attn} \sqrt{v / (b s)} / k, \qquad M = T_{attn} (k_{max} / k - 1)
+
+    Derivation: attention takes as long as it has pairs of tokens; all other operators work on equally many tokens. k
+    and v are those of :meth:`costmodel.facts.workload.SequenceLengths.keys`.
+    """
+    degrees = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}
+    shape = layer_shape(model, cluster, workload, **degrees)
+    times = operator_times(
+        cluster.device,
+        workload.precision.compute,
+        num_devices=np.asarray(tp) * cp * dp,
+        cuda_graphs=CudaGraphs.FULL_ITERATION,
+    )
+    layers = [_one_layer(layer_operators(layer, shape), shape, times) for layer in model.kinds]
+    return LengthSpread(**{name: shape.stack([one[name] for one in layers]) for name in layers[0]})
+
+
+def _one_layer(operators: Iterable[Operator], shape: Shape, times: OperatorTimes) -> dict[str, Numbers]:
+    found: dict[str, Numbers] = dict.fromkeys(
+        ("forward", "backward", "most_forward", "most_backward", "attention"), 0.0
+    )
+    for operator in operators:
+        packed = operator.size.packed if isinstance(operator.size, AttentionSize) else None
+        if packed is None:
+            continue
+        share = np.sqrt(packed.variance / (np.asarray(shape.mbs) * shape.sequence_length)) / packed.mean
+        passes = {"forward": times.forward_seconds(operator), "backward": times.backward_seconds(operator)}
+        for name, seconds in passes.items():
+            found[name] = found[name] + seconds * share
+            found["attention"] = found["attention"] + seconds
+            found[f"most_{name}"] = found[f"most_{name}"] + seconds * (packed.most / packed.mean - 1)
+    return found
+
+
+def imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:
+    r"""
+    Expected seconds in which a step's slowest pipeline waits for unequal micro-batches, or the others for it: (...).
+
+    .. math::
+
+        T = m e_g \sigma + \sqrt{m} s_g \sigma e_{d / g} + \frac{p - 1}{v} e_m \sigma
+
+    with the mean e and the deviation s of the largest of several normal values
+    (:func:`costmodel.facts.workload.largest_normal`). Derivation: g data-parallel ranks wait for each other in every
+    micro-batch: those that exchange tokens for experts, and all with FSDP / ZeRO-3. The others meet once per step,
+    after m micro-batches. A pipeline passes each micro-batch through p equal ranks, a proportionate flow shop: it takes
+    all micro-batches on one rank, and p - 1 times the longest. No micro-batch exceeds one of the longest sequences. All
+    ranks of tp and cp share their tokens. Recomputed attention is left out: ranks of a layout may differ in it.
+
+    References
+    ----------
+    Pinedo, "Scheduling: Theory, Algorithms, and Systems", chapter 6.1: proportionate flow shops.
+    """
+    if facts.workload.lengths is None:
+        return np.zeros(())
+    if facts.workload.lengths.dynamic_ranks is not None:
+        return _slack_seconds(facts, decisions)
+    seconds = lookup(length_spread_seconds, facts, decisions)
+    tp, cp, pp, dp, ep, etp = (np.asarray(decisions[name]) for name in ("tp", "cp", "pp", "dp", "ep", "etp"))
+    layers = layers_of_each_kind(facts.model)[0]
+    deviation, most = (
+        sum_last(layers * (forward + backward)) / pp
+        for forward, backward in ((seconds.forward, seconds.backward), (seconds.most_forward, seconds.most_backward))
+    )
+    m = np.asarray(microbatches(facts, decisions))
+    together = np.where(
+        np.asarray(decisions["sharding"]) == int(Sharding.WEIGHTS), dp, np.clip(ep * etp / (tp * cp), 1, dp)
+    )
+    mean, spread = largest_normal(together)
+    each = np.minimum(mean * deviation, most)
+    apart = np.minimum(np.sqrt(m) * spread * deviation * largest_normal(dp / together)[0], m * (most - each))
+    longest = np.minimum(largest_normal(m)[0] * deviation, most)
+    return np.asarray(m * each + apart + (pp - 1) / np.asarray(decisions["vpp"]) * longest)
+
+
+SLACK = 0.05
+"""Share of the work by which ranks of a balanced group may differ: ``delta`` of ``next_hdp_group``."""
+
+
+def _slack_seconds(facts: Facts, decisions: Decisions) -> Array:
+    r"""
+    Seconds in which ranks wait for each other although their sequences are dealt by work: (...).
+
+    .. math:: T = \delta m T_{attn}
+
+    Derivation: dynamic context parallelism deals sequences to the ranks of dp and cp until their attention differs by
+    at most a share. It has no pipeline. Equal sequences are dealt equally.
+
+    References
+    ----------
+    megatron-core 0.16.1, pipeline_parallel/hybrid_cp_schedule.py, ``BalancedCPScheduler.next_hdp_group``.
+    """
+    spread = lookup(length_spread_seconds, facts, decisions)
+    layers = layers_of_each_kind(facts.model)[0]
+    several = np.asarray(decisions["dp"]) * decisions["cp"] > 1
+    attention = sum_last(layers * spread.attention * (spread.forward > 0))
+    return np.asarray(SLACK * microbatches(facts, decisions) * attention * several)
+
+
+def least_imbalance_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """Lower bound, in seconds, of :func:`imbalance_seconds` over all sharding, of which FSDP / ZeRO-3 adds to it."""
+    return imbalance_seconds(facts, {**decisions, "sharding": Sharding.NONE})
+
+
+def p2p_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    pp: Numbers,
+    dp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> Array:
+    r"""
+    Seconds of one transfer of a micro-batch's activations between pipeline ranks; zero without a pipeline.
+
+    .. math:: T_{pp} = b s h D / (t c B)
+
+    Each tensor-parallel rank sends its share of the sequence. Without sequence parallelism each sends all of it
+    (Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``, ``get_tensor_shapes``), or a share that the
+    receivers gather, if the framework does so.
+    """
+    group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
+    nbytes = micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
+    device, send = cluster.device, partial(collective_seconds, cluster, "pp", "send")
+    if not device.behaviour.communication.scatter_gather_p2p:
+        seconds = send(nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+    else:
+        scattered = 1 + (1 - np.asarray(sequence_parallel)) * (np.asarray(tp) - 1)
+        gathered = nbytes * (scattered > 1)
+        seconds = send(nbytes=nbytes / scattered, ranks=group.ranks, stride=group.stride)
+        seconds = seconds + collective_seconds(cluster, "tp", "all_gather", nbytes=gathered, ranks=tp, stride=1)
+    return np.asarray((seconds + device.constants.p2p_overhead_seconds) * (np.asarray(pp) > 1))
+
+
+def p2p_copying_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    pp: Numbers,
+    dp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> Array:
+    """
+    Seconds in which processors copy the bytes of one transfer between pipeline ranks.
+
+    Derivation: :func:`costmodel.network.collectives.copying_seconds` of :func:`p2p_seconds` without its overhead.
+    """
+    degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
+    group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
+
+    def seconds_on(other: Cluster) -> Array:
+        hop = p2p_seconds(model, other, workload, **degrees, mbs=mbs, sequence_parallel=sequence_parallel)
+        return _bare_seconds(other, hop)
+
+    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
+    return np.asarray(copying_seconds(cluster, seconds_on(cluster), seconds_on, leaves=leaves))
+
+
+def _bare_seconds(cluster: Cluster, hop: Array) -> Array:
+    """Seconds of a transfer's bytes, without the waiting of both sides."""
+    return np.maximum(hop - cluster.device.constants.p2p_overhead_seconds, 0.0)
+
+
+def whole_p2p_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """
+    Seconds of a transfer that blocks its sender: :func:`p2p_seconds` without interleaving, otherwise zero.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``,
+    ``forward_backward_pipelining_without_interleaving``.
+    """
+    return np.where(np.asarray(decisions["vpp"]) > 1, 0.0, lookup(p2p_seconds, facts, decisions))
+
+
+def sent_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
+    """
+    Seconds per micro-batch in which a plain pipeline's rank waits for its own transfers, shape (..., U).
+
+    Interleaved ranks do not wait for theirs.
+
+    Derivation: each rank sends activations to the next rank and gradients to the previous one, two transfers; the ends
+    of the pipeline have one neighbour.
+    """
+    return np.asarray((2 - stages.first - stages.last) * add_layer_axis(whole_p2p_seconds(facts, decisions)))
+
+
+def micro_batch_bytes(
+    model: Model, workload: Workload, *, tp: Numbers, cp: Numbers, mbs: Numbers, sequence_parallel: Numbers
+) -> Numbers:
+    """
+    Bytes of a rank's activations of a micro-batch between two layers.
+
+    Derivation: b s h D / c, the P2P volume of MoFa, of each tensor of the residual; with sequence parallelism a
+    tensor-parallel rank has 1 / t of it.
+    """
+    shards = cp * (1 + sequence_parallel * (tp - 1))
+    tensors = max(kind.residual_tensors for kind in model.kinds)
+    elements = mbs * workload.sequence_length * model.hidden_size * tensors / shards
+    return workload.precision.activation_bytes * elements
+
+
+def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts | None = None) -> Array:
+    """
+    Seconds of exposed transfers of an interleaved pipeline in one step, shape (...); zero for a plain one.
+
+    Warm-up and cool-down expose all transfers, the steady phase those of (23). Only interleaved chunks have other
+    work to hide a transfer. Transfers of the plain schedule, which waits for each, are part of :func:`rank_seconds`.
+    A hidden transfer takes the time of its bytes, without synchronisation (``p2p_overhead_seconds`` of the device).
+
+    Parameters
+    ----------
+    facts, decisions, stages
+        As in :func:`costmodel.step.step.step_seconds`.
+    parts
+        Seconds of one layer, beside which transfers run; None: enough to hide as much as possible.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk. It is a
+    third of the chunk's time, as a backward pass is twice a forward pass.
+    """
+    cluster = facts.cluster
+    hop, group = lookup(p2p_seconds, facts, decisions), pipeline_ranks(decisions)
+    bare, copying = _bare_seconds(cluster, hop), lookup(p2p_copying_seconds, facts, decisions)
+    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
+    hidden: Numbers
+    if parts is None:
+        hidden = np.asarray(np.minimum(bare, taken_seconds(copying, cluster.device.slowdowns)))
+    else:
+        seconds = lookup(layer_seconds, facts, decisions)
+        chunk = partial(_forward_chunk_seconds, decisions, stages)
+        hidden = exposed_overlapped_seconds(
+            bare,
+            chunk(parts.compute),
+            cluster.device.slowdowns,
+            copying_seconds=copying,
+            adapter_seconds=leaves * chunk(seconds.adapter.total),
+            scale_up_seconds=chunk(seconds.scale_up.total),
+            waiting_seconds=chunk(parts.waiting),
+        )
+    steady = np.where(decisions["pp_overlap"], hidden, hop)
+    m = microbatches(facts, decisions)
+    exposed = p2p_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)
+    return np.where(np.asarray(decisions["vpp"]) > 1, exposed, 0.0)
+
+
+def _forward_chunk_seconds(decisions: Decisions, stages: Stages, layer: Array) -> Array:
+    """Seconds of the forward pass of an average chunk, from seconds of a layer of each kind in both passes."""
+    num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
+    return np.asarray(FORWARD_FRACTION * sum_last(stages.all_layers * layer) / num_chunks)
+
+
+def pipeline_ranks(decisions: Decisions) -> Group:
+    """Return the ranks of one pipeline, a group per replica."""
+    return pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})
+
 
 SCALAR_BYTES = 4.0
 """Bytes of a token's maximum, sum or logit in the loss, FP32."""
@@ -141,7 +469,7 @@ def waiting_seconds(
     Pipelines outside of ``matters`` are not simulated; they get the time of their schedule's formula.
 
     Derivation: the seconds of the pipeline's order minus the slowest rank's own work, by the law of plain pipelines
-    (:mod:`costmodel.pipelines.interleaved`) or by simulation (:func:`simulated_waiting_seconds`). Schedules without an
+    (:mod:`costmodel.pipelines.schedules`) or by simulation (:func:`simulated_waiting_seconds`). Schedules without an
     order wait for their idle time (:func:`costmodel.pipelines.schedules.bubble_seconds`) and for each barrier of a
     vocabulary in slices. The measured fill of the head's slot is added.
     """
@@ -162,7 +490,7 @@ def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, par
 
     Derivation: :func:`costmodel.pipelines.schedules.bubble_seconds` (MoFa's equation (12) for 1F1B), a micro-batch for
     each barrier of a vocabulary in slices, and the waiting of unequal chunks
-    (:func:`costmodel.pipelines.interleaved.unequal_chunks_seconds`).
+    (:func:`costmodel.pipelines.schedules.unequal_chunks_seconds`).
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
@@ -220,7 +548,7 @@ def plain_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, pa
     """
     Seconds in which the slowest rank of a plain pipeline waits for others in one step: shape (...).
 
-    Derivation: the pipeline's seconds by :mod:`costmodel.pipelines.interleaved` less the slowest rank's own work.
+    Derivation: the pipeline's seconds by :mod:`costmodel.pipelines.schedules` less the slowest rank's own work.
     """
     m = microbatches(facts, decisions)
     edge = lookup(embedding_head_seconds, facts, decisions)
@@ -249,7 +577,7 @@ def steady_state_seconds(
     """
     Seconds of one micro-batch on each rank, with its waiting for others chunk by chunk: P, (..., U).
 
-    Derivation: R and :func:`costmodel.pipelines.interleaved.chunks_waiting_seconds`, if 1F1B interleaves; the last
+    Derivation: R and :func:`costmodel.pipelines.schedules.chunks_waiting_seconds`, if 1F1B interleaves; the last
     chunk has the head and multi-token prediction in addition to its layers.
 
     Parameters
@@ -474,7 +802,7 @@ def order_seconds(passes: Passes, order: dict[str, Any]) -> float:
     """
     Seconds of one pipeline by the law of plain ones if it is full, otherwise by simulation.
 
-    Derivation: :func:`costmodel.pipelines.interleaved.plain_seconds` and
+    Derivation: :func:`costmodel.pipelines.schedules.plain_seconds` and
     :func:`costmodel.pipelines.graph.spans_seconds`.
 
     Parameters

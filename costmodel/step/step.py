@@ -11,39 +11,43 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from costmodel.memory.rank import (
+from costmodel.memory import (
     different_ranks,
     rank_bytes,
     rank_host_bytes,
 )
-from costmodel.models.parameters import layers_parameters
-from costmodel.pipelines.interleaved import (
+from costmodel.models.flops import layers_parameters
+from costmodel.pipelines.schedules import (
+    WHOLE_BACKWARD,
     busy_seconds,
     interleaved_bubble_seconds,
     least_plain_seconds,
 )
-from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import least_layer_seconds
-from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, least_update_seconds, update_seconds
-from costmodel.step.imbalance import imbalance_seconds, least_imbalance_seconds
-from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
-from costmodel.step.optimizer import (
+from costmodel.step.data_parallel import (
     device_update_seconds,
+    dp_seconds,
     host_update_seconds,
+    least_ending_seconds,
+    least_update_seconds,
     parameter_pass_seconds,
+    update_seconds,
 )
-from costmodel.step.p2p import pp_seconds
+from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
 from costmodel.step.rank_time import (
     all_ranks_seconds,
     ep_fill_seconds,
     fill_seconds,
     has_own_order,
     idle_waiting_seconds,
+    imbalance_seconds,
     is_plain,
+    least_imbalance_seconds,
     once_seconds,
     pipeline_seconds,
+    pp_seconds,
     rank_seconds,
     waiting_seconds,
     way_through_seconds,
@@ -112,7 +116,7 @@ def step_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     facts, decisions
         As in :func:`cost`.
     stages
-        Different ranks with their layers: :func:`costmodel.memory.rank.different_ranks`.
+        Different ranks with their layers: :func:`costmodel.memory.different_ranks`.
 
     References
     ----------
@@ -323,7 +327,7 @@ def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, l
 
     Derivation: busy time and bubble of the slowest rank; for interleaved pipelines at most
     :func:`costmodel.step.rank_time.way_through_seconds`; for plain pipelines two of the paths through their order
-    (:func:`costmodel.pipelines.interleaved.least_plain_seconds`). GPipe of unequal ranks takes longer:
+    (:func:`costmodel.pipelines.schedules.least_plain_seconds`). GPipe of unequal ranks takes longer:
     (m - 1)(max F + max B) and all ranks once. Schedules with separate weights' gradients are assumed not to wait.
     """
     ranks, m = rank_seconds(facts, decisions, stages, layer), microbatches(facts, decisions)
@@ -355,7 +359,7 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
 
     Derivation: T = min(T_host(s), T_device(s)) + T_pass(s), with the share s = N / (tp cp pp dp) of the N parameters of
     all layers. Some device updates at least s parameters, no faster than the faster of device and host. It also passes
-    over them (:func:`costmodel.step.optimizer.parameter_pass_seconds`).
+    over them (:func:`costmodel.step.data_parallel.parameter_pass_seconds`).
     """
     device = facts.cluster.device
     num_devices = np.asarray(decisions["tp"]) * decisions["cp"] * decisions["pp"] * decisions["dp"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
+from costmodel.facts.calibration import SampledOperator, Samples
 from costmodel.facts.device import EquippedDevice
-from costmodel.facts.samples import SampledOperator, Samples
 from costmodel.record import record
 from costmodel.tables import OncePerRow
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.fields import Dtype
-from costmodel.facts.lengths import KeyStatistics
+from costmodel.facts.workload import KeyStatistics
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, captures
 

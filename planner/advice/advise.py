@@ -44,8 +44,8 @@ from planner.batch.work import plan_job
 from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import read_mapping
 from planner.jobs.problem import Problem, load
-from planner.report.setting import sites_text
-from planner.report.wording import share
+from planner.report.results import sites_text
+from planner.report.section import share
 from planner.results import Displayed
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)

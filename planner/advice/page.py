@@ -35,8 +35,7 @@ from planner.report.html.frame import (
     switch_html,
 )
 from planner.report.records import finite
-from planner.report.section import Section
-from planner.report.wording import energy, money, power, seconds
+from planner.report.section import Section, energy, money, power, seconds
 from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:

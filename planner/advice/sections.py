@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.advice.points import DAYS, ENERGY, MEGAWATTS, MONEY, ClusterPoint, Metrics
 from planner.advice.records import command_of, list_overruns
-from planner.report.section import Section
-from planner.report.wording import amount, count, energy, money, power
+from planner.report.section import Section, amount, count, energy, money, power
 from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from costmodel.record import record
 from costmodel.validation import shown
 from costmodel.version import version
 from planner.batch.choices import MAX_JOBS
-from planner.jobs.cluster import device_path
+from planner.jobs.cluster import config_path, device_path
 from planner.jobs.document import (
     NOWHERE,
     Document,
@@ -33,7 +33,6 @@ from planner.jobs.document import (
     set_entry,
     split_assignment,
 )
-from planner.jobs.model import config_path
 
 MAX_VALUES = 1_000_000
 

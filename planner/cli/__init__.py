@@ -16,8 +16,16 @@ from typing import Any, NoReturn
 
 from costmodel.errors import PlanningError, SpecError, SpecErrors, did_you_mean, mistakes_of
 from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help
-from planner.cli.messages import MESSAGE_OPTIONS, add_message_options, complain, show_messages
-from planner.cli.output import open_streams, silence_stdout, stdout_errors, write
+from planner.cli.output import (
+    MESSAGE_OPTIONS,
+    add_message_options,
+    complain,
+    open_streams,
+    show_messages,
+    silence_stdout,
+    stdout_errors,
+    write,
+)
 
 EXIT_BROKEN_PIPE = 141
 

@@ -20,8 +20,7 @@ from planner.cli.arguments import (
     read_asked,
     read_job,
 )
-from planner.cli.messages import note
-from planner.cli.output import check_output, progress, screen_of, write
+from planner.cli.output import check_output, note, progress, screen_of, write
 
 if TYPE_CHECKING:
     from planner.advice.advise import Advice, ClusterChoices

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
-from planner.cli.messages import MESSAGE_OPTIONS
-from planner.cli.output import check_output, progress, screen_of, write
+from planner.cli.output import MESSAGE_OPTIONS, check_output, progress, screen_of, write
 from planner.report.section import Asked
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from planner.cli.arguments import (
     describe,
     seconds,
 )
-from planner.cli.messages import current, note
-from planner.cli.output import check_output, real, screen_of, write
+from planner.cli.output import check_output, current, note, real, screen_of, write
 from planner.report.section import ENDLESS, PLAIN
 
 EXIT_CODES = """exit codes:
@@ -173,7 +172,7 @@ def _terminable() -> Iterator[None]:
 
 def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:
     """Split words into sources and ``key=value``; a file whose name has ``=`` is a source."""
-    from planner.jobs.model import exists
+    from planner.jobs.cluster import exists
 
     sources = [word for word in words if "=" not in word or exists(Path(word))]
     return sources, [word for word in words if word not in sources]

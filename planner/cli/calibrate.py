@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import add_force, describe
-from planner.cli.messages import complain, note
-from planner.cli.output import check_output, progress, require_new, write
+from planner.cli.output import check_output, complain, note, progress, require_new, write
 
 if TYPE_CHECKING:
     from planner.jobs.run_jobs import References

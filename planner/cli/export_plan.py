@@ -8,8 +8,7 @@ from pathlib import Path
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.cli.arguments import add_force, describe
-from planner.cli.messages import note
-from planner.cli.output import file_errors, progress, write
+from planner.cli.output import file_errors, note, progress, write
 from planner.frameworks import DASHBOARDS, LAUNCHERS, TARGETS
 
 MAX_DRIFT_FRACTION = 0.01

@@ -18,8 +18,7 @@ from planner.cli.arguments import (
     report_on_job,
     report_text,
 )
-from planner.cli.messages import note
-from planner.cli.output import check_output, progress, real, write, write_model
+from planner.cli.output import check_output, note, progress, real, write, write_model
 from planner.report import FORMATS
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.cli.arguments import EXIT_INTERRUPTED, count, describe
-from planner.cli.messages import complain, current, note
-from planner.cli.output import check_output, write
+from planner.cli.output import check_output, complain, current, note, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodel.errors import SpecError, install_hint
 from costmodel.validation import shown
 from planner.cli.arguments import count, describe, seconds
-from planner.cli.messages import note
+from planner.cli.output import note
 
 PORT = 8765
 HOST = "127.0.0.1"

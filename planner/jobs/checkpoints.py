@@ -15,8 +15,14 @@ from costmodel.facts.fields import Dtype
 from costmodel.facts.reliability import Costs, Reliability
 from costmodel.facts.workload import Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_operators
-from costmodel.models.flops import AttentionConvention, model_flops_per_token
-from costmodel.models.parameters import active_parameters, mtp_parameters, parameters, whole_shape
+from costmodel.models.flops import (
+    AttentionConvention,
+    active_parameters,
+    model_flops_per_token,
+    mtp_parameters,
+    parameters,
+    whole_shape,
+)
 from costmodel.record import record
 from costmodel.step.estimate import Part
 from costmodel.tables import Facts

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from costmodel.facts.reliability import Costs
+from planner.jobs.cluster import exists
 from planner.jobs.document import Plain, parse
 from planner.jobs.entries import ClusterSection, Job, ReliabilitySection, SearchSection, TrainingSection
-from planner.jobs.model import exists
 
 SECTIONS: Mapping[str, type] = {
     "cluster": ClusterSection,

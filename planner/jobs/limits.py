@@ -16,11 +16,10 @@ from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.cluster import GIB_BYTES
-from planner.jobs.completion import ALWAYS_SAID, complete_strategy, is_whole
 from planner.jobs.document import decision_value, parse, parse_count, require_entry, require_one_of
 from planner.jobs.entries import Job, SearchSection
 from planner.jobs.line import PIN, read_words
-from planner.jobs.strategy_file import LAYOUT, StrategyFile, read_given
+from planner.jobs.strategy_file import ALWAYS_SAID, LAYOUT, StrategyFile, complete_strategy, is_whole, read_given
 from planner.uncertainty.peaks import usual_headroom_bytes
 
 MAX_ALLOWED_VALUES = 10_000

@@ -20,18 +20,25 @@ from costmodel.record import record
 from costmodel.strategy import DECISIONS, FLAGS, INSIDE, MODULES_OF, Recompute, Strategy, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.completion import ALWAYS_SAID, complete_strategy, is_whole
 from planner.jobs.document import entry_path, parse, plain_value, require_one_of
 from planner.jobs.entries import SECTIONS
-from planner.jobs.setting_choices import ANY, CHOOSABLE, Value, keep_effective, read_value, text_of
 from planner.jobs.strategy_file import (
+    ALWAYS_SAID,
+    ANY,
     AS_DEALT,
+    CHOOSABLE,
     FOLLOWING,
     LAYOUT,
     StrategyFile,
+    Value,
+    complete_strategy,
+    is_whole,
+    keep_effective,
     layers_text,
     layout_entries,
     read_given,
+    read_value,
+    text_of,
 )
 
 
@@ -199,7 +206,7 @@ def necessary_decisions(facts: Facts, strategy: Strategy) -> set[str]:
     Return the decisions that a line must name, and ``layout`` where its stages must be given.
 
     These are the decisions that make a line whole and the degrees above 1. Decisions that
-    :func:`planner.jobs.completion.complete_strategy` would fill in differently are added.
+    :func:`planner.jobs.strategy_file.complete_strategy` would fill in differently are added.
     """
     whole = strategy.decisions()
     said = set(ALWAYS_SAID) | {name for name in ("tp", "cp", "pp", "vpp", "ep") if whole[name] > 1}

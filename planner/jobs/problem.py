@@ -17,17 +17,15 @@ from costmodel.errors import SpecError
 from costmodel.events import log_event
 from costmodel.facts.device import Cluster, Device
 from costmodel.facts.framework import Settings
-from costmodel.facts.lengths import SequenceLengths
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, Costs, RecoveryLevel, Reliability
-from costmodel.facts.workload import Precision, Workload
+from costmodel.facts.workload import Precision, SequenceLengths, Workload
 from costmodel.lowering.framework import MUON, keep_wide_layers, limit_mtp_layers, moment_bytes, storage_precision
-from costmodel.models.parameters import matrix_parameters, mtp_parameters, parameters
+from costmodel.models.flops import matrix_parameters, mtp_parameters, parameters
 from costmodel.record import record
 from costmodel.tables import Facts
 from costmodel.validation import build, name_overflow, require_type, shown
-from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path
-from planner.jobs.completion import require_features
+from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path, read
 from planner.jobs.document import (
     Document,
     add_places,
@@ -50,9 +48,7 @@ from planner.jobs.entries import (
 )
 from planner.jobs.limits import SearchLimits, parts_of_search, read_search, require_devices, require_room
 from planner.jobs.line import expand_lines, read_lines, read_strategy, require_parts, split_words
-from planner.jobs.model import read
-from planner.jobs.setting_choices import CHOOSABLE, Value, combine_settings, split
-from planner.jobs.strategy_file import StrategyFile
+from planner.jobs.strategy_file import CHOOSABLE, StrategyFile, Value, combine_settings, require_features, split
 
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel.errors import NumberError, SpecError
-from costmodel.facts.lengths import SequenceLengths
+from costmodel.facts.workload import SequenceLengths
 from costmodel.quantities import COUNT, SEQUENCE, finite, number
 from costmodel.validation import shown
 from planner.jobs.document import HISTOGRAM, read_text

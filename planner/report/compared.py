@@ -10,11 +10,9 @@ from planner.report.conflicts import forbidden_rules_sections, nothing_sections,
 from planner.report.gain import gain_section, verdict
 from planner.report.memory import missing_sections
 from planner.report.reasons import SAME_SECONDS, differences_section
-from planner.report.results import FIGURES, figure, figure_text
-from planner.report.section import Section, number_rows
-from planner.report.setting import doubt_rows, setting_section
+from planner.report.results import FIGURES, doubt_rows, figure, figure_text, setting_section
+from planner.report.section import NOTHING, Section, gib, money, number_rows, part_label, seconds
 from planner.report.strategies import completion_rows, strategies_section
-from planner.report.wording import NOTHING, gib, money, part_label, seconds
 
 if TYPE_CHECKING:
     from planner.report.records.explained import ComparisonRecord, MemoryDifferenceRecord, SideRecord

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
-from planner.report.section import Section, group_rows, number_rows
+from planner.report.section import Section, count, gib, group_rows, number_rows
 from planner.report.strategies import strategies_section
-from planner.report.wording import count, gib
-from planner.uncertainty.evidence.rules import LIFTED as LIFTED_EVIDENCE
+from planner.uncertainty.features import LIFTED as LIFTED_EVIDENCE
 
 if TYPE_CHECKING:
     from planner.report.records.reports import AlternativeRecord, ConflictRecord, SmallestClusterRecord

@@ -7,8 +7,7 @@ from io import StringIO
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from planner.report.section import PLAIN, Screen, Section
-from planner.report.wording import is_numeric
+from planner.report.section import PLAIN, Screen, Section, is_numeric
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType

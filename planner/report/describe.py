@@ -11,14 +11,17 @@ from typing import Any, TypeAlias
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Layer, Model
-from costmodel.models.flops import AttentionConvention, model_flops_per_token
-from costmodel.models.parameters import active_parameters, mtp_parameters, parameters
+from costmodel.models.flops import (
+    AttentionConvention,
+    active_parameters,
+    model_flops_per_token,
+    mtp_parameters,
+    parameters,
+)
 from costmodel.validation import build, shown
-from planner.jobs.cluster import GIB_BYTES
+from planner.jobs.cluster import GIB_BYTES, read
 from planner.jobs.entries import TrainingSection
-from planner.jobs.model import read
-from planner.jobs.recipes import recipe, recipes, select_recipes
-from planner.jobs.run_table import plain
+from planner.jobs.run_jobs import plain, recipe, recipes, select_recipes
 
 Plain: TypeAlias = dict[str, Any]
 

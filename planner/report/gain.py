@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from planner.report.section import Section, group_rows
-from planner.report.wording import seconds
+from planner.report.section import Section, group_rows, seconds
 
 if TYPE_CHECKING:
     from planner.report.records.explained import GainRecord, MeasuredSideRecord

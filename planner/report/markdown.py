@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from planner.report.section import Section
-from planner.report.wording import is_numeric
+from planner.report.section import Section, is_numeric
 
 
 def sections_markdown(sections: Iterable[Section], title: str = "#") -> str:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from planner.report.section import Section
+from planner.report.section import Section, gib
 from planner.report.strategies import ranks_text
-from planner.report.wording import gib
 
 if TYPE_CHECKING:
     from planner.report.records.plan import MemoryRecord, RankRecord

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
-from planner.jobs.setting_choices import text_of
+from planner.jobs.strategy_file import text_of
 from planner.report.records.reports import EVEN
-from planner.report.section import Section
-from planner.report.setting import idle_proof_rows
-from planner.report.wording import count, seconds
+from planner.report.results import idle_proof_rows
+from planner.report.section import Section, count, seconds
 
 if TYPE_CHECKING:
     from planner.report.records.reports import (

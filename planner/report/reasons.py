@@ -11,10 +11,9 @@ from planner.jobs.line import write_completed, write_words
 from planner.jobs.strategy_file import LAYOUT
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
-from planner.report.section import Section, number_rows
-from planner.report.setting import doubt_rows, setting_section
+from planner.report.results import doubt_rows, setting_section
+from planner.report.section import NOTHING, Section, gib, number_rows, part_label, seconds
 from planner.report.strategies import ORIGIN, strategies_section
-from planner.report.wording import NOTHING, gib, part_label, seconds
 from planner.uncertainty.peaks import RUNS_FAST, STARTS
 from planner.verbs.explain import Explanation, Kind
 

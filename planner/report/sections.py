@@ -16,23 +16,20 @@ from planner.report.proof import (
 )
 from planner.report.results import (
     breakdown_section,
-    costs_sections,
-    loss_sections,
-    operator_sections,
-    results_section,
-    run_section,
-)
-from planner.report.section import Section, group_rows
-from planner.report.setting import (
     conventions_section,
+    costs_sections,
     doubt_rows,
     line_rows,
+    loss_sections,
     nearby_sections,
+    operator_sections,
     publication_rows,
+    results_section,
+    run_section,
     setting_section,
 )
+from planner.report.section import Section, group_rows, seconds
 from planner.report.strategies import settings_sections, stages_sections, strategies_section
-from planner.report.wording import seconds
 
 if TYPE_CHECKING:
     from planner.report.records.explained import ComparisonRecord, ExplanationRecord

@@ -13,23 +13,26 @@ from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
 from planner.report.proof import proof_text
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
-from planner.report.results import contention_text, figure_text, gaps_text, money_rows, unproven_text
-from planner.report.section import WIDTH, Asked, Section, group_rows
-from planner.report.setting import (
+from planner.report.results import (
     ambiguity_rows,
     batch_text,
+    contention_text,
     device_rows,
     doubt_rows,
+    figure_text,
+    gaps_text,
     lengths_rows,
     line_rows,
     model_doubt_rows,
+    money_rows,
     nearby_rows,
     publication_rows,
     sites_rows,
     title_of,
+    unproven_text,
     unused_rows,
 )
-from planner.report.wording import amount, count, gib, seconds, share, span
+from planner.report.section import WIDTH, Asked, Section, amount, count, gib, group_rows, seconds, share, span
 
 if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord

@@ -7,9 +7,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES, ENUMS, OVERLAPS, default_microbatch_group
-from planner.jobs.setting_choices import OFFLOAD_OF, keep_effective, value_text
-from planner.report.section import Section
-from planner.report.wording import NOTHING
+from planner.jobs.strategy_file import OFFLOAD_OF, keep_effective, value_text
+from planner.report.section import NOTHING, Section
 
 if TYPE_CHECKING:
     from planner.report.records.plan import LayoutRecord, NumberedPlanRecord, StrategyRecord

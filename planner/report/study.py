@@ -14,8 +14,7 @@ from planner.report.records.study import (
     StudiedPlanRecord,
     StudyRecord,
 )
-from planner.report.section import Section
-from planner.report.wording import DAY_SECONDS, NOTHING, count, gib, mean_count, seconds, share, span
+from planner.report.section import DAY_SECONDS, NOTHING, Section, count, gib, mean_count, seconds, share, span
 from planner.uncertainty.intervals import COVERAGE
 
 

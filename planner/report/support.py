@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from constraints.rules.profiles import profile_has_measured_the_shapes
+from constraints.rules.physics import profile_has_measured_the_shapes
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import has_values
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.tables import Facts
 from planner.frameworks import TARGETS
-from planner.jobs.model import read
+from planner.jobs.cluster import read
 from planner.jobs.problem import load
 from planner.report.section import Section
 from planner.search.runnable import require_runnable
-from planner.uncertainty.evidence.counts import read_counts
+from planner.uncertainty.counts import read_counts
 
 COMMON_DEVICE, COMMON_MODEL = "h100-80gb-sxm", "llama3-8b"
 """Device of the table of families, and model of the table of devices, unless others are given."""

@@ -19,7 +19,7 @@ from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
 from planner.jobs.commented import descriptions
 from planner.jobs.document import OUR_MODULES
-from planner.jobs.setting_choices import ANY, CHOOSABLE
+from planner.jobs.strategy_file import ANY, CHOOSABLE
 from planner.schema.records import Schema, record_schema, whole
 
 PATH = Path(__file__).parents[1] / "job.schema.json"

@@ -64,8 +64,8 @@ def _record_types(part: Any, seen: frozenset[Any] = frozenset()) -> Iterator[typ
 def _describe(schema: Schema, record_type: Any) -> None:
     schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
     texts: dict[str, str] = {}
-    for one in reversed([base for base in record_type.__mro__ if is_dataclass(base)]):  # a field inherits its text
-        texts |= descriptions(one)
+    for base in reversed(record_type.__mro__):
+        texts |= descriptions(base) if is_dataclass(base) else {}
     texts |= {one.name: one.metadata["description"] for one in fields(record_type) if "description" in one.metadata}
     for name, entry in schema["properties"].items():
         entry.pop("title", None)

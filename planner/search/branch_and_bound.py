@@ -23,12 +23,12 @@ from logging import DEBUG
 import numpy as np
 
 from constraints.conflict import Conflict
-from constraints.cp_sat import cp_model
-from constraints.encoding import (
+from constraints.cp_sat import (
     MAX_TICKS,
     TICK_SECONDS,
     Candidates,
     concatenate_candidates,
+    cp_model,
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
@@ -46,19 +46,27 @@ from planner.search.candidates import (
     CostLike,
     CostTable,
     Formulas,
+    Found,
+    IncumbentPool,
     Ints,
     Pruned,
+    Rivals,
     SecondsFunction,
     sort_by_preference,
 )
-from planner.search.clock import Clock
-from planner.search.incumbents import Found, IncumbentPool, Rivals
 from planner.search.listed import cost_whole, rules_for
 from planner.search.margin import Margin, keep_fastest
-from planner.search.solver import new_solver
+from planner.search.solver import Clock, new_solver
 from planner.search.space import CandidateBlock, Space, build_space
-from planner.search.stages.exchanges import descend, least_layers, write_out_layout
-from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, stage_restrictions
+from planner.search.uneven import (
+    MOST_FOUND,
+    StageSearch,
+    StageSearchStats,
+    descend,
+    least_layers,
+    stage_restrictions,
+    write_out_layout,
+)
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 256, 4, 16384
 """
@@ -288,7 +296,7 @@ class Search:
         Search uneven stages by the sum over their ranks, and keep those that are faster as simulated.
 
         A solver can add up ranks, but it does not know which ranks wait for a slow one. So the best results are
-        improved layer by layer (:mod:`planner.search.stages.exchanges`). So are the best even stages of interleaved
+        improved layer by layer (:mod:`planner.search.uneven`). So are the best even stages of interleaved
         pipelines with alternating kinds of layers.
         """
         log_event(__name__, "uneven stages are looked for", even_groups=len(self.incumbents.groups))

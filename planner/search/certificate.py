@@ -20,8 +20,7 @@ from math import prod
 
 import numpy as np
 
-from constraints.cp_sat import cp_model
-from constraints.encoding import TICK_SECONDS, concatenate_candidates
+from constraints.cp_sat import TICK_SECONDS, concatenate_candidates, cp_model
 from constraints.joint import JointModel
 from constraints.relations import list_binding, narrow_domains
 from constraints.rule import Rule
@@ -30,15 +29,22 @@ from costmodel.record import record
 from costmodel.strategy import DECISIONS, FLAGS, Strategy
 from costmodel.tables import distinct, tabulate
 from planner.jobs.problem import Problem
-from planner.jobs.setting_choices import text_of
+from planner.jobs.strategy_file import text_of
 from planner.search import margin as tables
 from planner.search.branch_and_bound import FEW_ROWS, Outcome, Status, bound_rows
 from planner.search.candidates import MODES, OWN, CostTable, Formulas
-from planner.search.clock import Clock, OutOfTimeError
-from planner.search.domains import ROW_DECISIONS, Columns, all_values, fast_enough, feature_values
+from planner.search.domains import (
+    ROW_DECISIONS,
+    USES_ALL,
+    Columns,
+    all_values,
+    fast_enough,
+    feature_values,
+    needs,
+    problem_rules,
+)
 from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
-from planner.search.rules import USES_ALL, needs, problem_rules
-from planner.search.solver import new_solver
+from planner.search.solver import Clock, OutOfTimeError, new_solver
 from planner.search.space import space_of, strategy_of
 
 LONGEST_SECONDS = 10.0

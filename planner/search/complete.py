@@ -18,19 +18,24 @@ from costmodel.record import record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.completion import complete_strategy, is_whole, require_features
 from planner.jobs.limits import StageChoice
 from planner.jobs.line import read_strategy, require_parts
 from planner.jobs.problem import Problem
-from planner.jobs.setting_choices import value_text
-from planner.jobs.strategy_file import AS_DEALT, StrategyFile, apply_layout
-from planner.search.clock import Clock
+from planner.jobs.strategy_file import (
+    AS_DEALT,
+    StrategyFile,
+    apply_layout,
+    complete_strategy,
+    is_whole,
+    require_features,
+    value_text,
+)
 from planner.search.recipes import add_published, find_published
 from planner.search.runnable import find_runnable, limit_to_runnable_stages
+from planner.search.solver import Clock
 
 if TYPE_CHECKING:
-    from planner.search.alternatives import JointOutcome
-    from planner.search.idle_devices import FewerDevices
+    from planner.search.alternatives import FewerDevices, JointOutcome
 
 LEAST_SIMULATED = 5
 """
@@ -156,7 +161,7 @@ def set_stages(strategy: Strategy, given: StrategyFile, facts: Facts) -> Strateg
 
 def fastest_of(problem: Problem) -> tuple[JointOutcome, FewerDevices | None]:
     """Search the best strategies of a job, enough of them for its plans, as :func:`search_numbers` does."""
-    from planner.search.idle_devices import search_numbers
+    from planner.search.alternatives import search_numbers
 
     problem = limit_to_runnable_stages(problem)
     uneven = problem.search.stages != StageChoice.EVEN

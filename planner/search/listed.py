@@ -15,12 +15,11 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.rules import Rules, needs
+from planner.search.domains import Rules, needs
 from planner.search.space import Space
 
 if TYPE_CHECKING:
-    from planner.search.candidates import CostLike, Ints
-    from planner.search.incumbents import Found
+    from planner.search.candidates import CostLike, Found, Ints
 
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""

@@ -14,13 +14,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.encoding import MAX_MEBIBYTES, MAX_TICKS, Candidates, Capacity, concatenate_candidates
+from constraints.cp_sat import MAX_MEBIBYTES, MAX_TICKS, Candidates, Capacity, concatenate_candidates
 from constraints.joint import CostTables, JointModel, Part, joint_model
 from costmodel.record import record
 from costmodel.strategy import OVERLAPS
 from planner.jobs.problem import Problem
 from planner.search.candidates import CostTable, Ints, capacity
-from planner.search.clock import Clock
+from planner.search.solver import Clock
 from planner.search.space import CandidateBlock, Space
 
 MAX_ENTRIES = 100_000

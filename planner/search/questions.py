@@ -17,8 +17,7 @@ from functools import reduce
 
 import numpy as np
 
-from constraints.cp_sat import cp_model
-from constraints.encoding import MAX_TICKS, seconds_to_ticks
+from constraints.cp_sat import MAX_TICKS, cp_model, seconds_to_ticks
 from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
@@ -31,10 +30,9 @@ from planner.search.branch_and_bound import (
     SearchStats,
     Status,
 )
-from planner.search.candidates import OWN, Formulas, sort_by_preference
-from planner.search.clock import Clock
-from planner.search.incumbents import NO_RIVALS, Found, Rivals
+from planner.search.candidates import NO_RIVALS, OWN, Formulas, Found, Rivals, sort_by_preference
 from planner.search.margin import build_model, join_candidates
+from planner.search.solver import Clock
 
 ORDERED_ROWS = 64
 """Number of degree combinations whose lower bounds order the questions."""

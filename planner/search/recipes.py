@@ -8,7 +8,7 @@ from math import inf, log2
 from typing import TYPE_CHECKING, Any
 
 from constraints.rule import Rule
-from constraints.rules.topology import virtual_stages_hold_equally_much
+from constraints.rules.physics import virtual_stages_hold_equally_much
 from constraints.verdict import find_violations, violated_by_ranks
 from costmodel.catalog.releases import release_of
 from costmodel.errors import PlanningError, SpecError
@@ -17,13 +17,11 @@ from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.jobs.completion import require_cost
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load
-from planner.jobs.recipes import PUBLISHER, Recipe, recipes
-from planner.jobs.run_jobs import References, problem_of, strategy_of
-from planner.jobs.run_table import Run, read_run
-from planner.search.rules import problem_rules, resources_of
+from planner.jobs.run_jobs import PUBLISHER, Recipe, References, Run, problem_of, read_run, recipes, strategy_of
+from planner.jobs.strategy_file import require_cost
+from planner.search.domains import problem_rules, resources_of
 from planner.uncertainty.intervals import release_name
 from planner.uncertainty.peaks import usual_headroom_bytes
 

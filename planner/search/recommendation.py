@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.cp_sat import cp_model
-from constraints.encoding import MIB_BYTES, TICK_SECONDS, seconds_to_ticks
+from constraints.cp_sat import MIB_BYTES, TICK_SECONDS, cp_model, seconds_to_ticks
 from constraints.rule import every
 from costmodel.record import record
 from costmodel.step.estimate import estimate
@@ -26,15 +25,13 @@ from planner.jobs.problem import Problem
 from planner.search.alternatives import AlternativeOutcome
 from planner.search.branch_and_bound import Status, bound_rows
 from planner.search.candidates import OWN, CostTable, Ints, capacity, sort_by_preference
-from planner.search.clock import Clock, OutOfTimeError
+from planner.search.domains import problem_rules, resources_of
 from planner.search.listed import find_broken_rules
 from planner.search.margin import Margin, TooManyStrategiesError, build_model, join_candidates, tabulate_margin
-from planner.search.rules import problem_rules, resources_of
-from planner.search.solver import new_solver
+from planner.search.solver import Clock, OutOfTimeError, new_solver
 from planner.search.space import build_space, strategy_of
-from planner.uncertainty.evidence.counts import architecture_of, read_counts
-from planner.uncertainty.evidence.features import FEWEST_RUNS, unproven_of
-from planner.uncertainty.evidence.rules import evidence_rules
+from planner.uncertainty.counts import architecture_of, read_counts
+from planner.uncertainty.features import FEWEST_RUNS, evidence_rules, unproven_of
 
 MEMORY_STEP = 0.02
 """Least gain of free memory, as a share of the device's memory, that makes a plan better by it."""

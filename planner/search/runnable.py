@@ -31,8 +31,7 @@ from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load, require_problem
 from planner.jobs.strategy_file import LAYOUT
-from planner.search.domains import default_domains, default_features
-from planner.search.rules import needs
+from planner.search.domains import default_domains, default_features, needs
 
 MOST_LOOKED_AT = 50
 """Number of strategies whose neighbours are checked on the way to the nearest one that the target runs."""

@@ -31,16 +31,19 @@ from costmodel.strategy import (
 from costmodel.tables import Facts, present, tabulate
 from planner.jobs.problem import Problem
 from planner.search.domains import (
+    GROWTH,
     ROW_DECISIONS,
     Columns,
+    Rules,
     all_replicas,
     fast_enough,
     feature_values,
     free_replicas,
     job_choices,
+    needs,
+    problem_rules,
     row_domains,
 )
-from planner.search.rules import GROWTH, Rules, needs, problem_rules
 
 TIME_ONLY = ("token_dispatcher", "cuda_graphs", *OVERLAPS)
 """Features that change time alone where the memory has no axis for them."""

@@ -83,7 +83,7 @@ def _parts(whole: ReportRecord, exit_code: int) -> dict[str, Any]:
 def _figures(whole: ReportRecord) -> list[tuple[str, str]]:
     """Return the figures of the first plan that people compare."""
     from planner.report.results import money_rows
-    from planner.report.wording import amount, gib, seconds, share
+    from planner.report.section import amount, gib, seconds, share
 
     best, run = whole.plans[0], whole.plans[0].training_run
     return [

@@ -11,7 +11,7 @@ from functools import cache
 from costmodel.record import record, strict_record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.counts import MATTERS_ABOVE, read_stored, value_of
+from planner.uncertainty.counts import MATTERS_ABOVE, read_stored, value_of
 from planner.uncertainty.intervals import Interval, release_name
 
 TABLE = "changes.json"

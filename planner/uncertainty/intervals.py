@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model
 from costmodel.record import record, strict_record
-from planner.uncertainty.evidence.counts import CHANGED, architecture_of, read_stored
-from planner.uncertainty.evidence.gaps import UNTUNED_FACTOR, Gap
+from planner.uncertainty.counts import CHANGED, UNTUNED_FACTOR, Gap, architecture_of, read_stored
 
 TABLE = "intervals.json"
 

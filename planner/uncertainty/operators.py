@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from costmodel.facts.device import Cluster
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.network.groups import dense_data_group, layer_group, pipeline_group
+from costmodel.network.collectives import dense_data_group, layer_group, pipeline_group
 from costmodel.record import record
 from costmodel.step.estimate import Part
 from costmodel.strategy import Strategy

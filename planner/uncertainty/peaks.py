@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping
 from functools import cache
 
-from costmodel.catalog.allocators import Share
+from costmodel.catalog.releases import Share
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
-from costmodel.memory.parts import held_share, share_without_retries
-from costmodel.memory.rank import seen_bytes
+from costmodel.memory import held_share, seen_bytes, share_without_retries
 from costmodel.record import record, strict_record
 from costmodel.strategy import Recompute, Sharding, Strategy
-from planner.uncertainty.evidence.counts import ANY, read_stored, stack_of
+from planner.uncertainty.counts import ANY, read_stored, stack_of
 
 TABLE = "peaks.json"
 

@@ -13,15 +13,13 @@ from typing import TypeAlias
 from costmodel import catalog
 from costmodel.catalog.releases import month_of_date, release_of
 from costmodel.facts.device import Cluster
-from costmodel.models.flops import model_flops_per_token, tokens_per_second_per_device
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import model_flops_per_token, parameters, tokens_per_second_per_device
 from costmodel.models.patterns import Shape, shape_in, shape_of
 from costmodel.record import record
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
-from planner.uncertainty.evidence.counts import CHANGED, MATTERS_ABOVE, architecture_of, read_stored_rows, value_of
-from planner.uncertainty.evidence.features import num_bits
-from planner.uncertainty.evidence.gaps import Gap
+from planner.uncertainty.counts import CHANGED, MATTERS_ABOVE, Gap, architecture_of, read_stored_rows, value_of
+from planner.uncertainty.features import num_bits
 from planner.uncertainty.intervals import Interval, release_name, size_of, step_interval
 from planner.uncertainty.operators import TimedOperator, operators_deviation
 

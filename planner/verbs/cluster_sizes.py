@@ -16,23 +16,24 @@ from numpy.typing import NDArray
 
 from constraints.conflict import Size
 from constraints.rule import Holds, Ints, Rule
-from constraints.rules import topology
+from constraints.rules import physics
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.candidates import MemoryFunction
-from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
+    Rules,
     default_domains,
     default_microbatch_groups,
     feature_values,
     job_choices,
     most_tp,
+    needs,
     row_domains,
 )
-from planner.search.rules import Rules, needs
+from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import Space, grow, space_of
 from planner.verbs.memory_gap import first_that_fits, least_lacking
 
@@ -137,7 +138,7 @@ def _ranges(problem: Problem, limit: int) -> Iterator[tuple[int, int]]:
 def _space(problem: Problem, rules: Rules, fewest: int, most: int) -> Space:
     """Build the space of strategies for whole numbers of nodes in a range; below a node, for one size."""
     sized = (_fills_whole_nodes(problem.facts, fewest, most), _leaves_devices(most))
-    of_rows = [*sized, *(rule for rule in rules.rows if rule is not topology.degrees_multiply_to_the_devices)]
+    of_rows = [*sized, *(rule for rule in rules.rows if rule is not physics.degrees_multiply_to_the_devices)]
     domains = _domains(problem, of_rows, most)
     grown, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=domains["dp"].tolist())
     rows = {name: grown[name] for name in ROW_DECISIONS}

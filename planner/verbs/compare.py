@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from costmodel.record import record
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
@@ -15,8 +15,8 @@ from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.results import EXIT_CODES, Displayed, EstimateReport, Plan, PlanReport
 from planner.uncertainty.changes import Change, Costed, changes_between, ratio_interval
-from planner.uncertainty.evidence.features import unproven_of
-from planner.uncertainty.evidence.gaps import Gap
+from planner.uncertainty.counts import Gap
+from planner.uncertainty.features import unproven_of
 from planner.uncertainty.intervals import COVERAGE, widens
 from planner.uncertainty.records import Match, nearest_run
 from planner.verbs.explain import Difference, differences

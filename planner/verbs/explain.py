@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from constraints.conflict import Conflict
-from constraints.encoding import TICK_SECONDS
+from constraints.cp_sat import TICK_SECONDS
 from constraints.limits import limit_rules
 from constraints.rule import sentence
 from costmodel.events import log_progress
@@ -20,19 +20,17 @@ from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
-from planner.jobs.completion import is_whole
 from planner.jobs.limits import SearchLimits, StageChoice
 from planner.jobs.problem import Problem, require_problem
-from planner.jobs.strategy_file import StrategyFile
+from planner.jobs.strategy_file import StrategyFile, is_whole
 from planner.results import EXIT_CODES, Displayed, EstimateReport, Plan, PlanReport
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome
 from planner.search.candidates import OWN, CostTable, Ints
-from planner.search.clock import Clock
 from planner.search.complete import choose_settings, question_of, read_asked, set_stages, whole_of
-from planner.search.domains import divisors
+from planner.search.domains import SEARCH_BOUNDS, divisors, problem_rules
 from planner.search.questions import search
-from planner.search.rules import SEARCH_BOUNDS, problem_rules
 from planner.search.runnable import require_decisions
+from planner.search.solver import Clock
 from planner.search.space import Space, build_space, strategy_of
 from planner.verbs.plan import estimate, judge_strategy, plan
 

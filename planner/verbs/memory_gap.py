@@ -11,7 +11,7 @@ from costmodel.record import record
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
 from planner.search.candidates import Floats, Ints, MemoryFunction, MemoryLike, least_memory, memory_only, mode_memory
-from planner.search.clock import Clock
+from planner.search.solver import Clock
 from planner.search.space import Space, strategy_of
 
 CHUNK_ROWS = 2**12

@@ -14,8 +14,8 @@ from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.results import EXIT_CODES, PlanReport
 from planner.search.candidates import memory_only
-from planner.search.clock import Clock, OutOfTimeError
 from planner.search.questions import search
+from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import build_space
 from planner.verbs.explain import move_to_device
 from planner.verbs.memory_gap import closest

@@ -12,8 +12,9 @@ from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.jobs.recipes import LISTED, recipe
+from planner.jobs.run_jobs import LISTED, recipe
 from planner.results import EstimateReport
+from planner.search.domains import problem_rules
 from planner.search.recipes import (
     PublishedLayout,
     fit_recipe,
@@ -24,7 +25,6 @@ from planner.search.recipes import (
     recipes_for,
     sort_recipes,
 )
-from planner.search.rules import problem_rules
 from planner.verbs.plan import judge_strategy
 
 if TYPE_CHECKING:

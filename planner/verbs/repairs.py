@@ -48,10 +48,11 @@ from planner.search.candidates import (
     memory_only,
     mode_memory,
 )
-from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     FEATURES,
+    SEARCH_BOUNDS,
     Columns,
+    Rules,
     cheap_recompute,
     column,
     default_domains,
@@ -61,9 +62,10 @@ from planner.search.domains import (
     free_replicas,
     job_values,
     most_tp,
+    needs,
 )
 from planner.search.questions import search
-from planner.search.rules import SEARCH_BOUNDS, Rules, needs
+from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import FeatureSplit, Space, classify_features, grow, spread, tabulate_features
 from planner.verbs.cluster_sizes import smallest_cluster
 from planner.verbs.memory_gap import MemoryGap, chunks, closest, least_host_bytes

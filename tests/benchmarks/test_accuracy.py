@@ -12,7 +12,7 @@ import pytest
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.metrics import FOLDER, errors, ranking_summary, rankings, regret, spearman
 from benchmarks.accuracy.report import ROW_COLUMNS, as_json, family, lines, report
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import a_file, predicted, project_predictions, project_results
 

@@ -8,7 +8,7 @@ from benchmarks.allocator.__main__ import kind_of, measured_shares
 from benchmarks.allocator.allocator import MIB, Allocator
 from benchmarks.allocator.buffers import deepep_bytes, hybridep_bytes, nccl_bytes
 from benchmarks.allocator.steps import Rank, jobs
-from costmodel.catalog.allocators import ALLOCATORS, allocator
+from costmodel.catalog.releases import ALLOCATORS, allocator
 
 
 def played(*events, expandable=False, capacity=float("inf")) -> Allocator:

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.accuracy.__main__ import RULES_FORBID, main
 from benchmarks.accuracy.checks import allowed_lines, distinct_configurations, refusals
 from constraints import MEGATRON_LM_RULES
-from constraints.rules import frameworks, microbatches, topology
+from constraints.rules import frameworks, physics
 from tests.builders_runs import a_file, predicted, project_predictions
 
 
@@ -40,8 +40,8 @@ def test_what_ran_all_the_same_is_a_preference():
     )
 
     rows = {rule: {case.run.id for case in some} for rule, some in found.by_rule.items()}
-    assert "vtrain-single-0092" in rows[microbatches.microbatches_fill_the_pipeline]
-    assert "gm25-perlmutter-GPT_20B_4_8_4_32_4-31697107" in rows[topology.tp_stays_inside_a_scale_up_domain]
+    assert "vtrain-single-0092" in rows[physics.microbatches_fill_the_pipeline]
+    assert "gm25-perlmutter-GPT_20B_4_8_4_32_4-31697107" in rows[physics.tp_stays_inside_a_scale_up_domain]
 
 
 def test_a_configuration_counts_once_and_what_ran_out_of_memory_not_at_all(tmp_path):

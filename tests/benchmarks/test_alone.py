@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from benchmarks.solver.alone import a_job, find_alone, negate
 from constraints.limits import devices_rule
-from constraints.rules import experts, features, topology
+from constraints.rules import physics
 
 
 def test_a_rule_that_no_other_implies_decides_alone():
     """Chunks without a pipeline; of a dense model nothing is split over ep, as its values have no other than 1."""
     problem = a_job("llama3-8b", num_devices=8, batch=16)
-    asked = [topology.interleaving_needs_a_pipeline, features.ep_overlap_needs_ep, experts.experts_split_over_ep]
+    asked = [physics.interleaving_needs_a_pipeline, physics.ep_overlap_needs_ep, physics.experts_split_over_ep]
 
     found = list(find_alone(problem, asked))
 
-    assert found == [topology.interleaving_needs_a_pipeline, features.ep_overlap_needs_ep]
+    assert found == [physics.interleaving_needs_a_pipeline, physics.ep_overlap_needs_ep]
 
 
 def test_a_negated_rule_holds_where_the_rule_does_not():

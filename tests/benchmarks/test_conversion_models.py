@@ -10,7 +10,7 @@ from benchmarks.measured_runs.__main__ import FOLDER
 from benchmarks.measured_runs.architectures import CATALOG_NAMES, architectures
 from costmodel import catalog
 from costmodel.models.description import model_from_description
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from tests.benchmarks.test_conversion import ROW, explicit
 
 LLAMA = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.plans.laws import Use, chances_without_groups, fit_laws, fit_laws_without_groups
-from planner.uncertainty.evidence.counts import ANY
+from planner.uncertainty.counts import ANY
 from planner.uncertainty.peaks import OWN_ROWS
 
 MEAN, DEVIATION = 0.03, 0.02

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.accuracy.metrics import FOLDER
-from planner.jobs.run_table import Run, read
+from planner.jobs.run_jobs import Run, read
 
 ROUNDING_SECONDS = 2e-6
 """The times have six digits behind the point, or six digits in all."""

@@ -12,7 +12,7 @@ from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.left_out.folds import HELD_OUT, read_held_out
 from benchmarks.accuracy.metrics import FOLDER, NEWER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions
 
 HEADER, *LINES = RUNS.read_text(encoding="utf-8").splitlines()

@@ -11,12 +11,11 @@ import pytest
 
 from benchmarks.paper.checks import Basis, all_checks
 from benchmarks.paper.literature import literature_checks
-from costmodel import reliability
-from costmodel.memory import parts
+from costmodel import memory, reliability
 from costmodel.models import flops
 from costmodel.network import collectives
-from costmodel.pipelines import interleaved
-from costmodel.step import layer, links, optimizer, overlap, p2p
+from costmodel.pipelines import schedules
+from costmodel.step import data_parallel, layer, overlap, rank_time
 from costmodel.timing.roofline import MeasuredTimes, Roofline
 
 PACKAGES = ("costmodel", "planner", "benchmarks", "constraints")
@@ -64,16 +63,16 @@ FORMULAS: dict[str, tuple[Any, str]] = {
     "(2) rings": (collectives, "_ring_seconds"),
     "(2) all-reduce": (collectives, "all_reduce"),
     "(3) bandwidth of many ranks": (collectives, "_bandwidth"),
-    "(4) weights": (parts, "weight_bytes"),
-    "(4) gradients": (parts, "gradient_bytes"),
-    "(4), (25) optimizer": (parts, "optimizer_bytes"),
-    "(5) chunks in flight": (interleaved, "chunks_in_flight"),
-    "(5), (31) kept activations": (parts, "kept_bytes"),
-    "(33) offloaded activations": (parts, "activation_bytes"),
-    "(9), (11) hops": (interleaved, "p2p_exposed_seconds"),
-    "(12) busy time": (interleaved, "busy_seconds"),
-    "(12) bubble": (interleaved, "interleaved_bubble_seconds"),
-    "(12) plain 1F1B": (interleaved, "plain_seconds"),
+    "(4) weights": (memory, "weight_bytes"),
+    "(4) gradients": (memory, "gradient_bytes"),
+    "(4), (25) optimizer": (memory, "optimizer_bytes"),
+    "(5) chunks in flight": (schedules, "chunks_in_flight"),
+    "(5), (31) kept activations": (memory, "kept_bytes"),
+    "(33) offloaded activations": (memory, "activation_bytes"),
+    "(9), (11) hops": (schedules, "p2p_exposed_seconds"),
+    "(12) busy time": (schedules, "busy_seconds"),
+    "(12) bubble": (schedules, "interleaved_bubble_seconds"),
+    "(12) plain 1F1B": (schedules, "plain_seconds"),
     "(13), (24) DP by the measured law": (overlap, "measured_law_exposed_dp_seconds"),
     "(15) FLOPs": (flops, "model_flops_per_token"),
     "(15) FLOP/s": (flops, "flops_per_second_per_device"),
@@ -81,11 +80,11 @@ FORMULAS: dict[str, tuple[Any, str]] = {
     "(21) CP": (overlap, "exposed_cp_seconds"),
     "(22) EP": (overlap, "exposed_overlapped_seconds"),
     "(24) DP": (overlap, "exposed_dp_seconds"),
-    "(23) transfers between ranks": (p2p, "pp_seconds"),
-    "(26) update": (optimizer, "device_update_seconds"),
-    "(28) update on the host": (optimizer, "host_update_seconds"),
+    "(23) transfers between ranks": (rank_time, "pp_seconds"),
+    "(26) update": (data_parallel, "device_update_seconds"),
+    "(28) update on the host": (data_parallel, "host_update_seconds"),
     "(30), (32) recomputation": (layer, "recompute_seconds"),
-    "(34), (35) copies to the host": (links, "host_copy_seconds"),
+    "(34), (35) copies to the host": (layer, "host_copy_seconds"),
     "(39) total time": (reliability, "total_seconds"),
     "(41) MTTR": (reliability, "mttr_seconds"),
     "(44) interval": (reliability, "optimal_interval_steps"),

@@ -12,7 +12,7 @@ from benchmarks.accuracy.metrics import read_fitted, read_table
 from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
 from planner import load
-from planner.jobs.run_table import Run
+from planner.jobs.run_jobs import Run
 from planner.measure.calibrate.cases import setting_of
 from planner.measure.runs.predictions import Prediction, RejectedRow, predictions
 from tests.builders_estimate import estimate_by_recipes as estimate

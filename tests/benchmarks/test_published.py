@@ -13,7 +13,7 @@ from benchmarks.output import format_csv
 from benchmarks.recipes.__main__ import recipe_rows, table
 from benchmarks.recipes.published import read_published
 from benchmarks.records.__main__ import COLUMNS, TABLE, best_rows, record_rows
-from planner.jobs.run_table import Run, read
+from planner.jobs.run_jobs import Run, read
 
 
 @pytest.mark.slow

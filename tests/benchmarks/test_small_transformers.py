@@ -25,8 +25,7 @@ from benchmarks.small_transformers.configurations import Configuration, configur
 from benchmarks.small_transformers.measure import COLUMNS, Step, read_steps
 from benchmarks.small_transformers.transformer import Training, random_batch
 from costmodel.errors import SpecError
-from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import forward_attention_flops, forward_matmul_flops, parameters
 from planner.jobs.problem import load
 from planner.measure.sample.samples import Machine, Point, Sample, Sizes, Timing
 from tests.cases import in_one_case

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from constraints.rule import Rule
-from constraints.rules import context, frameworks, releases, settings
+from constraints.rules import context, frameworks, releases
 from costmodel import catalog
 from costmodel.facts.device import Cluster
 from costmodel.facts.framework import Settings
-from costmodel.facts.lengths import SequenceLengths
 from costmodel.facts.model import Model
-from costmodel.facts.workload import Workload
+from costmodel.facts.workload import SequenceLengths, Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from costmodel.tables import Facts, tabulate
 from tests.builders_cluster import a_cluster, a_device, a_workload, achieved
@@ -152,88 +151,88 @@ RELEASE_CASES = (
 SETTING_CASES = (
     # EXPERT_LAYER has a shared expert
     Case(
-        rule=settings.overlapped_shared_experts_need_alltoall,
+        rule=frameworks.overlapped_shared_experts_need_alltoall,
         allowed={"ep": 2},
         refused={"ep": 2, "token_dispatcher": TokenDispatcher.DEEPEP},
         model=SPARSE,
         cluster=BESIDE,
     ),
     Case(
-        rule=settings.overlapped_shared_experts_exclude_ep_overlap,
+        rule=frameworks.overlapped_shared_experts_exclude_ep_overlap,
         allowed={"ep": 2},
         refused={"ep": 2, "ep_overlap": True},
         model=SPARSE,
         cluster=BESIDE,
     ),
     Case(
-        rule=settings.overlapped_shared_experts_are_kept,
+        rule=frameworks.overlapped_shared_experts_are_kept,
         allowed={"recompute": Recompute.FULL},
         refused={"recompute": Recompute.of("shared_experts")},
         model=SPARSE,
         cluster=BESIDE,
     ),
     Case(
-        rule=settings.delayed_weight_gradients_need_ep_overlap,
+        rule=frameworks.delayed_weight_gradients_need_ep_overlap,
         allowed={"ep": 2, "ep_overlap": True},
         refused={"ep": 2},
         model=SPARSE,
         cluster=replace(a_cluster(), settings=Settings(delay_wgrad=True)),
     ),
     Case(
-        rule=settings.delayed_weight_gradients_in_graphs_accumulate_in_matmuls,
+        rule=frameworks.delayed_weight_gradients_in_graphs_accumulate_in_matmuls,
         allowed={**DELAYED, "dp": 2, "dp_overlap": True, "sharding": Sharding.OPTIMIZER},
         refused={**DELAYED, "dp": 2, "dp_overlap": True, "sharding": Sharding.WEIGHTS},
         model=SPARSE,
         cluster=replace(a_cluster(), settings=Settings(delay_wgrad=True)),
     ),
     Case(
-        rule=settings.delayed_weight_gradients_in_graphs_have_no_bias,
+        rule=frameworks.delayed_weight_gradients_in_graphs_have_no_bias,
         allowed={**DELAYED, "dp": 2},
         refused={**DELAYED, "dp": 2, "dp_overlap": True},
         model=a_stack(replace(DENSE_LAYER, attention=replace(DENSE_LAYER.attention, qkv_bias=True))),
         cluster=replace(a_cluster(), settings=Settings(delay_wgrad=True)),
     ),
     Case(
-        rule=settings.muon_keeps_gradients_and_weights_whole,
+        rule=frameworks.muon_keeps_gradients_and_weights_whole,
         allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2, "sharding": Sharding.GRADIENTS},
         cluster=MUON,
     ),
-    Case(rule=settings.muon_shards_optimizer_states, allowed={"tp": 2}, refused={"dp": 2}, cluster=MUON),
+    Case(rule=frameworks.muon_shards_optimizer_states, allowed={"tp": 2}, refused={"dp": 2}, cluster=MUON),
     Case(
-        rule=settings.muon_shares_among_all_replicas,
+        rule=frameworks.muon_shares_among_all_replicas,
         allowed={"dp": 8, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 16, "sharding": Sharding.OPTIMIZER},
         cluster=replace(IN_EIGHTS, settings=Settings(optimizer="dist_muon")),
     ),
     Case(
-        rule=settings.muon_overlaps_where_states_are_shared,
+        rule=frameworks.muon_overlaps_where_states_are_shared,
         allowed={"dp": 2, "dp_overlap": True, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2, "dp_overlap": True},
         cluster=MUON,
     ),
-    Case(rule=settings.muon_stays_on_the_device, allowed={}, refused={"optimizer_offload": True}, cluster=MUON),
+    Case(rule=frameworks.muon_stays_on_the_device, allowed={}, refused={"optimizer_offload": True}, cluster=MUON),
     Case(
-        rule=settings.narrow_moments_need_a_sharded_optimizer,
+        rule=frameworks.narrow_moments_need_a_sharded_optimizer,
         allowed={"cp": 2, "sharding": Sharding.OPTIMIZER},
         refused={"cp": 2},
         cluster=NARROW_MOMENTS,
     ),
     Case(
-        rule=settings.offloaded_moments_are_fp32,
+        rule=frameworks.offloaded_moments_are_fp32,
         allowed={"optimizer_offload": False},
         refused={"optimizer_offload": True},
         cluster=NARROW_MOMENTS,
     ),
     Case(
-        rule=settings.narrow_weights_need_a_sharded_optimizer,
+        rule=frameworks.narrow_weights_need_a_sharded_optimizer,
         allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2},
         cluster=replace(a_cluster(), settings=Settings(fp8_param_gather=True)),
         workload=a_workload(precision=replace(a_workload().precision, compute="fp8")),
     ),
     Case(
-        rule=settings.narrow_weights_stay_on_the_device,
+        rule=frameworks.narrow_weights_stay_on_the_device,
         allowed={"dp": 2},
         refused={"dp": 2, "optimizer_offload": True},
         cluster=replace(a_cluster(), settings=Settings(fp8_param_gather=True)),
@@ -241,7 +240,7 @@ SETTING_CASES = (
     ),
     # 8 layers on 2 and on 4 pipeline ranks: 4 and 2 on each
     Case(
-        rule=settings.wide_layers_fit_a_stage,
+        rule=frameworks.wide_layers_fit_a_stage,
         allowed={"pp": 2},
         refused={"pp": 4},
         cluster=replace(a_cluster(), settings=Settings(last_layers_bf16=4)),
@@ -249,14 +248,14 @@ SETTING_CASES = (
     ),
     # groups of 8: 24 replicas are three of them, 12 are one and a half
     Case(
-        rule=settings.optimizer_groups_divide_the_replicas,
+        rule=frameworks.optimizer_groups_divide_the_replicas,
         allowed={"dp": 24, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 12, "sharding": Sharding.OPTIMIZER},
         cluster=IN_EIGHTS,
     ),
     # 32 replicas are four groups of 8; of 32 or 4 replicas of experts, groups are of 8 or of 1, where 4 would share
     Case(
-        rule=settings.optimizer_groups_divide_the_experts,
+        rule=frameworks.optimizer_groups_divide_the_experts,
         allowed={"dp": 32, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 32, "ep": 8, "sharding": Sharding.OPTIMIZER},
         model=SPARSE,
@@ -325,7 +324,7 @@ SETTING_CASES = (
     ),
     # 2 of 8 layers
     Case(
-        rule=settings.counted_layers_are_offloaded_whole,
+        rule=frameworks.counted_layers_are_offloaded_whole,
         allowed={"activation_offload": True},
         refused={"activation_offload": True, "pp": 2},
         cluster=replace(a_cluster(), settings=Settings(offloaded_layers=2)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from constraints.encoding import (
+from constraints.cp_sat import (
     MAX_TICKS,
     Candidates,
     Capacity,

@@ -9,11 +9,11 @@ import pytest
 from ortools.sat.python import cp_model
 
 from constraints import joint
-from constraints.encoding import Capacity
+from constraints.cp_sat import Capacity
 from constraints.joint import PART, SIZE, CostTables, Part, joint_model
 from constraints.limits import Bound, limit_rules, nodes_rule
 from constraints.rule import sentence
-from constraints.rules import features, topology
+from constraints.rules import physics
 from costmodel.errors import SpecError
 from costmodel.strategy import DECISIONS, FLAGS
 from costmodel.tables import tabulate
@@ -80,9 +80,9 @@ def solutions(problem, rules):
 
 def enumerated(space):
     """Every strategy of a space."""
-    row, *features = np.nonzero(space.allowed[space.feature_class])
+    row, *physics = np.nonzero(space.allowed[space.feature_class])
     columns = {name: values[row] for name, values in space.rows.items()}
-    columns |= {name: values[at] for (name, values), at in zip(space.features.items(), features, strict=True)}
+    columns |= {name: values[at] for (name, values), at in zip(space.features.items(), physics, strict=True)}
     return set(zip(*(columns[name].astype(int).tolist() for name in DECISIONS), strict=True))
 
 
@@ -146,7 +146,7 @@ def test_the_world_size_is_a_product():
     rules = rules_of(problem)
 
     found = solutions(problem, rules)
-    without = solutions(problem, [rule for rule in rules if rule is not topology.degrees_multiply_to_the_devices])
+    without = solutions(problem, [rule for rule in rules if rule is not physics.degrees_multiply_to_the_devices])
 
     assert {tp * cp * pp * dp for tp, cp, pp, dp, *_ in found} == {16}
     assert {tp * cp * pp * dp for tp, cp, pp, dp, *_ in without} > {16}
@@ -158,7 +158,7 @@ def test_a_wide_world_size_is_posted_as_a_product(monkeypatch):
 
     for tp, fits in ((2, True), (3, False)):
         made = joint_model(
-            [a_part(topology.degrees_multiply_to_the_devices, features.tp_overlap_needs_tp)],
+            [a_part(physics.degrees_multiply_to_the_devices, physics.tp_overlap_needs_tp)],
             {"tp": [tp, 8], "cp": [1, 2], "pp": [1, 2], "dp": [1, 2], "tp_overlap": [0, 1]},
             tables(tp=tp, cp=2, pp=2, dp=1, tp_overlap=1),
             cut=10,
@@ -215,7 +215,7 @@ def solved(made):
         (200, 6, 30, (), 30),
         (199, 7, 29, (), None),
         (200, 7, 9, (), None),
-        (200, 7, 30, (features.tp_overlap_needs_tp,), 10),
+        (200, 7, 30, (physics.tp_overlap_needs_tp,), 10),
     ],
 )
 def test_the_fastest_within_memory_and_cut_is_chosen(device, host, cut, rules, ticks):
@@ -232,7 +232,7 @@ def test_a_rule_forbids_what_the_cost_tables_hold():
     """Overlap with tp 1 is in the table, and no solution."""
     wrong = tables(tp=1, tp_overlap=1)
 
-    for rules, status in (((), cp_model.OPTIMAL), ((features.tp_overlap_needs_tp,), cp_model.INFEASIBLE)):
+    for rules, status in (((), cp_model.OPTIMAL), ((physics.tp_overlap_needs_tp,), cp_model.INFEASIBLE)):
         made = joint_model([a_part(*rules)], wrong.domains, wrong, cut=10)
         assert solved(made)[0] == status
 
@@ -245,7 +245,7 @@ def test_what_a_constraint_is_called_is_the_rule_s_sentence():
 
     names = [constraint.name for constraint in made.model.proto.constraints]
     assert "search.limits: tp * pp is at most 4." in names
-    assert sentence(topology.degrees_multiply_to_the_devices) in names
+    assert sentence(physics.degrees_multiply_to_the_devices) in names
     assert set(DECISIONS) <= {variable.name for variable in made.model.proto.variables}
 
 
@@ -276,9 +276,9 @@ def of_parts(*, ticks, **decisions):
     ("parts", "expected"),
     [
         (([], []), (5, "bf16")),
-        (([], [features.tp_overlap_needs_tp]), (7, "fp32")),
-        (([features.tp_overlap_needs_tp], []), (5, "bf16")),
-        (([features.tp_overlap_needs_tp], [features.tp_overlap_needs_tp]), None),
+        (([], [physics.tp_overlap_needs_tp]), (7, "fp32")),
+        (([physics.tp_overlap_needs_tp], []), (5, "bf16")),
+        (([physics.tp_overlap_needs_tp], [physics.tp_overlap_needs_tp]), None),
     ],
 )
 def test_a_rule_of_one_part_forbids_nothing_in_another(parts, expected):
@@ -299,7 +299,7 @@ def test_a_rule_of_one_part_forbids_nothing_in_another(parts, expected):
 def test_a_rule_that_one_part_has_twice_is_not_one_of_two_parts():
     """A limit that a job says twice is posted once, and in its part alone: the other part keeps its shorter step."""
     both, wide = of_parts(tp=1, tp_overlap=1, ticks=[7, 5]), {"tp": [1, 2], "tp_overlap": [0, 1], PART: [0, 1]}
-    twice = a_part(features.tp_overlap_needs_tp, features.tp_overlap_needs_tp)
+    twice = a_part(physics.tp_overlap_needs_tp, physics.tp_overlap_needs_tp)
 
     made = joint_model([twice, a_part()], wide, both, cut=10)
 
@@ -319,7 +319,7 @@ def test_the_number_of_devices_is_a_variable():
     """On 8 devices in one part and on 1 to 3 nodes of 2 in the other, of which 2 * 3 are the product of the degrees."""
     degrees = {"cp": 1, "pp": 1}
     both = of_parts(tp=2, dp=3, **degrees, ticks=[7, 5])
-    whole = a_part(topology.degrees_multiply_to_the_devices)
+    whole = a_part(physics.degrees_multiply_to_the_devices)
     fewer = a_part(nodes_rule(range(1, 4), 2))
 
     too_few = a_part(nodes_rule(range(1, 3), 2))

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from constraints.rules import features, frameworks
+from constraints.rules import frameworks, physics
 from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.facts.device import Cluster
@@ -19,8 +19,8 @@ from tests.constraints.models import DENSE_LAYER, EXPERT_LAYER, MAMBA_LAYER, a_s
 RUNS = Path(__file__).parents[2] / "benchmarks" / "measured_runs" / "collected" / "runs.csv"
 
 RULES = (
-    features.dispatchers_need_ep,
-    features.graphs_hold_what_the_model_has,
+    physics.dispatchers_need_ep,
+    physics.graphs_hold_what_the_model_has,
     frameworks.deepep_runs_within_nodes,
     frameworks.hybridep_runs_since_ampere,
     frameworks.preprocess_graphs_hold_the_router,

@@ -17,7 +17,7 @@ import pytest
 
 from constraints import MEMORY_RULES, RULES
 from constraints.rule import Rule
-from constraints.rules import divisibility, experts, features, frameworks, microbatches, topology
+from constraints.rules import frameworks, physics
 from constraints.verdict import find_violations
 from costmodel.facts.model import Attention, Experts, Layer, Mlp, Model
 from costmodel.strategy import Recompute, Sharding
@@ -64,14 +64,12 @@ CASES = {
     "layout non uniform pp4": Case(strategy={"pp": 4, "dp": 4}),
     "layout pp4 vpp2": Case(strategy={"tp": 2, "pp": 4, "dp": 2, "vpp": 2, "pp_overlap": True}),
     "layout empty stage ok?": Case(strategy={"pp": 4, "dp": 4}),
-    "world not divisible": Case(strategy={"tp": 2, "dp": 7}, rule=topology.degrees_multiply_to_the_devices),
-    "gbs not divisible by mbs*dp": Case(
-        strategy={"dp": 16, "mbs": 3}, rule=microbatches.global_batch_splits_over_ranks
-    ),
+    "world not divisible": Case(strategy={"tp": 2, "dp": 7}, rule=physics.degrees_multiply_to_the_devices),
+    "gbs not divisible by mbs*dp": Case(strategy={"dp": 16, "mbs": 3}, rule=physics.global_batch_splits_over_ranks),
     "tp16 of kv8": Case(strategy={"tp": 16}),
-    "tp3 heads": Case(strategy={"tp": 3, "dp": 4}, rule=divisibility.heads_split_over_tp),
+    "tp3 heads": Case(strategy={"tp": 3, "dp": 4}, rule=physics.heads_split_over_tp),
     "cp2": Case(strategy={"cp": 2, "dp": 8, "cp_overlap": True}),
-    "cp2 seq odd": Case(strategy={"cp": 2, "dp": 8}, tokens=4097, rule=divisibility.sequence_splits_over_cp),
+    "cp2 seq odd": Case(strategy={"cp": 2, "dp": 8}, tokens=4097, rule=physics.sequence_splits_over_cp),
     "tp overlap no sp": Case(
         strategy={"tp": 2, "dp": 8, "tp_overlap": True}, rule=frameworks.tp_overlap_needs_sequence_parallelism
     ),
@@ -98,7 +96,7 @@ CASES = {
         rule=frameworks.ep_overlap_in_a_pipeline_needs_interleaving,
     ),
     "ep not dividing experts": Case(
-        strategy={"dp": 480, "ep": 15}, model=DEEPSEEK_V3, sequences=960, rule=experts.experts_split_over_ep
+        strategy={"dp": 480, "ep": 15}, model=DEEPSEEK_V3, sequences=960, rule=physics.experts_split_over_ep
     ),
     "recompute mla_up_proj moe_act": Case(
         strategy=LAYOUT | {"recompute": Recompute.SELECTIVE}, model=DEEPSEEK_V3, sequences=8192
@@ -185,7 +183,7 @@ def test_expert_groups_beyond_the_world_are_refused():
     case = Case(strategy={"dp": 512, "ep": 64, "etp": 16}, model=DEEPSEEK_V3, sequences=512)
 
     assert the_file()["ep*etp*pp not dividing world"] == (512, True)
-    assert experts.expert_groups_tile_a_stage in refusals(case, 512)
+    assert physics.expert_groups_tile_a_stage in refusals(case, 512)
 
 
 def test_flags_without_effect_are_refused():
@@ -193,4 +191,4 @@ def test_flags_without_effect_are_refused():
     case = Case(strategy={"dp": 16, "sequence_parallel": True})
 
     assert the_file()["sp with tp1"] == (16, True)
-    assert refusals(case, 16) == (features.sequence_parallelism_needs_tp,)
+    assert refusals(case, 16) == (physics.sequence_parallelism_needs_tp,)

@@ -11,7 +11,7 @@ import yaml
 import costmodel
 from costmodel.facts.model import Model
 from costmodel.models.description import model_from_entry
-from costmodel.models.parameters import active_parameters, parameters
+from costmodel.models.flops import active_parameters, parameters
 from tests.builders import read_config
 from tests.cases import in_one_case
 

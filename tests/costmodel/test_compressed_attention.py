@@ -10,9 +10,8 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.facts.model import Indexer, Layer, Mlp
 from costmodel.lowering import head_operators
-from costmodel.models.flops import forward_attention_flops
-from costmodel.models.parameters import layer_parameters
-from costmodel.step.p2p import micro_batch_bytes
+from costmodel.models.flops import forward_attention_flops, layer_parameters
+from costmodel.step.rank_time import micro_batch_bytes
 from tests.builders import a_model, a_shape
 from tests.builders_cluster import a_workload
 from tests.costmodel.test_layers import COMPRESSED, LAYERS, calls, operator, saved

@@ -11,7 +11,7 @@ from costmodel import catalog
 from costmodel.facts.framework import CommunicationStyle, MemoryModel, Settings
 from costmodel.lowering import layer_communications, layer_operators
 from costmodel.lowering.framework import apply_framework
-from costmodel.network.groups import call_group
+from costmodel.network.collectives import call_group
 from costmodel.step.compute import layer_seconds
 from costmodel.step.layer import layer_parts
 from costmodel.step.step import cost, least_seconds, lower_bound_seconds

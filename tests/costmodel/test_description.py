@@ -9,7 +9,7 @@ import pytest
 from costmodel.errors import SpecError, mistakes_of
 from costmodel.facts.model import Attention, Experts, Mamba, Mlp
 from costmodel.models.description import model_from_description, model_from_entry
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "num_layers": 4, "num_heads": 8, "ffn_hidden_size": 256, "vocab_size": 1000,

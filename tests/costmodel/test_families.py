@@ -11,9 +11,8 @@ from costmodel.catalog.files import read
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
-from costmodel.models.flops import forward_attention_flops
+from costmodel.models.flops import forward_attention_flops, parameters
 from costmodel.models.huggingface import model_from_config
-from costmodel.models.parameters import parameters
 
 OWN = read("families.yaml")
 

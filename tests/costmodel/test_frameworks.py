@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from costmodel import catalog
-from costmodel.catalog.allocators import allocator
-from costmodel.catalog.releases import stands_in
-from costmodel.catalog.software import framework_of
+from costmodel.catalog.releases import allocator, framework_of, stands_in
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
 from costmodel.facts.framework import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.network.groups import (
+from costmodel.network.collectives import (
     Group,
     dense_data_group,
     expert_data_group,

@@ -13,8 +13,8 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
 from costmodel.models.families import FAMILIES
+from costmodel.models.flops import parameters
 from costmodel.models.huggingface import model_from_config
-from costmodel.models.parameters import parameters
 from tests.builders import read_config
 from tests.cases import in_one_case
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.facts.lengths import SequenceLengths, largest_normal
+from costmodel.facts.workload import SequenceLengths, largest_normal
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops, model_flops_per_token
 from costmodel.step.compute import layer_seconds
 from costmodel.step.estimate import estimate, simulate_step
-from costmodel.step.imbalance import imbalance_seconds, length_spread_seconds
+from costmodel.step.rank_time import imbalance_seconds, length_spread_seconds
 from costmodel.step.step import cost, least_seconds, lower_bound_seconds
 from costmodel.strategy import Sharding
 from costmodel.tables import Facts, lookup

@@ -10,7 +10,7 @@ import pytest
 from costmodel.facts.framework import MemoryModel
 from costmodel.facts.workload import Precision
 from costmodel.lowering.layer import sum_over_modules
-from costmodel.memory.parts import (
+from costmodel.memory import (
     activation_bytes,
     gathered_bytes,
     gradient_bytes,

@@ -9,11 +9,10 @@ import pytest
 
 from costmodel.facts.model import Model
 from costmodel.lowering.kernels import LOOPED_LAUNCH
-from costmodel.lowering.matrices import layer_matrices
+from costmodel.lowering.layer import layer_matrices
 from costmodel.lowering.shape import layer_shape
-from costmodel.memory.parts import dealt_share
-from costmodel.memory.rank import different_ranks, rank_bytes
-from costmodel.network.groups import Group
+from costmodel.memory import dealt_share, different_ranks, rank_bytes
+from costmodel.network.collectives import Group
 from costmodel.step.data_parallel import data_parallel_seconds, update_seconds
 from costmodel.step.muon import (
     AROUND_BYTES,

@@ -12,9 +12,9 @@ import pytest
 from costmodel import catalog
 from costmodel.facts.calibration import DpBandwidth
 from costmodel.facts.device import Cluster, EquippedDevice, HostProcessors, Network
-from costmodel.memory.parts import state_shards
-from costmodel.network.groups import Group
-from costmodel.step.optimizer import (
+from costmodel.memory import state_shards
+from costmodel.network.collectives import Group
+from costmodel.step.data_parallel import (
     data_parallel_collective_seconds,
     device_update_seconds,
     host_update_seconds,

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.catalog.files import read
-from costmodel.models.huggingface import model_from_config
-from costmodel.models.parameters import (
+from costmodel.models.flops import (
     active_parameters,
     embedding_parameters,
     head_parameters,
@@ -18,6 +17,7 @@ from costmodel.models.parameters import (
     parameters,
     routed_parameters,
 )
+from costmodel.models.huggingface import model_from_config
 from tests.builders import a_model, a_moe_model, read_config
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.pipelines.interleaved import (
+from costmodel.pipelines.schedules import (
     busy_seconds,
     chunks_in_flight,
     interleaved_bubble_seconds,

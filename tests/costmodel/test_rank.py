@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.catalog.allocators import allocator
+from costmodel.catalog.releases import allocator
 from costmodel.facts.framework import MemoryModel
 from costmodel.facts.model import Model
-from costmodel.memory.parts import layer_footprint
-from costmodel.memory.rank import (
+from costmodel.memory import (
     RankBytes,
     RankParameters,
+    layer_footprint,
     least_rank_bytes,
     microbatches_in_flight,
     rank_bytes,

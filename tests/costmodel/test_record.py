@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from costmodel import catalog
+from costmodel.facts.calibration import Samples
 from costmodel.facts.model import Mlp, Model
 from costmodel.facts.reliability import RecoveryLevel
-from costmodel.facts.samples import Samples
 from costmodel.record import record
 
 LLAMA = catalog.model("llama3-8b")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.facts.samples import Fabric
+from costmodel.facts.calibration import Fabric
 from costmodel.network.link_law import CONSTANTS, KINDS, Estimates, calls_of, law_seconds
 from costmodel.network.sampled_fabric import Deviations, SampledCollectives
 from costmodel.timing.gaussian_process import fit_sparse_process

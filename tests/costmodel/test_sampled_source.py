@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.step.optimizer import device_update_seconds
+from costmodel.step.data_parallel import device_update_seconds
 from costmodel.timing.sampled_source import (
     SampledSource,
     backward_passes,

@@ -10,9 +10,8 @@ import pytest
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
 from costmodel.facts.model import Indexer, Layer, Model
-from costmodel.models.flops import forward_attention_flops
+from costmodel.models.flops import forward_attention_flops, layer_parameters
 from costmodel.models.huggingface import model_from_config
-from costmodel.models.parameters import layer_parameters
 from costmodel.models.patterns import shape_of
 from tests.builders import a_latent_model, a_model, a_shape
 from tests.costmodel.test_layers import INDEXER, calls, operator, saved

@@ -10,15 +10,14 @@ import pytest
 
 from costmodel.facts.device import HostProcessors, Network
 from costmodel.facts.model import Model
-from costmodel.memory.rank import rank_parameters
+from costmodel.memory import rank_parameters
 from costmodel.pipelines.stages import every_stage
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import data_parallel_seconds, dp_seconds, update_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
-from costmodel.step.p2p import p2p_seconds, pp_seconds, sent_seconds
-from costmodel.step.rank_time import ep_fill_seconds, once_seconds
+from costmodel.step.rank_time import ep_fill_seconds, once_seconds, p2p_seconds, pp_seconds, sent_seconds
 from costmodel.step.step import cost, different_ranks, layer_parts, least_seconds, lower_bound_seconds
 from costmodel.strategy import (
     DECISIONS,

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from costmodel import tables
-from costmodel.memory.parts import embedding_head_footprint, layer_footprint
+from costmodel.memory import embedding_head_footprint, layer_footprint
 from costmodel.pipelines.stages import stages
 from costmodel.step.compute import layer_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
-from costmodel.step.p2p import p2p_seconds
+from costmodel.step.rank_time import p2p_seconds
 from costmodel.tables import WORTH_A_TABLE, Record, lookup, microbatches, num_microbatches, signature, tabulate
 from tests.costmodel.strategies import MODELS, random_strategies, the_facts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.pipelines.interleaved import steady_slots
+from costmodel.pipelines.schedules import steady_slots
 from costmodel.timing.work import Numbers
 
 

@@ -11,7 +11,7 @@ import pytest
 from planner import load, plan
 from planner.search.alternatives import search_each
 from planner.search.certificate import Verdict, certify
-from planner.search.clock import Clock
+from planner.search.solver import Clock
 from planner.verbs.plan import evaluate
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep")

@@ -21,7 +21,7 @@ from constraints import MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES, sentence
 from constraints.conflict import Conflict
 from constraints.limits import limit_rules
 from constraints.rule import Rule
-from costmodel.memory.rank import different_ranks, rank_bytes, rank_host_bytes
+from costmodel.memory import different_ranks, rank_bytes, rank_host_bytes
 from costmodel.strategy import DECISIONS, FLAGS, Recompute, Sharding
 from costmodel.tables import tabulate
 from planner.jobs.problem import Problem

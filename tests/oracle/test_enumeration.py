@@ -24,14 +24,14 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
-from constraints.encoding import seconds_to_ticks
+from constraints.cp_sat import seconds_to_ticks
 from constraints.limits import Bound, CandidateList
 from constraints.rule import Rule
-from constraints.rules.topology import degrees_multiply_to_the_devices
+from constraints.rules.physics import degrees_multiply_to_the_devices
 from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.facts.framework import Settings
-from costmodel.facts.lengths import SequenceLengths
+from costmodel.facts.workload import SequenceLengths
 from costmodel.lowering.framework import keep_wide_layers
 from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
@@ -39,9 +39,9 @@ from costmodel.tables import Facts
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status
-from planner.search.clock import Clock
 from planner.search.questions import Question, answer
 from planner.search.recommendation import ORDER, choose_first
+from planner.search.solver import Clock
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB, achieved
 from tests.builders_problem import a_problem, a_timed_device, limits_of

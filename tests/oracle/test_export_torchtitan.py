@@ -13,7 +13,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.facts.framework import Settings
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from costmodel.strategy import Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import load
 from planner.frameworks.torchtitan import FLAVORS, to_torchtitan

@@ -25,9 +25,8 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, CompressedAttention, LatentAttention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
 from costmodel.models.families import FAMILIES, PART_DEFAULTS
-from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
+from costmodel.models.flops import forward_attention_flops, forward_matmul_flops, parameters, whole_shape
 from costmodel.models.huggingface import model_from_config
-from costmodel.models.parameters import parameters, whole_shape
 from tests.builders import read_config
 
 REASON = "the oracle needs torch and transformers: pip install -e .[oracle]"

@@ -14,7 +14,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.facts.workload import Precision
-from costmodel.memory.parts import gathered_bytes, gradient_bytes, weight_bytes
+from costmodel.memory import gathered_bytes, gradient_bytes, weight_bytes
 from costmodel.strategy import Sharding
 
 UNFUSED_LOSS = catalog.framework("torchtitan-0.1").behaviour.memory.eager_logit_bytes

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.lowering.matrices import layer_matrices
-from costmodel.memory.parts import dealt_share
-from costmodel.memory.rank import different_ranks, rank_bytes
+from costmodel.lowering.layer import layer_matrices
+from costmodel.memory import dealt_share, different_ranks, rank_bytes
+from costmodel.models.flops import parameters, whole_shape
 from costmodel.models.huggingface import model_from_config
-from costmodel.models.parameters import parameters, whole_shape
 from costmodel.step.muon import newton_schulz_flops
 from planner.api import load
 from tests.builders_cluster import a_strategy

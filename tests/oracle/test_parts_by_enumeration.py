@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 
 from constraints import MEMORY_RULES
-from constraints.encoding import seconds_to_ticks
+from constraints.cp_sat import seconds_to_ticks
 from constraints.verdict import find_violations
 from costmodel.step.step import cost
 from planner.jobs.problem import Alternative, Problem
-from planner.search.alternatives import JointOutcome
+from planner.search.alternatives import FewerDevices, JointOutcome, search_numbers
 from planner.search.branch_and_bound import GROUP_DECISIONS, ROUNDING_BOUND_SECONDS, Status
-from planner.search.clock import Clock
 from planner.search.domains import limit_nodes, smaller_nodes
-from planner.search.idle_devices import FewerDevices, search_numbers
 from planner.search.recommendation import ORDER, recommend
+from planner.search.solver import Clock
 from tests.builders_cluster import achieved
 from tests.oracle.test_enumeration import HALF_A_BYTE, a_random_problem, columns, enumerate_strategies
 

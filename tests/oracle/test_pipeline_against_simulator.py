@@ -1,4 +1,4 @@
-"""Every formula of ``costmodel.pipelines.interleaved`` and ``plain`` against the schedule played through."""
+"""Every formula of ``costmodel.pipelines.schedules`` and ``plain`` against the schedule played through."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from costmodel.pipelines.interleaved import (
+from costmodel.pipelines.schedules import (
     busy_seconds,
     chunks_in_flight,
     chunks_waiting_seconds,

@@ -15,7 +15,7 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Ml
 from costmodel.lowering import layer_operators
 from costmodel.lowering.layer import sum_dropped_bytes
 from costmodel.lowering.shape import Shape
-from costmodel.memory.parts import kept_bytes
+from costmodel.memory import kept_bytes
 from costmodel.strategy import Recompute
 
 reference = pytest.importorskip("tests.oracle.reference_layers", reason="the oracle needs torch")

@@ -23,8 +23,7 @@ from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Status
 from planner.search.questions import search
 from planner.search.space import build_space
-from planner.search.stages.options import RankChoices, can_improve_incumbent, rank_choices
-from planner.search.stages.search import stage_restrictions
+from planner.search.uneven import RankChoices, can_improve_incumbent, rank_choices, stage_restrictions
 from tests.builders import a_model
 
 GEMMA = {

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.accuracy.__main__ import main as accuracy
 from costmodel import catalog
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import RejectedRow
 from planner.measure.calibrate import advice
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import a_file, results_of

@@ -13,7 +13,7 @@ import pytest
 
 from planner import cli, load, plan
 from planner.batch.run import Tally, progress_text
-from planner.cli.messages import RunningLine
+from planner.cli.output import RunningLine
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[2]

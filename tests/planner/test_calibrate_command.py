@@ -18,8 +18,7 @@ from planner import estimate, load
 from planner.cli import main
 from planner.jobs.cluster import Fitted, device_text
 from planner.jobs.document import read_mapping
-from planner.jobs.run_jobs import References, references
-from planner.jobs.run_table import CONVERTER, read
+from planner.jobs.run_jobs import CONVERTER, References, read, references
 from planner.measure.calibrate import advice
 from planner.measure.calibrate.advice import First, _candidates
 from planner.measure.calibrate.calibrate import Calibration, _configuration, calibrate

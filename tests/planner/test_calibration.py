@@ -32,7 +32,7 @@ from planner.measure.calibrate.constants import (
     table,
 )
 from planner.measure.calibrate.fit import REACH, Priors, covariance, fit
-from planner.uncertainty.evidence.gaps import Gap, list_gaps
+from planner.uncertainty.counts import Gap, list_gaps
 from planner.uncertainty.intervals import (
     COVERAGE,
     FEWEST_GROUPS,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from constraints.rule import sentence
-from constraints.rules import topology
+from constraints.rules import physics
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner.jobs.candidate_list import MAX_ROWS, read_candidate_list
@@ -127,7 +127,7 @@ def test_impossible_rows_are_counted_with_their_rules(read):
     assert (found.num_rows, found.num_impossible) == (3, 2)
     (place, rules), (other_place, other_rules) = found.impossible
     assert (place, other_place) == ("line 3", "line 4")
-    assert sentence(topology.tp_stays_inside_a_scale_up_domain) in rules
+    assert sentence(physics.tp_stays_inside_a_scale_up_domain) in rules
     assert any("pipeline" in rule for rule in other_rules)
 
 

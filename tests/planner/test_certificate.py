@@ -11,8 +11,8 @@ from google.protobuf import text_format
 from ortools.sat import cp_model_pb2
 from ortools.sat.python import cp_model
 
-from constraints.encoding import TICK_SECONDS, seconds_to_ticks
-from constraints.rules import experts, features, frameworks, memory, microbatches, topology
+from constraints.cp_sat import TICK_SECONDS, seconds_to_ticks
+from constraints.rules import frameworks, physics
 from constraints.verdict import find_violations
 from costmodel.step import step
 from planner import load, plan, render
@@ -22,8 +22,8 @@ from planner.search import certificate as module
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status
 from planner.search.candidates import Formulas, fits
 from planner.search.certificate import Verdict, build_model_for_export, certify
-from planner.search.clock import Clock
 from planner.search.questions import search
+from planner.search.solver import Clock
 from planner.search.space import build_space, strategy_of
 from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model
@@ -224,25 +224,25 @@ H200_FREE_TP = ("llama3-70b", "h200", 32, 96, 2048)
 A100 = ("llama3-70b", "a100-40gb-sxm", 32, 64, 16384)
 
 BINDING = {
-    topology.degrees_multiply_to_the_devices: (
+    physics.degrees_multiply_to_the_devices: (
         ("llama3-8b", "h100-80gb-sxm", 4, 8, 4096),
         {"pin": {"cp": 1, "sharding": "none", "recompute": "none", "activation_offload": False, "cuda_graphs": "none"}},
     ),
-    topology.interleaving_needs_a_pipeline: (H200, {}),
-    microbatches.global_batch_splits_over_ranks: (H200_FREE_TP, {}),
-    microbatches.microbatches_fill_the_pipeline: (
+    physics.interleaving_needs_a_pipeline: (H200, {}),
+    physics.global_batch_splits_over_ranks: (H200_FREE_TP, {}),
+    physics.microbatches_fill_the_pipeline: (
         ("qwen3-30b-a3b", "h200", 16, 16, 2048),
         {"framework_rules": False, "limits": ["tp * cp <= 4"]},
     ),
     frameworks.offloading_in_pipelines_is_for_experts: (A100, {}),
-    experts.expert_groups_tile_a_stage: (("deepseek-v2", "b200", 64, 192, 4096), {"framework_rules": False}),
-    features.gradient_sharding_excludes_pipelines: (
+    physics.expert_groups_tile_a_stage: (("deepseek-v2", "b200", 64, 192, 4096), {"framework_rules": False}),
+    physics.gradient_sharding_excludes_pipelines: (
         ("llama3-70b", "h100-80gb-sxm", 32, 96, 8192),
         {"framework_rules": False},
     ),
     frameworks.graphs_exclude_offloaded_layers: (A100, {}),
-    memory.fits_in_device_memory: (H200_FREE_TP, {}),
-    memory.fits_in_host_memory: (A100, {}),
+    physics.fits_in_device_memory: (H200_FREE_TP, {}),
+    physics.fits_in_host_memory: (A100, {}),
 }
 """Rules that are all that keeps something faster from a job."""
 

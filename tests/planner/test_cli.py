@@ -11,7 +11,7 @@ import pytest
 
 import planner.report
 from planner import cli
-from planner.cli import messages, output
+from planner.cli import output
 from planner.cli.plan import UNUSED_STRATEGY
 from tests.planner.test_job import JOB_TEXT, JOBS
 
@@ -325,7 +325,7 @@ def test_long_work_is_announced_on_stderr(capsys, monkeypatch):
     """One line in a log where a command takes longer than its reader's patience."""
     from time import sleep
 
-    for module in (output, messages):
+    for module in (output, output):
         monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
     with output.progress("planning job.yaml"):
         sleep(0.2)

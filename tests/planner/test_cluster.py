@@ -8,9 +8,9 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings
 from planner.jobs.cluster import CATALOG, Fitted, cluster_of, device_of, device_path
-from planner.jobs.completion import require_sound
 from planner.jobs.entries import ClusterSection
 from planner.jobs.problem import load
+from planner.jobs.strategy_file import require_sound
 from tests.builders_cluster import achieved
 from tests.cases import in_one_case
 from tests.planner.test_job import A_TIER, a_job, message_of

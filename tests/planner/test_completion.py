@@ -6,9 +6,8 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
-from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import StrategyFile, read_given
+from planner.jobs.strategy_file import StrategyFile, complete_strategy, read_given
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import a_cluster, facts
 from tests.planner.test_job import a_job

@@ -18,8 +18,8 @@ from planner.cli import main
 from planner.jobs.problem import load
 from planner.report import render
 from planner.report.records.plan import NumberedPlanRecord
+from planner.report.section import money
 from planner.report.short import short_sections
-from planner.report.wording import money
 from planner.verbs.compare import compare
 from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate

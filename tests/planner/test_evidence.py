@@ -13,8 +13,8 @@ from costmodel.strategy import CudaGraphs, Sharding, TokenDispatcher
 from planner.jobs.problem import load
 from planner.report import render
 from planner.search.space import build_space, strategy_of
-from planner.uncertainty.evidence.counts import Counts, read_counts
-from planner.uncertainty.evidence.features import FEWEST_RUNS, evidence_for, feature_entries, line_of, unproven_of
+from planner.uncertainty.counts import Counts, read_counts
+from planner.uncertainty.features import FEWEST_RUNS, evidence_for, feature_entries, line_of, unproven_of
 from planner.verbs.plan import estimate, plan
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job

@@ -11,7 +11,7 @@ from costmodel.step.estimate import Estimate, estimate
 from costmodel.step.layouts import layout_cost, layout_passes, passes_by_layer_counts
 from planner import load
 from planner.search.questions import search
-from planner.search.stages.exchanges import descend, move_layers, write_out_layout
+from planner.search.uneven import descend, move_layers, write_out_layout
 from tests.planner.test_alternating_stages import fits, with_layers
 from tests.planner.test_alternating_stages import moved as moved_one_by_one
 

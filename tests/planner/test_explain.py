@@ -9,15 +9,15 @@ import pytest
 
 import planner
 from constraints.rule import sentence
-from constraints.rules import memory
+from constraints.rules import physics
 from costmodel.errors import SpecError
 from costmodel.step.step import cost
 from costmodel.strategy import DECISIONS, CudaGraphs
 from planner import cli
 from planner.jobs.problem import load
 from planner.report import render
-from planner.search.clock import Clock
-from planner.search.rules import problem_rules
+from planner.search.domains import problem_rules
+from planner.search.solver import Clock
 from planner.verbs.explain import Kind, explain, release_limits
 from planner.verbs.plan import estimate
 from planner.verbs.repairs import search_or_explain
@@ -206,7 +206,7 @@ def test_nothing_fits_is_explained_like_a_plan_does():
     explanation = explain(problem)
 
     conflict = explanation.conflict
-    assert sentence(memory.fits_in_device_memory) in conflict.exclusive[0]
+    assert sentence(physics.fits_in_device_memory) in conflict.exclusive[0]
     assert conflict.needed_bytes == pytest.approx(0.2 * GB + conflict.shortage_bytes)
     assert conflict.size.num_devices > 4
     shown = " ".join(render(explanation).split())
@@ -295,7 +295,7 @@ def test_a_complete_strategy_is_costed_even_if_rules_forbid_it():
 
     assert explanation.question is None
     assert explanation.broken_rules == estimate(problem, asked).broken_rules
-    assert sentence(memory.fits_in_device_memory) in explanation.broken_rules
+    assert sentence(physics.fits_in_device_memory) in explanation.broken_rules
     shown = " ".join(render(explanation).split())
     assert "rules forbid it" in shown
     assert "Memory is missing on the only pipeline rank" in shown

@@ -8,20 +8,20 @@ import pytest
 
 from constraints.limits import Bound
 from constraints.rule import sentence
-from constraints.rules import memory, topology
+from constraints.rules import physics
 from costmodel.step import step
 from costmodel.strategy import Sharding
 from planner.jobs.document import decision_value
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import memory_only
-from planner.search.rules import sequence_is_split_where_it_can_be
+from planner.search.domains import sequence_is_split_where_it_can_be
 from planner.search.space import build_space
 from planner.verbs.repairs import explain, search_or_explain
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 
-NO_ROOM = sentence(memory.fits_in_device_memory)
+NO_ROOM = sentence(physics.fits_in_device_memory)
 
 BIG = {"num_layers": 8, "hidden_size": 2048, "ffn_hidden_size": 8192, "vocab_size": 32000}
 """Half a billion parameters: 1 GB of weights."""
@@ -116,7 +116,7 @@ def test_degrees_that_do_not_multiply_are_said_to():
     """2 * 2 * 1 * 1 is not 8."""
     conflict = search_or_explain(a_problem(pin={"tp": 2, "cp": 2, "pp": 1, "dp": 1})).conflict
 
-    assert sentence(topology.degrees_multiply_to_the_devices) in conflict.exclusive[0]
+    assert sentence(physics.degrees_multiply_to_the_devices) in conflict.exclusive[0]
     assert len(conflict.exclusive[0]) == 5
     assert {repair for repair in conflict.repairs if len(repair) == 1}
 
@@ -144,7 +144,7 @@ def test_a_contradiction_without_any_limit_is_explained_by_physics():
     conflict = search_or_explain(problem).conflict
 
     (rules,) = conflict.exclusive
-    assert sentence(topology.degrees_multiply_to_the_devices) in rules
+    assert sentence(physics.degrees_multiply_to_the_devices) in rules
     assert conflict.release == ()
     assert conflict.shortage_bytes is None
 
@@ -204,7 +204,7 @@ def test_the_host_memory_that_would_do_is_exact_to_the_byte():
 
     conflict = search_or_explain(problem).conflict
 
-    assert set(conflict.repairs) == {(NO_ROOM,), (sentence(memory.fits_in_host_memory),)}
+    assert set(conflict.repairs) == {(NO_ROOM,), (sentence(physics.fits_in_host_memory),)}
     for change, fits in ((1, True), (-1, False)):
         changed = replace(device, host_memory_bytes=conflict.needed_host_bytes + change)
         facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=changed))

@@ -6,8 +6,8 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Schedule, TokenDispatcher
-from planner.jobs.completion import require_features
 from planner.jobs.problem import load
+from planner.jobs.strategy_file import require_features
 from planner.search.space import build_space
 from planner.verbs.plan import estimate
 from tests.builders_cluster import a_cluster

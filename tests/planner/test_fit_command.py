@@ -118,7 +118,7 @@ class TestDevice:
 
 def a_file_of(operators: Any) -> Any:
     """Samples as a device has them."""
-    from costmodel.facts.samples import Samples
+    from costmodel.facts.calibration import Samples
 
     return Samples(machine="Accelerator X", operators=operators)
 

@@ -16,7 +16,7 @@ from planner.report.html.page import comparison_charts
 from planner.report.html.shown import comparison_plans
 from planner.report.records.explained import ComparisonRecord
 from planner.uncertainty.changes import Change, ChangeErrors, Costed, Factor, changes_between, distance, ratio_interval
-from planner.uncertainty.evidence.features import Unproven
+from planner.uncertainty.features import Unproven
 from planner.uncertainty.intervals import Interval
 from planner.verbs import compare as of_gain
 from planner.verbs.compare import gain_of, side_of

@@ -11,8 +11,17 @@ import pytest
 from benchmarks.plans.features import count_runs
 from costmodel.strategy import Recompute
 from planner import load, render
-from planner.uncertainty.evidence.counts import Counts, read_counts, traits_of
-from planner.uncertainty.evidence.gaps import FEW_RUNS, MOST_TOLD, ORDER, Gap, gaps_to_runs, list_gaps
+from planner.uncertainty.counts import (
+    FEW_RUNS,
+    MOST_TOLD,
+    ORDER,
+    Counts,
+    Gap,
+    gaps_to_runs,
+    list_gaps,
+    read_counts,
+    traits_of,
+)
 from planner.uncertainty.intervals import ANY, Unseen, intervals
 from tests.builders_estimate import estimate_by_recipes as estimate
 

@@ -11,7 +11,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs
 from planner import estimate, load, plan
-from planner.jobs.completion import require_features
+from planner.jobs.strategy_file import require_features
 from planner.measure.fit.device import fit_device
 from tests.builders_samples import A_MACHINE, matmul_points, row_points, samples_of
 from tests.sources import FILES, label, text

@@ -14,16 +14,14 @@ from costmodel.errors import SpecError
 from costmodel.step.step import least_layer_device_seconds, least_layers_seconds, lower_bound_seconds
 from planner import estimate, load, plan
 from planner.report import render
-from planner.search.alternatives import search_each
+from planner.search.alternatives import search_each, search_numbers
+from planner.search.candidates import NO_RIVALS
 from planner.search.certificate import Verdict, certify
-from planner.search.clock import Clock
 from planner.search.domains import limit_nodes, row_domains, smaller_nodes
-from planner.search.idle_devices import search_numbers
-from planner.search.incumbents import NO_RIVALS
 from planner.search.questions import search
+from planner.search.solver import Clock
 from planner.search.space import build_space
-from planner.verbs.nearby_batches import divides_poorly, promising_sizes
-from planner.verbs.plan import read_plan
+from planner.verbs.plan import divides_poorly, promising_sizes, read_plan
 
 NODE = 8
 
@@ -271,7 +269,7 @@ def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
     def cut(problem, formulas, rivals=NO_RIVALS, clock=None):
         return search_each(problem, formulas, rivals, Clock(seconds=1e-9) if problem.search.num_nodes else clock)
 
-    monkeypatch.setattr("planner.search.idle_devices.search_each", cut)
+    monkeypatch.setattr("planner.search.alternatives.search_each", cut)
 
     text = " ".join(render(planned(num_nodes=9), "table").split())
 

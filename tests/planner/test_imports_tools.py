@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from planner import import_job, load
 from planner.frameworks.imports.documents import flat_entries
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.problem import load
 

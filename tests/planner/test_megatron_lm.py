@@ -18,7 +18,7 @@ from planner.frameworks.megatron.read import from_megatron_lm
 from planner.frameworks.megatron.settings import PRECISIONS
 from planner.frameworks.megatron.stages import layout_text, read_layout
 from planner.frameworks.target import FIELDS
-from planner.jobs.completion import complete_strategy
+from planner.jobs.strategy_file import complete_strategy
 from planner.verbs.plan import evaluate
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import hybrid_plans, megatron_plans

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodel import catalog
-from planner.jobs.model import Changes, apply_changes, read
+from planner.jobs.cluster import Changes, apply_changes, read
 from planner.jobs.problem import load
 from tests.planner.test_job import JOBS, a_job, message_of
 

@@ -10,8 +10,7 @@ from costmodel import catalog
 from costmodel.catalog.releases import find_release_spelling, nearest_release, release_of
 from costmodel.errors import SpecError
 from planner import estimate, export, load, plan, render
-from planner.jobs.run_jobs import nearest_dispatcher
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import RejectedRow, nearest_dispatcher
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import results_of
 

@@ -571,7 +571,7 @@ def test_units_in_csv_files(tmp_path):
 
 def test_units_in_measured_runs():
     """Cells of a job's entries, and measurements."""
-    from planner.jobs.run_table import plain, positive_or_none
+    from planner.jobs.run_jobs import plain, positive_or_none
 
     assert plain("8k", "training.sequence_length") == 8192
     assert plain("8k", "training.global_batch_size") == 8000

@@ -13,12 +13,11 @@ from costmodel.errors import SpecError
 from planner import estimate, load, render
 from planner.frameworks import export
 from planner.frameworks.launch import launched
-from planner.jobs.run_jobs import job_of, references
-from planner.jobs.run_table import read
+from planner.jobs.run_jobs import job_of, read, references
 from planner.measure.fit.device import change_device
 from planner.measure.runs.predictions import predictions
 from planner.report.describe import catalog_text, describe_catalog
-from planner.uncertainty.evidence.counts import read_counts
+from planner.uncertainty.counts import read_counts
 from planner.uncertainty.intervals import step_interval
 
 JOB = {

@@ -34,7 +34,7 @@ from planner.report.results import results_section
 from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.strategies import strategies_section
-from planner.search.clock import Clock
+from planner.search.solver import Clock
 from planner.verbs.compare import compare, compare_two, side_of
 from planner.verbs.explain import explain
 from planner.verbs.pareto import pareto_front

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.memory.rank import seen_bytes
+from costmodel.memory import seen_bytes
 from planner.jobs.problem import load
-from planner.uncertainty.evidence.counts import ANY
+from planner.uncertainty.counts import ANY
 from planner.uncertainty.peaks import (
     COVERAGE,
     STARTS,

@@ -15,9 +15,8 @@ from costmodel.facts.model import Experts
 from costmodel.models.flops import recomputation_flops_per_token
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, Recompute, Sharding
 from planner.jobs.checkpoints import schedule_checkpoints
-from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import StrategyFile
+from planner.jobs.strategy_file import StrategyFile, complete_strategy
 from planner.report import FORMATS, render
 from planner.search.branch_and_bound import Status
 from planner.verbs.plan import estimate, plan

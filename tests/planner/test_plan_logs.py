@@ -13,8 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner import load, plan, read_plan, render
 from planner.cli import main
-from planner.jobs.run_jobs import references
-from planner.jobs.run_table import Run, read
+from planner.jobs.run_jobs import Run, read, references
 from planner.measure.plans.collect import collect
 from planner.measure.plans.job_array import export_array
 from planner.measure.plans.logs import read_logs

@@ -10,14 +10,14 @@ from itertools import pairwise
 import pytest
 
 from constraints import PREFERENCE_RULES, sentence
-from constraints.rules import features, microbatches, topology
+from constraints.rules import physics
 from costmodel.step.estimate import estimate as estimate_step
 from costmodel.strategy import Sharding
 from planner import export
 from planner.jobs.problem import load
 from planner.report import render
 from planner.search.branch_and_bound import Status
-from planner.search.rules import problem_rules
+from planner.search.domains import problem_rules
 from planner.search.space import build_space
 from planner.verbs.explain import Kind, explain
 from planner.verbs.plan import plan
@@ -27,14 +27,14 @@ from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_problem import a_problem, limits_of
 from tests.planner.test_job import a_job
 
-WIDE = topology.tp_stays_inside_a_scale_up_domain
+WIDE = physics.tp_stays_inside_a_scale_up_domain
 """Broken by tp 16 on the 8 devices of an H100's NVLink domain."""
 
 BREAKING = {
     WIDE: {"tp": 16, "dp": 4},
-    microbatches.microbatches_fill_the_pipeline: {"tp": 2, "pp": 8, "dp": 4, "mbs": 1},
-    topology.virtual_stages_hold_equally_much: {"tp": 4, "pp": 4, "dp": 4, "vpp": 3},
-    features.gradient_sharding_excludes_pipelines: {"tp": 4, "pp": 4, "dp": 4, "sharding": "weights"},
+    physics.microbatches_fill_the_pipeline: {"tp": 2, "pp": 8, "dp": 4, "mbs": 1},
+    physics.virtual_stages_hold_equally_much: {"tp": 4, "pp": 4, "dp": 4, "vpp": 3},
+    physics.gradient_sharding_excludes_pipelines: {"tp": 4, "pp": 4, "dp": 4, "sharding": "weights"},
 }
 """A strategy for Llama-3-8B on 64 H100 that breaks each preference; the second with a batch of 16."""
 
@@ -58,7 +58,7 @@ def text_of(report):
 @pytest.mark.parametrize("rule", PREFERENCE_RULES, ids=lambda rule: rule.__name__)
 def test_an_estimate_is_answered_with_its_price(rule):
     """Not forbidden: the report has all figures, and says in one line which preference the strategy does not keep."""
-    batch = 16 if rule is microbatches.microbatches_fill_the_pipeline else 512
+    batch = 16 if rule is physics.microbatches_fill_the_pipeline else 512
     problem = load(a_job(search__framework_rules=False, search__evidence="any", training__global_batch_size=batch))
 
     report = estimate(problem, BREAKING[rule])
@@ -76,10 +76,10 @@ def test_an_estimate_is_answered_with_its_price(rule):
 
 def test_frameworks_may_forbid_what_the_search_only_leaves_out():
     """Megatron-LM refuses sharded weights in a pipeline: that is forbidden, and the search leaves it out besides."""
-    report = estimate(load(a_job(search__evidence="any")), BREAKING[features.gradient_sharding_excludes_pipelines])
+    report = estimate(load(a_job(search__evidence="any")), BREAKING[physics.gradient_sharding_excludes_pipelines])
 
     assert any("Gradients and weights are sharded only without a pipeline" in rule for rule in report.broken_rules)
-    assert report.broken_preferences == (sentence(features.gradient_sharding_excludes_pipelines),)
+    assert report.broken_preferences == (sentence(physics.gradient_sharding_excludes_pipelines),)
     assert "; forbidden" in text_of(report)
 
 
@@ -94,9 +94,7 @@ def test_a_job_without_preferences_has_none_to_break():
 
 def test_few_microbatches_are_exported():
     """Megatron-LM runs 1F1B with four micro-batches on eight ranks."""
-    report = estimate(
-        load(a_job(training__global_batch_size=16)), BREAKING[microbatches.microbatches_fill_the_pipeline]
-    )
+    report = estimate(load(a_job(training__global_batch_size=16)), BREAKING[physics.microbatches_fill_the_pipeline])
 
     assert report.plan.estimate.num_microbatches == 4
     assert "--pipeline-model-parallel-size" in "".join(export(report.plan, "megatron-lm").files.values())
@@ -127,10 +125,10 @@ def test_wider_tensor_parallelism_takes_longer_than_what_fits_a_domain():
 def test_unequal_chunks_cost_what_a_layout_of_them_costs():
     """32 layers in 12 chunks: within the noise of predictions of the layout that a person would write for them."""
     problem = load(a_job())
-    given = estimate(problem, BREAKING[topology.virtual_stages_hold_equally_much]).plan
+    given = estimate(problem, BREAKING[physics.virtual_stages_hold_equally_much]).plan
 
     written = load(a_job(strategy={"layout": {"layers": [3, 3, 3, 3, 3, 3, 3, 2, 2, 3, 2, 2]}}))
-    layout = estimate(written, BREAKING[topology.virtual_stages_hold_equally_much]).plan
+    layout = estimate(written, BREAKING[physics.virtual_stages_hold_equally_much]).plan
 
     assert given.step_seconds == pytest.approx(layout.step_seconds, rel=0.05)
     assert given.estimate.device_bytes == pytest.approx(layout.estimate.device_bytes, rel=0.1)
@@ -222,5 +220,5 @@ def test_a_page_lists_them_among_the_rules_of_the_search():
     """Not among those of the mathematics, the hardware and the framework, which are only counted."""
     report = plan(a_problem(num_devices=2))
 
-    assert sentence(microbatches.microbatches_fill_the_pipeline) in render(report, "html")
+    assert sentence(physics.microbatches_fill_the_pipeline) in render(report, "html")
     assert problem_rules(report.problem).preferences == PREFERENCE_RULES

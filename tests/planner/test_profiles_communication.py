@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.facts.samples import Fabric
+from costmodel.facts.calibration import Fabric
 from costmodel.network.link_law import CONSTANTS, calls_of, law_seconds
 from planner.measure.fit.communication import collective_samples, curve_medians, learn_collectives
 from planner.measure.fit.law import Measured

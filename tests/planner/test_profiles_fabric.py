@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel import catalog
-from costmodel.facts.samples import Fabric, Samples
+from costmodel.facts.calibration import Fabric, Samples
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.sampled_fabric import learn_collectives, sampled_seconds
 from planner.measure.fit.communication import FEWEST, learn_fabric, report_unlearned_collectives

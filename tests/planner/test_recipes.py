@@ -13,7 +13,7 @@ from costmodel.models.patterns import shape_of
 from costmodel.strategy import Sharding
 from planner import compare_recipe, estimate, judge_recipes, load, plan, recipe_candidates, recipes_for, render
 from planner.cli import main
-from planner.jobs.recipes import Recipe, recipe, recipes, select_recipes
+from planner.jobs.run_jobs import Recipe, recipe, recipes, select_recipes
 from planner.search.recipes import fit_recipe, list_refused_recipes, nearest_layouts
 from planner.verbs.recipes import nearest_recipe
 

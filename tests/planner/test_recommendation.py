@@ -17,7 +17,7 @@ from planner.jobs.problem import load
 from planner.report import render
 from planner.search.recommendation import MEMORY_STEP, ORDER
 from planner.search.space import build_space, strategy_of
-from planner.uncertainty.evidence.features import unproven_of
+from planner.uncertainty.features import unproven_of
 from planner.verbs.plan import plan
 from tests.planner.test_job import a_job
 

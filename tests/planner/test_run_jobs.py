@@ -13,8 +13,8 @@ from costmodel import catalog
 from costmodel.facts.model import Attention, LinearAttention, Mamba
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import load
-from planner.jobs.completion import strategy_entries
 from planner.jobs.run_jobs import job_of, references
+from planner.jobs.strategy_file import strategy_entries
 from planner.measure.calibrate.constants import replace_constants
 from planner.measure.runs.predictions import (
     Case,

@@ -7,8 +7,7 @@ import csv
 import pytest
 
 from costmodel.errors import SpecError
-from planner.jobs.run_jobs import references
-from planner.jobs.run_table import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read
+from planner.jobs.run_jobs import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read, references
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import GOOD, a_file, a_run, results_of, rows_of
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from planner.cli import main
-from planner.cli.messages import RunningLine
+from planner.cli.output import RunningLine
 from planner.cli.sample import budget_seconds, summary_text
 from planner.measure.sample.ranks import LostRankError
 from planner.measure.sample.run import Counts

@@ -14,7 +14,7 @@ from costmodel.step import step
 from costmodel.strategy import OVERLAPS, Recompute
 from planner import plan, render
 from planner.search import branch_and_bound as module
-from planner.search import clock as clocks
+from planner.search import solver as clocks
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status
 from planner.search.candidates import CostTable, Formulas
 from planner.search.space import build_space

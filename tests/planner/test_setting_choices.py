@@ -18,7 +18,7 @@ from planner.batch.jobs import Fingerprints, make_job
 from planner.batch.results import row_of
 from planner.batch.work import plan_job
 from planner.cli import main
-from planner.jobs.setting_choices import CHOOSABLE, MOST_COMBINATIONS, has_value
+from planner.jobs.strategy_file import CHOOSABLE, MOST_COMBINATIONS, has_value
 from planner.search.alternatives import search_each
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import Formulas

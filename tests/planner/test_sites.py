@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from costmodel.step.estimate import estimate
 from planner import estimate as judge
 from planner import load, plan, render, render_study, study

@@ -14,8 +14,8 @@ from planner.report.records.reports import SmallestClusterRecord, report_record
 from planner.report.records.setting import ClusterRecord
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import least_memory, memory_only, mode_memory
-from planner.search.clock import Clock, OutOfTimeError
-from planner.search.rules import problem_rules
+from planner.search.domains import problem_rules
+from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import build_space
 from planner.verbs import cluster_sizes as sizes
 from planner.verbs.cluster_sizes import MOST_TIMES, smallest_cluster

@@ -17,8 +17,8 @@ from planner.search.domains import (
     default_features,
     default_recompute,
     divisors,
+    micro_batches_are_small,
 )
-from planner.search.rules import micro_batches_are_small
 from planner.search.space import build_space
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.output import format_csv
 from costmodel.catalog import releases
-from planner.jobs.run_table import RejectedRow
+from planner.jobs.run_jobs import RejectedRow
 from planner.measure.calibrate.cases import Predictor, folds_of, log_measured_seconds
 from planner.measure.calibrate.fit import Fit, Priors, Weights, fit
 from planner.measure.runs.predictions import Case, Prediction

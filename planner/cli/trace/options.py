@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
-from planner.cli.messages import current
+from planner.cli.output import current
 
 if TYPE_CHECKING:
     from planner.measure.traces.events import Trace

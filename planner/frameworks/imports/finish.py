@@ -13,10 +13,9 @@ from planner.frameworks.imports.arguments import ASSUMED_STEPS, NO_LENGTH
 from planner.frameworks.imports.documents import read_rows, read_words, said_by, text_of
 from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
-from planner.jobs.completion import complete_strategy, strategy_entries
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import apply_layout, read_given
+from planner.jobs.strategy_file import apply_layout, complete_strategy, read_given, strategy_entries
 
 DATA = read_words("finish")
 

@@ -37,7 +37,7 @@ from planner.frameworks.megatron.options import TABLE, options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.megatron.releases import RELEASES
 from planner.frameworks.megatron.releases import TABLE as RELEASED
-from planner.jobs.model import read
+from planner.jobs.cluster import read
 
 DATA = read_words("printed")
 

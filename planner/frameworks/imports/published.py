@@ -34,9 +34,9 @@ from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command
+from planner.jobs.cluster import read
 from planner.jobs.document import plain_value, read_text, set_entry
-from planner.jobs.model import read
-from planner.jobs.recipes import Recipe, recipes
+from planner.jobs.run_jobs import Recipe, recipes
 
 DATA = read_words("published")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
-from constraints.rules.megatron_models import LETTERS, NORMS, linears_have_bias, qkv_has_bias
+from constraints.rules.exports import LETTERS, NORMS, linears_have_bias, qkv_has_bias
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, LatentAttention, Mamba, Mlp, Model
 from costmodel.validation import shown

@@ -30,9 +30,9 @@ from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, r
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.frameworks.megatron.strategy import read_strategy
 from planner.jobs.cluster import device_of, device_path
-from planner.jobs.completion import strategy_entries
 from planner.jobs.document import apply_override, read_mapping
 from planner.jobs.problem import load
+from planner.jobs.strategy_file import strategy_entries
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument sets, with example values."""

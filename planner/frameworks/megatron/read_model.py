@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from constraints.rules.megatron_models import LETTERS
+from constraints.rules.exports import LETTERS
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mamba, Model

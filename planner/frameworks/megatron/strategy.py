@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
+from constraints.rules.physics import graph_modules
 from constraints.rules.targets import block_of
 from costmodel.errors import SpecError
 from costmodel.lowering.layer import recomputes
@@ -37,8 +37,7 @@ from planner.frameworks.target import (
     reads_switch,
     switch,
 )
-from planner.jobs.completion import complete_strategy
-from planner.jobs.strategy_file import AS_DEALT, StrategyFile
+from planner.jobs.strategy_file import AS_DEALT, StrategyFile, complete_strategy
 
 if TYPE_CHECKING:
     from planner.results import Plan

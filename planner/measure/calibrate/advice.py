@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from constraints.rules.memory import fits_in_device_memory
+from constraints.rules.physics import fits_in_device_memory
 from costmodel.errors import PlanningError
 from costmodel.record import record
 from costmodel.step.layouts import strategy_cost
-from planner.jobs.run_jobs import References
-from planner.jobs.run_table import Run
+from planner.jobs.run_jobs import References, Run
 from planner.measure.calibrate.cases import Array, Predictor
 from planner.measure.calibrate.constants import Constant
 from planner.measure.calibrate.fit import priors_of

@@ -18,9 +18,8 @@ from costmodel.record import record, write_out
 from costmodel.strategy import Strategy
 from planner.jobs.cluster import device_of
 from planner.jobs.document import nest_entries
-from planner.jobs.run_jobs import References
-from planner.jobs.run_table import PLANNED, RejectedRow
-from planner.jobs.run_table import read as read_runs
+from planner.jobs.run_jobs import PLANNED, References, RejectedRow
+from planner.jobs.run_jobs import read as read_runs
 from planner.measure.calibrate.advice import Advice, First, advice, measure_first
 from planner.measure.calibrate.cases import (
     LEAST_SENSITIVITY,

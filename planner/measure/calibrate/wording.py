@@ -14,7 +14,7 @@ from costmodel.record import strict_record
 from planner.measure.calibrate.advice import WELL_KNOWN, First
 from planner.measure.calibrate.calibrate import Calibration, Determined
 from planner.measure.runs.predictions import Case
-from planner.uncertainty.evidence.counts import read_stored
+from planner.uncertainty.counts import read_stored
 
 TABLE = "learning_curve.json"
 

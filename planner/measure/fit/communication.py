@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from costmodel.facts.samples import Fabric, SampledFabric, SampledTier
+from costmodel.facts.calibration import Fabric, SampledFabric, SampledTier
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Estimates, calls_of, law_seconds
 from costmodel.network.sampled_fabric import Deviations, SampledCollectives
 from costmodel.timing.gaussian_process import Rows

@@ -11,8 +11,8 @@ import numpy as np
 
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.facts.calibration import Fabric, SampledFabric, SampledOperator
 from costmodel.facts.device import Network
-from costmodel.facts.samples import Fabric, SampledFabric, SampledOperator
 from costmodel.network.sampled_fabric import SampledCollectives
 from costmodel.record import record
 from costmodel.validation import build, shown

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.events import log_progress
-from costmodel.facts.samples import SampledOperator
+from costmodel.facts.calibration import SampledOperator
 from costmodel.record import record
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_sparse_process, spread_out
 from costmodel.timing.sampled_source import (

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from costmodel.errors import SpecError
 from costmodel.record import record
-from planner.jobs.run_jobs import References
-from planner.jobs.run_table import PLANNED, RejectedRow, Run, read
+from planner.jobs.run_jobs import PLANNED, References, RejectedRow, Run, read
 from planner.measure.plans.logs import GIB, Logged, read_logs
 from planner.measure.runs.predictions import Prediction, predictions
 

@@ -16,7 +16,7 @@ from costmodel.errors import SpecError
 from planner.frameworks import LAUNCHERS, export
 from planner.frameworks.launch import launched
 from planner.frameworks.target import Export
-from planner.jobs.run_table import COLUMNS, PLANNED
+from planner.jobs.run_jobs import COLUMNS, PLANNED
 from planner.report.records import finite
 from planner.report.records.plan import StrategyRecord
 from planner.verbs.plan import SavedPlan

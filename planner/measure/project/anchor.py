@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster
-from costmodel.memory.rank import WITHOUT_RUNTIME, seen_bytes
+from costmodel.memory import WITHOUT_RUNTIME, seen_bytes
 from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy

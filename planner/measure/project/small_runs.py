@@ -22,9 +22,8 @@ from costmodel.timing.sampled_source import MATMULS, size_of_operator
 from costmodel.validation import build, shown
 from planner.jobs.document import nest_entries, read_mapping
 from planner.jobs.problem import Problem
-from planner.jobs.run_jobs import References, references
-from planner.jobs.run_table import MEMORY_KINDS, RejectedRow, Run
-from planner.jobs.run_table import read as read_table
+from planner.jobs.run_jobs import MEMORY_KINDS, References, RejectedRow, Run, references
+from planner.jobs.run_jobs import read as read_table
 from planner.measure.runs.predictions import Case, case
 from planner.measure.traces.events import Trace
 from planner.measure.traces.iterations import is_whole, iterations

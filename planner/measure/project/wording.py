@@ -11,7 +11,7 @@ from planner.jobs.problem import Problem
 from planner.measure.project.anchor import Anchor, AnchorRun, Moved
 from planner.measure.project.projected import ProjectedPart, ProjectedShare, Projection, project_plan
 from planner.report.records import Figure, Record, entry
-from planner.report.wording import count, gib, part_label, seconds
+from planner.report.section import count, gib, part_label, seconds
 from planner.results import Plan, PlanReport
 from planner.uncertainty.intervals import COVERAGE, NORMAL_80
 from planner.uncertainty.peaks import STARTS

@@ -6,19 +6,23 @@ from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
 
-from constraints.rules.divisibility import heads_split_over_tp, sequence_splits_over_cp
-from constraints.rules.experts import expert_degrees_need_experts, expert_groups_tile_a_stage, experts_split_over_ep
-from constraints.rules.features import graph_modules
-from constraints.rules.microbatches import global_batch_splits_over_ranks
-from constraints.rules.topology import virtual_stages_hold_something
+from constraints.rules.physics import (
+    expert_degrees_need_experts,
+    expert_groups_tile_a_stage,
+    experts_split_over_ep,
+    global_batch_splits_over_ranks,
+    graph_modules,
+    heads_split_over_tp,
+    sequence_splits_over_cp,
+    virtual_stages_hold_something,
+)
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
-from costmodel.models.flops import model_flops_per_token
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import model_flops_per_token, parameters
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from costmodel.validation import shown
-from planner.jobs.run_table import Run
+from planner.jobs.run_jobs import Run
 
 GIB = 2**30
 

@@ -7,9 +7,9 @@ from math import isfinite
 
 from pydantic import ValidationError
 
-from constraints.rules.memory import fits_in_device_memory
+from constraints.rules.physics import fits_in_device_memory
 from costmodel.errors import SpecError
-from costmodel.memory.rank import seen_bytes
+from costmodel.memory import seen_bytes
 from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Sharding, Strategy
@@ -17,6 +17,8 @@ from costmodel.tables import Facts
 from planner.jobs.problem import Problem
 from planner.jobs.run_jobs import (
     References,
+    RejectedRow,
+    Run,
     Unpredictable,
     leaves_out_recompute,
     problem_of,
@@ -25,10 +27,8 @@ from planner.jobs.run_jobs import (
     strategy_of,
     unreported_peak_bytes,
 )
-from planner.jobs.run_table import RejectedRow, Run
 from planner.measure.runs.plausibility import require_of_the_model, require_plausible, require_possible
-from planner.uncertainty.evidence.counts import architecture_of
-from planner.uncertainty.evidence.gaps import list_gaps
+from planner.uncertainty.counts import architecture_of, list_gaps
 from planner.uncertainty.intervals import Interval, step_interval
 
 GIB = 2**30

@@ -13,7 +13,7 @@ from costmodel.lowering.embedding import embedding_operators, head_operators
 from costmodel.lowering.layer import layer_communications, layer_operators, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.record import record
-from costmodel.step.p2p import micro_batch_bytes
+from costmodel.step.rank_time import micro_batch_bytes
 from costmodel.timing.sampled_source import size_of_operator
 from costmodel.timing.work import Operator
 from planner.jobs.problem import Problem

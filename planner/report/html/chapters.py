@@ -12,11 +12,9 @@ from planner.report.html.charts import days_text, interval_of, intervals_of
 from planner.report.html.costs import cost_tiles
 from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot, section_html, side_by_side, timeline
 from planner.report.memory import memory_section
-from planner.report.results import breakdown_section, figure_text, run_section
-from planner.report.section import Section, number_rows
-from planner.report.setting import conventions_section
-from planner.report.wording import NOTHING, count, gib, seconds, span
-from planner.search.rules import problem_rules
+from planner.report.results import breakdown_section, conventions_section, figure_text, run_section
+from planner.report.section import NOTHING, Section, count, gib, number_rows, seconds, span
+from planner.search.domains import problem_rules
 from planner.uncertainty.intervals import COVERAGE
 from planner.verbs.explain import rule_sentences
 

@@ -11,8 +11,8 @@ from costmodel.step.estimate import PARTS
 from planner.jobs.checkpoints import CheckpointSchedule, schedules_around
 from planner.report.reasons import constraint_text
 from planner.report.records.plan import StrategyRecord
-from planner.report.wording import GIB_BYTES, count, gib, part_label, seconds, share, span
-from planner.uncertainty.evidence.gaps import list_gaps
+from planner.report.section import GIB_BYTES, count, gib, part_label, seconds, share, span
+from planner.uncertainty.counts import list_gaps
 from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.intervals import Interval as StepInterval
 from planner.uncertainty.operators import list_timed_operators

@@ -40,12 +40,10 @@ from planner.report.html.launch import BESIDE_BEST, BESIDE_TODAY, launch_blocks
 from planner.report.proof import alternatives_sections, candidates_sections, recommendation_sections, search_section
 from planner.report.reasons import binding_sections
 from planner.report.records.reports import PlanReportRecord
-from planner.report.results import loss_sections, results_section, run_section
-from planner.report.section import Section, number_rows
+from planner.report.results import loss_sections, nearby_sections, results_section, run_section
+from planner.report.section import Section, gib, number_rows, seconds
 from planner.report.sections import decisions_section, forbidden_sections, heading_section
-from planner.report.setting import nearby_sections
 from planner.report.strategies import settings_sections, stages_sections
-from planner.report.wording import gib, seconds
 from planner.results import PlanReport
 from planner.uncertainty.intervals import COVERAGE
 

@@ -13,7 +13,7 @@ from planner.report.html.charts import Chart, interval_of, range_of
 from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot, section_html
 from planner.report.records.plan import TRILLION, NumberedPlanRecord
 from planner.report.results import TRILLION_TOKENS, costs_section, costs_table
-from planner.report.wording import energy, money
+from planner.report.section import energy, money
 from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:

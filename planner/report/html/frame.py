@@ -12,8 +12,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any, NamedTuple
 
-from planner.report.section import Section
-from planner.report.wording import is_numeric
+from planner.report.section import Section, is_numeric
 
 LIBRARY = ("draw.js", "bars.js", "plots.js", "zoomed.js", "copy.js")
 

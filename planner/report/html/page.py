@@ -23,7 +23,7 @@ from planner.report.html.timeline import timeline_of
 from planner.report.records import finite
 from planner.report.records.explained import ComparisonRecord
 from planner.report.records.reports import ReportRecord
-from planner.report.setting import title_of
+from planner.report.results import title_of
 
 MOST_TIMELINES = 4
 """Plans whose timeline is in the page: each takes up to a megabyte, and people compare the first ones."""

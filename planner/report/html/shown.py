@@ -8,7 +8,7 @@ from planner.report.records.plan import PlanRecord
 from planner.report.records.reports import ReportRecord, report_record
 from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
-from planner.search.clock import Clock
+from planner.search.solver import Clock
 from planner.verbs.explain import Explanation, explain_plan
 from planner.verbs.pareto import ParetoFront, pareto_front
 

@@ -9,9 +9,9 @@ from planner.report.html.charts import interval_of, range_of
 from planner.report.html.frame import Chapter, asset, body_html, header_html, page_text, plot, section_html
 from planner.report.records import finite
 from planner.report.records.study import SeriesRecord, StudiedPlanRecord, StudyRecord
+from planner.report.section import seconds
 from planner.report.study import features_sections, heading_rows, title_of_study
 from planner.report.study import series_section as section_of
-from planner.report.wording import seconds
 from planner.uncertainty.intervals import COVERAGE
 
 MOST_SPREAD = 16

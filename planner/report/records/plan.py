@@ -6,14 +6,14 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from costmodel import catalog
-from costmodel.memory.rank import seen_bytes
+from costmodel.memory import seen_bytes
 from costmodel.pipelines.stages import stage_layout
 from costmodel.step.estimate import Part
 from costmodel.tables import microbatches
 from planner.jobs.line import write_line
 from planner.report.records import Figure, Record, itself, late_entry, read_from
-from planner.uncertainty.evidence.features import Unproven
-from planner.uncertainty.evidence.gaps import Gap
+from planner.uncertainty.counts import Gap
+from planner.uncertainty.features import Unproven
 from planner.uncertainty.intervals import COVERAGE, chances_fastest
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import Chance, allocator_interval, chance_fast, chance_to_fit, peak_interval

@@ -32,7 +32,7 @@ from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.words import argument_words, refuse_unknown
-from planner.jobs.model import read
+from planner.jobs.cluster import read
 
 DATA = read_words("bridge.overrides")
 

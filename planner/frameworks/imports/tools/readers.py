@@ -65,8 +65,8 @@ from planner.frameworks.imports.tools.keys import Meaning, is_on, is_read, meani
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.words import refuse_unknown, strip_unknown, unknown_names
+from planner.jobs.cluster import read
 from planner.jobs.document import set_entry
-from planner.jobs.model import read
 from planner.jobs.problem import load
 
 DATA = read_words("tools.readers")

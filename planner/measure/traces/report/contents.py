@@ -15,8 +15,7 @@ from planner.measure.traces.iterations import Found, iterations
 from planner.measure.traces.reading.messages import element_bytes
 from planner.measure.traces.report.replay.text import short_name
 from planner.report.console import sections_text
-from planner.report.section import PLAIN, Screen, Section, number_rows
-from planner.report.wording import NOTHING, amount_of_bytes, share
+from planner.report.section import NOTHING, PLAIN, Screen, Section, amount_of_bytes, number_rows, share
 
 NANOSECONDS = 1e9
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.errors import SpecError
-from costmodel.memory.rank import updated_parameters
+from costmodel.memory import updated_parameters
 from costmodel.record import record
 from costmodel.timing.sampled_source import ELEMENT_BYTES, MATMULS
-from planner.jobs.completion import complete_strategy
 from planner.jobs.problem import Problem
+from planner.jobs.strategy_file import complete_strategy
 from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import TRACED, Machine, Point, Sample, Sizes, Timing
 from planner.measure.sample.table import SamplesFile

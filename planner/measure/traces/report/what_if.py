@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.lowering import embedding_communications, head_communications, layer_communications
-from costmodel.models.parameters import parameters
-from costmodel.network.collectives import COLLECTIVES, collective_seconds
-from costmodel.network.groups import dense_data_group, layer_group
+from costmodel.models.flops import parameters
+from costmodel.network.collectives import COLLECTIVES, collective_seconds, dense_data_group, layer_group
 from costmodel.record import record
-from costmodel.step.p2p import p2p_seconds
+from costmodel.step.rank_time import p2p_seconds
 from costmodel.strategy import Recompute
 from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, load_learned_times
 from costmodel.timing.work import Communication

@@ -25,7 +25,7 @@ from costmodel.facts.model import (
     ShortConvolution,
 )
 from costmodel.facts.workload import Workload
-from costmodel.models.parameters import parameters
+from costmodel.models.flops import parameters
 from costmodel.record import record
 from costmodel.strategy import Strategy
 from planner.measure.traces.events import UNKNOWN, Message

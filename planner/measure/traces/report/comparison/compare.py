@@ -34,8 +34,7 @@ from planner.measure.traces.report.extraction import NANOSECONDS
 from planner.measure.traces.report.replay.text import printable
 from planner.report.console import sections_text
 from planner.report.records import finite
-from planner.report.section import PLAIN, Screen, Section, number_rows
-from planner.report.wording import NOTHING
+from planner.report.section import NOTHING, PLAIN, Screen, Section, number_rows
 from planner.results import Plan
 from planner.uncertainty.operators import strategy_operators
 from planner.verbs.plan import estimate

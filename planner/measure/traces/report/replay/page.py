@@ -46,7 +46,7 @@ from planner.report.html.frame import (
     switch_html,
     timeline,
 )
-from planner.report.wording import share
+from planner.report.section import share
 
 MOST_DRAWN = 120_000
 

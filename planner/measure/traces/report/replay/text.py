@@ -10,8 +10,7 @@ from planner.measure.traces.critical_path import MOST_OFF, PathKind, WrongWait, 
 from planner.measure.traces.events import Track
 from planner.measure.traces.report.replay.report import RankReplay, ReplayReport, Side
 from planner.report.console import sections_text
-from planner.report.section import PLAIN, Screen, Section, number_rows
-from planner.report.wording import NOTHING, count, share
+from planner.report.section import NOTHING, PLAIN, Screen, Section, count, number_rows, share
 
 LONGEST_NAME = 68
 """Characters of a kernel's name in a table: templates have thousands."""

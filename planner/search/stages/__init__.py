@@ -1,1 +1,0 @@
-"""Uneven pipeline stages: possible contents of ranks, branch and bound over them, exchanges of their layers."""

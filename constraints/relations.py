@@ -110,27 +110,29 @@ def narrow(
         Rules with more than ``max_cells`` combinations (0: no rule is too wide).
     """
     left = {name: np.asarray(values, dtype=np.int64) for name, values in domains.items()}
-    if any(DERIVED in names_of(rule) for rule in rules):
+    named = [(rule, names_of(rule)) for rule in rules]
+    if any(DERIVED in names for _, names in named):
         left[DERIVED] = distinct(tabulate_microbatches(facts, left))
     sets = {name: frozenset(values.tolist()) for name, values in left.items()}
     sizes = {name: len(values) for name, values in left.items()}
     unbroken = facts.compute_once(narrow, dict[Rule, list[tuple[frozenset[int], ...]]])
     relations, wide = [], []
-    for rule in sorted(rules, key=lambda one: prod(map(sizes.__getitem__, names_of(one)))):
-        own = tuple(map(sets.__getitem__, names_of(rule)))
-        cells = prod(map(len, own))
+    for rule, names in sorted(named, key=lambda one: prod([sizes[name] for name in one[1]])):
+        own = tuple([sets[name] for name in names])
+        cells = prod([len(values) for values in own])
         if not cells:
             break
         if max_cells and cells > max_cells:
             wide.append(rule)
             continue
-        if any(all(map(frozenset.issubset, own, each)) for each in unbroken.get(rule, ())):
+        if rule in unbroken and any(all(map(frozenset.issubset, own, each)) for each in unbroken[rule]):
             continue
-        values = {name: left[name] for name in names_of(rule)}
+        values = {name: left[name] for name in names}
         relation = Relation(rule=rule, values=values, holds=_tabulate_rule(rule, facts, values))
         if not relation.holds.all():
-            left |= relation.support
-            sets |= {name: frozenset(left[name].tolist()) for name in values}
+            support = relation.support
+            left |= support
+            sets |= {name: frozenset(some.tolist()) for name, some in support.items() if len(some) < len(values[name])}
             relations.append(relation)
         elif LOCAL not in rule.__qualname__:  # a job's own rules are made anew, and cannot be pickled with its facts
             unbroken.setdefault(rule, []).append(own)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,30 @@ SAME_SLOPE = 1e-9
 
 """Largest relative difference of two slopes that counts as rounding."""
 
-KEPT_GRAPHS = 4
+KEPT_GRAPHS = ((2**12, 64), (2**62, 4))
 
-"""Number of cached dependency graphs: a pipeline is simulated with several lengths of its stages."""
+"""Largest numbers of passes, and the graphs kept of at most so many: 60 bytes per pass; affects only memory."""
+
+KEPT_ORDERS = ((2**12, 64), (2**16, 12), (2**62, 2))
+
+"""Largest numbers of passes, and the orders kept of at most so many: 40 bytes per pass; affects only memory."""
+
+Built = TypeVar("Built")
 
 
-@lru_cache(maxsize=KEPT_GRAPHS)
+def _keep(kept: Sequence[tuple[int, int]], build: Callable[..., Built]) -> Callable[..., Built]:
+    """Cache what is built of pipelines, many small ones and few large ones."""
+    builders = [(most, lru_cache(maxsize=number)(build)) for most, number in kept]
+
+    def build_once(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, *others: int) -> Built:
+        num_passes = 2 * pp * vpp * num_microbatches
+        own = next(builder for most, builder in builders if num_passes <= most)
+        return own(schedule, pp, vpp, num_microbatches, *others)
+
+    return build_once
+
+
+@partial(_keep, KEPT_GRAPHS)
 def graph_of(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int) -> Graph:
     """
     Build the graph of a pipeline's blocks and their dependencies.
@@ -264,10 +282,6 @@ ENDS_AT_ONCE = 2**21
 
 """Blocks times strategies that are simulated at once; affects only memory."""
 
-KEPT_ORDERS = ((2**12, 64), (2**16, 12), (2**62, 2))
-
-"""Largest numbers of passes, and the orders kept of at most so many: 40 bytes per pass; affects only memory."""
-
 
 def spans_seconds(
     schedule: Schedule,
@@ -409,13 +423,8 @@ class _Wavefronts:
         return ends
 
 
+@partial(_keep, KEPT_ORDERS)
 def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
-    num_passes = 2 * pp * vpp * num_microbatches
-    build = next(kept for most, kept in _BUILDERS if num_passes <= most)
-    return build(schedule, pp, vpp, num_microbatches, group, stride)
-
-
-def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
     graph = graph_of(schedule, pp, vpp, num_microbatches, group)
     depth, in_order = graph.depth, graph.sequence
     position = np.append(np.empty_like(in_order), len(in_order))
@@ -441,9 +450,6 @@ def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: 
         lasts=position[graph.stops - 1],
         strides=None if strides is None else position[strides],
     )
-
-
-_BUILDERS = tuple((most, lru_cache(maxsize=kept)(_build)) for most, kept in KEPT_ORDERS)
 
 
 def _strides(graph: Graph, depth: Ints, schedule: Schedule, stride: int) -> Ints | None:

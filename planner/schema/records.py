@@ -65,7 +65,7 @@ def _describe(schema: Schema, record_type: Any) -> None:
     schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
     texts: dict[str, str] = {}
     for base in reversed(record_type.__mro__):
-        texts |= descriptions(base) if is_dataclass(base) else {}
+        texts |= descriptions(base) if hasattr(base, "__dataclass_fields__") else {}
     texts |= {one.name: one.metadata["description"] for one in fields(record_type) if "description" in one.metadata}
     for name, entry in schema["properties"].items():
         entry.pop("title", None)

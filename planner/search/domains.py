@@ -162,12 +162,16 @@ def default_domains(
 
 def feature_values(problem: Problem) -> Columns:
     """Return the values of each feature: the job's own, or else all."""
-    chosen = job_choices(problem)
-    usual = default_features(problem.facts)
-    if problem.search.needs_evidence:
-        usual |= proven_features(problem.facts, usual)
+    chosen, facts, is_proven = job_choices(problem), problem.facts, problem.search.needs_evidence
+    usual = facts.compute_once((usual_features, is_proven), lambda: usual_features(facts, is_proven=is_proven))
     defaults = {name: _unite(values, _candidate_values(problem, name)) for name, values in usual.items()}
     return {name: column(name, chosen.get(name, defaults[name])) for name in FEATURES}
+
+
+def usual_features(facts: Facts, *, is_proven: bool) -> dict[str, tuple[int, ...]]:
+    """Return the values of each feature that software has, or those of them that enough measured runs have."""
+    usual = default_features(facts)
+    return usual | proven_features(facts, usual) if is_proven else usual
 
 
 def default_features(facts: Facts) -> dict[str, tuple[int, ...]]:

@@ -80,7 +80,8 @@ def new_solver(seconds: float, *, of_tables: bool = True) -> cp_model.CpSolver:
     seconds
         Time limit in seconds of the processor.
     of_tables
-        True for a choice among the rows of tables, in which probing and symmetries find nothing.
+        True for a choice among the rows of tables. Propagation alone finds the least one: presolve and linear programs
+        take half of the time of 50 rows, and nine tenths of that of 7,000.
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
@@ -88,8 +89,8 @@ def new_solver(seconds: float, *, of_tables: bool = True) -> cp_model.CpSolver:
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False  # its handler takes the place of Python's: Ctrl-C would kill
     if of_tables:
-        solver.parameters.cp_model_probing_level = 0
-        solver.parameters.symmetry_level = 0
+        solver.parameters.cp_model_presolve = False
+        solver.parameters.linearization_level = 0
     solver.parameters.max_deterministic_time = max(seconds, 0.0)  # counts work, about a second of it in a second
     solver.parameters.max_time_in_seconds = max(seconds, 0.0) * LONGEST_WALL
     return solver

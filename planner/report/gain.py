@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from planner.report.section import Section, group_rows, seconds
 
 if TYPE_CHECKING:
-    from planner.report.records.explained import GainRecord, MeasuredSideRecord
+    from planner.verbs.compare import Gain, MeasuredSide
 
 GIVEN, BEST = "given", "best"
 
 
-def verdict(gain: GainRecord, other: str) -> str:
+def verdict(gain: Gain, other: str) -> str:
     """
     Word the gain over another strategy as a predicate, with its interval.
 
@@ -31,11 +31,11 @@ def verdict(gain: GainRecord, other: str) -> str:
     return f"gains {gain.fraction:.1%} {_interval(gain, low, high)}"
 
 
-def _interval(gain: GainRecord, low: float, high: float) -> str:
+def _interval(gain: Gain, low: float, high: float) -> str:
     return f"({gain.probability:.0%}: {low:.1%} to {high:.1%})"
 
 
-def gain_section(gain: GainRecord, names: tuple[str, str]) -> Section:
+def gain_section(gain: Gain, names: tuple[str, str]) -> Section:
     """
     Build the section on the ground of a gain: errors of its interval, unproven features, measured runs.
 
@@ -49,7 +49,7 @@ def gain_section(gain: GainRecord, names: tuple[str, str]) -> Section:
     return Section(title="Ground of the gain", rows=tuple(_rows(gain, dict(zip((GIVEN, BEST), names, strict=True)))))
 
 
-def _rows(gain: GainRecord, names: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _rows(gain: Gain, names: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "interval", f"{gain.low_fraction:.1%} to {gain.high_fraction:.1%}: {gain.basis}"
     if gain.fraction > 0:
         yield "unproven", unproven_text(gain)
@@ -63,7 +63,7 @@ def _rows(gain: GainRecord, names: dict[str, str]) -> Iterator[tuple[str, str]]:
         )
 
 
-def unproven_text(gain: GainRecord) -> str:
+def unproven_text(gain: Gain) -> str:
     """
     Word the part of a gain that rests on features that no measured run shows, in one sentence.
 
@@ -80,7 +80,7 @@ def unproven_text(gain: GainRecord) -> str:
     return f"{lost} rest on features that no measured run shows: {parts}"
 
 
-def run_text(run: MeasuredSideRecord, name: str) -> str:
+def run_text(run: MeasuredSide, name: str) -> str:
     """Describe a measured run with the degrees of a strategy, and the model's error on it."""
     error = run.error_fraction
     off = f"{abs(error):.0%} too {'slow' if error > 0 else 'fast'}" if abs(error) >= 0.005 else "within 0.5%"

@@ -15,10 +15,10 @@ from planner.report.results import doubt_rows, setting_section
 from planner.report.section import NOTHING, Section, gib, number_rows, part_label, seconds
 from planner.report.strategies import ORIGIN, strategies_section
 from planner.uncertainty.peaks import RUNS_FAST, STARTS
-from planner.verbs.explain import Explanation, Kind
+from planner.verbs.explain import Difference, Explanation, Kind
 
 if TYPE_CHECKING:
-    from planner.report.records.explained import BindingRecord, DifferenceRecord, ExplanationRecord
+    from planner.report.records.explained import BindingRecord, ExplanationRecord
     from planner.report.records.plan import PlanRecord
 
 REPORTED_SHARE = 0.001
@@ -132,7 +132,7 @@ def _alternative_sections(whole: ExplanationRecord) -> Iterator[Section]:
 
 
 def differences_section(
-    lines: Sequence[DifferenceRecord], best: PlanRecord, given: PlanRecord, which: str = "asked"
+    lines: Sequence[Difference], best: PlanRecord, given: PlanRecord, which: str = "asked"
 ) -> Section:
     """Build the table of the differences of two steps, part by part."""
     shown = [one for one in lines if abs(one.difference_seconds) > REPORTED_SHARE * best.step_time_seconds]

@@ -159,7 +159,7 @@ def _side(name: str, setting: SettingRecord, plan: PlanRecord, whole: Comparison
         **_plan_entries(setting, plan),
         "side": name,
         **{f"measured_{entry}": getattr(measured, entry) for entry in OF_MEASURED if measured},
-        **({f"gain_{entry}": value for entry, value in whole.apart.gain if name == BEST} if whole.apart.gain else {}),
+        **{f"gain_{entry}": getattr(whole.apart.gain, entry) for entry in OF_GAIN if whole.apart.gain and name == BEST},
     }
     return _cells(entries, COMPARED_COLUMNS)
 

@@ -45,7 +45,7 @@ def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Sche
     known = {one.__name__: one for one in _record_types(record_type)}
     found = schema.get("$defs", {}) | ({record_type.__name__: schema} if "properties" in schema else {})
     for name in found.keys() & known.keys():
-        _describe(found[name], known[name])
+        _describe(found[name], known[name], is_input=mode == "validation")
         if mode == "serialization":
             found[name].update(required=list(found[name]["properties"]), additionalProperties=False)
     return schema
@@ -61,7 +61,7 @@ def _record_types(part: Any, seen: frozenset[Any] = frozenset()) -> Iterator[typ
         yield from _record_types(inner, seen)
 
 
-def _describe(schema: Schema, record_type: Any) -> None:
+def _describe(schema: Schema, record_type: Any, *, is_input: bool) -> None:
     schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
     texts: dict[str, str] = {}
     for base in reversed(record_type.__mro__):
@@ -69,6 +69,8 @@ def _describe(schema: Schema, record_type: Any) -> None:
     texts |= {one.name: one.metadata["description"] for one in fields(record_type) if "description" in one.metadata}
     for name, entry in schema["properties"].items():
         entry.pop("title", None)
+        if not is_input:
+            entry.pop("default", None)
         entry["description"] = texts[name]
     ordered = sorted(schema.items())  # as pydantic sorts what it writes itself: since 2.13 descriptions, too
     schema.clear()

@@ -14,11 +14,11 @@ from costmodel.tables import Facts
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.results import EXIT_CODES, Displayed, EstimateReport, Plan, PlanReport
-from planner.uncertainty.changes import Change, Costed, changes_between, ratio_interval
+from planner.uncertainty.changes import Costed, changes_between, ratio_interval
 from planner.uncertainty.counts import Gap
 from planner.uncertainty.features import unproven_of
 from planner.uncertainty.intervals import COVERAGE, widens
-from planner.uncertainty.records import Match, nearest_run
+from planner.uncertainty.records import nearest_run
 from planner.verbs.explain import Difference, differences
 from planner.verbs.plan import estimate, judge_strategy, plan
 
@@ -30,8 +30,10 @@ class UnprovenPart:
 
     Parameters
     ----------
-    text, names
-        The feature in words; its decisions.
+    text
+        The feature in words.
+    decisions
+        Names of the decisions that make it.
     fraction
         Lost part of the gain if these decisions are as in the given strategy; all of it if the plan cannot run so.
     is_needed
@@ -39,7 +41,7 @@ class UnprovenPart:
     """
 
     text: str
-    names: tuple[str, ...]
+    decisions: tuple[str, ...]
     fraction: float
     is_needed: bool
 
@@ -47,70 +49,83 @@ class UnprovenPart:
 @record(frozen=True, kw_only=True, slots=True)
 class MeasuredSide:
     """
-    A measured run of one of the two strategies.
+    A measured run with the degrees of one of the two strategies.
 
     Parameters
     ----------
-    is_given
-        True for the given strategy's run, False for the better plan's.
-    match
-        The run, and its differences.
+    side
+        given or best.
+    id
+        Name of the run in the project's table.
+    source
+        Its publisher.
+    release
+        Its software and release.
+    unlike
+        Features and release in which it differs from the strategy.
+    step_time_seconds
+        Its measured step.
+    predicted_seconds
+        Its step as predicted, as it ran.
+    error_fraction
+        Predicted over measured step, minus 1.
     corrected_seconds
-        Predicted step of the strategy, corrected by the model's error on the run. Without differences it is the
-        measured step itself.
+        Predicted step of the strategy, corrected by this error. Without differences it is the measured step itself.
     """
 
-    is_given: bool
-    match: Match
+    side: str
+    id: str
+    source: str
+    release: str
+    unlike: tuple[str, ...]
+    step_time_seconds: float
+    predicted_seconds: float
+    error_fraction: float
     corrected_seconds: float
 
 
 @record(frozen=True, kw_only=True, slots=True)
 class Gain:
     """
-    Share of the given strategy's step that another plan saves, with its ground.
-
-    If the steps train different numbers of tokens, the share is of the device time per token.
+    Share of the given step that another plan saves; per device and token where the two batches differ.
 
     Parameters
     ----------
     fraction
         Predicted share; negative: a loss.
-    low_fraction, high_fraction
-        Ends of its interval, which holds the measured gain with a probability of ``COVERAGE``.
+    low_fraction
+        Lower end of the interval of the measured gain.
+    high_fraction
+        Upper end of the interval of the measured gain.
+    probability
+        Chance that the measured gain lies between them.
+    is_sure
+        True if both ends are on one side of zero, so that one is faster beyond doubt.
     basis
-        Errors from which the interval follows.
+        Errors that the interval follows from.
     changes
-        Kinds of all differences.
+        Kinds of everything that differs between the two.
     unproven
-        Features of the better plan alone that no measured run has, the largest part first.
+        Features of the better plan alone that no measured run shows, the largest part of the gain first.
     unproven_fraction
-        Lost part of the gain without all of them.
+        Part of the gain that is lost without all of them.
     measured
-        Measured runs of the two.
+        Measured runs with the degrees of either strategy.
     measured_fraction
-        Gain corrected by the model's errors on these runs; None without any.
+        The gain with the model's errors on them taken out; none without any.
     """
 
     fraction: float
     low_fraction: float
     high_fraction: float
+    probability: float = COVERAGE
+    is_sure: bool
     basis: str
-    changes: tuple[Change, ...]
+    changes: tuple[str, ...]
     unproven: tuple[UnprovenPart, ...] = ()
     unproven_fraction: float = 0.0
     measured: tuple[MeasuredSide, ...] = ()
     measured_fraction: float | None = None
-
-    @property
-    def probability(self) -> float:
-        """Chance that the measured gain lies in the interval."""
-        return COVERAGE
-
-    @property
-    def is_sure(self) -> bool:
-        """True where the interval lies on one side of zero: one of the two is faster beyond doubt."""
-        return self.low_fraction > 0 or self.high_fraction < 0
 
 
 def gain_of(given: Plan, best: Plan) -> Gain:
@@ -119,8 +134,8 @@ def gain_of(given: Plan, best: Plan) -> Gain:
     seconds_per_token = _token_ratio(given, best)
     parts = tuple(_unproven_parts(given, best, gain.fraction)) if gain.fraction > 0 else ()
     measured = tuple(_find_measured(given, best))
-    corrected = {one.is_given: one.corrected_seconds for one in measured}
-    ours, theirs = corrected.get(True, given.step_seconds), corrected.get(False, best.step_seconds)
+    corrected = {one.side: one.corrected_seconds for one in measured}
+    ours, theirs = corrected.get("given", given.step_seconds), corrected.get("best", best.step_seconds)
     return replace(
         gain,
         unproven=tuple(sorted(parts, key=lambda part: -part.fraction)),
@@ -136,10 +151,12 @@ def gain_interval(given: Plan, best: Plan) -> Gain:
     apart = {*map(_name, filter(widens, given.gaps))} ^ {*map(_name, filter(widens, best.gaps))}
     interval = ratio_interval(ours, theirs, (given.interval, best.interval), num_unshown=len(apart))
     ratio = (1 + best.slower_fraction(given)) * _token_ratio(given, best)
+    low, high = 1 - ratio * interval.high, 1 - ratio * interval.low
     return Gain(
         fraction=1 - ratio,
-        low_fraction=1 - ratio * interval.high,
-        high_fraction=1 - ratio * interval.low,
+        low_fraction=low,
+        high_fraction=high,
+        is_sure=low > 0 or high < 0,
         basis=interval.basis,
         changes=tuple(sorted(changes_between(ours, theirs))),
     )
@@ -169,14 +186,14 @@ def _unproven_parts(given: Plan, best: Plan, fraction: float) -> Iterator[Unprov
     known = {one.text for one in unproven_of(given.facts, given.strategy)}
     for one in unproven_of(best.facts, best.strategy):
         if one.text not in known:
-            part = UnprovenPart(text=one.text, names=one.names, fraction=fraction, is_needed=True)
+            part = UnprovenPart(text=one.text, decisions=one.names, fraction=fraction, is_needed=True)
             lost, is_needed = _loss_without(given, best, [part], fraction)
             yield replace(part, fraction=lost, is_needed=is_needed)
 
 
 def _loss_without(given: Plan, best: Plan, parts: Sequence[UnprovenPart], fraction: float) -> tuple[float, bool]:
     """Return the lost part of the gain if features are as in the given strategy, and a flag: the plan needs them."""
-    named = {name for part in parts for name in part.names}
+    named = {name for part in parts for name in part.decisions}
     own = {name: getattr(given.strategy, name) for name in named if name in DECISIONS}
     changed = replace(best.strategy, **own)
     seconds = None if changed == best.strategy else _seconds_with(best, changed)
@@ -198,12 +215,20 @@ def _seconds_with(best: Plan, strategy: Strategy) -> float | None:
 
 # --- measured runs -----------------------------------------------------------------------------------------
 def _find_measured(given: Plan, best: Plan) -> Iterator[MeasuredSide]:
-    for one in (given, best):
-        if match := nearest_run(one.facts, one.strategy):
-            seconds = match.run.step_seconds
-            if match.unlike:
-                seconds = one.step_seconds / (1 + match.run.error_fraction)
-            yield MeasuredSide(is_given=one is given, match=match, corrected_seconds=seconds)
+    for side, own in (("given", given), ("best", best)):
+        if match := nearest_run(own.facts, own.strategy):
+            run = match.run
+            yield MeasuredSide(
+                side=side,
+                id=run.id,
+                source=run.source,
+                release=run.release,
+                unlike=match.unlike,
+                step_time_seconds=run.step_seconds,
+                predicted_seconds=run.predicted_seconds,
+                error_fraction=run.error_fraction,
+                corrected_seconds=own.step_seconds / (1 + run.error_fraction) if match.unlike else run.step_seconds,
+            )
 
 
 @record(frozen=True, kw_only=True, slots=True)

@@ -113,34 +113,40 @@ class Binding:
 @record(frozen=True, kw_only=True, slots=True)
 class Difference:
     """
-    One part of a step in two breakdowns.
+    One part of two steps.
 
     Parameters
     ----------
     name
-        The part of a step.
-    best_seconds, given_seconds
-        Exposed time in the best plan, and in the strategy in question.
+        The part of the step.
+    best_seconds
+        Its exposed time in the best plan.
+    given_seconds
+        Its exposed time in the given strategy.
+    difference_seconds
+        The second minus the first.
     """
 
     name: str
     best_seconds: float
     given_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        """Additional time in the strategy in question."""
-        return self.given_seconds - self.best_seconds
+    difference_seconds: float
 
 
 def differences(best: Plan, given: Plan) -> tuple[Difference, ...]:
     """Return the differences in time between a strategy and the best plan, the largest first."""
-    pairs = zip(best.estimate.breakdown, given.estimate.breakdown, strict=True)
     lines = [
-        Difference(name=ours.name, best_seconds=ours.exposed_seconds, given_seconds=theirs.exposed_seconds)
-        for ours, theirs in pairs
+        Difference(
+            name=part.name,
+            best_seconds=ours,
+            given_seconds=part.exposed_seconds,
+            difference_seconds=part.exposed_seconds - ours,
+        )
+        for ours, part in zip(
+            (one.exposed_seconds for one in best.estimate.breakdown), given.estimate.breakdown, strict=True
+        )
     ]
-    return tuple(sorted(lines, key=lambda line: -abs(line.seconds)))
+    return tuple(sorted(lines, key=lambda line: -abs(line.difference_seconds)))
 
 
 @record(frozen=True, kw_only=True, slots=True)

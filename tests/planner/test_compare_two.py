@@ -44,7 +44,7 @@ def test_both_sides_cost_what_estimate_says(files):
     first, second = (estimate(load(JOB), given).plan for given in ({}, {"tp": 2}))
     assert (compared.given.plan, compared.best) == (first, second)
     assert compared.saved_seconds == first.step_seconds - second.step_seconds
-    assert sum(one.seconds for one in compared.differences) == pytest.approx(compared.saved_seconds)
+    assert sum(one.difference_seconds for one in compared.differences) == pytest.approx(compared.saved_seconds)
     assert compared.unlike == ()
 
 

@@ -242,8 +242,8 @@ def test_a_part_of_a_strategy_is_completed_by_the_search():
     )
     slower = explanation.given.step_seconds - explanation.best.step_seconds
     assert slower > 0
-    assert sum(one.seconds for one in explanation.differences) == pytest.approx(slower)
-    sizes = [abs(one.seconds) for one in explanation.differences]
+    assert sum(one.difference_seconds for one in explanation.differences) == pytest.approx(slower)
+    sizes = [abs(one.difference_seconds) for one in explanation.differences]
     assert sizes == sorted(sizes, reverse=True)
 
 

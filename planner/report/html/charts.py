@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from costmodel.tables import Facts
     from planner.jobs.problem import Problem
     from planner.report.html.shown import Shown
-    from planner.report.records.explained import BindingRecord, DifferenceRecord
+    from planner.report.records.explained import BindingRecord
     from planner.report.records.plan import MemoryRecord, PlanRecord, RankRecord
     from planner.report.records.reports import ReportRecord
     from planner.results import Plan
-    from planner.verbs.explain import Explanation
+    from planner.verbs.explain import Difference, Explanation
     from planner.verbs.pareto import ParetoFront, Point
 
 Chart: TypeAlias = dict[str, Any]
@@ -254,9 +254,7 @@ def savings_range(base: float, other: float, noise_fraction: float) -> Chart:
     return range_of(ends, "{:+,.3f}".format, " s")
 
 
-def differences_chart(
-    differences: Sequence[DifferenceRecord], given: Plan, best: Plan, gain: tuple[float, float]
-) -> Chart:
+def differences_chart(differences: Sequence[Difference], given: Plan, best: Plan, gain: tuple[float, float]) -> Chart:
     """Build the bars of the seconds by which each part of the given step is longer, with the ends of the gain."""
     rows = [("step", given.step_seconds - best.step_seconds)]
     least = LEAST_SHOWN * given.step_seconds
@@ -281,7 +279,7 @@ LEAST_SHOWN = 0.001
 """Share of the step from which on a difference has a bar."""
 
 
-def _is_seen(difference: DifferenceRecord, least: float) -> bool:
+def _is_seen(difference: Difference, least: float) -> bool:
     return abs(difference.difference_seconds) >= least
 
 

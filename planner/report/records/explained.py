@@ -15,117 +15,14 @@ from planner.report.records.reports import ConflictRecord
 from planner.report.records.setting import SettingRecord
 from planner.results import PlanReport
 from planner.uncertainty.peaks import chance_fast, chance_to_fit
-from planner.verbs.compare import Unlike
+from planner.verbs.compare import Gain, Unlike
+from planner.verbs.explain import Difference
 
 if TYPE_CHECKING:
     from planner.jobs.problem import Problem
     from planner.results import Plan
     from planner.verbs.compare import Comparison
     from planner.verbs.explain import Binding, Explanation
-
-
-class UnprovenPartRecord(Record):
-    """
-    Part of a gain that rests on one unproven feature.
-
-    Parameters
-    ----------
-    text
-        The feature in words.
-    decisions
-        Names of the decisions that make it.
-    fraction
-        Part of the gain that is lost without it, as a fraction of the given step.
-    is_needed
-        True if the plan cannot run without it, so that all of the gain rests on it.
-    """
-
-    text: str
-    decisions: list[str] = read_from("names")
-    fraction: Figure
-    is_needed: bool
-
-
-class MeasuredSideRecord(Record):
-    """
-    A measured run with the degrees of one of the two strategies.
-
-    Parameters
-    ----------
-    side
-        given or best.
-    id
-        The run's name in the project's table.
-    source
-        Its publisher.
-    release
-        Its software and release.
-    unlike
-        Features and release in which it differs from the strategy.
-    step_time_seconds
-        Its measured step.
-    predicted_seconds
-        Its step as predicted, as it ran.
-    error_fraction
-        Predicted over measured step, minus 1.
-    corrected_seconds
-        The strategy's step with this error taken out.
-    """
-
-    _inside = ("match", "match.run")
-
-    side: str = read_from(lambda one: "given" if one.is_given else "best")
-    id: str
-    source: str
-    release: str
-    unlike: list[str]
-    step_time_seconds: Figure = read_from("match.run.step_seconds")
-    predicted_seconds: Figure
-    error_fraction: Figure
-    corrected_seconds: Figure
-
-
-class GainRecord(Record):
-    """
-    Share of the given step that the best plan saves; per device and token where the two batches differ.
-
-    Parameters
-    ----------
-    fraction
-        Share of the given step that is saved; negative: lost.
-    low_fraction
-        Lower end of the interval of the measured gain.
-    high_fraction
-        Upper end of the interval of the measured gain.
-    probability
-        Chance that the measured gain lies between them.
-    is_sure
-        True if both ends are on one side of zero, so that one is faster beyond doubt.
-    basis
-        Errors that the interval follows from.
-    changes
-        Kinds of everything that differs between the two.
-    unproven
-        Features of the best plan alone that no measured run shows, the largest part of the gain first.
-    unproven_fraction
-        Part of the gain that is lost without all of them.
-    measured
-        Measured runs with the degrees of either strategy.
-    measured_fraction
-        The gain with the model's errors on them taken out; null without any.
-    """
-
-    fraction: Figure
-    low_fraction: Figure
-    high_fraction: Figure
-    probability: Figure
-    is_sure: bool
-    basis: str
-    changes: list[str]
-    unproven: list[UnprovenPartRecord]
-    unproven_fraction: Figure
-    measured: list[MeasuredSideRecord]
-    measured_fraction: Figure | None
 
 
 class NextFasterRecord(Record):
@@ -213,28 +110,6 @@ def _chances(binding: Binding, problem: Problem) -> tuple[float | None, float | 
     return fits.share, fast.share
 
 
-class DifferenceRecord(Record):
-    """
-    One part of two steps.
-
-    Parameters
-    ----------
-    name
-        The part of the step.
-    best_seconds
-        Its exposed time in the best plan.
-    given_seconds
-        Its exposed time in the given strategy.
-    difference_seconds
-        The second minus the first.
-    """
-
-    name: str
-    best_seconds: Figure
-    given_seconds: Figure
-    difference_seconds: Figure = read_from("seconds")
-
-
 class ExplanationRecord(SettingRecord):
     """
     The report of planner explain.
@@ -287,7 +162,7 @@ class ExplanationRecord(SettingRecord):
     broken_rules: list[str]
     broken_preferences: list[str]
     slower_seconds: Figure | None
-    differences: list[DifferenceRecord]
+    differences: list[Difference]
     conflict: ConflictRecord | None = read_from(
         lambda one: ConflictRecord.build_optional(one.question or one.report, one.conflict)
     )
@@ -439,7 +314,7 @@ class ApartRecord(Record):
     """
 
     sides: list[SideRecord]
-    gain: GainRecord | None
+    gain: Gain | None
     given_name: str
     unlike: list[Unlike]
     per_token: list[TokenDifferenceRecord]
@@ -514,7 +389,7 @@ class ComparisonRecord(SettingRecord):
     saved_days: Figure | None
     saved_gpu_hours: Figure | None
     within_noise: bool | None
-    differences: list[DifferenceRecord]
+    differences: list[Difference]
     apart: ApartRecord
     conflict: ConflictRecord | None
 

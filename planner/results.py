@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 
+LOCAL_STEPS_CAVEAT = (
+    "Quality is not modelled: local steps (DiLoCo) train another optimizer, whose loss per token differs from that of "
+    "synchronous steps."
+)
+"""Note on jobs of several sites."""
+
 SAME_FRACTION = 1e-9
 """Largest difference of two equal steps, as a fraction."""
 

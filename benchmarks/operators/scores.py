@@ -15,7 +15,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.timing.gaussian_process import Rows
 from costmodel.timing.sampled_source import Rates, SampledTimes
-from planner.measure.fit.operators import NUM_FOLDS, deal_families, learn_operator, replace_rates
+from planner.measure.fit.operators import NUM_FOLDS, deal_families, fit_rates, learn_operator
 
 FEW_FAMILIES = 12
 """Families up to which each is left out by itself."""
@@ -148,7 +148,9 @@ def closest(
 
     def error(base: Mapping[str, SampledTimes]) -> float:
         few = [group[rows] for group, rows in zip(groups, drawn, strict=True)]
-        predictions = [replace_rates(base[one.name], one.shapes, one.seconds).seconds(one.shapes) for one in few]
+        predictions = [
+            replace(base[one.name], rates=fit_rates(one.shapes, one.seconds)).seconds(one.shapes) for one in few
+        ]
         ratios = [np.log(own / one.seconds) for own, one in zip(predictions, few, strict=True)]
         return float(np.median(np.abs(np.concatenate(ratios))))
 

@@ -13,21 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.pipelines.graph import SAME_SLOPE, Graph, Seconds, graph_of
+from costmodel.pipelines.graph import SAME_SLOPE, STRIDES, WORTH_A_TRY, Graph, Seconds, graph_of
 from costmodel.pipelines.orders import FORWARD, NONE, WEIGHT, Blocks, order, stages_of_rank
 from costmodel.record import record
 from costmodel.strategy import BIDIRECTIONAL, Schedule, default_microbatch_group
 
 MOST_PASSES = 200_000
 """Number of passes that :func:`span_seconds` simulates at once; affects only run time, about a tenth of a second."""
-
-STRIDES = 4
-"""Strides of micro-batches, each at least as many as ranks, after which most pipelines become periodic."""
-
-WORTH_A_TRY = 1.5
-"""
-Least ratio of micro-batches to the few that may repeat, from which repetition is tried; affects only run time.
-"""
 
 
 class Pass(NamedTuple):

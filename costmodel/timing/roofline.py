@@ -377,13 +377,6 @@ class MeasuredTimes:
         return flops / (find_measured_rate(constants, operator) * constants.measured.compute_scaling)
 
 
-def has_measured_rate(constants: Constants, operator: Operator) -> NDArray[np.bool_]:
-    """Return True where the constants can time the operator: always for a roofline, otherwise where it was measured."""
-    if constants.times != "measured" or is_inside_other_rates(constants, operator):
-        return np.asarray(True)
-    return ~np.isnan(find_measured_rate(constants, operator))
-
-
 def find_measured_rate(constants: Constants, operator: Operator) -> Numbers:
     """
     FLOPs per second of the operator's shape, P of MoFa's equation (1); NaN if it was not measured.

@@ -27,6 +27,7 @@ from planner.report.section import (
     span,
     tflops,
 )
+from planner.results import LOCAL_STEPS_CAVEAT
 from planner.uncertainty.counts import MOST_TOLD
 
 if TYPE_CHECKING:
@@ -98,15 +99,15 @@ def idle_proof_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
         yield "fewer GPUs", f"proven: no plan on {nodes} is faster; on fewer none can be, by what the layers take"
 
 
-LEAST_GAIN = 0.03
+LEAST_SHOWN_GAIN = 0.03
 
 """Gain in tokens per second from which on a near-by batch belongs to the first screen."""
 
 
 def nearby_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
-    """Build the row on the near-by batch that gains most, if it gains more than ``LEAST_GAIN``."""
+    """Build the row on the near-by batch that gains most, if it gains more than ``LEAST_SHOWN_GAIN``."""
     best = max(whole.nearby_batches, key=lambda one: one.gain_fraction, default=None)
-    if best is not None and best.gain_fraction > LEAST_GAIN:
+    if best is not None and best.gain_fraction > LEAST_SHOWN_GAIN:
         yield (
             "near-by batch",
             f"{best.global_batch_size:,} sequences ({best.change_fraction:+.1%}) on all {best.num_devices:,} GPUs: "
@@ -258,15 +259,9 @@ def sites_text(sites: Sites) -> str:
     streams = f" in {count(sites.streams, 'stream')} beside computation" if sites.streams > 1 else ""
     return (
         f"{links}; weights are synchronized every {count(sites.local_steps, 'step')}, {sites.sent_bytes:g} bytes per "
-        f"parameter{streams}. {CAVEAT}"
+        f"parameter{streams}. {LOCAL_STEPS_CAVEAT} The states of its outer optimizer are taken to be in host memory "
+        "and are not counted."
     )
-
-
-CAVEAT = (
-    "Quality is not modelled: local steps (DiLoCo) train another optimizer, whose loss per token differs. The states "
-    "of its outer optimizer are taken to be in host memory and are not counted."
-)
-"""Caveat of local steps."""
 
 
 def ambiguity_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,7 @@ from planner.uncertainty.peaks import usual_headroom_bytes
 if TYPE_CHECKING:
     from planner.search.alternatives import JointOutcome
 
-FURTHEST_SEQUENCE = 2.0
+FURTHEST_LAYOUT = 2.0
 
 """Largest ratio of two sequence lengths at which a layout for one is tried for the other."""
 
@@ -228,7 +228,7 @@ def _require_of_the_job(one: Recipe, facts: Facts) -> None:
     if devices % replica:
         problem = f"tp x cp x pp = {replica} does not divide {devices:,} GPUs, so that no dp scales it to them."
         raise SpecError(where, problem)
-    if one.sequence_length and not 1 / FURTHEST_SEQUENCE <= sequence / one.sequence_length <= FURTHEST_SEQUENCE:
+    if one.sequence_length and not 1 / FURTHEST_LAYOUT <= sequence / one.sequence_length <= FURTHEST_LAYOUT:
         raise SpecError(where, f"is for sequences of {one.sequence_length:,} tokens, the job has {sequence:,}.")
 
 

@@ -74,11 +74,6 @@ class Kind:
         yield Kind(unseen=self.unseen)
 
     @property
-    def is_broadest(self) -> bool:
-        """True where there is no broader kind."""
-        return self == Kind(unseen=self.unseen)
-
-    @property
     def text(self) -> str:
         """Kind in words."""
         words = [word for word in (self.device, self.model, self.scale) if word != ANY]

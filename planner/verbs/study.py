@@ -16,7 +16,7 @@ from costmodel.validation import require_type, shown
 from planner.jobs.entries import kinds
 from planner.jobs.line import PIN
 from planner.jobs.problem import Problem, load
-from planner.results import Plan, PlanReport
+from planner.results import LOCAL_STEPS_CAVEAT, Plan, PlanReport
 from planner.search.branch_and_bound import Status
 from planner.search.domains import num_held
 from planner.verbs.plan import plan
@@ -86,7 +86,7 @@ def study(
         return replace(found, features=tuple(study_features(problem, best)))
     axes, notes = _choose_axes(problem, best, name, values or {})
     if name == "sites":
-        notes = (*notes, CAVEAT)
+        notes = (*notes, LOCAL_STEPS_CAVEAT)
     series = tuple(_study_axis(axis, problem, base, best, values or {}) for axis in axes)
     return replace(found, series=series, notes=notes)
 
@@ -96,12 +96,6 @@ NO_PLAN = "no strategy fits: 'planner explain' with the same job says why."
 
 NO_TIME = "time ran out before a strategy was found: raise --time-limit."
 """Note on a job whose search ended without a plan and without a proof."""
-
-CAVEAT = (
-    "Quality is not modelled: local steps (DiLoCo) train another optimizer, whose loss per token differs from that of "
-    "synchronous steps."
-)
-"""Note on studies of several sites."""
 
 
 def _require_study(problem: Problem, name: str, values: Values) -> None:

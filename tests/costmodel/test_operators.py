@@ -13,7 +13,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import MeasuredRate
 from costmodel.strategy import CudaGraphs
-from costmodel.timing.roofline import GRAPHED_SECONDS, STREAMING_SECONDS, has_measured_rate
+from costmodel.timing.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.timing.source import operator_times, slowest_of
 from costmodel.timing.work import AttentionSize, Operator
 from tests.builders_cluster import a_device, achieved
@@ -312,9 +312,6 @@ def test_measured_rate_is_found_by_shape():
     operator = an_operator(rows=np.array([4096, 2048, 1024]))
 
     np.testing.assert_allclose(a_source("measured").forward_seconds(operator), [5e-3, 10e-3, np.nan])
-    np.testing.assert_array_equal(
-        has_measured_rate(a_source("measured").device.constants, operator), [True, True, False]
-    )
 
 
 def test_measured_rate_of_a_name_goes_before_its_kind():
@@ -336,11 +333,6 @@ def test_elementwise_operators_are_inside_the_measured_rates():
     assert seconds(source, an_operator("elementwise", bytes=1e9)) == (0, 0)
     assert np.isnan(source.forward_seconds(an_operator("grouped_matmul")))
     assert source.origin(an_operator("elementwise")) == "inside the measured rates of test-device"
-
-
-def test_rooflines_know_every_shape():
-    """Only tables have holes."""
-    assert has_measured_rate(catalog.equip_device("h100-80gb-sxm").constants, an_operator(rows=3))
 
 
 @pytest.mark.parametrize(("tp", "mbs", "expected"), [(8, 2, 0.11727), (8, 1, 0.07154), (4, 2, 0.2121), (4, 1, 0.12623)])

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.pipelines.graph import graph_of
+from costmodel.pipelines.graph import STRIDES, graph_of
 from costmodel.pipelines.orders import FORWARD as FORWARDS
 from costmodel.pipelines.orders import NONE, has_order, order, stages_of_rank
 from costmodel.pipelines.orders import WEIGHT as WEIGHTS
-from costmodel.pipelines.simulator import STRIDES, alive_by_chunk, simulate, span_seconds
+from costmodel.pipelines.simulator import alive_by_chunk, simulate, span_seconds
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule
 from tests.oracle import pipeline_simulator as naive
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, WEIGHT, Pass

@@ -1,12 +1,14 @@
 """Times learned from samples of an invented device, whose law is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
 from costmodel.timing.sampled_source import Rates, matmul_shapes, streaming_shapes
 from planner.measure.fit.law import widening
-from planner.measure.fit.operators import deal_families, fit_rates, hold_out, learn_operator, replace_rates
+from planner.measure.fit.operators import deal_families, fit_rates, hold_out, learn_operator
 
 pytest.importorskip("sklearn", reason="learning needs scikit-learn")
 
@@ -66,7 +68,7 @@ class TestLearned:
         few = measured(OTHER, 60, seed=1, slower=0.4)
         shapes, seconds, _ = measured(OTHER, 500, seed=1, slower=0.4)
         moved = np.median(np.abs(learn_operator(*few, base=base).seconds(shapes) / seconds - 1))
-        by_rates = np.median(np.abs(replace_rates(base, *few[:2]).seconds(shapes) / seconds - 1))
+        by_rates = np.median(np.abs(replace(base, rates=fit_rates(*few[:2])).seconds(shapes) / seconds - 1))
 
         assert moved < 0.03
         assert moved < by_rates

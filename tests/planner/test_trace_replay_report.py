@@ -22,6 +22,7 @@ from planner.measure.traces.report.replay import page
 from planner.measure.traces.report.replay.page import CRITICAL, replay_page, side_by_side, timeline_of
 from planner.measure.traces.report.replay.report import ReplayReport, document_of, replay_report
 from planner.measure.traces.report.replay.text import replay_text
+from planner.measure.traces.structure import parts
 from planner.measure.traces.writing import write_trace
 from tests.builders_kineto import graph_steps, write_file
 from tests.builders_traces import a_step
@@ -183,6 +184,15 @@ class TestUnmarkedSteps:
         assert found.measured.iteration == (882_000 if number < 2 else 879_000)
         assert abs(found.difference_fraction) < 0.01
         assert not any("CUDA graphs pause" in doubt for doubt in found.doubts)
+
+    @pytest.mark.parametrize("call", ["cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch", "cudaGraphLaunch_ptsz"])
+    def test_graphs_of_every_library_are_doubted(self, call, tmp_path):
+        """CUDA's driver launches graphs as its runtime does: their kernels belong to one place."""
+        steps = [one | {"name": call} if one["name"] == "cudaGraphLaunch" else one for one in graph_steps()]
+        trace = read_trace(write_file(tmp_path / "trace.json", steps))
+
+        doubt = "Kernels that were launched as a graph all belong to where it was launched."
+        assert doubt in parts(trace).summary.doubts
 
     def test_launches_far_ahead(self, tmp_path):
         """The host launches all three graphs at once: the second one takes the device 882 us all the same."""

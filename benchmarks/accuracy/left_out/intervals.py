@@ -253,7 +253,7 @@ def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]
     enough = [
         fit_spread(kind, same, symmetric=symmetric)
         for kind, same in by_kind.items()
-        if kind.is_broadest or len({error.group for error in same}) >= FEWEST_GROUPS
+        if kind == Kind(unseen=kind.unseen) or len({error.group for error in same}) >= FEWEST_GROUPS
     ]
     if symmetric:
         return enough

@@ -225,11 +225,6 @@ def deal_families(families: Sequence[Hashable], num_folds: int) -> NDArray[np.in
     return np.asarray([number[family] for family in families], dtype=np.intp)
 
 
-def replace_rates(base: SampledTimes, shapes: Shapes, seconds: Rows) -> SampledTimes:
-    """Return another device's times with only the new device's rates."""
-    return replace(base, rates=fit_rates(shapes, seconds))
-
-
 NUM_SUPPORT = 160
 
 """Support points of an operator in a file: with 100 the error is a twentieth larger."""

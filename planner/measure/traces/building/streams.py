@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from costmodel.record import record
 from planner.measure.traces.building.tasks import (
-    GRAPH_LAUNCHES,
     PAGEABLE,
     RECORDS,
     STREAM_WAITS,
@@ -18,6 +17,7 @@ from planner.measure.traces.building.tasks import (
     sort_by_stream,
 )
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
+from planner.measure.traces.structure.records import GRAPH_LAUNCHES
 
 JUST = 10_000
 """Nanoseconds within which a task counts as beginning right after another: a few times the lag of an event."""

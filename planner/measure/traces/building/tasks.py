@@ -33,10 +33,6 @@ STREAM_WAITS = r"^(cuda|hip|cu)StreamWaitEvent(_ptsz)?$"
 
 """Calls that make a stream wait for an event."""
 
-GRAPH_LAUNCHES = r"^(cuda|hip|cu)GraphLaunch(_ptsz)?$"
-
-"""Calls that launch a graph of kernels and copies on a stream."""
-
 PAGEABLE = r"^Memcpy DtoH \(Device -> Pageable\)"
 
 """

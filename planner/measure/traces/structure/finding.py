@@ -29,9 +29,6 @@ from planner.measure.traces.structure.records import ON_THREADS, Parts, Phase, R
 BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
 """Phases of a backward pass."""
 
-GRAPH_LAUNCHES = ("cudaGraphLaunch", "hipGraphLaunch")
-"""Calls that launch many kernels at once."""
-
 
 @dataclass(kw_only=True, slots=True)
 class _Columns:
@@ -301,7 +298,7 @@ def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> S
         doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")
     if columns.phases_from == "kernels":
         doubts.append("There are no operators: phases are guessed from the names of kernels and their order.")
-    if any(name.startswith(GRAPH_LAUNCHES) for name in trace.names):
+    if trace.named(records.GRAPH_LAUNCHES).any():
         doubts.append("Kernels that were launched as a graph all belong to where it was launched.")
     return Summary(
         iterations=found,

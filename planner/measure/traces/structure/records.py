@@ -161,6 +161,9 @@ WORK = re.compile(r"(?i)mm$|mm_|matmul|linear|conv|attention|attn|gemm|cutlass|f
 
 """Operators of which a layer has at least one: a matmul, a convolution, attention."""
 
+GRAPH_LAUNCHES = r"^(cuda|hip|cu)GraphLaunch(_ptsz)?$"
+"""Calls that launch a graph of kernels and copies on a stream."""
+
 ATTENTION = re.compile(r"(?i)scaled_dot_product|attention|flash_?attn|flash_fwd|fmha")
 
 """Attention, which a transformer layer runs once."""

@@ -112,7 +112,7 @@ class Gain:
     measured
         Measured runs with the degrees of either strategy.
     measured_fraction
-        The gain with the model's errors on them taken out; none without any.
+        The gain with the model's errors on them taken out; null without any.
     """
 
     fraction: float

@@ -10,7 +10,7 @@ If kinds of layers alternate, the layers of a rank depend on where its chunks be
 through the places of the pattern of layers (:class:`costmodel.models.patterns.LayerPattern`). Each stage begins
 where the previous one ends. A rank's option holds as many layers of each kind as its chunks cover.
 
-The objective is the closed form of the step times the chunks per rank,
+The objective is the compared step time times the chunks per rank,
 
 .. math:: v T = (m v - 1) \max_i P_i + \sum_i R_i + v \max_i E_i
 

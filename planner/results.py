@@ -241,7 +241,7 @@ class Plan:
 
     @property
     def closed_form_seconds(self) -> float:
-        """Time of one optimizer step by its closed form, which a search compares; computed for reports that show it."""
+        """Time of one optimizer step that the search compares; computed for reports that show it."""
         facts = self.problem.facts
         return facts.compute_once((strategy_seconds, self.strategy), lambda: strategy_seconds(facts, self.strategy))
 

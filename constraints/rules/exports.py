@@ -247,7 +247,7 @@ DEEPSPEED: Refusals = {
         targets.deepspeed_accumulates_in_16_bits_without_zero,
     ),
     "settings.weight_dtype": _only(
-        "Ranks hold 16-bit weights beside the FP32 ones of the optimizer (deepspeed/runtime/zero/stage_1_and_2.py).",
+        "Ranks hold 16-bit weights in addition to the optimizer's FP32 ones (deepspeed/runtime/zero/stage_1_and_2.py).",
         "recipe",
     ),
     "settings.moments_dtype": _only(
@@ -300,7 +300,7 @@ ACCELERATE: Refusals = {
     "tp_overlap": _only("Asynchronous tensor parallelism is ignored (accelerate/utils/dataclasses.py:2331).", False),
     "ep_overlap": _only(NO_EXPERTS, False),
     "dp_overlap": _only(
-        "FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).", True
+        "FSDP2 always overlaps gathers and reductions with computation (torch/distributed/fsdp/_fully_shard).", True
     ),
     "settings.gradient_dtype": (
         *_only(

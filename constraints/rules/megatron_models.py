@@ -19,7 +19,7 @@ PLAIN_MAMBA = Mamba(num_heads=1, head_dim=1, state_size=1, num_groups=1)
 
 WITHOUT_OPTIONS = {
     "chunk": "attention inside chunks",
-    "head_gate": "a gate per head behind the attention",
+    "head_gate": "a gate per head after the attention",
     "indexer": "keys that an indexer chooses for each query (sparse attention)",
     "key_is_value": "values that are keys",
     "latent_norm": "a norm of the experts' latent",
@@ -142,7 +142,7 @@ def _require_block(layer: Layer) -> None:
 def _require_alike(model: Model) -> None:
     """Refuse layers that differ in more than experts and window, or in hybrids in more than their block."""
     if model.extras or model.embedding_norm:
-        what = model.extras or "a norm behind the embedding"
+        what = model.extras or "a norm after the embedding"
         raise SpecError("model.extras", f"has {what}, which Megatron-LM's options do not say.")
     if model.head_bias:
         raise SpecError("model.head_bias", "is true; Megatron-LM's head has no bias.")

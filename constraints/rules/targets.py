@@ -155,7 +155,7 @@ def megatron_stages_recompute_blocks(*, pp: Ints, recompute: Ints, layout: Stage
 
 def full_by_block(most: int, layers: Sequence[int], pp: int) -> tuple[int, ...]:
     """
-    Number of layers of each pipeline rank that are recomputed in full, where each stage recomputes its first few.
+    Number of fully recomputed layers of each pipeline rank, if each stage recomputes at most its first ``most`` layers.
 
     >>> full_by_block(3, (2, 4, 4, 4), pp=2)
     (5, 6)

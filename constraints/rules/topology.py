@@ -57,7 +57,7 @@ def virtual_stages_hold_equally_much(model: Model, *, pp: Ints, vpp: Ints) -> Ho
     Embedding, head and MTP count as one layer each. Megatron-LM's interleaved schedule wants it unless a layout
     is written by hand (``megatron/core/transformer/transformer_config.py``, ``account_for_*_in_pipeline_split``), as
     Megatron-Bridge's recipes do for DeepSeek-V3 in two pipeline ranks of four chunks. Where the chunks of a rank
-    differ, the search's closed forms take them for equal.
+    differ, the search takes them for equal.
     """
     stages = pp * vpp
     in_place = model.num_layers + 2 + len(model.mtp_layers)

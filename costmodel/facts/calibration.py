@@ -59,7 +59,7 @@ class MeasuredCollective:
 @strict_record(frozen=True, kw_only=True, slots=True)
 class DpOverlap:
     """
-    Measured closed form of overlapped data-parallel communication, instead of equation (24).
+    Measured formula of overlapped data-parallel communication, instead of equation (24).
 
     ``exposed = unhidden * full + max(0, slowdown * full - window * pp * stage_seconds)``, where ``full`` is the
     communication alone and ``stage_seconds`` one micro-batch on one rank.

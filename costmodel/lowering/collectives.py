@@ -25,8 +25,8 @@ for each other, and it corrects the sums of exponentials and the output. The who
 makes buffers, and casts queries, keys, values and the output. Source: Transformer Engine, ``DotProductAttention``,
 ``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece. The numbers for two pieces are chosen on
 NVIDIA's runs (benchmarks/LEDGER.md). There 8-bit layers of Llama-3 70B with 4,096 tokens per rank wait for the host on
-H100 and GB200; their kernels are the shortest beside a ring. Layers of twice the work do not wait. No run distinguishes
-four pieces from two.
+H100 and GB200; their kernels are the shortest that overlap with a ring. Layers of twice the work do not wait. No run
+distinguishes four pieces from two.
 """
 
 

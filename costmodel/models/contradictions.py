@@ -24,7 +24,7 @@ SAME = (
     ("num_sliding_attention_heads", "attention_other_setting.num_attention_heads"),
     ("rope_theta", "rope_parameters.rope_theta"),
 )
-"""Pairs of entries with one meaning, beside the spellings of a concept; a dot leads into a part."""
+"""Pairs of entries with one meaning, besides the spellings of a concept; a dot leads into a part."""
 
 LAYER_COUNTS = (*SPELLINGS["first_dense"], "num_hash_layers")
 """Entries that count some of the layers."""

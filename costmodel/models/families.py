@@ -302,7 +302,7 @@ def _falcon_h1(config: Config) -> dict[str, Any]:
     """Check the biases of Falcon-H1's Mamba blocks, and that their width is said."""
     config.integer("mamba_d_ssm" if config.mapping.get("mamba_d_ssm") is not None else "mamba_expand", at_least=1)
     if config.flag(Switch("projectors_bias", False)) != config.flag(Switch("mamba_proj_bias", False)):
-        raise config.error("projectors_bias", "means a bias behind one projection alone, which is not modelled.")
+        raise config.error("projectors_bias", "means a bias after only one of the projections, which is not modelled.")
     return {}
 
 
@@ -461,7 +461,7 @@ UNMODELLED: Mapping[str, str] = _TABLE["unmodelled"] | dict.fromkeys(_TABLE["enc
 """Known families that are not modelled, and the reason for each."""
 
 NUMERICS: Mapping[str, Mapping[str, Any]] = _TABLE["numerics"]
-"""Facts of each family's classes that change no cost, beside those of Llama's."""
+"""Facts of each family's classes that change no cost, besides those of Llama's."""
 
 NOT_IN_A_JOB = ("changes", "refined", "text_part")
 """Fields of a family that name functions, or that are not its own."""

@@ -19,7 +19,7 @@ from costmodel.strategy import MODULES, Recompute
 from costmodel.timing.work import BETWEEN_TOKENS, MEMORY_BOUND, Numbers, Operator
 
 AttentionConvention: TypeAlias = Literal["full", "causal"]
-"""Counting of scores: ``full`` counts those behind the causal mask (MoFa, Megatron-LM), ``causal`` does not."""
+"""Counting of scores: ``full`` counts masked ones, too (MoFa, Megatron-LM), ``causal`` does not."""
 
 
 def forward_matmul_flops(model: Model, *, tokens: int) -> int:

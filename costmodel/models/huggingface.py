@@ -178,7 +178,7 @@ TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Keys of the text part: of transformers, of InternVL and Nemotron's, of DeepSeek's and Janus', of Qwen's Omni."""
 
 OTHER_PARTS = (*TEXT_KEYS, "vision_config", "audio_config")
-"""Keys of a configuration beside or around its text part."""
+"""Keys of a configuration outside its text part."""
 
 
 def _doubt_parts(mapping: Mapping[str, Any], where: str) -> Iterator[str]:
@@ -199,7 +199,7 @@ def _text_config(mapping: object, where: str) -> Config:
     if not keys:
         return whole
     if len(keys) > 1:
-        raise whole.error(keys[1], f"is a text part beside '{keys[0]}', and a model has one.")
+        raise whole.error(keys[1], f"is a text part, as is '{keys[0]}'; a model has one.")
     text = mapping[keys[0]]
     if not isinstance(text, Mapping):
         raise whole.error(keys[0], f"expected a mapping, got {shown(text)}.")

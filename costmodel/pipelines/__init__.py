@@ -1,1 +1,1 @@
-"""Stages, schedules and their orders, in closed form and by simulation."""
+"""Stages, schedules and their orders, by formula and by simulation."""

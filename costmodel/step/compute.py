@@ -283,7 +283,7 @@ def exposed_alltoall_seconds(
 
 
 OPPOSITE = (("forward", "backward"), ("backward", "forward"))
-"""Each pass, and the pass of another micro-batch whose all-to-alls run beside it."""
+"""Each pass, and the pass of another micro-batch whose all-to-alls overlap with it."""
 
 
 def least_layer_seconds(

@@ -172,7 +172,7 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
     Returns
     -------
     SimulatedStep or None
-        None if the step is known only by its closed form, or if there are too many passes.
+        None if the schedule has no simulation, or too many passes.
     """
     decisions = strategy.decisions()
     order = _order(facts, decisions)

@@ -2,7 +2,7 @@
 Custom pipeline layouts: costs of single ranks, and the step of ranks with different layers, recomputation and offload.
 
 A rank is costed by the formulas of a strategy, as a strategy of one rank. Its layers are on the axis of the ranks, its
-decisions on a separate axis. The closed form of the schedule then combines the ranks.
+decisions on a separate axis. The formula or simulation of the schedule then combines the ranks.
 """
 
 from __future__ import annotations
@@ -392,13 +392,13 @@ def summed_strategy_seconds(facts: Facts, strategy: Strategy) -> float:
 
 
 def strategy_cost(facts: Facts, strategy: Strategy) -> Cost:
-    """Return the cost of one strategy, with or without a layout, by the closed form of its schedule; scalars."""
+    """Return the cost of one strategy, with or without a layout, as the search compares it; scalars."""
     return layout_cost(facts, strategy) if strategy.layout else cost(facts, strategy.decisions())
 
 
 def strategy_seconds(facts: Facts, strategy: Strategy) -> float:
     """
-    Seconds of one strategy's step by the closed form, as in :func:`strategy_cost`.
+    Seconds of one strategy's step as the search compares it, see :func:`strategy_cost`.
 
     Derivation: :func:`layout_cost` with a layout, :func:`costmodel.step.step.step_seconds` without.
     """

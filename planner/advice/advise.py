@@ -310,7 +310,7 @@ def _doubts(advice: Advice) -> Iterator[str]:
     if answer is None:
         return
     if answer.gap_sentence:
-        yield f"Of the answer: {answer.gap_sentence}. Its interval is that of all devices."
+        yield f"The answer has {answer.gap_sentence}. Its interval is that of all devices."
     for rival in advice.rivals:
         less = [name for name in (quantity, *FRONT) if rival.metrics[name] < answer.metrics[name]]
         better = f"to take less in {', '.join(dict.fromkeys(WORDS[name] for name in less))}" if less else "no worse"

@@ -177,7 +177,12 @@ def list_file_tools() -> tuple[Tool, ...]:
             arguments=record(
                 {
                     "report": REPORT,
-                    "number": {"type": "integer", "minimum": 1, "maximum": MOST_PLANS, "description": "Which plan."},
+                    "number": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": MOST_PLANS,
+                        "description": "Number of the plan.",
+                    },
                     "target": text(f"{', '.join(TARGETS)}, or of figures: {', '.join(DASHBOARDS)}."),
                     "framework_version": text("Release of the framework; default: the one that the plan is for."),
                     "launch": text("torchrun, slurm or kubernetes: also the file that starts it."),

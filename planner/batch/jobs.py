@@ -269,7 +269,7 @@ class JobSet:
         self.axes = tuple(read_axis(assignment) for assignment in assignments)
         for key, count in Counter(axis.key for axis in self.axes).items():
             if count > 1:
-                raise SpecError(key, "is given twice.", "Write all of its values behind one key=.")
+                raise SpecError(key, "is given twice.", "Write all its values after one key=.")
         self._require_few(max_jobs)
 
     def __len__(self) -> int:

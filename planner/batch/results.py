@@ -313,7 +313,7 @@ class ResultsFile:
             if self._num_broken == 1
             else f"{self._num_broken:,} lines that are no results are"
         )
-        notify(f"{self.path}: {count} moved to {beside}; jobs of such lines are planned again.")
+        notify(f"{self.path}: {count} moved to {beside}; their jobs are planned again.")
 
     def _leave_out_lost(self, notify: Callable[[str], None]) -> None:
         """Remove lines of lost jobs."""

@@ -42,10 +42,10 @@ EXIT_CODES = """exit codes:
 def add_advise_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
-        "Which devices, how many, until when and for how much: the front of time, money and energy over devices and "
-        "sizes, and the best of it for a wish. Each point is a proven plan; devices and sizes that lower bounds "
-        "exclude are cut. Of the job's own cluster the framework, spare nodes and sites hold for every device, "
-        "other entries for its own device only; its number of devices is not used."
+        "Compares devices and their number: the Pareto front of time, money and energy, and its best point for a wish. "
+        "Each point is a proven plan; devices and numbers that lower bounds exclude are not searched. Framework, spare "
+        "nodes and sites of the job's cluster hold for every device, its other entries for its own device only. Its "
+        "number of devices is not used."
     )
     describe(parser, description, EXIT_CODES)
     add_job(parser)

@@ -49,17 +49,17 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
         "Plans many jobs in worker processes and appends one line of JSON per job as it finishes. The same "
-        "command goes on where it was stopped: jobs whose line is there are not planned again. Of results files "
-        "(.jsonl) alone it prints a ranking of their jobs, each by its best plan."
+        "command goes on where it was stopped: jobs whose line is there are not planned again. Given "
+        "results files (.jsonl) alone, it prints a ranking of their jobs, each by its best plan."
     )
     describe(parser, description, EXIT_CODES)
     parser.add_argument(
         "sources", metavar="SOURCE", nargs="+", help="job files, and folders that hold job files; or results files"
     )
     parser.add_argument(
-        "--overrides", metavar="CSV", help="one variant per row: columns are dotted keys, beside an optional 'name'"
+        "--overrides", metavar="CSV", help="one variant per row: columns are dotted keys, and optionally 'name'"
     )
-    help_text = "results file (JSON lines); of a ranking: write it to a file instead of stdout"
+    help_text = "results file (JSON lines); with results files as sources: file of the ranking, instead of stdout"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help=help_text)
     parser.add_argument("--table", metavar="FILE", type=Path, help="all results as .parquet or .csv, too")
     parser.add_argument("--full", action="store_true", help="each line also holds the whole JSON report")
@@ -90,10 +90,16 @@ def run_batch(arguments: argparse.Namespace) -> int:
     if sources and len(sources) == len(arguments.sources):
         return _rank(arguments, [Path(source) for source in sources])
     if sources:
-        raise SpecError(sources[0], "is a results file beside jobs.", "Rank it alone: planner batch RESULTS.jsonl.")
+        raise SpecError(
+            sources[0], "is a results file; the other sources are jobs.", "Rank it alone: planner batch RESULTS.jsonl."
+        )
     for name in ("by", "top", "format"):
         if getattr(arguments, name) is not None:
-            raise SpecError(f"--{name}", "is of a ranking.", f"Write: planner batch FILE{RESULTS} --{name}.")
+            raise SpecError(
+                f"--{name}",
+                "is an option of a ranking, and the sources are jobs.",
+                f"Write: planner batch FILE{RESULTS} --{name}.",
+            )
     if arguments.output is None:
         raise SpecError("-o", "is needed: the results file.", "Such as: -o results.jsonl.")
     return _plan(arguments)

@@ -57,7 +57,7 @@ def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         help="logs of planned runs, whose names begin with the runs' ids (Megatron-LM, Megatron-Bridge, torchtitan): "
-        "their steps are written into a table beside the device, which plan won is said",
+        "their steps are written into a table next to the device file, and the fastest plan is named",
     )
     parser.add_argument("--models", metavar="YAML", type=Path, help="architectures by the names in the runs' 'model'")
     add_force(parser)

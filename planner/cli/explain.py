@@ -38,10 +38,10 @@ def add_explain_options(parser: argparse.ArgumentParser) -> None:
     description = (
         "Says which constraints hold the best plan back and by how much, or why nothing fits and what would. With "
         "words such as TP8 PP4 (a whole strategy or a part of one): why it is not the plan: the rules that forbid "
-        "it, the memory that it lacks and on which rank, or how much slower it is and where. Of a job with a "
-        "strategy (its 'strategy', a launch script or log, a JSON report), with --recipe, or of two jobs: what the "
-        "best plan, or the second one, gains over it: step, memory, days and GPU-hours, where the time goes, and "
-        "the rules that it breaks. A job of several words stands in quotation marks, with entries of its own: "
+        "it, the memory that it lacks and on which rank, or how much slower it is and where. For a job with a "
+        "strategy (its 'strategy', a launch script or log, a JSON report) or with --recipe: the gain of the best plan "
+        "over it in step, memory, days and GPU-hours, by part of the step, and the rules that it breaks. For two jobs: "
+        "the gain of the second one's plan. A job of several words stands in quotation marks, with entries of its own: "
         "'run.sh TP4 --set GBS=512', 'plan.json --number 2'; key=value outside of them holds for both. The job's "
         "time limit holds for the whole explanation."
     )

@@ -98,7 +98,7 @@ def run_sample(arguments: argparse.Namespace) -> int:
             progress=lambda text: line.show(f"{max(0.0, end - time.monotonic()):.0f} s left, {text}"),
         )
     except KeyboardInterrupt:
-        note(f"interrupted. What was measured is in {arguments.output}; the same command goes on.")
+        note(f"interrupted. Finished measurements are in {arguments.output}; run the same command again to go on.")
         return EXIT_INTERRUPTED
     except LostRankError as error:
         complain(str(error))

@@ -450,7 +450,7 @@ def _read_stages(text: str, where: str) -> Any:
         name, colon, values = part.partition(":")
         if not colon or not values:
             raise SpecError(
-                where, f"expected name:values behind a slash, such as /recompute:none,full, got {shown(part)}."
+                where, f"expected name:values after a slash, such as /recompute:none,full, got {shown(part)}."
             )
         if name in entries:
             raise SpecError(f"{where}.{name}", "is given twice; keep one.")

@@ -519,7 +519,7 @@ def _require_consistent(run: Run) -> None:
         raise SpecError("cluster.num_devices", f"{num_devices} is not a multiple of tp x cp x pp = {product}.")
     dp = num_devices // product
     if (stated := run.get("strategy.dp")) is not None and stated != dp:
-        raise SpecError("strategy.dp", f"{stated} is not num_devices / (tp x cp x pp) = {dp}.")
+        raise SpecError("strategy.dp", f"is {stated}, but num_devices / (tp x cp x pp) gives {dp}.")
     tokens_per_second = run.tokens_per_second
     if run.step_seconds is not None and tokens_per_second is not None:
         tokens = counts["training.global_batch_size"] * counts["training.sequence_length"]

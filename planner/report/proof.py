@@ -69,7 +69,7 @@ def alternatives_sections(whole: PlanReportRecord) -> Iterator[Section]:
         yield Section(
             title="Combinations of settings",
             rows=tuple(rows),
-            notes=(f"Each was searched for what is faster than strategy {last} of all together.",) if last else (),
+            notes=(f"Each combination was searched for strategies faster than strategy {last} above.",) if last else (),
         )
 
 
@@ -213,35 +213,34 @@ def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
         yield "lower bound", f"{whole.lower_bound_seconds:,.6f} s per step{gap}; {rounding}"
     if whole.bound_of == EVEN:
         yield (
-            "of stages",
-            "the proof is of even stages; uneven ones are compared by the sum over their ranks, and the best of them "
-            "descend as simulated, a layer at a time, until no move is faster: others may be",
+            "custom layouts",
+            "the proof covers even stages. Custom pipeline layouts are compared by the sum over their ranks; the best "
+            "are improved in simulation, one layer at a time, until no move is faster. Another layout may be faster",
         )
     forms = {f"strategy {plan.number}": plan.closed_form_step_time_seconds for plan in whole.plans}
     if whole.recommendation:
         forms.setdefault(_fastest(whole), whole.recommendation.fastest_closed_form_step_time_seconds)
     if forms and abs(whole.plans[0].step_time_seconds / forms["strategy 1"] - 1) > SAME_FRACTION:
-        yield "closed form", f"{_describe_forms(forms, whole)}. Step times above are simulated pass by pass."
+        yield "compared step", f"{_describe_forms(forms, whole)}. Step times above are simulated pass by pass."
 
 
 def _describe_forms(forms: Mapping[str, float], whole: PlanReportRecord) -> str:
-    """Describe the closed forms that the proof is about; the least one may simulate slower than another."""
+    """Describe the step times that the search compares; the plan of the least may simulate slower than another."""
     least = min(forms, key=lambda name: forms[name])
     first = f"{forms['strategy 1']:,.6f} s for strategy 1"
     bound = whole.lower_bound_seconds
     if bound is not None and whole.gap == 0 and forms[least] > bound + 2 * whole.rounding_bound_seconds:
-        return f"{first}: the analytic step time; the lower bound is that of a strategy that simulates slower"
+        return f"{first}, as the search compares it; the lower bound belongs to a strategy that simulates slower"
     if least == "strategy 1":
-        return f"{first}: the analytic step time, which the search compares and the proof refers to"
+        return f"{first}, as the search compares it; the proof is about this step time"
     return (
-        f"{first}, {forms[least]:,.6f} s for {least}: analytic step times, which the search compares; the "
-        "proof refers to the least"
+        f"{first}, {forms[least]:,.6f} s for {least}, as the search compares them; the proof is about the shorter one"
     )
 
 
 SAME_FRACTION = 1e-5
 
-"""Relative difference between the closed form and the simulated step that is not worth a line."""
+"""Relative difference between the compared and the simulated step time that is not worth a line."""
 
 
 def recommendation_sections(advice: RecommendationRecord | None) -> Iterator[Section]:

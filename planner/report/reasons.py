@@ -86,7 +86,7 @@ def _answer(whole: ExplanationRecord) -> str:
 
 
 SIMULATED_FRACTION = 0.005
-"""Share of a step by which the simulation of a pipeline with even stages may exceed the closed form."""
+"""Share of a step by which the simulation of a pipeline with even stages may exceed the compared step time."""
 
 
 def _answer_of_asked(whole: ExplanationRecord) -> str:

@@ -59,14 +59,14 @@ def idle_proof_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
     if not idle.is_proven:
         yield "fewer GPUs", "time ran out before it was proven that no plan on fewer whole nodes is faster"
     elif not idle.most_nodes_searched:
-        yield "fewer GPUs", "proven: on fewer whole nodes no step can be as short, by what the layers take"
+        yield "fewer GPUs", "proven: on fewer whole nodes the layers alone take longer than this step"
     elif idle.num_idle_devices:
         yield (
             "fewer GPUs",
-            f"searched with the plans on all: {nodes}; on fewer no step can be as short. The proof is of all of them",
+            f"searched, too: {nodes}; on fewer the layers alone take longer. The proof covers all of these",
         )
     else:
-        yield "fewer GPUs", f"proven: no plan on {nodes} is faster; on fewer none can be, by what the layers take"
+        yield "fewer GPUs", f"proven: no plan on {nodes} is faster; on fewer nodes the layers alone take longer"
 
 
 LEAST_GAIN = 0.03
@@ -226,7 +226,7 @@ def sites_text(sites: Sites) -> str:
     links = f"{sites.count} data centres, {speed} and {1000 * sites.latency:.4g} ms between two, as no measured run has"
     if sites.local_steps == 1:
         return f"{links}; gradients are reduced over all of them in every step, inside each site first"
-    streams = f" in {count(sites.streams, 'stream')} beside computation" if sites.streams > 1 else ""
+    streams = f" in {count(sites.streams, 'stream')} overlapped with computation" if sites.streams > 1 else ""
     return (
         f"{links}; weights are synchronized every {count(sites.local_steps, 'step')}, {sites.sent_bytes:g} bytes per "
         f"parameter{streams}. {CAVEAT}"

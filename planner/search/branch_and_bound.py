@@ -165,7 +165,7 @@ class Outcome:
     strategies
         Best first, each with another combination of tp, cp, pp, dp and ep unless all variants are wanted.
     step_seconds
-        Step time of each strategy by the closed form, in floats.
+        Step time of each strategy that the search compares, in floats.
     lower_bound_seconds
         Lower bound of all strategies of the space, except for the rounding bound; infinite where none exists.
     gap

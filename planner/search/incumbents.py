@@ -51,7 +51,7 @@ class Rivals:
     Parameters
     ----------
     ticks, summed_ticks
-        Ticks by the closed form, and by the sum over ranks that uneven stages are searched by.
+        Ticks of the compared step time; of uneven stages, ticks of the sum over their ranks.
     """
 
     ticks: Mapping[Hashable, int] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class IncumbentPool:
 
     @property
     def cut(self) -> int:
-        """Ticks above which no strategy is among the wanted ones."""
+        """Ticks of the slowest strategy that is reported; slower strategies are cut."""
         best = self.least
         return best[self.top - 1] if len(best) >= self.top else MAX_TICKS
 

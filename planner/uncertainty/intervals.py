@@ -85,7 +85,7 @@ class Kind:
         words = [word for word in (self.device, self.model, self.scale) if word != ANY]
         found = ", ".join(words) or "all kinds"
         beside = UNSEEN_WORDS[self.unseen]
-        return f"{found}; {beside} than those fitted to" if beside else found
+        return f"{found}; {beside} than those of the fit" if beside else found
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -160,7 +160,7 @@ def release_name(cluster: Cluster) -> str:
 
 
 def unseen_of(model: Model, cluster: Cluster, known: Intervals) -> tuple[Unseen, ...]:
-    """List unmeasured properties of a job: its release on such devices, models of its size there."""
+    """List unmeasured properties of a job on its device architecture: its software release, and its model size."""
     architecture = cluster.device.architecture or ANY
     found = []
     if release_name(cluster) not in known.releases.get(architecture, ()):

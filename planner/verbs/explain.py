@@ -108,7 +108,7 @@ class Binding:
 
     @property
     def saved_fraction(self) -> float:
-        """Saved share of the step, by the closed form."""
+        """Saved share of the step, as the search compares it."""
         return self.saved_seconds / (self.step_seconds + self.saved_seconds)
 
 
@@ -200,7 +200,7 @@ class Explanation(Displayed):
 
     @property
     def compared_seconds(self) -> float:
-        """Step time to which relaxed constraints are compared: even stages, by the closed form; nan without any."""
+        """Step time to which relaxed constraints are compared: even stages, as searched; nan without any."""
         first = self.bindings[0] if self.bindings else None
         return first.step_seconds + first.saved_seconds if first else math.nan
 

@@ -44,7 +44,7 @@ class Point:
     estimate
         The strategy with its memory use.
     is_proven
-        True where no strategy within the memory has a shorter closed form; else time ran out.
+        True where no strategy within the memory has a shorter step as the search compares it; else time ran out.
     """
 
     allowed_bytes: float

@@ -25,14 +25,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser,
         "Changes a recorded step and replays it: layers=48 or microbatches=16 by the traces alone; with --job, the job "
         "that was recorded, also tp, pp, dp, vpp, mbs, schedule, the model's sizes, training.sequence_length, "
-        "training.global_batch_size and cluster.num_devices. What else differs in the job is refused.",
+        "training.global_batch_size and cluster.num_devices. Any other difference of the job is refused.",
         EXIT_CODES,
     )
     parser.add_argument(
-        "traces", metavar="TRACE | key=value", nargs="+", help="traces of one step, one of each rank; and what changes"
+        "traces", metavar="TRACE | key=value", nargs="+", help="traces of one step, one of each rank; and changes of it"
     )
     parser.add_argument("--job", metavar="JOB.yaml", type=Path, help="the job that was recorded, with its strategy")
-    parser.add_argument("--iteration", metavar="N", help="which of the recorded iterations, from 0")
+    parser.add_argument("--iteration", metavar="N", help="number of the recorded iteration, from 0")
     parser.add_argument(
         "--faster",
         metavar="PATTERN=FACTOR",
@@ -40,8 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="tasks whose names contain a regular expression, so many times faster",
     )
-    parser.add_argument("--cuda-graphs", action="store_true", help="launches taken out")
-    parser.add_argument("--no-overlap", action="store_true", help="no communication beside computation")
+    parser.add_argument("--cuda-graphs", action="store_true", help="the step without launches of single kernels")
+    parser.add_argument("--no-overlap", action="store_true", help="communication does not overlap with computation")
     parser.add_argument(
         "--anyway", action="store_true", help="go on although the replay of the recorded step is more than 5 %% off"
     )

@@ -257,7 +257,7 @@ def _overlap_of_experts(given: Given) -> Words | None:
     """Translate the overlap of MoE communication, which Megatron-LM excludes with full recomputation."""
     if given.get("--recompute-granularity") != ["full"]:
         return {"--overlap-moe-expert-parallel-comm": []}
-    return {"": ["--moe-fb-overlap beside full recomputation: costed as if communication of experts were exposed."]}
+    return {"": ["--moe-fb-overlap with full recomputation: expert-parallel communication is costed as exposed."]}
 
 
 def _levels_of_context(given: Given) -> Words | None:
@@ -636,7 +636,7 @@ def _refuse_missing(found: Understood, variables: Variables) -> None:
 def _unread(names: Sequence[str]) -> str:
     """Reason for names without value that are no variables."""
     is_number = any(name.startswith(("$((", "$[")) for name in names)
-    return "Such arithmetic has no value here" if is_number else "What commands print is not known"
+    return "Such arithmetic has no value here" if is_number else "The output of commands is not known"
 
 
 def name_with_lines(name: str, uses: Mapping[str, Sequence[int]]) -> str:

@@ -338,13 +338,13 @@ The models are those of the catalog, or descriptions for a job file (sizes of th
 """
 
 ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", "-v0.3")
-"""Suffixes of names on the hub behind the size; the architecture is the same."""
+"""Suffixes of names on the hub after the size; the architecture is the same."""
 
 ARCHITECTURE = {row["option"] for row in read_rows(Path(__file__).parent / "architecture.csv")}
 """Options of the architecture, which a model by its name sets."""
 
 RECIPES = ("_config", "_pretrain")
-"""Suffixes of recipes' names in Megatron-Bridge behind the model."""
+"""Suffixes of recipes' names in Megatron-Bridge after the model."""
 
 
 def model_named(name: str) -> str | dict[str, Any] | None:

@@ -99,7 +99,7 @@ def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str,
     """Import text beside a checkpoint's pickles, else what is in its zip; a note names the file."""
     beside = printed.text_beside(path)
     if beside is not None:
-        imported, note = import_job(beside, overrides, given), f"Read from {beside}, beside the pickles."
+        imported, note = import_job(beside, overrides, given), f"Read from {beside}, which lies next to the pickles."
     else:
         file, content = printed.arguments_inside(path)
         note = f"Read from {file}, which is not loaded."
@@ -459,13 +459,15 @@ def _read_beside(name: str, folder: Path, *, may_lack: bool | None = None) -> st
 
     A file that ``may_lack`` is empty where it is not found.
     """
-    hint = "." if may_lack is None else ", or add model=NAME: the framework's defaults count for what it says."
+    hint = (
+        "." if may_lack is None else ", or add model=NAME to plan with the framework's defaults instead of its values."
+    )
     for path in (folder / write_unknowns(name), folder / Path(write_unknowns(name)).name):
         if os.path.isfile(path):
             return read_text(path)
     if may_lack:
         return ""
-    problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not beside it."
+    problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not in its folder."
     raise SpecError(WHERE, problem, f"Put it there{hint}")
 
 

@@ -103,9 +103,9 @@ def arguments_inside(path: Path) -> tuple[Path, Mapping[str, Any]]:
             content = _content_of_zip(file)
             if content:
                 return file, content
-    pickled = f"is {path.suffix or shown(path.name)}, a pickle, beside it is no"
+    pickled = f"is {path.suffix or shown(path.name)}, a pickle; its folder has no"
     what = f"{'is a folder without' if path.is_dir() else pickled} {TEXTS[0]} or {TEXTS[1]}"
-    problem = f"{what}, and no arguments of Megatron-LM are in it; a pickle is code, not executed."
+    problem = f"{what}, and it holds no arguments of Megatron-LM. Pickles are code and are not executed."
     written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
     hint = f"Give the log of the run's first minute, or write its arguments: {written}."
     raise SpecError(str(path), problem, hint)
@@ -203,7 +203,7 @@ DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d{8} |[A-Z][a-z]{2} [ \d]\d )"
 TIME = rf"(?:{DATE}?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|1\d{{9}}(?:\.\d+)?)"
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 STAMP = re.compile(rf"^((?:\S{{1,60}} ){{0,4}}?(?:\S{{0,60}}[:|>\]])?)(?<![\w.-])\[?{TIME}\]?(?:: ?|[ \t|]|(?=\[))")
-"""Time in front of a line, behind up to four words of a launcher; without it all lines of a rank begin alike."""
+"""Time in front of a line, after up to four words of a launcher; without it all lines of a rank begin alike."""
 
 
 EDGE = re.compile(r"^(.*?)-{4,} (end of )?arguments -{4,}\s*$")
@@ -333,7 +333,7 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
             continue
         behind = next(reversed(block.content), "")
         missing = [name for name in NEEDED if name not in block.content]
-        behind = f" behind {behind}" if behind else ""
+        behind = f" after {behind}" if behind else ""
         lacking = f": {', '.join(missing)} are missing" if missing else ""
         problem = f"begins the block of arguments, which is cut{behind}{lacking}."
         raise SpecError(f"{source}, line {block.line}", problem, "Give the log up to 'end of arguments'.")
@@ -499,7 +499,7 @@ def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     have_experts = ["num_experts" in layer for layer in layers]
     first = have_experts.index(True) if True in have_experts else len(layers)
     if not all(have_experts[first:]):
-        raise SpecError(WHERE, "has dense layers behind those with experts, which are not read.", HINT)
+        raise SpecError(WHERE, "has dense layers after MoE layers, which is not read.", HINT)
     whole = {**layers[0], **layers[-1]}
     if any(layer != (layers[0] if place < first else layers[-1]) for place, layer in enumerate(layers)) or any(
         whole[name] != value for name, value in layers[0].items()
@@ -536,7 +536,7 @@ OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget":
 
 def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     """
-    Import the configuration that torchtitan saves: by sections, from 0.3 on with the specification of the model.
+    Import the configuration that torchtitan saves: its sections, and since 0.3 the specification of the model.
 
     Raises
     ------

@@ -381,7 +381,7 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
     file = f"model_configs/benchmarking/{name}.yaml"
     if model is None or missing:
         hint = f"Put it there{', or add ' + ' '.join(f'--set {one}=N' for one in missing) if model else ''}."
-        raise SpecError(WHERE, f"names the configuration {file}, which is not beside it.", hint)
+        raise SpecError(WHERE, f"names the configuration {file}, which is not in its folder.", hint)
     facts = read(model, Path()).model
     sizes = architecture_words(facts, int(variables["SEQ_LEN"]))
     if variables.get("NUM_LAYERS") == str(facts.num_layers + len(ACCOUNTED)):

@@ -279,7 +279,7 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
             "Blackwell one: try both."
         )
     if entries.get("--cp-comm-type") == ["a2a"] and plan.strategy.cp_overlap:
-        yield "All-to-alls of context parallelism wait for each other; the plan counts them behind the attention."
+        yield "All-to-alls of context parallelism wait for each other; the plan counts them as hidden by the attention."
     if entries.get("--moe-token-dispatcher-type") == "flex":
         yield (
             f"The flex dispatcher needs the library of {entries['--moe-flex-dispatcher-backend']}; "

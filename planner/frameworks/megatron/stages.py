@@ -174,12 +174,16 @@ def read_layout(text: str, model: Model) -> tuple[int, ...]:
     where = f"{WHERE}.{LAYOUT}"
     if unlike:
         letter = unlike[0]
-        raise SpecError(where, f"has {counts[letter]} times '{letter}', the model {wanted[letter]}: {shown(text)}.")
+        raise SpecError(
+            where, f"has {counts[letter]} of '{letter}', but the model needs {wanted[letter]}: {shown(text)}."
+        )
     if not flat.startswith("E") or not flat.endswith("L") or flat.count("L") != 1:
-        raise SpecError(where, f"begins with one E and ends with one L, got {shown(text)}.")
+        raise SpecError(
+            where, f"must begin with its only E (embedding) and end with its only L (loss), got {shown(text)}."
+        )
     elsewhere = any("m" in stage for stage in stages[:-1])
     if "m" in flat and (elsewhere or not re.fullmatch(r"E?t*m+L", stages[-1])):
-        problem = "has multi-token prediction elsewhere than beside the loss, where alone it is costed"
+        problem = "has MTP layers (m) outside the stage of the loss (L), where alone they are costed"
         raise SpecError(where, f"{problem}: {shown(text)}.")
     return tuple(stage.count("t") for stage in stages)
 

@@ -73,7 +73,7 @@ class Predictor:
     share_work
         Function that shares independent pieces of work among processes.
     offsets
-        Logarithms of simulated over closed-form seconds, once they are computed.
+        Logarithms of simulated over compared seconds, once they are computed.
     """
 
     cases: Sequence[Case]
@@ -86,7 +86,7 @@ class Predictor:
         """
         Return logarithms of the predicted seconds of every row for logarithms of the constants.
 
-        They are those of the closed form, plus the difference of simulated pipelines at the first constants. That
+        They are the compared step times, plus the difference of simulated pipelines at the first constants. That
         difference hardly changes with the constants, and a fit evaluates often. :meth:`estimated` is exact.
         """
         closed = self._all_rows(logs, _closed_form_seconds)
@@ -162,7 +162,7 @@ def seconds_of(case: Case, known: References) -> float:
 
 
 def _closed_form_seconds(case: Case, known: References) -> float:
-    """Return it by the closed form, which is much faster and has equal derivatives by the constants."""
+    """Return the step time that the search compares: much faster, with equal derivatives by the constants."""
     return strategy_seconds(known.facts(case.problem), case.strategy)
 
 

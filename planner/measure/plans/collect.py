@@ -68,7 +68,11 @@ def collect(runs: Path, logs: Path) -> Collected:
         ids.append(row["id"].strip())
     if not ids:
         problem = f"no file in '{logs}' begins with the id of a planned run."
-        raise SpecError("--logs", problem, f"Ids of {runs}: {', '.join(row['id'] for row in rows)[:200]}.")
+        raise SpecError(
+            "--logs",
+            problem,
+            f"Begin each log's name with an id of {runs}: {', '.join(row['id'] for row in rows)[:200]}.",
+        )
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
     writer.writeheader()

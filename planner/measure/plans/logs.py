@@ -184,7 +184,7 @@ class _Lines:
         if rate is not None and rate < LEAST_RATE:
             yield f"its {rate:g} tokens/s are printed as whole numbers, up to {0.5 / rate:.0%} off"
         if self.out_of_memory:
-            yield "it ran out of memory behind its first step, so that its peak is a lower bound"
+            yield "it ran out of memory after its first step; its peak is a lower bound"
         if self.num_skipped:
             yield f"{self.num_skipped} lines with skipped steps are left out"
         if self.num_nan:

@@ -261,7 +261,7 @@ def _logarithms(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], lo
 
 
 def _jacobian(way: Road, timed: Sequence[Case], chosen: Sequence[Constant]) -> Callable[[Array, Array | None], Array]:
-    """Return a function of derivatives by differences of the closed form, which changes like the simulated step."""
+    """Return a function of derivatives, by differences of the compared step time; it changes like the simulated one."""
     upper = priors_of(chosen).upper
 
     def jacobian(logs: Array, _: Array | None) -> Array:

@@ -267,7 +267,7 @@ def cross_entropy(bench: Bench, point: Point) -> Work:
 
 
 def embedding(bench: Bench, point: Point) -> Work:
-    """Measure the look-up of tokens in a vocabulary; backward a gradient of the whole vocabulary."""
+    """Measure the look-up of tokens in a vocabulary; its backward pass writes a gradient of the whole vocabulary."""
     (rows, width), vocabulary = _rows(point), point.sizes.n or 0
     function, tokens = bench.torch.nn.functional.embedding, bench.integers(vocabulary, rows)
     return _work(bench, point, lambda weight: function(tokens, weight), (vocabulary, width))

@@ -322,7 +322,7 @@ def _one_of(fraction: float, values: Sequence[int]) -> int:
 
 MOST_NEIGHBOURS = 24
 
-"""Other sizes of an operator and pass that are measured beside a plan's own."""
+"""Other sizes of an operator and pass that are measured in addition to a plan's own."""
 
 
 def doubtful_points(plans: Sequence[Plan], job: JobShapes) -> tuple[Point, ...]:

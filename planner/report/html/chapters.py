@@ -78,7 +78,7 @@ def _device(cluster: Cluster) -> Section:
         title=f"The GPU: {device.name}",
         header=HEADER,
         rows=rows,
-        notes=("A source beside a group of entries is that of all of them.",),
+        notes=("A source next to a group of entries is the source of all of them.",),
     )
 
 
@@ -217,7 +217,7 @@ def _step(every: Sequence[Shown]) -> Iterator[str]:
 
 
 _STEP = (
-    "The parts that make up a step; hatched: communication hidden behind computation; the line at the end: the "
+    "The parts that make up a step; hatched: communication hidden by computation; the line at the end: the "
     f"{COVERAGE:.0%} interval of a measured step"
 )
 
@@ -244,8 +244,8 @@ def timeline_blocks(one: Shown) -> Iterator[str]:
 _TIMELINE = "Timeline of chunks and micro-batches on each rank"
 
 _NO_TIMELINE = (
-    "No timeline: the step of this strategy is known by its closed form only, it has too many passes to simulate, or "
-    "only plans before it have a timeline."
+    "No timeline: the schedule of this strategy is not simulated, it has too many passes, or only plans before it have "
+    "a timeline."
 )
 
 

@@ -180,7 +180,7 @@ def _pareto_front(pareto_front: ParetoFront, facts: Facts) -> Iterator[str]:
         notes.append(f"Not searched before the time limit: {', '.join(map(gib, pareto_front.left_out))} GiB.")
     table = Section(
         title="Pareto front of memory and step time",
-        header=("limit, GiB", "used, GiB", "step, s", "80%, s", "closed form, s", "proof"),
+        header=("limit, GiB", "used, GiB", "step, s", "80%, s", "compared step, s", "proof"),
         rows=tuple(dict.fromkeys(rows)),
         notes=tuple(notes),
     )
@@ -194,7 +194,7 @@ _FRONT = (
 
 _PARETO_NOTE = (
     "Each row is the fastest strategy with even stages within a memory limit, under the job's other rules; the proof "
-    "is about the closed form, the step is simulated."
+    "is about the step time that the search compares, the step is simulated."
 )
 
 
@@ -248,7 +248,7 @@ def _chapter_list(whole: ComparisonRecord, every: Sequence[Shown], sections: Seq
 
 
 def _title(every: Sequence[Shown]) -> str:
-    return f"The {' beside the '.join(one.name.lower() for one in every)}"
+    return f"The {' and the '.join(one.name.lower() for one in every)}"
 
 
 def _table_pairs(sections: Sequence[Section]) -> Iterator[str]:

@@ -210,7 +210,7 @@ def _hash(text: str) -> str:
 
 MOST_OPEN = 20
 
-"""Rows up to which a table is open; longer ones are folded behind their number of rows."""
+"""Rows up to which a table is open; longer ones are folded, and show their number of rows."""
 
 
 def section_html(

@@ -725,7 +725,7 @@ class SpeedRecord(Record):
     step_time_seconds
         One optimizer step, simulated pass by pass.
     closed_form_step_time_seconds
-        One optimizer step by the closed form, which the search compares strategies by.
+        One optimizer step as the search compares it: the slowest rank's work and its wait for other ranks.
     step_time_interval_seconds
         Bounds between which a measured step lies.
     step_time_interval_probability

@@ -361,7 +361,7 @@ class OutcomeRecord(Record):
     status
         optimal: nothing is faster; feasible: time ran out with plans in hand; infeasible: nothing fits; unknown.
     lower_bound_seconds
-        No strategy is faster by its closed form, but for the rounding bound; null where none exists.
+        No strategy has a shorter step as the search compares it, but for the rounding bound; null where none exists.
     bound_of
         Strategies that status, bound and gap are proven of; uneven stages are compared by the sum over their ranks.
     gap
@@ -507,7 +507,7 @@ class RecommendationRecord(Record):
     fastest_step_time_seconds
         Its step.
     fastest_closed_form_step_time_seconds
-        Its step by the closed form, which the proof is about.
+        Its step as the search compares it; the proof is about this time.
     gain_fraction
         Time by which the fastest step is shorter, as a fraction of the recommended plan's step.
     tolerance_fraction

@@ -165,7 +165,7 @@ def bridge_job(
     compared = _compare_model(plain, architecture, is_named_here="model" in said_here)
     chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""
     words, strange = _words(plain)
-    basis = f"What no override says is as in the recipe {known.name} ({known.source})." if known else DEFAULTS
+    basis = f"The recipe {known.name} ({known.source}) gives all that no override sets." if known else DEFAULTS
     notes = [basis, *compared]
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
@@ -255,7 +255,7 @@ def _require_needed(
         raise SpecError("overrides", problem, hint)
 
 
-DEFAULTS = "What no override says is Megatron-LM's default here, which the recipe may have otherwise."
+DEFAULTS = "Megatron-LM's defaults stand for all that no override sets; the recipe may set other values."
 
 
 OF_EXPERTS = {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_gemm": "true"}

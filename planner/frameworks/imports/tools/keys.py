@@ -25,7 +25,7 @@ KEYS = Path(__file__).parent / "keys.csv"
 Table of the keys of each tool; the first row that matches counts.
 
 A row has options and entries (``means``), or a reason to ignore (``ignored``) or refuse (``refused``) a key. The value
-stands at ``{}``, numbers that other keys make at ``$((...))``, a remark behind ``#``. Some keys are read by code
+stands at ``{}``, numbers that other keys make at ``$((...))``, a remark after ``#``. Some keys are read by code
 (``read``), and some have a default (``default``).
 
 ``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match all
@@ -252,9 +252,9 @@ def _refuse_decisive(tool: str, key: str, value: Any) -> None:
     names = [one for row in _rows(tool) if row.meaning != "ignored" for one in row.key.split("|")]
     read = [f"{key.partition('.')[0]}{one[1:]}" if one.startswith("*.") else one for one in names]
     if near := get_close_matches(key, read, n=1, cutoff=SIMILAR):
-        raise SpecError(key, f"is no key of {tool} that is known here.", f"Did you mean '{near[0]}'?")
+        raise SpecError(key, f"is not known as a key of {tool}.", f"Did you mean '{near[0]}'?")
     if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DECISIVE):
-        problem = f"is {shown(value)}, a key that is not known here and may decide a degree, a batch or the memory."
+        problem = f"is {shown(value)}. This key is not known and may set a degree, a batch size or the memory."
         raise SpecError(key, problem, "Take it out to plan without it.")
 
 

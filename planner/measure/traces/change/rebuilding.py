@@ -173,7 +173,7 @@ class _Rebuilding:
                 yield f"The job has dp = {self.before.dp}, but no communication of replicas was found in the traces."
             for size in sorted(self.replicas.unclear):
                 yield (
-                    f"{size} ranks gather in forward passes and reduce behind them, but the job has dp = "
+                    f"{size} ranks gather in forward passes and reduce after them, but the job has dp = "
                     f"{self.before.dp}: their times are kept."
                 )
         if self.before.num_layers != self.after.num_layers and self._has_buckets():

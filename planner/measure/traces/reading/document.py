@@ -39,7 +39,7 @@ events and repeat correlation numbers of others; functions are most of a trace w
 
 KEPT = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds")
 
-"""Entries beside the events that are read."""
+"""Entries other than events that are read."""
 
 SPACE, COMMA, BETWEEN = re.compile(r"\s*"), re.compile(r"\s*,\s*"), re.compile(r"\}\s*,\s*\{")
 

@@ -53,7 +53,7 @@ def losses(document: Document, columns: Columns, text: Source) -> tuple[str, ...
     if text.broken or document.truncated:
         why = text.broken or "the text ends inside of the list of events, or is not JSON"
         found.append(
-            f"The file is broken: {why}. Events behind that are missing, and so are entries that stand there. "
+            f"The file is broken: {why}. Later events and entries are missing. "
             "Copy it again, or record again and wait until the profiler has written it."
         )
     if document.num_broken:
@@ -81,7 +81,7 @@ def doubts(trace: Trace) -> tuple[str, ...]:
 def _doubt_recording(trace: Trace) -> Iterator[str]:
     if not trace.has_device:
         yield (
-            "Nothing ran on a device, or it was not recorded: only the host's events are known. Where there is a "
+            "Nothing ran on a device, or it was not recorded: only the host's events are known. If there is a "
             "device, record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     if not len(trace.of(Category.CALL, Category.OPERATOR)):

@@ -90,7 +90,7 @@ def _hand_down(phase: NDArray[np.int64], trace: Trace, operators: NDArray[np.int
 
 
 def _fill_between(phase: NDArray[np.int64], rows: NDArray[np.intp]) -> None:
-    """Assign events between two events of the forward pass to it, and events between it and a backward pass."""
+    """Assign events between two forward events, and between a forward and a backward pass, to the forward pass."""
     known = np.flatnonzero(phase[rows] != Phase.NONE)
     if len(known) == 0:
         return

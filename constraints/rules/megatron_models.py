@@ -129,7 +129,7 @@ def _require_block(layer: Layer) -> None:
     (block, *more), kinds = layer.blocks, tuple(LETTERS)
     if more or not isinstance(block, kinds) or layer.num_norms != 1:
         blocks = " and ".join(type(one).__name__ for one in layer.blocks)
-        problem = f"a layer is {blocks} with {layer.num_norms} norms; a hybrid's are one block each, a norm before it."
+        problem = f"a layer is {blocks} with {layer.num_norms} norms; a hybrid's are one block and one norm each."
         raise SpecError("model.layers", problem)
     if layer.norm not in NORMS:
         raise SpecError("model.norm", f"is {layer.norm}; Megatron-LM has {' and '.join(NORMS.values())}.")

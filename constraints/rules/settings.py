@@ -70,7 +70,7 @@ def delayed_weight_gradients_in_graphs_accumulate_in_matmuls(
 
     References
     ----------
-    Megatron-LM, megatron/training/arguments.py:1531 (core 0.17.1), 1706 (0.18.2), 1838 (0.19.0), 1919 (main): beside
+    Megatron-LM, megatron/training/arguments.py:1531 (core 0.17.1), 1706 (0.18.2), 1838 (0.19.0), 1919 (main): with
     --overlap-grad-reduce they need --gradient-accumulation-fusion, which Megatron-FSDP has not.
     """
     captured = captures("attn", cuda_graphs=cuda_graphs)

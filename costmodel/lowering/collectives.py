@@ -148,7 +148,7 @@ def context_parallel(shape: Shape, *, queries: Numbers, keys: Numbers, outputs: 
     backward pass, which scatters their gradients' sums. All-to-alls exchange queries, keys and values before the
     attention, and its output after it; the backward pass does the same with the gradients. A hierarchical one does that
     among near ranks, each of which then passes its heads' keys and values round a ring of the groups. Only rings run
-    behind the attention. Dynamic context parallelism has a ring of as many ranks as each sequence needs.
+    overlapped with the attention. Dynamic context parallelism has a ring of as many ranks as each sequence needs.
 
     Parameters
     ----------

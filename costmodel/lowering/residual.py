@@ -1,4 +1,4 @@
-"""The residual around a block: one sum, earlier sums beside it, or several streams that hyper-connections mix."""
+"""The residual around a block: one sum, earlier sums besides it, or several streams that hyper-connections mix."""
 
 from __future__ import annotations
 

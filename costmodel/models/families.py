@@ -88,9 +88,9 @@ class Family:
     ignores
         Keys that say of how the model is served what others say of its training.
     linear
-        Mixer behind ``linear_attention`` in ``layer_types``, which is linear in the sequence; None: not allowed.
+        Mixer of ``linear_attention`` in ``layer_types``, which is linear in the sequence; None: not allowed.
     beside
-        True if each layer has a Mamba block beside its attention (Falcon-H1).
+        True if each layer has a Mamba block in parallel to its attention (Falcon-H1).
     experts
         True if the feed-forward blocks are mixtures of experts unless the pattern says otherwise.
     tied, gated, squared_relu, norm, num_norms
@@ -133,7 +133,7 @@ class Family:
     period
         Pattern of attention if ``layer_types`` is absent.
     kind_names
-        Words in ``layer_types`` beside the usual ones, and the kinds that they mean.
+        Words in ``layer_types`` besides the usual ones, and the kinds that they mean.
     full_layers
         Key of a list of the layers with full attention, which counts from 0.
     expert_period
@@ -162,7 +162,7 @@ class Family:
         Keys of a Mamba block: heads, their width, state, groups, convolution, chunk, and the biases of projections and
         convolution.
     mamba_norm
-        Key that turns on the norm behind its gate.
+        Key that turns on the norm after its gate.
     scan_norms
         Norms of a Mamba block of the first generation, as in :class:`costmodel.facts.model.SelectiveScan`.
     mamba_chunk
@@ -294,7 +294,7 @@ def _granite_hybrid(config: Config) -> dict[str, Any]:
 
 
 def _hyperclovax(config: Config) -> dict[str, Any]:
-    """Return the fields of HyperCLOVA X, which may have a norm behind each block."""
+    """Return the fields of HyperCLOVA X, which may have a norm after each block."""
     return {"num_norms": 4 if config.flag(Switch("use_post_norm", True)) else 2}
 
 
@@ -368,7 +368,7 @@ def _deepseek_v4(config: Config) -> dict[str, Any]:
 
 
 def _gemma4(config: Config) -> dict[str, Any]:
-    """Return the fields of Gemma 4: with experts, each beside a dense block, and three more norms."""
+    """Return the fields of Gemma 4: with experts, each in parallel to a dense block, and three more norms."""
     if config.mapping.get("model_type") != "gemma4_unified_text":
         config.integer("hidden_size_per_layer_input")  # the class has 256 without the key
     if config.mapping.get("use_bidirectional_attention") not in (None, "vision"):
@@ -388,7 +388,7 @@ def _gemma4_changes(config: Config, kind: str) -> dict[str, Any]:
 
 
 def _mimo_v2(config: Config) -> dict[str, Any]:
-    """Return the fields of MiMo-V2, whose window has the query beside ``sliding_window_size`` earlier tokens."""
+    """Return the fields of MiMo-V2, whose window has the query and ``sliding_window_size`` earlier tokens."""
     sized = config.mapping.get("sliding_window_size") is not None
     return {"window_size": config.integer("sliding_window_size", at_least=1) + 1} if sized else {}
 

@@ -550,7 +550,7 @@ def _read_compression(config: Config, *, kind: str) -> CompressedAttention:
 
 
 def _count_rotated_channels(config: Config, *, head_dim: int) -> int:
-    """Return the number of rotated channels of DeepSeek-V4: by itself, or as a share of a head."""
+    """Return the number of rotated channels of DeepSeek-V4, which is given itself or as a share of a head."""
     if config.mapping.get("qk_rope_head_dim") is not None:
         return config.integer("qk_rope_head_dim", at_most=head_dim)
     share = config.mapping.get("partial_rotary_factor", 64 / 512)

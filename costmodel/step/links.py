@@ -1,4 +1,4 @@
-"""Load of a device's links in a micro-batch beside data-parallel traffic: layers' collectives, copies to the host."""
+"""Load of a device's links in a micro-batch besides data-parallel traffic: layers' collectives, copies to the host."""
 
 from __future__ import annotations
 

@@ -139,12 +139,12 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     parts
-        Seconds of one layer, beside which transfers run; None: enough to hide as much as possible.
+        Seconds of one layer, with which transfers overlap; None: enough to hide as much as possible.
 
     References
     ----------
-    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk. It is a
-    third of the chunk's time, as a backward pass is twice a forward pass.
+    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) with the forward pass of an average chunk. It is
+    a third of the chunk's time, as a backward pass is twice a forward pass.
     """
     cluster = facts.cluster
     hop, group = lookup(p2p_seconds, facts, decisions), pipeline_ranks(decisions)

@@ -244,7 +244,7 @@ class JobSet:
     sources
         Job files, and folders whose job files are taken in the order of their names.
     rows
-        CSV file whose columns are dotted keys, beside an optional ``name``; each row is one variant of each job.
+        CSV file whose columns are dotted keys, besides an optional ``name``; each row is one variant of each job.
     assignments
         ``key=value``, where several values are swept; every combination is one variant.
     max_jobs

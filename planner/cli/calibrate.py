@@ -138,7 +138,7 @@ def _fit_samples(arguments: argparse.Namespace) -> int:
 
 
 def _fit_traces(arguments: argparse.Namespace) -> int:
-    """Learn the times of operators, and what only traces know."""
+    """Learn the times of operators, launches and slowdown from traces."""
     with progress(f"learning from {len(arguments.files)} traces"):
         from planner.measure.traces.reading import read_recordings
         from planner.measure.traces.report.device_file import device_report, fit_device_file
@@ -191,7 +191,7 @@ def _fit_runs(arguments: argparse.Namespace) -> int:
 
 
 def _find_models(arguments: argparse.Namespace) -> Path | None:
-    """Return the file of models: the given one, or that of an array of plans beside its table."""
+    """Return the file of models: the given one, or that of an array of plans next to its table."""
     from planner.measure.plans.job_array import MODELS
 
     beside: Path = arguments.files[0].parent / MODELS

@@ -1,4 +1,4 @@
-"""A plan's expected figures beside those that a run measures: rules of Prometheus, a dashboard of Grafana, W&B."""
+"""A plan's expected figures with the measured ones of a run: rules of Prometheus, a dashboard of Grafana, W&B."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def _other_gaps(plans: Sequence[NumberedPlanRecord]) -> dict[str, list[str]]:
 
 
 def contention_text(plan: PlanRecord) -> str:
-    """Word the time that tp and cp communication may add beside FSDP or EP overlap."""
+    """Word the time that tp and cp communication may add under FSDP or EP overlap."""
     return (
         "tp or cp with FSDP or EP overlap before Blackwell, of which Megatron-LM warns (CUDA_DEVICE_MAX_CONNECTIONS): "
         f"up to {seconds(plan.contested_seconds)} s more"

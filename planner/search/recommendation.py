@@ -402,7 +402,7 @@ def choose_first(margins: Sequence[tuple[Problem, Margin]], clock: Clock) -> _Ca
     """
     Let CP-SAT choose the first strategy in the order of several margins; None where none is within their cuts.
 
-    Of equal ones the first margin's is taken. Each margin has the job of its settings beside it.
+    Of equal ones the first margin's is taken. Each margin comes with the job of its settings.
     """
     jobs = [job for job, one in margins if one.usable.any()]
     some = [one for _, one in margins if one.usable.any()]

@@ -27,7 +27,7 @@ class Field:
     Parameters
     ----------
     name, label
-        Name in the query, and text beside the field.
+        Name in the query, and label of the field.
     default
         Text of an empty form.
     hint

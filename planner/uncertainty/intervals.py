@@ -113,7 +113,7 @@ class Spread:
 @strict_record(frozen=True, kw_only=True, slots=True)
 class Intervals:
     """
-    Errors behind all intervals.
+    Errors that give all intervals.
 
     Parameters
     ----------
@@ -339,7 +339,7 @@ def _widen_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spr
 
 
 def _widen_untuned(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
-    """Widen the slow end for a job without the features of tuned recipes, one more error beside the spread's own."""
+    """Widen the slow end for a job without the features of tuned recipes, by an independent error."""
     if not any(gap.dimension == "tuning" for gap in gaps):
         return spread, basis
     upper = math.hypot(max(spread.upper, 0.0), math.log(UNTUNED_FACTOR))

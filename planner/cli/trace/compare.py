@@ -1,4 +1,4 @@
-"""``planner trace compare``: the planner's step of a job beside the traced one."""
+"""``planner trace compare``: the planner's step of a job compared with the traced one."""
 
 from __future__ import annotations
 

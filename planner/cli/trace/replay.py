@@ -1,4 +1,4 @@
-"""``planner trace replay``: an iteration simulated from its graph, beside the measured one."""
+"""``planner trace replay``: an iteration simulated from its graph, compared with the measured one."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ class File(NamedTuple):
         return said_by(self.overrides).get(name)
 
     def named(self, name: str, under: Sequence[str] = ("",)) -> Path | None:
-        """Return a file that this one names, beside it or under a folder above it; None: there is none."""
+        """Return a file that this one names, next to it or under a folder above it; None: there is none."""
         plain = Path(os.path.normpath(name))
         folders = list(self.path.resolve().parents)[:MOST_FOLDERS] if ".." not in plain.parts else []
         places = (folder / start / plain for folder in folders for start in under)

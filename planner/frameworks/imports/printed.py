@@ -3,7 +3,8 @@ Configurations that runs print and save: in a log among other lines, of several 
 
 Megatron-LM prints its arguments by name (megatron/training/arguments.py, ``_print_args``), Megatron-Bridge YAML,
 torchtitan and DeepSpeed JSON. Labels of launchers (``[rank0]:``, ``0: ``, ``worker-1: ``), times and colours are
-skipped. Of a checkpoint text beside its pickles or in its zip is read, else arguments in a pickle, which is not loaded.
+skipped. From a checkpoint the text next to its pickles or in its zip is read, else arguments in a pickle, which is not
+loaded.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ class Printed:
     others
         Values of names that differ between ranks whose lines have no labels.
     ended
-        Blocks inside it that have ended, as they may be of a restart behind a run that died in its block.
+        Blocks inside it that have ended, as they may be of a restart after a run that died in its block.
     """
 
     kind: str
@@ -449,7 +450,7 @@ def cluster_of(text: str, kind: str) -> dict[str, str]:
 
 
 def _find_device(name: str) -> Any:
-    """Return the catalog's device for a name of the driver's tools, without further words behind it."""
+    """Return the catalog's device for a name of the driver's tools, without further words after it."""
     parts = name.split()
     known = (catalog.find_unique_device(" ".join(parts[:end])) for end in range(len(parts), 0, -1))
     return next(filter(None, known), None)

@@ -225,7 +225,7 @@ def _has_release(one: Recipe, release: Release | None) -> bool:
 
 
 def _nearest(fitting: Sequence[Recipe], release: Release | None) -> list[Recipe]:
-    """Return the recipes of the first release behind one, else of the last release before it."""
+    """Return the recipes of the first release after one, else of the last release before it."""
     if release is None:
         return []
     numbers = sorted({one.framework(name).number for one in fitting for name in one.releases})
@@ -345,7 +345,7 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
 
 
 def _file_named(name: str, folder: Path) -> Path | None:
-    """Find a file of the repository in a folder, above it, or beside it with folders in its name; None: not found."""
+    """Find a file of the repository in a folder, above it, or next to it with folders in its name; None: not found."""
     places = [above / name for above in (folder, *folder.absolute().parents[:3])]
     return next((path for path in (*places, folder / name.replace("/", "__")) if os.path.isfile(path)), None)
 

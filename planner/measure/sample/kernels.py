@@ -191,7 +191,7 @@ _READS = {"forward": (True, True, False), "dgrad": (False, True, True), "wgrad":
 
 
 def _products(bench: Bench, point: Point, shapes: tuple[tuple[int, ...], ...], **passes: Callable[..., object]) -> Work:
-    """Measure the function of a pass; it gets None for inputs that it does not read."""
+    """Measure the function of a pass; inputs that it does not read are None."""
     if point.pass_ not in passes:
         raise UnavailableError(f"{point.operator} has no pass {point.pass_}")
     reads = list(zip(_READS[point.pass_], shapes, strict=True))
@@ -274,7 +274,7 @@ def embedding(bench: Bench, point: Point) -> Work:
 
 
 def residual(bench: Bench, point: Point) -> Work:
-    """Measure the addition behind a block; its backward pass only passes gradients on and takes no time."""
+    """Measure the addition after a block; its backward pass only passes gradients on and takes no time."""
     return _work(bench, point, lambda x, y: x + y, _rows(point), _rows(point))
 
 

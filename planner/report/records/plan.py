@@ -349,7 +349,7 @@ def _powers(energy: Energy | None, total_seconds: float) -> dict[str, float | No
 
 class BestRunRecord(Record):
     """
-    The best published run of the job's model, device and bits, else of the nearest model, beside the prediction.
+    The best published run of the job's model, device and bits, else of the nearest model, compared with the prediction.
 
     Parameters
     ----------
@@ -510,7 +510,7 @@ class FitRecord(Record):
     share
         From 0 to 1.
     basis
-        Runs or figures behind it.
+        Runs or figures that it comes from.
     peak_memory_interval_bytes
         Bounds between which a measured peak lies.
     reserved_interval_bytes

@@ -494,7 +494,7 @@ class NearbyBatchRecord(Record):
 
 class RecommendationRecord(Record):
     """
-    The recommended plan beside the fastest one.
+    The recommended plan, compared with the fastest one.
 
     Parameters
     ----------

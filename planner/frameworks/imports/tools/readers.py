@@ -697,7 +697,7 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
     text
         Source in Python.
     where
-        Path of the file, for messages; its folder is the model where the file imports the model from beside it.
+        Path of the file, for messages; its folder is the model where the file imports the model from next to it.
     name
         Name of the function; empty: the only one, else the last.
 
@@ -851,7 +851,7 @@ def flagscale_job(file: File) -> Imported:
 
 
 def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the outer and the inner file; each is searched from the other."""
+    """Return the configuration of the run and its file of conf/train; either one may be the imported file."""
     if "system" in file.content:
         outer = file.path.parent.with_suffix(".yaml")
         return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content

@@ -81,7 +81,7 @@ def _hand_down(phase: NDArray[np.int64], trace: Trace, operators: NDArray[np.int
     """
     Assign events that start within an operator of the forward pass to it.
 
-    For the last operator of a pass nothing else does: it may have no forward or backward pass behind it.
+    For the last operator of a pass nothing else does: it may have no forward or backward pass after it.
     """
     begins, ends = trace.events.start[operators], np.maximum.accumulate(trace.events.end[operators])
     place = np.searchsorted(begins, trace.events.start[rows], side="right") - 1

@@ -98,7 +98,7 @@ class Candidates:
 
 
 COLUMNS = tuple(one.name for one in fields(Candidates) if one.name != "decisions")
-"""Arrays of candidates beside their decisions."""
+"""Arrays of candidates in addition to their decisions."""
 
 
 @record(frozen=True, kw_only=True, slots=True)

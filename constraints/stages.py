@@ -131,7 +131,7 @@ class Pipeline:
 
     @property
     def weight_of_slowest(self) -> int:
-        """Weight of the slowest rank in the objective, beside its own term of the sum."""
+        """Weight of the slowest rank in the objective, besides its own term of the sum."""
         return self.num_microbatches * self.vpp - 1
 
 

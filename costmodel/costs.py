@@ -25,7 +25,7 @@ def computing_fraction(breakdowns: Sequence[Sequence[Part]]) -> float:
     """
     Share of a step in which a device computes, averaged over all pipeline ranks.
 
-    Derivation: the exposed parts of each rank add up to the step; hidden communication runs beside computation.
+    Derivation: the exposed parts of each rank add up to the step; hidden communication overlaps with computation.
 
     Parameters
     ----------

@@ -558,7 +558,7 @@ class RankParameters:
     experts
         Parameters of routed experts.
     wide_layers, wide_experts
-        Share of ``layers`` and of ``experts`` in layers that compute in 16 bits beside narrower ones.
+        Share of ``layers`` and of ``experts`` in layers that compute in 16 bits among narrower ones.
     """
 
     layers: Array
@@ -914,8 +914,8 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -
     """
     Number of micro-batches whose activations a rank holds at the peak, in units of all its layers.
 
-    Overlapped expert parallelism runs a forward chunk beside a backward chunk, layer by layer. One chunk fills as the
-    other one empties, so that one more layer is alive (Megatron-LM, ``megatron/core/models/common/``,
+    Overlapped expert parallelism runs a forward chunk along with a backward chunk, layer by layer. One chunk fills as
+    the other one empties, so that one more layer is alive (Megatron-LM, ``megatron/core/models/common/``,
     ``model_chunk_schedule_plan.py``, ``TransformerLayerSchedulePlan.run``). Warm-up has one more chunk, with which the
     steady phase begins (``get_pp_rank_microbatches``). The chunks are those of
     :func:`costmodel.pipelines.schedules.chunks_alive`.
@@ -990,7 +990,7 @@ def _backward_peak_bytes(
     microbatch: Array,
 ) -> Array:
     """
-    Bytes that the backward pass needs beside kept activations and logits, at its peak.
+    Bytes that the backward pass needs besides kept activations and logits, at its peak.
 
     In the first layers these are the recomputed activations with their gradients, after the logits are freed. At the
     end it is the whole gradient of the embedding, after the layers of its micro-batch are freed too.

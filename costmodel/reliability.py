@@ -247,7 +247,7 @@ def change_checkpoint(reliability: Reliability, *, checkpoint_seconds: float) ->
     Return the reliability with another time lost per checkpoint.
 
     Derivation: where training waits for storage, storage is written in proportion to that time. An asynchronous save
-    is written beside training, so that only its copy takes another time.
+    is written during training, so that only its copy takes another time.
     """
     changed = replace(reliability, checkpoint_seconds=checkpoint_seconds)
     if reliability.write_seconds or not reliability.checkpoint_seconds:

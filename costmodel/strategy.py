@@ -343,7 +343,7 @@ class Strategy:
     cuda_graphs
         Kernels that the host launches at once, as CUDA graphs.
     tp_overlap, cp_overlap, ep_overlap, pp_overlap, dp_overlap
-        True if communication of that dimension runs behind computation.
+        True if communication of that dimension overlaps with computation.
     layout
         Custom pipeline layout; None if the other decisions imply it. With one, ``recompute`` and ``activation_offload``
         are those of most ranks.

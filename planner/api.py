@@ -198,7 +198,7 @@ _NAMES = {
     "planner.verbs.study_points": "StudyReport; Series",
 }
 """
-Verbs, the records that they take and return, and errors, by the module that defines them; behind a semicolon records
+Verbs, the records that they take and return, and errors, by the module that defines them; after a semicolon records
 inside those records.
 """
 

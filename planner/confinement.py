@@ -120,9 +120,9 @@ def is_inside(path: str | os.PathLike[str], folder: Path) -> bool:
 
 def refuse_outside(value: object, root: Path, where: str = "") -> None:
     """
-    Refuse arguments with a text that is a path out of a folder, also behind ``key=``.
+    Refuse arguments with a text that is a path out of a folder, also after ``key=``.
 
-    Files are opened behind the audit hook alone; this is so that no message says which paths exist.
+    Files are opened under the audit hook alone; this is so that no message says which paths exist.
 
     Raises
     ------

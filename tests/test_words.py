@@ -61,6 +61,13 @@ def sentences(text: str) -> Iterator[str]:
             yield from re.split(r"(?<=[.?!])\s+", said)
 
 
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Return strings of several words, with their lines: no docstrings, and parts of an f-string apart."""
+    documented = set(docstrings(path))
+    strings = {node for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return ((node.lineno, str(node.value)) for node in strings - documented if " " in str(node.value))
+
+
 def cost_functions() -> Iterator[tuple[str, str]]:
     """Public functions of the cost model that return numbers, with their docstrings."""
     for path in FILES:
@@ -106,6 +113,13 @@ def test_headings_have_a_subject():
     headings = [(path, one) for path in pages for one in re.findall(r"^#+ (.*)", text(path), flags=re.MULTILINE)]
 
     require_none(f"{label(path)}: {heading}" for path, heading in headings if OPENERS.match(heading))
+
+
+def test_messages_and_help_texts_have_a_subject():
+    """No text that a user reads begins with a question word, be it a message, a help text or a row of a report."""
+    said = [(path, line, one) for path in FILES for line, one in texts(path)]
+
+    require_none(f"{label(path)}:{line}: {one}" for path, line, one in said if OPENERS.match(one))
 
 
 def test_sentences_of_the_documents_are_short():

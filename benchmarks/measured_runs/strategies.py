@@ -133,7 +133,7 @@ def degrees(row: Row) -> dict[str, object]:
     if devices is not None and devices % others:
         raise SpecError("n_gpus", f"{devices} is not a multiple of tp x cp x pp = {others}.")
     if devices is not None and stated["dp"] not in (None, devices // others):
-        raise SpecError("dp", f"{stated['dp']} is not n_gpus / (tp x cp x pp) = {devices // others}.")
+        raise SpecError("dp", f"is {stated['dp']}, but n_gpus / (tp x cp x pp) gives {devices // others}.")
     return {f"strategy.{name}": degree for name, degree in stated.items()}
 
 

@@ -17,7 +17,7 @@ from costmodel.lowering.shape import a2a_ranks
 from costmodel.strategy import CudaGraphs, Sharding
 
 RINGS = ("p2p", "a2a+p2p")
-"""Kinds with a ring, whose sends run behind the attention."""
+"""Kinds with a ring, whose sends overlap with the attention."""
 
 
 def _kind(cluster: Cluster) -> str | None:

@@ -29,7 +29,7 @@ PLAIN_MAMBA = Mamba(num_heads=1, head_dim=1, state_size=1, num_groups=1)
 
 WITHOUT_OPTIONS = {
     "chunk": "attention inside chunks",
-    "head_gate": "a gate per head behind the attention",
+    "head_gate": "a gate per head after the attention",
     "indexer": "keys that an indexer chooses for each query (sparse attention)",
     "key_is_value": "values that are keys",
     "latent_norm": "a norm of the experts' latent",
@@ -139,7 +139,7 @@ def _require_block(layer: Layer) -> None:
     (block, *more), kinds = layer.blocks, tuple(LETTERS)
     if more or not isinstance(block, kinds) or layer.num_norms != 1:
         blocks = " and ".join(type(one).__name__ for one in layer.blocks)
-        problem = f"a layer is {blocks} with {layer.num_norms} norms; a hybrid's are one block each, a norm before it."
+        problem = f"a layer is {blocks} with {layer.num_norms} norms; a hybrid's are one block and one norm each."
         raise SpecError("model.layers", problem)
     if layer.norm not in NORMS:
         raise SpecError("model.norm", f"is {layer.norm}; Megatron-LM has {' and '.join(NORMS.values())}.")
@@ -152,7 +152,7 @@ def _require_block(layer: Layer) -> None:
 def _require_alike(model: Model) -> None:
     """Refuse layers that differ in more than experts and window, or in hybrids in more than their block."""
     if model.extras or model.embedding_norm:
-        what = model.extras or "a norm behind the embedding"
+        what = model.extras or "a norm after the embedding"
         raise SpecError("model.extras", f"has {what}, which Megatron-LM's options do not say.")
     if model.head_bias:
         raise SpecError("model.head_bias", "is true; Megatron-LM's head has no bias.")
@@ -406,7 +406,7 @@ DEEPSPEED: Refusals = {
         targets.deepspeed_accumulates_in_16_bits_without_zero,
     ),
     "settings.weight_dtype": _only(
-        "Ranks hold 16-bit weights beside the FP32 ones of the optimizer (deepspeed/runtime/zero/stage_1_and_2.py).",
+        "Ranks hold 16-bit weights in addition to the optimizer's FP32 ones (deepspeed/runtime/zero/stage_1_and_2.py).",
         "recipe",
     ),
     "settings.moments_dtype": _only(
@@ -459,7 +459,7 @@ ACCELERATE: Refusals = {
     "tp_overlap": _only("Asynchronous tensor parallelism is ignored (accelerate/utils/dataclasses.py:2331).", False),
     "ep_overlap": _only(NO_EXPERTS, False),
     "dp_overlap": _only(
-        "FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).", True
+        "FSDP2 always overlaps gathers and reductions with computation (torch/distributed/fsdp/_fully_shard).", True
     ),
     "settings.gradient_dtype": (
         *_only(

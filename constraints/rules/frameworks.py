@@ -266,7 +266,7 @@ def whole_gradients_wait(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags)
     References
     ----------
     DeepSpeed, deepspeed/runtime/engine.py: without ZeRO gradients are reduced after the backward pass. Megatron-LM
-    reduces each bucket behind it (--overlap-grad-reduce); ``overlaps_whole_gradients`` of a framework's entry says so.
+    reduces each bucket during it (--overlap-grad-reduce); ``overlaps_whole_gradients`` of a framework's entry says so.
     """
     reduces_earlier = cluster.framework is not None and cluster.framework.overlaps_whole_gradients
     return implies(dp_overlap, (sharding >= Sharding.OPTIMIZER) | reduces_earlier)
@@ -293,7 +293,7 @@ def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Fl
     References
     ----------
     Megatron-LM, megatron/core/transformer/transformer_config.py:737: the ring's sends are asynchronous; there is no
-    option that makes them wait. All-to-alls (``--cp-comm-type a2a``) stand before and behind the attention.
+    option that makes them wait. All-to-alls (``--cp-comm-type a2a``) stand before and after the attention.
     """
     kind, memory = cluster.device.behaviour.communication.cp_comm_type, cluster.device.behaviour.memory
     has_ring = not memory.context_output if kind is None else kind.endswith("p2p")
@@ -629,7 +629,7 @@ def delayed_weight_gradients_in_graphs_accumulate_in_matmuls(
 
     References
     ----------
-    Megatron-LM, megatron/training/arguments.py:1531 (core 0.17.1), 1706 (0.18.2), 1838 (0.19.0), 1919 (main): beside
+    Megatron-LM, megatron/training/arguments.py:1531 (core 0.17.1), 1706 (0.18.2), 1838 (0.19.0), 1919 (main): with
     --overlap-grad-reduce they need --gradient-accumulation-fusion, which Megatron-FSDP has not.
     """
     captured = captures("attn", cuda_graphs=cuda_graphs)

@@ -317,7 +317,7 @@ def vocabulary_moves_without_mtp(model: Model, *, vocabulary: Ints) -> Holds:
     """
     In a model with multi-token prediction, embedding and head stay at the ends of the pipeline.
 
-    Its layers are on the last rank beside the head that they share; no published way splits both.
+    Its layers are on the last rank, as is the head that they share; no published way splits both.
     """
     return implies(vocabulary != Vocabulary.ENDS, not model.mtp_layers)
 

@@ -142,7 +142,7 @@ def megatron_ranks_recompute_alike(*, recompute: Ints, activation_offload: Flags
 
 def megatron_stages_recompute_blocks(*, pp: Ints, recompute: Ints, layout: StageLayout | None) -> Holds:
     """
-    In Megatron-LM each stage recomputes as many layers in full (--recompute-method block), and no modules beside them.
+    In Megatron-LM each stage recomputes as many layers in full (--recompute-method block), and no further modules.
 
     References
     ----------
@@ -155,7 +155,7 @@ def megatron_stages_recompute_blocks(*, pp: Ints, recompute: Ints, layout: Stage
 
 def full_by_block(most: int, layers: Sequence[int], pp: int) -> tuple[int, ...]:
     """
-    Number of layers of each pipeline rank that are recomputed in full, where each stage recomputes its first few.
+    Number of fully recomputed layers of each pipeline rank, if each stage recomputes at most its first ``most`` layers.
 
     >>> full_by_block(3, (2, 4, 4, 4), pp=2)
     (5, 6)
@@ -189,7 +189,7 @@ def megatron_blocks_exclude_other_features(
 
 def delayed_scaling_has_no_wide_layers(cluster: Cluster, workload: Workload) -> Holds:
     """
-    In Megatron-LM no layers are in BF16 beside FP8 with delayed scaling (fp8).
+    In Megatron-LM no layers are in BF16 together with FP8 with delayed scaling (fp8).
 
     References
     ----------
@@ -418,7 +418,7 @@ def early_cores_have_no_hybridep(cluster: Cluster, *, token_dispatcher: Ints) ->
 
     References
     ----------
-    megatron/training/arguments.py (core 0.14.0): --moe-enable-deepep is its only way beside those without a library.
+    megatron/training/arguments.py (core 0.14.0): --moe-enable-deepep is its only way besides those without a library.
     """
     return implies(_is_until(cluster, 0, 14), np.not_equal(token_dispatcher, TokenDispatcher.HYBRIDEP))
 
@@ -746,7 +746,7 @@ def torchtitan_gathers_keys_first(*, cp_overlap: Flags) -> Holds:
 
 def torchtitan_sends_chunks_behind_computation(*, vpp: Ints, pp_overlap: Flags) -> Holds:
     """
-    In torchtitan pipelines send behind computation where ranks have several chunks, 1f1b and gpipe with one never.
+    In torchtitan pipeline sends overlap with computation if ranks have several chunks; 1f1b and gpipe with one do not.
 
     References
     ----------

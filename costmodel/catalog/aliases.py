@@ -349,7 +349,7 @@ def calibration_chain(name: str) -> tuple[str, ...]:
 
 
 def calibration_of_fit(device: Device) -> str:
-    """Return the calibration fitted to the runs behind a device's constants; empty if they are the device's own."""
+    """Return the calibration fitted to the runs that gave a device's constants; empty if they are the device's own."""
     name = device.calibration.name
     return calibration_chain(name)[0] if device.calibration.samples is None and name in calibrations() else ""
 

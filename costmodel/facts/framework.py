@@ -101,15 +101,15 @@ class CommunicationStyle:
     async_tp_allreduce
         True if the backward pass of a column-parallel linear hides its communication (Megatron-LM since 2022,
         ``LinearWithGradAccumulationAndAsyncCommunication``). The input's gradients are summed over the tensor-parallel
-        ranks beside the weight's gradients, and the input is gathered again beside its own. Applies if tensor-parallel
-        communication does not overlap otherwise.
+        ranks while the weight's gradients are computed; the input is gathered again while its own gradients are.
+        Applies if tensor-parallel communication does not overlap otherwise.
     tp_overlap_splits
         Number of pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
     scatter_gather_p2p
         True if each tensor-parallel rank without sequence parallelism sends a share of a tensor to the next pipeline
         rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
     shared_expert_overlap
-        True if shared experts run beside the token dispatch.
+        True if shared experts overlap with the token dispatch.
     communication_sms
         Number of processors (SMs) that kernels of a token dispatcher take; None: as many as other collectives.
     cp_comm_type, cp_a2a_ranks
@@ -166,12 +166,12 @@ class OptimizerStyle:
         Collective that reduces gradients for sharded optimizer states (ZeRO-1): ``reduce_scatter``, each rank gets its
         shard; ``all_reduce``, each rank gets all of them.
     gradient_sync_overlaps
-        True if ZeRO-1's gradients are reduced behind the backward pass where data-parallel communication overlaps.
+        True if ZeRO-1's gradients are reduced during the backward pass where data-parallel communication overlaps.
     weight_sync
         Collective that returns updated weights: ``all_gather``; or ``broadcast``, in which each owner sends its tensors
         to all others.
     weight_sync_overlaps
-        True if the weights return behind the next forward pass where data-parallel communication overlaps.
+        True if the weights return during the next forward pass where data-parallel communication overlaps.
     sliced_tensors
         Number of a layer's tensors whose slices are copied one by one when ranks that share optimizer states (ZeRO-1)
         gather the weights; 0: the gathered buffer holds the weights.
@@ -371,7 +371,7 @@ class Settings:
     ----------
     gradient_dtype
         Dtype of the gradients as accumulated and reduced (Megatron-LM: ``fp32`` with
-        ``--accumulate-allreduce-grads-in-fp32``); ``bf16+fp32``: added up in FP32 beside the 16-bit ones (DeepSpeed's
+        ``--accumulate-allreduce-grads-in-fp32``); ``bf16+fp32``: added up in FP32, next to 16-bit ones (DeepSpeed's
         ``BF16_Optimizer``).
     weight_dtype
         Dtype of the weights that ranks hold: ``fp32`` if shards of them are cast before they are gathered (FSDP).
@@ -390,17 +390,17 @@ class Settings:
     mtp_layers
         Number of layers of multi-token prediction that are trained; None: as the model has.
     shared_expert_overlap
-        True if shared experts run beside the token dispatch (Megatron-LM: ``--moe-shared-expert-overlap``).
+        True if shared experts overlap with the token dispatch (Megatron-LM: ``--moe-shared-expert-overlap``).
     delay_wgrad
-        True if weight gradients wait so that expert-parallel communication hides behind them (Megatron-LM:
+        True if weight gradients wait so that expert-parallel communication is hidden by them (Megatron-LM:
         ``--delay-wgrad-compute``). Measured: 0.4 % of a step (Qwen3-30B on 16 H100); the cost model always assumes it.
     communication_sms
         Number of processors (SMs) that a dispatcher's own kernels take, at most those of the device; None: as
         many as other collectives.
     cp_comm_type
         Communication of context-parallel ranks (Megatron-LM: ``--cp-comm-type``). ``p2p``: keys and values go round in
-        a ring, behind the attention. ``all_gather``: they are gathered before it. ``a2a``: all-to-alls exchange tokens
-        for heads before and after it (Ulysses). ``a2a+p2p``: all-to-alls of near ranks, and a ring of those groups.
+        a ring, overlapped with attention. ``all_gather``: they are gathered before it. ``a2a``: all-to-alls exchange
+        tokens for heads before and after it (Ulysses). ``a2a+p2p``: all-to-alls of near ranks, a ring of those groups.
     cp_a2a_ranks
         Number of near ranks in the all-to-alls of ``a2a+p2p``, the first of Megatron-LM's
         ``--hierarchical-context-parallel-sizes``; None: 2.
@@ -423,7 +423,7 @@ class Settings:
         Number of data-parallel ranks that share optimizer states; ``all``: all of them.
     optimizer
         Optimizer: ``adam``; or ``muon``, which keeps one moment of a layer's matrices and orthogonalizes it by
-        Newton-Schulz steps, beside Adam for embedding, head, norms and biases. ``sharding`` places it: with ``none``
+        Newton-Schulz steps, with Adam for embedding, head, norms and biases. ``sharding`` places it: with ``none``
         every replica updates all matrices (Megatron-LM: ``--optimizer muon``), with ``optimizer`` each matrix belongs
         to one replica (``--optimizer dist_muon``). ``dist_muon`` is Muon with the second placement only.
     muon_tp_mode
@@ -440,7 +440,7 @@ class Settings:
     loss
         Loss: ``fused`` is Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits
         (Megatron-LM: ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``). ``compiled`` is
-        PyTorch's, compiled beside eager layers: 16-bit logits and their gradient (torchtitan: ``compile.components``).
+        PyTorch's, compiled, with eager layers: 16-bit logits and their gradient (torchtitan: ``compile.components``).
         ``unfused`` is any other loss: the recipe's own, or Megatron-LM's loss in FP32 if the recipe's is the fused one.
     loss_chunks
         Parts of a micro-batch whose logits exist one after the other; 1: all at once. torchtitan:
@@ -543,7 +543,7 @@ class Framework:
     sharded_gradients_may_wait
         True if communication of sharded gradients overlaps only on request.
     overlaps_whole_gradients
-        True if gradients without sharding can be reduced behind the backward pass.
+        True if gradients without sharding can be reduced during the backward pass.
     recompute_if_needed
         Recomputation of its recipes if none is given and a strategy without recomputation would not fit.
     kernels_of

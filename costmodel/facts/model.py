@@ -80,7 +80,7 @@ class Routing:
 @strict_record(frozen=True, kw_only=True, slots=True)
 class Numerics:
     """
-    Facts of a model beside its sizes.
+    Facts of a model besides its sizes.
 
     Parameters
     ----------
@@ -484,7 +484,7 @@ class Layer:
     streams
         Streams of the residual, which hyper-connections mix around each block (DeepSeek-V4: 4).
     snapshots
-        Earlier sums of the residual that each block's input is weighted from, beside the latest; averaged over the
+        Earlier sums of the residual that each block's input is weighted from, besides the latest; averaged over the
         layers (attention residuals, Kimi K3).
     is_wide
         True if it computes in 16 bits where a recipe's other layers do so in fewer (Megatron-LM:
@@ -536,7 +536,7 @@ class Model:
     tied_embeddings
         True if embedding and head share their weights.
     mtp_layers
-        Layers of multi-token prediction behind the last layer, counted apart.
+        Layers of multi-token prediction after the last layer, counted apart.
     learned_positions
         Entries of a learned position embedding; 0 is none.
     final_norm

@@ -25,8 +25,8 @@ for each other, and it corrects the sums of exponentials and the output. The who
 makes buffers, and casts queries, keys, values and the output. Source: Transformer Engine, ``DotProductAttention``,
 ``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece. The numbers for two pieces are chosen on
 NVIDIA's runs (benchmarks/LEDGER.md). There 8-bit layers of Llama-3 70B with 4,096 tokens per rank wait for the host on
-H100 and GB200; their kernels are the shortest beside a ring. Layers of twice the work do not wait. No run distinguishes
-four pieces from two.
+H100 and GB200; their kernels are the shortest that overlap with a ring. Layers of twice the work do not wait. No run
+distinguishes four pieces from two.
 """
 
 
@@ -148,7 +148,7 @@ def context_parallel(shape: Shape, *, queries: Numbers, keys: Numbers, outputs: 
     backward pass, which scatters their gradients' sums. All-to-alls exchange queries, keys and values before the
     attention, and its output after it; the backward pass does the same with the gradients. A hierarchical one does that
     among near ranks, each of which then passes its heads' keys and values round a ring of the groups. Only rings run
-    behind the attention. Dynamic context parallelism has a ring of as many ranks as each sequence needs.
+    overlapped with the attention. Dynamic context parallelism has a ring of as many ranks as each sequence needs.
 
     Parameters
     ----------

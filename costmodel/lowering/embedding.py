@@ -63,7 +63,7 @@ def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
 
 def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     """
-    Return the final norm, the logits and the loss, behind the sum of the residual's streams if there are several.
+    Return the final norm, the logits and the loss, after the sum of the residual's streams if there are several.
 
     A tied head owns no parameters here; in a pipeline the last stage keeps a copy if it is not the first.
     """

@@ -496,7 +496,7 @@ def _clamps(experts: Experts, shape: Shape, *, elements: Numbers) -> tuple[Opera
     References
     ----------
     Megatron-LM, ``megatron/core/fusions/fused_bias_geglu.py`` (core 0.16.1), ``weighted_bias_quick_geglu_impl``: before
-    the fused function, which keeps their result as its input, beside the clamps' own.
+    the fused function, which keeps their result as its input, besides the clamps' own.
     """
     if not (experts.bias and experts.gated):
         return ()

@@ -326,7 +326,7 @@ def core_attention(
     results. All-to-alls give each rank a share of the heads instead, and the tokens of all their ranks; gathered keys
     are read by the two pieces of a rank's sequence. Nothing is kept for Table 2's softmax row; flash attention really
     keeps 4 more bytes per query and head (the log of the sum of exponentials). If scores are not fused,
-    :func:`_softmax` works on them in between. In 8 bits :func:`_attention_casts` come beside.
+    :func:`_softmax` works on them in between. In 8 bits :func:`_attention_casts` are added.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ def core_attention(
     chunk
         Tokens of chunks that do not attend to each other; None: the whole sequence.
     entries
-        Keys beside those tokens that a query is multiplied with, averaged over the sequence.
+        Keys besides those tokens that a query is multiplied with, averaged over the sequence.
     sinks
         Learned sink logits of this device.
     """
@@ -398,7 +398,7 @@ def _attention_casts(shape: Shape, *, elements: Numbers) -> Operator:
     References
     ----------
     Transformer Engine, ``attention/dot_product_attention/backends.py``, ``FusedAttnFunc`` with ``fp8_dpa`` (recalled):
-    queries, keys and values are quantized in front of the kernel, its output and the gradients behind it go back to 16
+    queries, keys and values are quantized in front of the kernel, its output and the gradients after it go back to 16
     bits.
     """
     passes = (shape.activation_bytes + NARROW_BYTES) / shape.activation_bytes
@@ -512,7 +512,7 @@ def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
 
 def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
     """
-    Return the attention output by heads, which context-parallel all-to-alls keep beside the output by tokens.
+    Return the attention output by heads, which context-parallel all-to-alls keep besides the output by tokens.
 
     Parameters
     ----------

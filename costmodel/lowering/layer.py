@@ -136,7 +136,7 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
     """
     Return every collective of one layer for one micro-batch on one device; some have zero bytes.
 
-    Parallel blocks share the gather and the sum of the forward pass, as two mixers beside each other do. In the
+    Parallel blocks share the gather and the sum of the forward pass, as two parallel mixers do. In the
     backward pass each one sums the gradients of its input.
 
     Parameters

@@ -94,9 +94,9 @@ class Family:
     ignores
         Keys that say of how the model is served what others say of its training.
     linear
-        Mixer behind ``linear_attention`` in ``layer_types``, which is linear in the sequence; None: not allowed.
+        Mixer of ``linear_attention`` in ``layer_types``, which is linear in the sequence; None: not allowed.
     beside
-        True if each layer has a Mamba block beside its attention (Falcon-H1).
+        True if each layer has a Mamba block in parallel to its attention (Falcon-H1).
     experts
         True if the feed-forward blocks are mixtures of experts unless the pattern says otherwise.
     tied, gated, squared_relu, norm, num_norms
@@ -139,7 +139,7 @@ class Family:
     period
         Pattern of attention if ``layer_types`` is absent.
     kind_names
-        Words in ``layer_types`` beside the usual ones, and the kinds that they mean.
+        Words in ``layer_types`` besides the usual ones, and the kinds that they mean.
     full_layers
         Key of a list of the layers with full attention, which counts from 0.
     expert_period
@@ -168,7 +168,7 @@ class Family:
         Keys of a Mamba block: heads, their width, state, groups, convolution, chunk, and the biases of projections and
         convolution.
     mamba_norm
-        Key that turns on the norm behind its gate.
+        Key that turns on the norm after its gate.
     scan_norms
         Norms of a Mamba block of the first generation, as in :class:`costmodel.facts.model.SelectiveScan`.
     mamba_chunk
@@ -300,7 +300,7 @@ def _granite_hybrid(config: Config) -> dict[str, Any]:
 
 
 def _hyperclovax(config: Config) -> dict[str, Any]:
-    """Return the fields of HyperCLOVA X, which may have a norm behind each block."""
+    """Return the fields of HyperCLOVA X, which may have a norm after each block."""
     return {"num_norms": 4 if config.flag(Switch("use_post_norm", True)) else 2}
 
 
@@ -308,7 +308,7 @@ def _falcon_h1(config: Config) -> dict[str, Any]:
     """Check the biases of Falcon-H1's Mamba blocks, and that their width is said."""
     config.integer("mamba_d_ssm" if config.mapping.get("mamba_d_ssm") is not None else "mamba_expand", at_least=1)
     if config.flag(Switch("projectors_bias", False)) != config.flag(Switch("mamba_proj_bias", False)):
-        raise config.error("projectors_bias", "means a bias behind one projection alone, which is not modelled.")
+        raise config.error("projectors_bias", "means a bias after only one of the projections, which is not modelled.")
     return {}
 
 
@@ -374,7 +374,7 @@ def _deepseek_v4(config: Config) -> dict[str, Any]:
 
 
 def _gemma4(config: Config) -> dict[str, Any]:
-    """Return the fields of Gemma 4: with experts, each beside a dense block, and three more norms."""
+    """Return the fields of Gemma 4: with experts, each in parallel to a dense block, and three more norms."""
     if config.mapping.get("model_type") != "gemma4_unified_text":
         config.integer("hidden_size_per_layer_input")  # the class has 256 without the key
     if config.mapping.get("use_bidirectional_attention") not in (None, "vision"):
@@ -394,7 +394,7 @@ def _gemma4_changes(config: Config, kind: str) -> dict[str, Any]:
 
 
 def _mimo_v2(config: Config) -> dict[str, Any]:
-    """Return the fields of MiMo-V2, whose window has the query beside ``sliding_window_size`` earlier tokens."""
+    """Return the fields of MiMo-V2, whose window has the query and ``sliding_window_size`` earlier tokens."""
     sized = config.mapping.get("sliding_window_size") is not None
     return {"window_size": config.integer("sliding_window_size", at_least=1) + 1} if sized else {}
 
@@ -467,7 +467,7 @@ UNMODELLED: Mapping[str, str] = _TABLE["unmodelled"] | dict.fromkeys(_TABLE["enc
 """Known families that are not modelled, and the reason for each."""
 
 NUMERICS: Mapping[str, Mapping[str, Any]] = _TABLE["numerics"]
-"""Facts of each family's classes that change no cost, beside those of Llama's."""
+"""Facts of each family's classes that change no cost, besides those of Llama's."""
 
 NOT_IN_A_JOB = ("changes", "refined", "text_part")
 """Fields of a family that name functions, or that are not its own."""
@@ -533,7 +533,7 @@ SAME = (
     ("num_sliding_attention_heads", "attention_other_setting.num_attention_heads"),
     ("rope_theta", "rope_parameters.rope_theta"),
 )
-"""Pairs of entries with one meaning, beside the spellings of a concept; a dot leads into a part."""
+"""Pairs of entries with one meaning, besides the spellings of a concept; a dot leads into a part."""
 
 LAYER_COUNTS = (*SPELLINGS["first_dense"], "num_hash_layers")
 """Entries that count some of the layers."""

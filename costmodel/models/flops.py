@@ -114,7 +114,7 @@ def _sum_parameters(operators: Iterable[Operator]) -> int:
 
 
 AttentionConvention: TypeAlias = Literal["full", "causal"]
-"""Counting of scores: ``full`` counts those behind the causal mask (MoFa, Megatron-LM), ``causal`` does not."""
+"""Counting of scores: ``full`` counts masked ones, too (MoFa, Megatron-LM), ``causal`` does not."""
 
 
 def forward_matmul_flops(model: Model, *, tokens: int) -> int:

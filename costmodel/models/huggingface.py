@@ -176,7 +176,7 @@ TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Keys of the text part: of transformers, of InternVL and Nemotron's, of DeepSeek's and Janus', of Qwen's Omni."""
 
 OTHER_PARTS = (*TEXT_KEYS, "vision_config", "audio_config")
-"""Keys of a configuration beside or around its text part."""
+"""Keys of a configuration outside its text part."""
 
 
 def _doubt_parts(mapping: Mapping[str, Any], where: str) -> Iterator[str]:
@@ -197,7 +197,7 @@ def _text_config(mapping: object, where: str) -> Config:
     if not keys:
         return whole
     if len(keys) > 1:
-        raise whole.error(keys[1], f"is a text part beside '{keys[0]}', and a model has one.")
+        raise whole.error(keys[1], f"is a text part, as is '{keys[0]}'; a model has one.")
     text = mapping[keys[0]]
     if not isinstance(text, Mapping):
         raise whole.error(keys[0], f"expected a mapping, got {shown(text)}.")
@@ -548,7 +548,7 @@ def _read_compression(config: Config, *, kind: str) -> CompressedAttention:
 
 
 def _count_rotated_channels(config: Config, *, head_dim: int) -> int:
-    """Return the number of rotated channels of DeepSeek-V4: by itself, or as a share of a head."""
+    """Return the number of rotated channels of DeepSeek-V4, which is given itself or as a share of a head."""
     if config.mapping.get("qk_rope_head_dim") is not None:
         return config.integer("qk_rope_head_dim", at_most=head_dim)
     share = config.mapping.get("partial_rotary_factor", 64 / 512)

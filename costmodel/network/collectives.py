@@ -639,7 +639,7 @@ def time_call(cluster: Cluster, communication: Communication, shape: Shape) -> T
 
 def gap_seconds(communication: Communication, device: EquippedDevice, shape: Shape) -> Numbers:
     """
-    Seconds of gaps beside a collective: the gap of its kernel, and launches that the device waits for.
+    Seconds of gaps around a collective: the gap of its kernel, and launches that the device waits for.
 
     Derivation: a tensor-parallel collective is a kernel between others and has their gap. A host that waits for the
     collective launches :data:`LAUNCHES_AFTER_COLLECTIVE` kernels after it. With blocking launches, the host also starts

@@ -116,7 +116,7 @@ def _depths(firsts: list[int], stops: list[int], before: list[int], behind: list
 
 def _end_in_order(waits: Sequence[Sequence[int]], durations: Sequence[float]) -> list[float]:
     """
-    Return the second at which each block ends, and 0 behind the last one, which stands for no block.
+    Return the second at which each block ends, and 0 after the last one, which stands for no block.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class Graph:
     blocks, rank
         All blocks, rank by rank; the rank of each.
     stops
-        Index behind the last block of each rank.
+        Index after the last block of each rank.
     num_microbatches
         Divisor that separates a pass into its virtual stage and its micro-batch.
     previous, before, behind

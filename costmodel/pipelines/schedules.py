@@ -431,7 +431,7 @@ def v_half_bubble_seconds(
 
     References
     ----------
-    Qi et al., arXiv:2405.15362, V-Half: the building block whose passes are 2, 1, 2 and 1 slots behind those of the
+    Qi et al., arXiv:2405.15362, V-Half: the building block whose passes are 2, 1, 2 and 1 slots after those of the
     rank before, simulated.
     """
     num_others = np.maximum(np.asarray(pp) - 1, 1)

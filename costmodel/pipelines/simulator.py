@@ -98,7 +98,7 @@ def simulate(
     p2p_seconds
         Seconds from one virtual stage to the next on another rank, either direction.
     hop_blocks
-        True if a transfer blocks the sender; otherwise transfers run beside computation.
+        True if a transfer blocks the sender; otherwise transfers overlap with computation.
     overlapped_fraction
         Time of a forward and a backward pass that run together (DualPipe's F&B), as a fraction of the sum of both.
     keep_passes

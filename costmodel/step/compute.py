@@ -100,7 +100,7 @@ class OverlappedSeconds(Record):
         Exposed seconds of tensor- and context-parallel communication in either pass.
     ep_forward_taken, ep_backward_taken
         Least exposed seconds, in either pass, of the expert-parallel all-to-alls of another micro-batch's opposite pass
-        that run beside it: the computation that they displace.
+        that overlap with it: the computation that they displace.
     ep_forward_excess, ep_backward_excess
         Seconds by which these all-to-alls outlast the computation of the pass; negative if they do not.
     """
@@ -243,7 +243,7 @@ def _least_communication(parts: Mapping[str, NDArray[np.float64]], overlapped: O
     """
     Least exposed seconds of communication in both passes, shape (..., K).
 
-    Derivation: overlap, or less waiting beside it, never lengthens a pass; so all communication overlaps, except for
+    Derivation: overlap, or less waiting meanwhile, never lengthens a pass; so all communication overlaps, except for
     the loss in pieces of matmuls.
     """
     tp_backward = np.minimum(overlapped.tp_backward, parts["exposed_tp_backward"])
@@ -263,7 +263,7 @@ def exposed_alltoall_seconds(
     """
     Exposed seconds of overlapped expert-parallel all-to-alls, by the name of the pass: shape (..., K).
 
-    Derivation: :func:`costmodel.step.overlap.exposed_overlapped_seconds` beside the opposite pass of another
+    Derivation: :func:`costmodel.step.overlap.exposed_overlapped_seconds` with the opposite pass of another
     micro-batch, which waits for its own tensor- and context-parallel communication.
 
     Parameters
@@ -283,7 +283,7 @@ def exposed_alltoall_seconds(
 
 
 OPPOSITE = (("forward", "backward"), ("backward", "forward"))
-"""Each pass, and the pass of another micro-batch whose all-to-alls run beside it."""
+"""Each pass, and the pass of another micro-batch whose all-to-alls overlap with it."""
 
 
 def least_layer_seconds(
@@ -329,7 +329,7 @@ def _overlap_seconds(
     cluster: Cluster,
     shape: Shape,
 ) -> OverlappedSeconds:
-    """Return the exposed seconds of overlapped communication: (20), (21), and (22) beside the opposite pass."""
+    """Return the exposed seconds of overlapped communication: (20), (21), and (22) with the opposite pass."""
     device, dynamic = cluster.device, shape.dynamic_ranks
     cp = np.asarray(shape.cp / shape.a2a_ranks if dynamic is None else dynamic.most)[..., None]
     slowdowns, of_experts = device.slowdowns, _exchange_slowdowns(cluster, shape)
@@ -364,7 +364,7 @@ def _overlap_with_shared_experts(
     shape: Shape,
 ) -> dict[str, NDArray[np.float64]]:
     """
-    Exposed seconds of the all-to-alls beside shared experts; all of them in layers without shared experts.
+    Exposed seconds of the all-to-alls overlapped with shared experts; all of them in layers without shared experts.
 
     References
     ----------
@@ -552,7 +552,7 @@ def _overlap_with_gradients(
     device: EquippedDevice,
 ) -> Numbers:
     """
-    Exposed seconds of communication beside column-parallel linears' gradients, minus its seconds alone.
+    Exposed seconds of communication overlapped with column-parallel linears' gradients, minus its seconds alone.
 
     In each block the weight's gradient hides the sum of the input's gradient. The input's gradient hides the second
     gather of the input, of which each rank kept its share of the sequence.

@@ -537,7 +537,7 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lay
     Lower bound in seconds of the end of a step, data-parallel communication and update: shape (...).
 
     Derivation: overlapped communication is exposed for no longer than alone, and for less time, the longer the rank
-    computes and waits beside it. The bound is the least of all shardings up to the given one.
+    computes and waits meanwhile. The bound is the least of all shardings up to the given one.
 
     Parameters
     ----------
@@ -579,11 +579,11 @@ def _split_shardings(decisions: Decisions) -> tuple[Any, Decisions]:
 
 def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, window: _Window) -> Array:
     """
-    Apply equation (24) to communication beside forward passes, and to communication beside backward passes.
+    Apply equation (24) to communication overlapped with forward passes, and with backward passes.
 
-    Without sharding it is the all-reduce behind the last micro-batches. Under ZeRO-1 it is a gather behind the first
-    and a reduce-scatter behind the last ones, from ZeRO-2 on a reduce-scatter behind every backward pass. Under ZeRO-3
-    half of the gathers also run behind each pass. No micro-batch starts before the previous one has reduced everything
+    Without sharding it is the all-reduce during the last micro-batches. Under ZeRO-1 it is a gather during the first
+    and a reduce-scatter during the last ones, from ZeRO-2 on a reduce-scatter during every backward pass. Under ZeRO-3
+    half of the gathers also run during each pass. No micro-batch starts before the previous one has reduced everything
     (FSDP waits at the end of each backward pass).
 
     Warm-up and cool-down pass the chunks of as many micro-batches as there are ranks, with exposed all-to-alls. Windows
@@ -619,7 +619,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
 @record(frozen=True, kw_only=True, slots=True)
 class _Window:
     """
-    Work of a rank in a micro-batch beside data-parallel communication, seconds of shape (..., U).
+    Work of a rank in a micro-batch besides data-parallel communication, seconds of shape (..., U).
 
     Parameters
     ----------
@@ -683,7 +683,7 @@ def _whole_again(facts: Facts, decisions: Decisions, stages: Stages, parts: Laye
 def _exposed_seconds(
     facts: Facts, traffic: Traffic, window: _Window, num_windows: Numbers, *, most_edges: Numbers, num_pieces: Numbers
 ) -> Numbers:
-    """Exposed seconds of collectives beside a number of windows, of which at most some are in warm-up or cool-down."""
+    """Exposed seconds of collectives in a number of windows, at most some of them in warm-up or cool-down."""
     return exposed_dp_seconds(
         traffic.seconds,
         num_windows * window.computing,
@@ -701,7 +701,7 @@ def _window_fraction(decisions: Decisions, stages: Stages) -> Array:
     Computation of a rank that runs while one chunk's communication is under way, in micro-batches.
 
     The other v - 1 chunks pass a group of g micro-batches each in cool-down or warm-up. Within the last chunk all
-    layers but one are computed beside another layer's communication.
+    layers but one overlap with another layer's communication.
 
     .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
     """

@@ -54,7 +54,7 @@ class Part:
     exposed_seconds
         Exposed seconds, its part of the step; the parts add up to the step.
     hidden_seconds
-        Seconds hidden behind computation.
+        Seconds hidden by computation.
     """
 
     name: str

@@ -228,7 +228,7 @@ class LayerParts:
 
     @property
     def overlap_window(self) -> LayerWindow:
-        """Work of the device beside data-parallel communication."""
+        """Work of the device besides data-parallel communication."""
         return LayerWindow(
             computing=self.compute + self.again,
             waiting=self.waiting + self.recompute - self.again,
@@ -239,7 +239,7 @@ class LayerParts:
 @record(frozen=True, kw_only=True, slots=True)
 class LayerWindow(Record):
     """
-    Seconds of a device's work in both passes of one layer, beside data-parallel communication: (..., K).
+    Seconds of a device's work in both passes of one layer, besides data-parallel communication: (..., K).
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ Layers have their own bound, :func:`costmodel.step.compute.least_layer_seconds`.
 
 
 def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
-    """Seconds of computation, with the loss to collectives beside it."""
+    """Seconds of computation, with the slowdown by collectives that overlap with it."""
     return seconds.forward + seconds.backward + exposed.contention * (seconds.tp_forward + seconds.tp_backward)
 
 

@@ -139,7 +139,7 @@ def even_chunks(num_layers: int, *, vpp: int) -> tuple[int, ...]:
 
 def layers_equal_to_head(model: Model) -> float:
     """
-    Number of layers with as much work as the last chunk has beside its own layers: head and MTP.
+    Number of layers with as much work as the last chunk has besides its own layers: head and MTP.
 
     Derivation: the head counts by its FLOPs over a layer's (:func:`costmodel.models.flops.head_layers`). Each layer of
     multi-token prediction (MTP) is one layer and one more head.
@@ -508,7 +508,7 @@ def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float 
     decisions
         Every decision, as in :func:`costmodel.step.step.cost`.
     extra_seconds
-        Least additional seconds of the average rank for one micro-batch beside these decisions.
+        Least additional seconds of the average rank for one micro-batch besides these decisions.
     """
     parts, average = layer_parts(facts, decisions), average_rank(facts, decisions)
     mean, slowest = _mean_and_slowest(facts, decisions, average, parts.total)

@@ -1,5 +1,5 @@
 """
-Exposed communication beside computation: one law for everything that a device does at once.
+Exposed communication overlapped with computation: one law for everything that a device does at once.
 
 A pass takes the longest of three: its computation with its losses, the load of each of its links, and the work of the
 host. Every overlap has this pattern: layers' collectives, transfers between stages, copies to the host, gradients and
@@ -45,11 +45,11 @@ def excess_seconds(
     scale_up_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Seconds by which links are busy for longer than the computation beside them; negative: for less.
+    Seconds by which links are busy for longer than the computation overlapped with them; negative: for less.
 
     .. math:: \max(T + L_a, K + L_s) - (1 - b) C, \qquad b = \min(k (1 - 1 / c), 1)
 
-    Derivation: beside a computation, which takes k C, links transfer in k C seconds as much as alone in k C / c. The
+    Derivation: the computation takes k C; in these k C seconds links transfer as much as alone in k C / c. The
     rest of the communication then has the device to itself. If both together took longer than one after the other, b is
     1.
 
@@ -76,7 +76,7 @@ def exposed_overlapped_seconds(
     waiting_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Exposed seconds of one communication beside a computation, beyond the computation's own waiting.
+    Exposed seconds of one communication overlapped with a computation, beyond the computation's own waiting.
 
     .. math:: T_{exp} = \min\left(T, \max(T_{taken}, T_{excess} - W)\right)
 
@@ -95,7 +95,7 @@ def exposed_overlapped_seconds(
     adapter_seconds, scale_up_seconds
         Use of its links by others, as in :func:`excess_seconds`.
     waiting_seconds
-        Seconds beside the computation in which the device waits for other communication, copies or its host: W.
+        Seconds during the computation in which the device waits for other communication, copies or its host: W.
 
     References
     ----------
@@ -164,7 +164,7 @@ def exposed_cp_seconds(
 
     .. math:: T_{exp} = \sum_{i=1}^{c-1} T_{exp}(R_{i+1}, A_i)
 
-    There are c pieces of attention, and c - 1 sends behind the first ones.
+    There are c pieces of attention, and c - 1 sends overlapped with the first ones.
 
     Parameters
     ----------

@@ -320,12 +320,12 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     parts
-        Seconds of one layer, beside which transfers run; None: enough to hide as much as possible.
+        Seconds of one layer, with which transfers overlap; None: enough to hide as much as possible.
 
     References
     ----------
-    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk. It is a
-    third of the chunk's time, as a backward pass is twice a forward pass.
+    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) with the forward pass of an average chunk. It is
+    a third of the chunk's time, as a backward pass is twice a forward pass.
     """
     cluster = facts.cluster
     hop, group = lookup(p2p_seconds, facts, decisions), pipeline_ranks(decisions)
@@ -634,7 +634,7 @@ def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
     """
     Return the passes of every virtual stage of one strategy in model order, shape (pp * vpp,).
 
-    Embedding and head are on the first and the last one. The work of a rank per micro-batch beside its layers is part
+    Embedding and head are on the first and the last one. The work of a rank per micro-batch besides its layers is part
     of the backward passes of its chunks, in equal shares.
 
     Parameters
@@ -664,7 +664,7 @@ LAID_OUT_BY = ("pp", "vpp", "schedule", "vocabulary")
 @record(frozen=True, kw_only=True, slots=True)
 class StageEnds:
     """
-    Seconds per micro-batch of virtual stages beside their layers; each of the shape of the decisions.
+    Seconds per micro-batch of virtual stages besides their layers; each of the shape of the decisions.
 
     Parameters
     ----------
@@ -704,7 +704,7 @@ class StageEnds:
 
 
 def stage_ends(facts: Facts, decisions: Decisions) -> StageEnds:
-    """Return the work of virtual stages beside their layers; a rank's chunks share the host's time per micro-batch."""
+    """Return the work of virtual stages besides their layers; a rank's chunks share the host's time per micro-batch."""
     edge = lookup(embedding_head_seconds, facts, decisions)
     beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
     return StageEnds(
@@ -783,7 +783,7 @@ def simulated_waiting_seconds(
 
 def pipeline_order(decisions: Decisions) -> dict[str, Any] | None:
     """
-    Return the inputs of :mod:`costmodel.pipelines` beside the passes of one strategy; None without an order.
+    Return the inputs of :mod:`costmodel.pipelines` besides the passes of one strategy; None without an order.
 
     Parameters
     ----------
@@ -824,7 +824,7 @@ def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
     Seconds that all ranks add once per step because the head's slot is longer than the others.
 
     Derivation: a measured fraction of the head's time for each of p ranks. MoFa's computation columns (Tables 6 and 8)
-    need a term p E beside m E, E being the head's time beyond a layer's.
+    need a term p E besides m E, E being the head's time beyond a layer's.
     """
     head = lookup(embedding_head_seconds, facts, decisions).head
     return np.asarray(facts.cluster.device.constants.measured.head_pipeline_fill_fraction * head * decisions["pp"])

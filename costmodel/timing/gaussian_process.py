@@ -101,7 +101,7 @@ class GaussianProcess:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Return the control of the matrix library's threads; beside ours they wait ten times as long as they work."""
+    """Return the control of the matrix library's threads; with ours they wait ten times as long as they work."""
     return ThreadpoolController()
 
 

@@ -290,7 +290,7 @@ class Communication:
     forward, backward
         Number of them in each pass.
     forward_copies, backward_copies
-        Number of copies of the whole tensor beside each, into or out of the order of ranks.
+        Number of copies of the whole tensor in addition to each, into or out of the order of ranks.
     hides_forward, hides_backward
         True if matmuls hide the collectives of a pass where tensor-parallel communication overlaps.
     in_pieces

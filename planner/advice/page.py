@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from planner.advice.advise import Advice
 
 LABELS = {MONEY: "money, {currency}", ENERGY: "energy, MWh", DEVICES: "devices"}
-"""Labels of the plot's axis beside the days."""
+"""Labels of the plot's axes other than days."""
 
 MOST_BLOCKS = 200
 """Points with a block of their own; each takes a kilobyte."""

@@ -85,7 +85,7 @@ class PointRecord(CellRecord):
     line
         Strategy of the plan in one line.
     command
-        Entries that make the job of the cell, as ``planner plan`` takes them behind the job.
+        Entries that make the job of the cell, as ``planner plan`` takes them after the job.
     """
 
     number: int

@@ -118,5 +118,5 @@ def plan_entry() -> Schema:
 
 def answer(**entries: Schema) -> Schema:
     """Make the schema of an answer: a short text, entries of its own, and the reference of the whole."""
-    common = {"text": {"type": "string", "description": "The answer for people, one screen."}, "whole": WHOLE}
+    common = {"text": {"type": "string", "description": "Answer as text for people, one screen long."}, "whole": WHOLE}
     return record({**common, **entries}, (*common, *entries))

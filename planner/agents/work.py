@@ -248,7 +248,7 @@ def answer(report: AnyReport, whole: Mapping[str, Any], **entries: Any) -> Reply
 
 
 def cut(text: str) -> str:
-    """Return a text, cut behind a line if it is long."""
+    """Return a text, cut after a line if it is long."""
     if len(text) <= LONGEST_TEXT:
         return text
     return f"{text[:LONGEST_TEXT].rpartition(chr(10))[0]}\n... the whole answer has the rest."

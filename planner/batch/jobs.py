@@ -243,7 +243,7 @@ class JobSet:
     sources
         Job files, and folders whose job files are taken in the order of their names.
     rows
-        CSV file whose columns are dotted keys, beside an optional ``name``; each row is one variant of each job.
+        CSV file whose columns are dotted keys, besides an optional ``name``; each row is one variant of each job.
     assignments
         ``key=value``, where several values are swept; every combination is one variant.
     max_jobs
@@ -268,7 +268,7 @@ class JobSet:
         self.axes = tuple(read_axis(assignment) for assignment in assignments)
         for key, count in Counter(axis.key for axis in self.axes).items():
             if count > 1:
-                raise SpecError(key, "is given twice.", "Write all of its values behind one key=.")
+                raise SpecError(key, "is given twice.", "Write all its values after one key=.")
         self._require_few(max_jobs)
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 The results file: one line of JSON per job, appended as jobs finish, rewritten only on request.
 
 The writing process holds a lock on it. A last line that was cut by a full disk or a killed process is removed. Any
-other line that is no result is moved into a file beside. The jobs of both are planned again.
+other line that is no result is moved into a file next to it. The jobs of both are planned again.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class ResultsFile:
         return end
 
     def _move_broken(self, notify: Callable[[str], None]) -> None:
-        """Move lines that are no results into the file beside; they are copied first, so that none is lost."""
+        """Move lines that are no results into the file ``.broken``; they are copied first, so that none is lost."""
         beside = self.path.with_name(self.path.name + BROKEN)
         with _errors(beside, "written"), beside.open("ab") as stream:
             for line, raw in self._all_lines():
@@ -493,7 +493,7 @@ def _kinds(rows: Iterable[Row]) -> dict[str, type]:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
-    """Yield a draft beside the file to write, and rename it in the end."""
+    """Yield a draft next to the file to write, and rename it in the end."""
     draft = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
     try:
         yield draft

@@ -27,7 +27,7 @@ OF_LINE = (
     "device_note",
     "key",
 )
-"""Entries of a job's line that JSON has beside its plan."""
+"""Entries of a job's line that JSON has in addition to its plan."""
 
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "GPUs": lambda plan: f"{plan['num_devices']:,}",
@@ -51,7 +51,7 @@ OF_COSTS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 """Further columns, each shown if jobs are ranked by it."""
 
 MARK = "*"
-"""The mark behind the name of a job whose figures are extrapolated or whose names are ambiguous."""
+"""Mark after the name of a job whose figures are extrapolated or whose names are ambiguous."""
 
 MOST_NOTES = 8
 """Notes below the table; JSON and CSV have them all."""

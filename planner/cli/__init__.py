@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "calibrate": ("planner.cli.calibrate", "a device file from runs, samples of operators, traces or small runs"),
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
-    "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and laid beside the planner's figures"),
+    "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and compared with the planner's figures"),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each, and rank them"),
     "serve": ("planner.cli.serve", "a local web page of plans, or tools for agents by the Model Context Protocol"),
 }
@@ -164,7 +164,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown or (rest and not hasattr(arguments, "assignments")):
         word = next((one for one in unknown if one.startswith("-")), (unknown or rest)[0]).partition("=")[0]
         known = list(_options(parser, argv))
-        hint = f"Write {word} behind the command." if word in known else suggestion(word, known)
+        hint = f"Write {word} after the command." if word in known else suggestion(word, known)
         if word in FORMER_OPTIONS:
             hint = f"Write {FORMER_OPTIONS[word]}."
         raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, parser.format_usage().rstrip())

@@ -123,7 +123,7 @@ def add_output_file(parser: argparse.ArgumentParser) -> None:
 
 
 def add_force(parser: argparse.ArgumentParser, what: str = "the output file") -> None:
-    """Add the permission to overwrite."""
+    """Add ``--force``, which overwrites existing files."""
     parser.add_argument("--force", action="store_true", help=f"overwrite {what}")
 
 

@@ -56,7 +56,7 @@ def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         help="logs of planned runs, whose names begin with the runs' ids (Megatron-LM, Megatron-Bridge, torchtitan): "
-        "their steps are written into a table beside the device, which plan won is said",
+        "their steps are written into a table next to the device file, and the fastest plan is named",
     )
     parser.add_argument("--models", metavar="YAML", type=Path, help="architectures by the names in the runs' 'model'")
     add_force(parser)
@@ -137,7 +137,7 @@ def _fit_samples(arguments: argparse.Namespace) -> int:
 
 
 def _fit_traces(arguments: argparse.Namespace) -> int:
-    """Learn the times of operators, and what only traces know."""
+    """Learn the times of operators, launches and slowdown from traces."""
     with progress(f"learning from {len(arguments.files)} traces"):
         from planner.measure.traces.reading import read_recordings
         from planner.measure.traces.report.device_file import device_report, fit_device_file
@@ -190,7 +190,7 @@ def _fit_runs(arguments: argparse.Namespace) -> int:
 
 
 def _find_models(arguments: argparse.Namespace) -> Path | None:
-    """Return the file of models: the given one, or that of an array of plans beside its table."""
+    """Return the file of models: the given one, or that of an array of plans next to its table."""
     from planner.measure.plans.job_array import MODELS
 
     beside: Path = arguments.files[0].parent / MODELS

@@ -19,8 +19,8 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     description = (
         "Writes a plan of a JSON report (planner plan JOB.yaml --format json -o plan.json) as the "
-        "configuration of a training framework. Settings that the framework cannot express are refused by name with the reason. "
-        "Without -o the main file goes to stdout (with --launch: the launch file), notes to stderr."
+        "configuration of a training framework. Settings that the framework cannot express are refused by name, "
+        "with the reason. Without -o the main file goes to stdout (with --launch: the launch file), notes to stderr."
     )
     describe(parser, description)
     parser.add_argument("plan", metavar="PLAN.json", type=Path, help="the report")

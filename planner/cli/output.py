@@ -294,7 +294,7 @@ def write(text: str, path: Path | None) -> None:
 
 
 def write_model(model: CpModel, path: Path) -> None:
-    """Write a model of CP-SAT, as text if the name ends with ``txt``; a draft beside it is renamed in the end."""
+    """Write a model of CP-SAT, as text if the name ends with ``txt``; a draft next to it is renamed in the end."""
     whole = real(path)
     draft = whole.with_name(f".{os.getpid()}.{whole.name[-100:]}")
     with file_errors(path):
@@ -307,7 +307,7 @@ def write_model(model: CpModel, path: Path) -> None:
 
 
 def _write_file(text: str, path: Path) -> None:
-    """Write beside the file and rename, so that nobody ever reads half of it."""
+    """Write next to the file and rename, so that nobody ever reads half of it."""
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
         return

@@ -22,7 +22,7 @@ Module of each target, with its function ``to_<target>`` and its ``PROGRAM``; im
 """
 
 DASHBOARDS = ("prometheus", "grafana", "wandb")
-"""Tools that show a plan's figures beside a run's (``planner/frameworks/dashboards.py`` writes their files)."""
+"""Tools that show a plan's figures with a run's (``planner/frameworks/dashboards.py`` writes their files)."""
 
 LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trainjob.yaml"}
 """The file of each launcher (``planner/frameworks/launch.py`` writes it)."""

@@ -1,4 +1,4 @@
-"""A plan's expected figures beside those that a run measures: rules of Prometheus, a dashboard of Grafana, W&B."""
+"""A plan's expected figures with the measured ones of a run: rules of Prometheus, a dashboard of Grafana, W&B."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _panel(number: int, one: Expected) -> dict[str, Any]:
 
 
 BOUNDS = (("expected", "value"), ("low", "low"), ("high", "high"))
-"""Lines beside the measured one, and the figures that they show."""
+"""Lines plotted with the measured one, and the figures that they show."""
 
 LOGGED = {
     "megatron": {"step_seconds": "iteration-time"},
@@ -201,7 +201,7 @@ Names under which frameworks log figures to W&B.
 Megatron-LM, ``megatron/training/training.py`` (``training_log``); torchtitan, ``torchtitan/components/metrics.py``.
 """
 
-WATCH = '''"""Lines of the plan beside a run's own, and alerts outside of its bounds: watch(run, metrics)."""
+WATCH = '''"""Lines of the plan with a run's own, and alerts outside its bounds: watch(run, metrics)."""
 
 import json
 import pathlib
@@ -210,7 +210,7 @@ PLAN = json.loads(pathlib.Path(__file__).with_name("wandb.planned.json").read_te
 
 
 def watch(run, metrics):
-    """Log the expected figures beside what a step has logged; alert where one is outside of its bad bound."""
+    """Log the expected figures with what a step has logged; alert where one is outside of its bad bound."""
     for name, planned in PLAN.items():
         measured = metrics.get(planned["logged_as"])
         if measured is None:

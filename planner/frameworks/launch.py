@@ -316,7 +316,7 @@ def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple
     """
     Write the files of an export.
 
-    They are written to temporary files beside their places, and moved there when all are complete.
+    They are written to temporary files next to their places, and moved there when all are complete.
 
     Parameters
     ----------

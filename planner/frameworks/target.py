@@ -33,7 +33,7 @@ class Export:
     files
         Texts by file name; the first one is the main one.
     environment
-        Environment variables that every process needs, beside those that the files set themselves.
+        Environment variables that every process needs, besides those that the files set themselves.
     notes
         Notes for the user of the files, such as choices that the target makes by itself.
     program
@@ -63,7 +63,7 @@ class Program:
     launcher
         Launcher of the processes of a node: ``torchrun`` or ``accelerate``.
     has_options
-        True where the main file holds options, quoted for a shell, that come behind the words.
+        True where the main file holds options, quoted for a shell, that come after the words.
     todo
         Part that the user has to provide.
     """

@@ -222,7 +222,7 @@ def _require_enough(settings: Settings, device: Device, model: Model, num_device
 
 def _require_muon(settings: Settings, whole: Settings, precision: str) -> None:
     """
-    Refuse settings of Muon beside another optimizer, and Muon in FP16 or with moments below FP32.
+    Refuse settings of Muon with another optimizer, and Muon in FP16 or with moments below FP32.
 
     References
     ----------

@@ -264,7 +264,7 @@ def _build_value(
 
 
 def _place(source: str, key: yaml.Node, value: yaml.Node) -> Place:
-    """Return the place of a scalar value, or of the name of another value."""
+    """Return the place of a scalar value; for a mapping, a list or an empty value, the place of its key."""
     is_scalar = isinstance(value, yaml.ScalarNode) and bool(value.value)
     mark = (value if is_scalar else key).start_mark
     where = f"{source}, line {mark.line + 1}, column {mark.column + 1}"

@@ -96,7 +96,7 @@ class ClusterSection:
     sites
         Several data centres that hold equal shares of the devices: ``{count: 4, bandwidth: 100Gbit/s}``, with the
         bandwidth of a whole site, and ``latency``. ``local_steps`` above 1 synchronizes weights that seldom (DiLoCo),
-        ``sent_bytes`` per parameter, in ``streams`` beside computation; quality is not modelled.
+        ``sent_bytes`` per parameter, in ``streams`` overlapped with computation; quality is not modelled.
     framework
         Name of a release of a training framework (``planner catalog frameworks``), or a changed release with ``base``.
         Default: the newest release for the device, of ``search.target`` or else of Megatron-LM's recipes.
@@ -140,7 +140,7 @@ class TrainingSection:
         Tokens of the whole training, such as ``15T`` or ``15e12``.
     evaluation_interval_steps
         Steps from one evaluation to the next, ``--eval-interval`` of Megatron-LM. Without it and ``evaluation_steps``
-        no evaluation is counted. Default beside that one: 1,000, as there.
+        no evaluation is counted. Default if the other one is given: 1,000, as there.
     evaluation_steps
         Forward passes of a whole batch in each evaluation, ``--eval-iters`` of Megatron-LM. Default: 100, as there.
     data_loading_seconds

@@ -257,7 +257,7 @@ def recompute_text(model: Model, recompute: int) -> str:
 
 
 def _stages_text(strategy: Strategy, model: Model) -> str:
-    """Write the layers of virtual stages as a sum, with the entries of ranks that differ behind slashes."""
+    """Write the layers of virtual stages as a sum, with the entries of ranks that differ after slashes."""
     entries: dict[str, Sequence[Any]] = dict(layout_entries(strategy, model))
     parts = [layers_text(entries.pop("layers"))]
     for name, values in entries.items():
@@ -448,7 +448,7 @@ def _value(word: Word, text: str, where: str) -> Any:
 
 
 def _read_stages(text: str, where: str) -> Any:
-    """Read layers such as ``5+6x3``, with entries of ranks behind slashes: ``5+6x3/recompute:none,full``."""
+    """Read layers such as ``5+6x3``, with entries of ranks after slashes: ``5+6x3/recompute:none,full``."""
     if text.startswith(("{", "[")) or "/" not in text:
         return parse(text, where)
     layers, *parts = text.split("/")
@@ -457,7 +457,7 @@ def _read_stages(text: str, where: str) -> Any:
         name, colon, values = part.partition(":")
         if not colon or not values:
             raise SpecError(
-                where, f"expected name:values behind a slash, such as /recompute:none,full, got {shown(part)}."
+                where, f"expected name:values after a slash, such as /recompute:none,full, got {shown(part)}."
             )
         if name in entries:
             raise SpecError(f"{where}.{name}", "is given twice; keep one.")

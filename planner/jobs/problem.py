@@ -519,8 +519,8 @@ def _count_kept(section: ReliabilitySection, nbytes: float) -> int:
     if wanted is not None and wanted > most:
         raise SpecError(
             "reliability.keep_checkpoints",
-            f"is {wanted}, but storage_capacity holds {most} of {nbytes:.4g} bytes beside the one that is being "
-            f"written.",
+            f"is {wanted}, but storage_capacity holds {most} of {nbytes:.4g} bytes in addition to the one "
+            f"being written.",
         )
     return min(USUALLY_KEPT, most) if wanted is None else wanted
 

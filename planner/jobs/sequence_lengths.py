@@ -65,7 +65,7 @@ def read_lengths(
         if len(counts) > MAX_LENGTHS:
             raise SpecError(
                 where,
-                f"is one of more than {MAX_LENGTHS:,} different lengths.",
+                f"is one length too many: at most {MAX_LENGTHS:,} different ones are allowed.",
                 "Round them up to multiples of 64, as padding does.",
             )
     if not counts:

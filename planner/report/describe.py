@@ -147,8 +147,8 @@ def _block(block: Any) -> Plain | None:
 def _layer_text(layer: Plain) -> str:
     blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward") if layer[name])
     parallel = "; blocks in parallel" if layer["parallel_blocks"] else ""
-    parallel += f"; {layer['streams']} streams of the residual" if layer["streams"] > 1 else ""
-    parallel += f"; {layer['snapshots']} snapshots of the residual" if layer["snapshots"] else ""
+    parallel += f"; {layer['streams']} residual streams (hyper-connections)" if layer["streams"] > 1 else ""
+    parallel += f"; {layer['snapshots']} residual snapshots" if layer["snapshots"] else ""
     return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms{parallel}"
 
 

@@ -89,14 +89,14 @@ def idle_proof_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
     if not idle.is_proven:
         yield "fewer GPUs", "time ran out before it was proven that no plan on fewer whole nodes is faster"
     elif not idle.most_nodes_searched:
-        yield "fewer GPUs", "proven: on fewer whole nodes no step can be as short, by what the layers take"
+        yield "fewer GPUs", "proven: on fewer whole nodes the layers alone take longer than this step"
     elif idle.num_idle_devices:
         yield (
             "fewer GPUs",
-            f"searched with the plans on all: {nodes}; on fewer no step can be as short. The proof is of all of them",
+            f"searched, too: {nodes}; on fewer the layers alone take longer. The proof covers all of these",
         )
     else:
-        yield "fewer GPUs", f"proven: no plan on {nodes} is faster; on fewer none can be, by what the layers take"
+        yield "fewer GPUs", f"proven: no plan on {nodes} is faster; on fewer nodes the layers alone take longer"
 
 
 LEAST_SHOWN_GAIN = 0.03
@@ -256,7 +256,7 @@ def sites_text(sites: Sites) -> str:
     links = f"{sites.count} data centres, {speed} and {1000 * sites.latency:.4g} ms between two, as no measured run has"
     if sites.local_steps == 1:
         return f"{links}; gradients are reduced over all of them in every step, inside each site first"
-    streams = f" in {count(sites.streams, 'stream')} beside computation" if sites.streams > 1 else ""
+    streams = f" in {count(sites.streams, 'stream')} overlapped with computation" if sites.streams > 1 else ""
     return (
         f"{links}; weights are synchronized every {count(sites.local_steps, 'step')}, {sites.sent_bytes:g} bytes per "
         f"parameter{streams}. {LOCAL_STEPS_CAVEAT} The states of its outer optimizer are taken to be in host memory "
@@ -517,7 +517,7 @@ def _other_gaps(plans: Sequence[NumberedPlanRecord]) -> dict[str, list[str]]:
 
 
 def contention_text(plan: PlanRecord) -> str:
-    """Word the time that tp and cp communication may add beside FSDP or EP overlap."""
+    """Word the time that tp and cp communication may add under FSDP or EP overlap."""
     return (
         "tp or cp with FSDP or EP overlap before Blackwell, of which Megatron-LM warns (CUDA_DEVICE_MAX_CONNECTIONS): "
         f"up to {seconds(plan.contested_seconds)} s more"

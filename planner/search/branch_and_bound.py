@@ -278,7 +278,7 @@ class Search:
                 self.compete(block, self.group_of_row[row])
 
     def finish(self, chosen: Mapping[Hashable, Found]) -> Outcome:
-        """Search uneven stages beside the chosen strategies with even ones, and return the result."""
+        """Search uneven stages in addition to the chosen strategies with even ones, and return the result."""
         if self.problem.variants != "all":
             near = {group: one for group, one in self.incumbents.groups.items() if one.ticks <= self.incumbents.reach}
             others = sorted(near.items(), key=lambda each: (each[0] not in chosen, each[1]))
@@ -388,7 +388,7 @@ class Search:
             waiting = waiting[within]
 
     def compete(self, block: CandidateBlock, groups: Ints) -> None:
-        """Cost a box; keep the best strategy of each group, and all that are of interest beside it."""
+        """Cost a box; keep the best strategy of each group, and all that are of interest besides it."""
         reaches = self.reaches(groups)
         costed = self.cost_table.cost(block, reaches)
         if self.problem.variants == "all":  # each is compared by itself, without a solver

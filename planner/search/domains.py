@@ -106,7 +106,7 @@ def free_replicas(problem: Problem) -> tuple[int, ...]:
 
 
 def all_replicas(problem: Problem, degrees: Columns) -> NDArray[np.int64]:
-    """Return every value of ``dp`` beside some degrees, before any rule."""
+    """Return every value of ``dp`` for some degrees, before any rule."""
     tp, cp, pp = (degrees[name] for name in ("tp", "cp", "pp"))
     following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
     return distinct([*distinct(np.maximum(following, 1)), *free_replicas(problem)]).astype(np.int64)

@@ -176,19 +176,19 @@ ORDER: tuple[Criterion, ...] = (
     Criterion(
         name="stages",
         words="{} uneven layouts",
-        reason="a layout by hand, which every change of the model or the pipeline changes",
+        reason="a custom pipeline layout must be rewritten when the model or the pipeline changes",
         amount=lambda _, decisions: decisions["is_uneven"],
     ),
     Criterion(
         name="recompute",
         words="{} recomputed modules",
-        reason="computes again what a simpler plan keeps",
+        reason="recomputes activations that a simpler plan keeps",
         amount=_num_recomputed,
     ),
     Criterion(
         name="memory",
         words="{} GiB used",
-        reason="less room for what predictions do not know",
+        reason="leaves less memory for errors of the prediction",
         amount=_memory_steps,
     ),
 )
@@ -399,7 +399,7 @@ def choose_first(margins: Sequence[tuple[Problem, Margin]], clock: Clock) -> _Ca
     """
     Let CP-SAT choose the first strategy in the order of several margins; None where none is within their cuts.
 
-    Of equal ones the first margin's is taken. Each margin has the job of its settings beside it.
+    Of equal ones the first margin's is taken. Each margin comes with the job of its settings.
     """
     jobs = [job for job, one in margins if one.usable.any()]
     some = [one for _, one in margins if one.usable.any()]

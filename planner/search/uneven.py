@@ -645,7 +645,7 @@ def _rest_of_limits(
 
 
 def _least_maximum(choices: RankChoices, values: Any, pipeline: Pipeline) -> Any:
-    """Return the least possible maximum over all ranks, (C,): all layers behind the leading ones need a place."""
+    """Return the least possible maximum over all ranks, (C,): all layers after the leading ones need a place."""
     rank, num_trailing = (
         choices.contents.rank[choices.starts],
         (choices.num_layers - choices.num_leading)[choices.starts],

@@ -82,7 +82,7 @@ def form_html(shown: Question, kept: Sequence[Question]) -> str:
         f'<form id=job method=get action="/" data-most="{MAX_KEPT}">{fields}{lists}'
         f"<fieldset id=kept{'' if kept else ' hidden'}><legend>Side by side with</legend><ul>{beside}</ul></fieldset>"
         "<p class=buttons><button type=submit>Plan</button>"
-        "<button type=button id=keep hidden>Keep beside</button></p></form>"
+        "<button type=button id=keep hidden>Keep to compare</button></p></form>"
     )
 
 

@@ -13,7 +13,7 @@ MAX_LETTERS = 16_384
 """Most letters of a query: a link that browsers and proxies pass on."""
 
 MAX_KEPT = 3
-"""Most plans that are kept beside the shown one."""
+"""Most plans that are kept to compare with the shown one."""
 
 KEPT = "with"
 """Name of the queries of kept plans."""
@@ -27,7 +27,7 @@ class Field:
     Parameters
     ----------
     name, label
-        Name in the query, and text beside the field.
+        Name in the query, and label of the field.
     default
         Text of an empty form.
     hint
@@ -105,7 +105,7 @@ def read_questions(query: str) -> tuple[Question, tuple[Question, ...]]:
     pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=100)
     kept = [text for name, text in pairs if name == KEPT]
     if len(kept) > MAX_KEPT:
-        raise SpecError(KEPT, f"{len(kept)} plans are kept; at most {MAX_KEPT} stand beside the shown one.")
+        raise SpecError(KEPT, f"{len(kept)} plans are kept; at most {MAX_KEPT} can be compared with the shown one.")
     shown_one = _read([(name, text) for name, text in pairs if name != KEPT])
     return shown_one, tuple(_read(parse_qsl(text, keep_blank_values=True, max_num_fields=100)) for text in kept)
 

@@ -247,7 +247,7 @@ class RatioInterval:
     low, high
         Its ends; 1 where both are the same strategy for the same job.
     basis
-        Errors behind the interval.
+        Errors that give the interval.
     """
 
     low: float

@@ -432,11 +432,11 @@ class Gap:
     Parameters
     ----------
     dimension
-        A name of ``ORDER``.
+        Name of the property: ``software``, ``device``, a decision such as ``pp``, or a size such as ``parameters``.
     value
         Its value in the prediction.
     runs
-        Number of runs with it, for a degree those that reach it: fewer than ``FEW_RUNS``.
+        Number of runs with it; for a degree, runs with at least that degree. A gap has fewer than three.
     sentence
         The gap in words, without a full stop.
     beyond

@@ -79,7 +79,7 @@ class Kind:
         words = [word for word in (self.device, self.model, self.scale) if word != ANY]
         found = ", ".join(words) or "all kinds"
         beside = UNSEEN_WORDS[self.unseen]
-        return f"{found}; {beside} than those fitted to" if beside else found
+        return f"{found}; {beside} than those of the fit" if beside else found
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ class Spread:
 @strict_record(frozen=True, kw_only=True, slots=True)
 class Intervals:
     """
-    Errors behind all intervals.
+    Errors that give all intervals.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def release_name(cluster: Cluster) -> str:
 
 
 def unseen_of(model: Model, cluster: Cluster, known: Intervals) -> tuple[Unseen, ...]:
-    """List unmeasured properties of a job: its release on such devices, models of its size there."""
+    """List unmeasured properties of a job on its device architecture: its software release, and its model size."""
     architecture = cluster.device.architecture or ANY
     found = []
     if release_name(cluster) not in known.releases.get(architecture, ()):
@@ -333,7 +333,7 @@ def _widen_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spr
 
 
 def _widen_untuned(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
-    """Widen the slow end for a job without the features of tuned recipes, one more error beside the spread's own."""
+    """Widen the slow end for a job without the features of tuned recipes, by an independent error."""
     if not any(gap.dimension == "tuning" for gap in gaps):
         return spread, basis
     upper = math.hypot(max(spread.upper, 0.0), math.log(UNTUNED_FACTOR))

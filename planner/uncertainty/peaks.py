@@ -86,7 +86,7 @@ class Law:
 @strict_record(frozen=True, kw_only=True, slots=True)
 class Laws:
     """
-    Laws behind all chances to fit.
+    Laws that give all chances to fit.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Chance:
     share
         From 0 to 1.
     basis
-        Runs or figures behind it.
+        Runs or figures that it comes from.
     """
 
     share: float

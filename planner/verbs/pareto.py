@@ -132,7 +132,7 @@ def _least_bytes(problem: Problem, clock: Clock) -> float | None:
 
 
 def _amounts(least: float, whole: float) -> list[float]:
-    """Return amounts of memory, the most important first."""
+    """Return the memory limits to search, the most important first."""
     largest = max(whole, least)
     between = [least + (largest - least) * step / NUM_STEPS for step in _coarse_first(NUM_STEPS)]
     larger = [largest * times for times in LARGER]

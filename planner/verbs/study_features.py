@@ -168,7 +168,7 @@ def _cost(problem: Problem, strategy: Strategy) -> EstimateReport | None:
 
 
 def _changes_nothing(other: EstimateReport, best: Plan) -> bool:
-    """Tell whether a feature has nothing to work on, or cannot be had beside the others: nobody could choose it."""
+    """Tell whether a feature has nothing to work on, or excludes one of the others: nobody could choose it."""
     is_same = other.plan.slower_fraction(best) == 0 and other.plan.estimate.device_bytes == best.estimate.device_bytes
     return is_same or not {*other.broken_rules} <= {sentence(rule) for rule in MEMORY_RULES}
 

@@ -378,7 +378,7 @@ def test_adapters_are_a_kind_of_their_own():
         ({"optimizer": "zero9"}, "optimizer: unknown entry 'zero9'."),
         ({"cuda_graph": "often"}, "cuda_graph: unknown entry 'often'."),
         ({"tp": "3"}, "n_gpus: 64 is not a multiple of tp x cp x pp = 12."),
-        ({"dp": "4"}, "dp: 4 is not n_gpus / (tp x cp x pp) = 8."),
+        ({"dp": "4"}, "dp: is 4, but n_gpus / (tp x cp x pp) gives 8."),
         ({"tp": "two"}, "tp: expected a number, got 'two'."),
         ({"gbs": "0"}, "gbs: must be a number above 0, got '0'."),
         ({"mbs": "1.5"}, "mbs: must be a whole number, got '1.5'."),

@@ -124,7 +124,7 @@ def test_contradictions_of_a_collected_row_are_named_and_refuse_it_alone(tmp_pat
     assert code == 1
     assert "predicted: 1" in out
     assert "tokens_per_s_per_gpu: 99 does not agree" in refused["throughput"]
-    assert "dp: 64 is not n_gpus / (tp x cp x pp) = 32." in refused["dp"]
+    assert "dp: is 64, but n_gpus / (tp x cp x pp) gives 32." in refused["dp"]
     assert "Is it in seconds?" in refused["units"]
     assert "must be empty for a run that did not fit" in refused["oom"]
 

@@ -69,7 +69,7 @@ def test_axe_finds_nothing_with_two_plans_side_by_side(served, address, width):
     """Nothing is asked of other machines, nothing is wider than the screen."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = served(f"/?{SMALL}", width)
-    page.get_by_role("button", name="Keep beside").click()
+    page.get_by_role("button", name="Keep to compare").click()
     answered(page)
     page.get_by_label("Global batch size", exact=True).fill("128")
     page.locator("h2", has_text="Side by side").wait_for()

@@ -126,7 +126,7 @@ def test_step_has_other_query_heads_in_windows():
         ("step-3.7-flash", {"attention_other_setting": [1]}, "attention_other_setting: expected a mapping"),
         ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers_enum.1: expected a whole number, got 'x'"),
         ("falcon-h1-34b", {"mamba_d_ssm": 4000}, "mamba_n_heads: times the width of a head, 128, is 4096, but the"),
-        ("falcon-h1-34b", {"projectors_bias": True}, "projectors_bias: means a bias behind one projection alone"),
+        ("falcon-h1-34b", {"projectors_bias": True}, "projectors_bias: means a bias after only one of the projections"),
         ("falcon-h1-34b", {"ssm_multipliers": "x"}, "ssm_multipliers: expected a number, numbers, true or false"),
         (
             "bamba-9b",

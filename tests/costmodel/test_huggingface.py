@@ -335,7 +335,7 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
         (a_config(text_config=[1]), "model.text_config: expected a mapping, got [1]."),
         (
             {"text_config": a_config(), "llm_config": a_config()},
-            "model.llm_config: is a text part beside 'text_config', and a model has one.",
+            "model.llm_config: is a text part, as is 'text_config'; a model has one.",
         ),
         (
             {"num_experts": 1, "n_layer": 8, "hidden_size": 64, "llm_config": a_config()},

@@ -328,7 +328,7 @@ def test_a_device_without_runs_wins_no_tie_silently():
     assert "measured runs decide for it: 8 x gaudi3" in answer_text(found)
     assert not any("nor on gaudi3" in note for note in found.notes)
     assert better.answer.cell.device == "gaudi3"
-    assert any("Of the answer: no measured run" in note for note in better.notes)
+    assert any("The answer has no measured run" in note for note in better.notes)
 
 
 def test_the_command_of_a_point_plans_it_again(everything):

@@ -141,9 +141,7 @@ def test_a_broken_line_is_moved_beside_and_its_job_planned_again(broken, place, 
     assert out.read_bytes() == b"".join(whole)
     assert out.with_name("results.jsonl.broken").read_bytes() == broken
     assert sum("is left out" in text for text in told) == 2
-    assert told[-1] == (
-        f"{out}: 1 line that is no result is moved to {out}.broken; jobs of such lines are planned again."
-    )
+    assert told[-1] == (f"{out}: 1 line that is no result is moved to {out}.broken; their jobs are planned again.")
 
 
 def test_a_result_behind_a_cut_line_is_kept(out):

@@ -423,7 +423,7 @@ def test_an_interval_has_the_wider_ends_of_all_that_is_unseen():
 
     assert interval.high_seconds == pytest.approx(10 * np.exp(max(one.upper for one in found)))
     assert interval.low_seconds == pytest.approx(10 * np.exp(min(one.lower for one in found)))
-    assert "than those fitted to" in interval.basis
+    assert "than those of the fit" in interval.basis
 
 
 def test_every_prediction_has_an_interval():

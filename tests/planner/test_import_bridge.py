@@ -236,7 +236,7 @@ def test_a_function_that_starts_the_training_is_for_its_configuration(tmp_path):
     assert import_job(path, CLUSTER).document["strategy"]["tp"] == 4
     nemo = "def main():\n    recipe = llm.llama3_8b.pretrain_recipe()\n    recipe.trainer.max_steps = 9\n"
     path.write_text(f"from nemo.collections import llm\nimport nemo_run as run\n{nemo}    run.run(recipe)\n")
-    with pytest.raises(SpecError, match=r"no recipe that is known here.*Of NeMo 2 give the run's run_config.yaml"):
+    with pytest.raises(SpecError, match=r"no recipe that is known here.*For NeMo 2 give the run's run_config.yaml"):
         import_job(path, CLUSTER)
 
 

@@ -165,7 +165,7 @@ def test_hybrid_sharding_is_over_a_node(device):
     [
         ("encoder.sh", [], {}, "script, line 1: pretrain_bert.py trains BERT, an encoder"),
         ("open.sh", [], {}, r"--micro-batch-size \$MBS \(line 2\); --global-batch-size \$\(cat batch.txt\) \(line 3\)"),
-        ("open.sh", [], {}, r"Say them: --set MBS=VALUE --set TP=VALUE. What commands print is not known"),
+        ("open.sh", [], {}, r"Say them: --set MBS=VALUE --set TP=VALUE. The output of commands is not known"),
         ("experts.sh", [], {}, r"--global-batch-size \$GBS \(line 15\). Say it: --set GBS=VALUE."),
         (
             "dense.sh",
@@ -254,7 +254,11 @@ def test_the_last_of_several_counts():
         ),
         ("a.sh", "", "starts no training that is known here"),
         ("a.sh", "echo hello", "starts no training that is known here"),
-        ("a.sh", "deepspeed train.py --deepspeed ds.json", "names the configuration 'ds.json', which is not beside it"),
+        (
+            "a.sh",
+            "deepspeed train.py --deepspeed ds.json",
+            "names the configuration 'ds.json', which is not in its folder",
+        ),
     ],
 )
 def test_files_of_another_kind_are_refused(tmp_path, name, content, message):

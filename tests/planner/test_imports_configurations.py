@@ -334,7 +334,7 @@ def test_steps_of_torchtitan_are_a_number(tmp_path):
     [
         ("--optim paged_adamw_8bit", "optim: costed as Adam with two moments in FP32"),
         ("--my_switch 7", "Not understood, no keys that are known here: my_switch"),
-        ("--tensor_parallel_degree 4", "tensor_parallel_degree: is 4, a key that is not known here"),
+        ("--tensor_parallel_degree 4", "tensor_parallel_degree: is 4. This key is not known"),
         ("--auto_find_batch_size True", "auto_find_batch_size: is true: lets the tool try sizes"),
     ],
 )

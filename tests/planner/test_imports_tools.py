@@ -126,7 +126,7 @@ def test_gpt_neox_merges_the_files_of_a_run(tmp_path):
     job = found(tmp_path, "neox.yml", text)
 
     assert job.document["model"]["vocab_size"] == 50277
-    assert any("local_setup.yml beside it counts" in note for note in job.notes)
+    assert any("local_setup.yml in the same folder" in note for note in job.notes)
 
 
 def test_flagscale_starts_with_an_outer_file(tmp_path):
@@ -174,7 +174,7 @@ def test_a_model_of_primus_that_is_not_there_is_asked_for(tmp_path):
     text = PRIMUS.replace("PRIMUS_MODEL:mine", "PRIMUS_MODEL:llama3.1_8B").replace("expert_model_parallel_size: 8", "")
     path = tmp_path / "run.yaml"
     path.write_text(text.replace("use_turbo_deepep: true", ""))
-    with pytest.raises(SpecError, match=r"which is not beside it.*add model=llama3-8b"):
+    with pytest.raises(SpecError, match=r"which was not found.*add model=llama3-8b"):
         import_job(path, [DEVICE, "cluster.num_devices=64"])
     job = import_job(path, [DEVICE, "cluster.num_devices=64", "model=llama3-8b"]).document
 
@@ -235,7 +235,7 @@ def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):
     ("name", "change", "message"),
     [
         ("nemo.yaml", ("megatron_amp_O2: true", "megatron_amp_O2: false"), "model.megatron_amp_O2: is false: keeps"),
-        ("nemo.yaml", ("unheard_of: 3", "my_parallel_size: 3"), "model.my_parallel_size: is 3, a key that is not"),
+        ("nemo.yaml", ("unheard_of: 3", "my_parallel_size: 3"), "model.my_parallel_size: is 3. This key is not known"),
         ("nemo.yaml", ("tensor_model_parallel_size: 2", "tensor_model_parallel_size: ${tp}"), "--set tp=VALUE"),
         ("nemo.yaml", ("num_layers: 40", "num_layers: many"), "model.num_layers: expected a whole number"),
         ("nemo.yaml", ("precision: bf16", "precision: 32"), "trainer.precision: is 32: expected bf16 or 16"),
@@ -253,7 +253,7 @@ def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):
         ("flagscale.yaml", ("num_layers: 24", "num_layers: 23"), "23 layers do not divide"),
         ("primus.yaml", ("framework: megatron", "framework: maxtext"), "megatron and torchtitan are read"),
         ("primus.yaml", ("unheard_of: 3", "patch_zero_bubble: true"), "zero-bubble"),
-        ("primus.yaml", ("${PRIMUS_MODEL:mine}", "../../secret"), "which is not beside it"),
+        ("primus.yaml", ("${PRIMUS_MODEL:mine}", "../../secret"), "which was not found"),
         ("nanotron.yaml", ("is_llama_config", "is_mamba_config"), "Mamba of the first kind"),
         ("nanotron.yaml", ("pp_engine: 1f1b", "pp_engine: afab"), "parallelism.pp_engine"),
         ("nanotron.yaml", ("dp: 4", "dp: 0"), "expected a whole number of at least 1"),
@@ -262,7 +262,7 @@ def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):
         ("foundry.yaml", ("SHARD_GRAD_OP", "HYBRID_SHARD"), "expected FULL_SHARD"),
         ("foundry.yaml", ("mpt_causal_lm", "hf_t5"), "T5|expected mpt_causal_lm"),
         ("deepspeed.json", ('"reduce_bucket_size": 500000000', '"zero_quantized_weights": true'), "in 8 bits"),
-        ("deepspeed.json", ('"unheard_of": 3', '"my_offload": true'), "my_offload: is true, a key that is not known"),
+        ("deepspeed.json", ('"unheard_of": 3', '"my_offload": true'), "my_offload: is true. This key is not known"),
     ],
 )
 def test_what_is_refused_names_the_key(tmp_path, name, change, message):

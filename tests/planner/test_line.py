@@ -271,7 +271,7 @@ def test_a_report_begins_with_the_line(capsys, command):
         ("dispatcher=hybrid", "Did you mean 'hybridep'?"),
         ("recompute=moe_ac", "Did you mean 'moe_act'?"),
         (f"PP2 layout=16+15 {WHOLE.replace('TP2 ', '')}", "layout.layers: holds 31 layers, llama3-8b has 32."),
-        (f"PP2 layout=16x2/recompute=none {WHOLE.replace('TP2 ', '')}", "expected name:values behind a slash"),
+        (f"PP2 layout=16x2/recompute=none {WHOLE.replace('TP2 ', '')}", "expected name:values after a slash"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "estimate", "explain"])

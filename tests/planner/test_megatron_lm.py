@@ -418,12 +418,12 @@ def test_layouts_are_short(layers, mtp_layers, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Et*31L", "has 31 times 't', the model 32"),
-        ("t*32L", "has 0 times 'E', the model 1"),
-        ("Et*32", "begins with one E and ends with one L"),
+        ("Et*31L", "has 31 of 't', but the model needs 32"),
+        ("t*32L", "has 0 of 'E', but the model needs 1"),
+        ("Et*32", "must begin with its only E (embedding) and end with its only L (loss)"),
         ("Et*32x", "expected E, t, m, L"),
         ("Et*9999|t*9999L", "has more than 4096 stages or layers"),
-        ("Et*32mL", "has 1 times 'm', the model 0"),
+        ("Et*32mL", "has 1 of 'm', but the model needs 0"),
     ],
 )
 def test_layouts_that_are_none_are_refused(text, message):

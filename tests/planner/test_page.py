@@ -537,7 +537,7 @@ def test_steps_by_closed_form_have_no_time_line():
     page = render(given, "html")
 
     assert data_of(page)["timelines"] == {}
-    assert "known by its closed form" in page
+    assert "the schedule of this strategy is not simulated" in page
 
 
 # --- checkpoints and memory ------------------------------------------------------------------------------------

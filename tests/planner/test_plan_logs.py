@@ -162,7 +162,7 @@ def test_a_run_that_dies_of_memory_later_is_measured_with_a_doubt(tmp_path):
     found = read_logs([tmp_path / "run.log"])
 
     assert (found.step_seconds, found.is_out_of_memory) == (2.4, False)
-    assert found.doubts[0].startswith("it ran out of memory behind its first step")
+    assert found.doubts[0].startswith("it ran out of memory after its first step")
 
 
 def test_a_rate_of_few_tokens_is_doubted(tmp_path):
@@ -236,7 +236,7 @@ def test_logs_of_other_frameworks_are_refused_by_name(text, message, tmp_path):
 
     with pytest.raises(SpecError, match=message) as refused:
         read_logs([tmp_path / "run.log"])
-    assert "Megatron-LM, Megatron-Bridge and torchtitan" in str(refused.value)
+    assert "Megatron-LM, Megatron-Bridge or torchtitan" in str(refused.value)
 
 
 # --- plans that are measured -------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ REFUSED = {
     "graphs: of an unknown module": ({"strategy.cuda_graphs": "attn+heads"}, "heads"),
     "layout: not YAML": ({"strategy.layout": "{layers: [1, 2"}, "strategy.layout: cannot be read as YAML"),
     "layout: does not divide the devices": ({"strategy.tp": "3"}, "64 is not a multiple of tp x cp x pp = 3."),
-    "layout: another dp": ({"strategy.dp": "64"}, "strategy.dp: 64 is not num_devices / (tp x cp x pp) = 32."),
+    "layout: another dp": ({"strategy.dp": "64"}, "strategy.dp: is 64, but num_devices / (tp x cp x pp) gives 32."),
     "layout: batch does not divide": ({"strategy.mbs": "3"}, "divides evenly"),
     "layout: more stages than layers": ({"strategy.pp": "8", "strategy.vpp": "8"}, "virtual"),
     "layout: experts of a dense model": ({"strategy.ep": "8"}, "experts"),

@@ -148,7 +148,7 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("outcome", "code", "said"),
         [
-            (KeyboardInterrupt(), 130, "the same command goes on"),
+            (KeyboardInterrupt(), 130, "run the same command again to go on"),
             (LostRankError(0, "Connection closed by peer"), 4, "rank 0 lost the others: Connection closed by peer."),
         ],
     )

@@ -211,7 +211,7 @@ def test_what_ends_too_early_is_no_neighbour(sampler, monkeypatch):
 
     found = sampler.measure(point, QUICK)
 
-    assert found == Skipped(reason="device_to_host ended before the point that it should run beside")
+    assert found == Skipped(reason="device_to_host ended before the point that it should overlap with")
 
 
 def _named(point: Point, **changes: Any) -> dict[str, Any]:

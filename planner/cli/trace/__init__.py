@@ -7,9 +7,15 @@ from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "read": ("planner.cli.trace.read", "what traces hold, what they lack, and how to record it"),
-    "replay": ("planner.cli.trace.replay", "an iteration replayed beside the measured one: breakdown, critical path"),
+    "replay": (
+        "planner.cli.trace.replay",
+        "replay of an iteration, compared with the measured one: breakdown, critical path",
+    ),
     "extract": ("planner.cli.trace.extract", "samples of operators from traces"),
-    "compare": ("planner.cli.trace.compare", "the planner's step of a job beside the recorded one, part by part"),
+    "compare": (
+        "planner.cli.trace.compare",
+        "the planner's step of a job compared with the recorded one, part by part",
+    ),
     "what-if": ("planner.cli.trace.what_if", "a recorded step after a change of the job"),
     "project": ("planner.cli.trace.project", "a whole job predicted from runs of it on one node"),
 }

@@ -1,4 +1,4 @@
-"""``planner trace compare``: the planner's step of a job beside the traced one."""
+"""``planner trace compare``: the planner's step of a job compared with the traced one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     describe(
         parser,
-        "Lays the step that the planner computes for a job beside the traced one, part by part: computation by kind of "
+        "Compares the planner's step of a job with the traced one, part by part: computation by kind of "
         "operator, communication by group of ranks, host and idle. Both are means over the ranks that traces are given "
         "of, the planner's of the pipeline stages of these ranks. The parts of each sum to its step.",
         EXIT_CODES,

@@ -1,4 +1,4 @@
-"""``planner trace replay``: an iteration simulated from its graph, beside the measured one."""
+"""``planner trace replay``: an iteration simulated from its graph, compared with the measured one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     describe(
         parser,
-        "Replays an iteration of a trace of PyTorch's profiler and lays it beside the measured one: iteration time, "
+        "Replays an iteration of a trace of PyTorch's profiler and compares it with the measured one: iteration time, "
         "what it goes into, streams, the critical path with its kernels. The format html is a page with time lines, "
         "perfetto a trace of measured and replayed tasks side by side, for Perfetto.",
         EXIT_CODES,

@@ -257,7 +257,7 @@ def _overlap_of_experts(given: Given) -> Words | None:
     """Translate the overlap of MoE communication, which Megatron-LM excludes with full recomputation."""
     if given.get("--recompute-granularity") != ["full"]:
         return {"--overlap-moe-expert-parallel-comm": []}
-    return {"": ["--moe-fb-overlap beside full recomputation: costed as if communication of experts were exposed."]}
+    return {"": ["--moe-fb-overlap with full recomputation: expert-parallel communication is costed as exposed."]}
 
 
 def _levels_of_context(given: Given) -> Words | None:
@@ -293,7 +293,7 @@ def model_entries(given: Given) -> dict[str, str]:
     """
     Return entries of the job for layers that have no options in Megatron-LM.
 
-    MindSpeed's ``--post-norm`` adds norms behind attention and feed-forward; its ``--interleave-sliding-window`` is
+    MindSpeed's ``--post-norm`` adds norms after attention and feed-forward; its ``--interleave-sliding-window`` is
     Gemma 2's window in every other layer.
     """
     if "--interleave-sliding-window" not in given:
@@ -370,9 +370,9 @@ class Understood:
     Parameters
     ----------
     values
-        Words behind each option that is read; the last ones count, as for Megatron-LM's own parser.
+        Words after each option that is read; the last ones count, as for Megatron-LM's own parser.
     said
-        Words behind every option, as the script writes them.
+        Words after every option, as the script writes them.
     notes
         Options that were ignored, a sentence each.
     missing
@@ -491,7 +491,7 @@ def refuse_open(words: Sequence[str], kind: str, variables: Variables) -> None:
     Parameters
     ----------
     words
-        Words behind the program.
+        Words after the program.
     kind
         Framework of the arguments, as in ``Launch``.
     variables
@@ -523,7 +523,7 @@ def drop_empty_words(words: Sequence[str], kind: str, variables: Variables) -> t
     Parameters
     ----------
     words
-        Words behind the program.
+        Words after the program.
     kind
         Framework of the arguments, as in ``Launch``.
     variables
@@ -569,7 +569,7 @@ def _is_one_word(word: str) -> bool:
 
 
 def _least_values(name: str, kind: str) -> int:
-    """Return the number of words behind an option that are certainly its values."""
+    """Return the number of words after an option that are certainly its values."""
     if kind != "megatron":
         return int(bool(VALUED.search(name)) and not SWITCH.match(name))
     option, others = options().get(name), other_options().get(name, ())

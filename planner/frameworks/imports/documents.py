@@ -308,7 +308,7 @@ class File(NamedTuple):
         return said_by(self.overrides).get(name)
 
     def named(self, name: str, under: Sequence[str] = ("",)) -> Path | None:
-        """Return a file that this one names, beside it or under a folder above it; None: there is none."""
+        """Return a file that this one names, next to it or under a folder above it; None: there is none."""
         plain = Path(os.path.normpath(name))
         folders = list(self.path.resolve().parents)[:MOST_FOLDERS] if ".." not in plain.parts else []
         places = (folder / start / plain for folder in folders for start in under)
@@ -338,13 +338,13 @@ The models are those of the catalog, or descriptions for a job file (sizes of th
 """
 
 ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", "-v0.3")
-"""Suffixes of names on the hub behind the size; the architecture is the same."""
+"""Suffixes of names on the hub after the size; the architecture is the same."""
 
 ARCHITECTURE = {row["option"] for row in read_rows(Path(__file__).parent / "architecture.csv")}
 """Options of the architecture, which a model by its name sets."""
 
 RECIPES = ("_config", "_pretrain")
-"""Suffixes of recipes' names in Megatron-Bridge behind the model."""
+"""Suffixes of recipes' names in Megatron-Bridge after the model."""
 
 
 def model_named(name: str) -> str | dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Import of a file as a job: its kind, the files beside it, and values that are given with it."""
+"""Import of a file as a job: its kind, the files next to it, and values that are given with it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def import_job(
     Parameters
     ----------
     path
-        The file. Files that it names are searched beside it.
+        The file. Files that it names are searched next to it.
     overrides
         Entries of the job as ``key=value``, which add to the file or replace its values.
     given
@@ -96,10 +96,10 @@ def import_job(
 
 
 def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
-    """Import text beside a checkpoint's pickles, else what is in its zip; a note names the file."""
+    """Import text next to a checkpoint's pickles, else what is in its zip; a note names the file."""
     beside = printed.text_beside(path)
     if beside is not None:
-        imported, note = import_job(beside, overrides, given), f"Read from {beside}, beside the pickles."
+        imported, note = import_job(beside, overrides, given), f"Read from {beside}, which lies next to the pickles."
     else:
         file, content = printed.arguments_inside(path)
         note = f"Read from {file}, which is not loaded."
@@ -335,7 +335,7 @@ def _require_mapping(content: Any, source: str) -> dict[str, Any]:
 
 
 def _other_script(name: str, folder: Path) -> str | None:
-    """Read a script that another one names, at that path under its folder or beside it; None: not found."""
+    """Read a script that another one names, at that path under its folder or next to it; None: not found."""
     place = Path(strip_unknown(name).lstrip("/"))
     for path in (folder / place, folder / place.name):
         if ".." not in place.parts and os.path.isfile(path):
@@ -367,7 +367,7 @@ def _import_bridge(launch: Launch, folder: Path, overrides: Sequence[str]) -> Im
 
 
 def _import_torchtitan(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
-    """Import a launch of torchtitan: its TOML is searched beside the script, its Python in the installed package."""
+    """Import a launch of torchtitan: its TOML is searched next to the script, its Python in the installed package."""
     given = {name: " ".join(values).strip() for name, values in split_options(launch.words)}
     if given.keys() >= {"--module", "--config"}:
         config, presets = readers.read_installed(given["--module"], given["--config"]), list(overrides)
@@ -388,7 +388,7 @@ def _import_deepspeed(launch: Launch, folder: Path, overrides: Sequence[str]) ->
 
 
 def _import_accelerate_launch(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
-    """Import a launch by Accelerate: its file beside the script, options of its line, or the Trainer's ``--fsdp``."""
+    """Import a launch by Accelerate: its file next to the script, options of its line, or the Trainer's ``--fsdp``."""
     settings: Any = {}
     fsdp, has_file = dict(split_options(launch.words)).get("--fsdp"), any(map(FILE.match, launch.before))
     if fsdp is not None and not has_file:
@@ -412,7 +412,7 @@ LAUNCHES: Mapping[str, Callable[[Launch, Path, Sequence[str]], Imported]] = {
 
 
 def _import_accelerate(config: Mapping[str, Any], trainer: Meaning, folder: Path, overrides: Sequence[str]) -> Imported:
-    """Import Accelerate's configuration; a DeepSpeed configuration that it names is searched beside it."""
+    """Import Accelerate's configuration; a DeepSpeed configuration that it names is searched next to it."""
     section = config.get("deepspeed_config")
     name = section.get("deepspeed_config_file") if isinstance(section, Mapping) else None
     if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
@@ -455,17 +455,19 @@ def option_value(words: Sequence[str], names: Sequence[str]) -> str:
 
 def _read_beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
     """
-    Read a file that a script names, at its path or beside the script.
+    Read a file that a script names, at its path or next to the script.
 
     A file that ``may_lack`` is empty where it is not found.
     """
-    hint = "." if may_lack is None else ", or add model=NAME: the framework's defaults count for what it says."
+    hint = (
+        "." if may_lack is None else ", or add model=NAME to plan with the framework's defaults instead of its values."
+    )
     for path in (folder / write_unknowns(name), folder / Path(write_unknowns(name)).name):
         if os.path.isfile(path):
             return read_text(path)
     if may_lack:
         return ""
-    problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not beside it."
+    problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not in its folder."
     raise SpecError(WHERE, problem, f"Put it there{hint}")
 
 

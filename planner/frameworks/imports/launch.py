@@ -22,7 +22,7 @@ DATA = read_words("launch")
 
 PROGRAMS = Path(__file__).parent / "programs.csv"
 """
-Table of programs by the end of their path, with their framework or the reason why they are refused. Behind them
+Table of programs by the end of their path, with their framework or the reason why they are refused. After them
 frameworks by an option of a program that is not in the table.
 """
 
@@ -73,7 +73,7 @@ class Launch:
     program
         Program that is started.
     words
-        Words behind the program.
+        Words after the program.
     before
         Words in front of the program: launchers with their options.
     devices

@@ -3,7 +3,8 @@ Configurations that runs print and save: in a log among other lines, of several 
 
 Megatron-LM prints its arguments by name (megatron/training/arguments.py, ``_print_args``), Megatron-Bridge YAML,
 torchtitan and DeepSpeed JSON. Labels of launchers (``[rank0]:``, ``0: ``, ``worker-1: ``), times and colours are
-skipped. Of a checkpoint text beside its pickles or in its zip is read, else arguments in a pickle, which is not loaded.
+skipped. From a checkpoint the text next to its pickles or in its zip is read, else arguments in a pickle, which is not
+loaded.
 """
 
 from __future__ import annotations
@@ -103,9 +104,9 @@ def arguments_inside(path: Path) -> tuple[Path, Mapping[str, Any]]:
             content = _content_of_zip(file)
             if content:
                 return file, content
-    pickled = f"is {path.suffix or shown(path.name)}, a pickle, beside it is no"
+    pickled = f"is {path.suffix or shown(path.name)}, a pickle; its folder has no"
     what = f"{'is a folder without' if path.is_dir() else pickled} {TEXTS[0]} or {TEXTS[1]}"
-    problem = f"{what}, and no arguments of Megatron-LM are in it; a pickle is code, not executed."
+    problem = f"{what}, and it holds no arguments of Megatron-LM. Pickles are code and are not executed."
     written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
     hint = f"Give the log of the run's first minute, or write its arguments: {written}."
     raise SpecError(str(path), problem, hint)
@@ -203,7 +204,7 @@ DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d{8} |[A-Z][a-z]{2} [ \d]\d )"
 TIME = rf"(?:{DATE}?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|1\d{{9}}(?:\.\d+)?)"
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 STAMP = re.compile(rf"^((?:\S{{1,60}} ){{0,4}}?(?:\S{{0,60}}[:|>\]])?)(?<![\w.-])\[?{TIME}\]?(?:: ?|[ \t|]|(?=\[))")
-"""Time in front of a line, behind up to four words of a launcher; without it all lines of a rank begin alike."""
+"""Time in front of a line, after up to four words of a launcher; without it all lines of a rank begin alike."""
 
 
 EDGE = re.compile(r"^(.*?)-{4,} (end of )?arguments -{4,}\s*$")
@@ -246,7 +247,7 @@ class Printed:
     others
         Values of names that differ between ranks whose lines have no labels.
     ended
-        Blocks inside it that have ended, as they may be of a restart behind a run that died in its block.
+        Blocks inside it that have ended, as they may be of a restart after a run that died in its block.
     """
 
     kind: str
@@ -333,7 +334,7 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
             continue
         behind = next(reversed(block.content), "")
         missing = [name for name in NEEDED if name not in block.content]
-        behind = f" behind {behind}" if behind else ""
+        behind = f" after {behind}" if behind else ""
         lacking = f": {', '.join(missing)} are missing" if missing else ""
         problem = f"begins the block of arguments, which is cut{behind}{lacking}."
         raise SpecError(f"{source}, line {block.line}", problem, "Give the log up to 'end of arguments'.")
@@ -449,7 +450,7 @@ def cluster_of(text: str, kind: str) -> dict[str, str]:
 
 
 def _find_device(name: str) -> Any:
-    """Return the catalog's device for a name of the driver's tools, without further words behind it."""
+    """Return the catalog's device for a name of the driver's tools, without further words after it."""
     parts = name.split()
     known = (catalog.find_unique_device(" ".join(parts[:end])) for end in range(len(parts), 0, -1))
     return next(filter(None, known), None)
@@ -499,7 +500,7 @@ def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     have_experts = ["num_experts" in layer for layer in layers]
     first = have_experts.index(True) if True in have_experts else len(layers)
     if not all(have_experts[first:]):
-        raise SpecError(WHERE, "has dense layers behind those with experts, which are not read.", HINT)
+        raise SpecError(WHERE, "has dense layers after MoE layers, which is not read.", HINT)
     whole = {**layers[0], **layers[-1]}
     if any(layer != (layers[0] if place < first else layers[-1]) for place, layer in enumerate(layers)) or any(
         whole[name] != value for name, value in layers[0].items()
@@ -536,7 +537,7 @@ OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget":
 
 def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     """
-    Import the configuration that torchtitan saves: by sections, from 0.3 on with the specification of the model.
+    Import the configuration that torchtitan saves: its sections, and since 0.3 the specification of the model.
 
     Raises
     ------

@@ -225,7 +225,7 @@ def _has_release(one: Recipe, release: Release | None) -> bool:
 
 
 def _nearest(fitting: Sequence[Recipe], release: Release | None) -> list[Recipe]:
-    """Return the recipes of the first release behind one, else of the last release before it."""
+    """Return the recipes of the first release after one, else of the last release before it."""
     if release is None:
         return []
     numbers = sorted({one.framework(name).number for one in fitting for name in one.releases})
@@ -345,7 +345,7 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
 
 
 def _file_named(name: str, folder: Path) -> Path | None:
-    """Find a file of the repository in a folder, above it, or beside it with folders in its name; None: not found."""
+    """Find a file of the repository in a folder, above it, or next to it with folders in its name; None: not found."""
     places = [above / name for above in (folder, *folder.absolute().parents[:3])]
     return next((path for path in (*places, folder / name.replace("/", "__")) if os.path.isfile(path)), None)
 
@@ -381,7 +381,7 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
     file = f"model_configs/benchmarking/{name}.yaml"
     if model is None or missing:
         hint = f"Put it there{', or add ' + ' '.join(f'--set {one}=N' for one in missing) if model else ''}."
-        raise SpecError(WHERE, f"names the configuration {file}, which is not beside it.", hint)
+        raise SpecError(WHERE, f"names the configuration {file}, which is not in its folder.", hint)
     facts = read(model, Path()).model
     sizes = architecture_words(facts, int(variables["SEQ_LEN"]))
     if variables.get("NUM_LAYERS") == str(facts.num_layers + len(ACCOUNTED)):

@@ -414,7 +414,7 @@ def _optimizers(arguments: Arguments) -> Iterator[Complaint]:
 
     Moments below FP32 need the precision-aware optimizer, which is Adam (optimizer_config.py:375, muon.py:190).
 
-    Muon beside the distributed optimizer was ``dist_muon`` alone up to core 0.17; later releases launch it as
+    Muon with the distributed optimizer was ``dist_muon`` alone up to core 0.17; later releases launch it as
     ``--optimizer muon --use-distributed-optimizer``, and take ``dist_muon`` for that (arguments.py:1727 of main).
     """
     aware, until = "--use-precision-aware-optimizer", (RELEASES[0], "0.17")

@@ -275,11 +275,11 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
         )
     if plan.strategy.ep_overlap and plan.strategy.tp * plan.strategy.cp > 1:
         yield (
-            "Overlapped expert-parallel communication wants 32 CUDA connections, tensor and context parallelism before "
-            "Blackwell one: try both."
+            "Overlapped expert-parallel communication wants CUDA_DEVICE_MAX_CONNECTIONS=32, tensor and context "
+            "parallelism before Blackwell 1: try both."
         )
     if entries.get("--cp-comm-type") == ["a2a"] and plan.strategy.cp_overlap:
-        yield "All-to-alls of context parallelism wait for each other; the plan counts them behind the attention."
+        yield "All-to-alls of context parallelism wait for each other; the plan counts them as hidden by the attention."
     if entries.get("--moe-token-dispatcher-type") == "flex":
         yield (
             f"The flex dispatcher needs the library of {entries['--moe-flex-dispatcher-backend']}; "

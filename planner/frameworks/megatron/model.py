@@ -125,7 +125,7 @@ def frequency_flags(text: str, where: str) -> tuple[bool, ...]:
 
 
 def _sum_of_lists(pieces: Sequence[str], error: SpecError, where: str) -> tuple[tuple[bool, ...], Sequence[str]]:
-    """Read a sum at the beginning, and return it with the pieces behind it."""
+    """Read a sum at the beginning, and return it with the pieces after it."""
     flags: tuple[bool, ...] = ()
     while True:
         if not pieces:

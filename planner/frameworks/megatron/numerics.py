@@ -1,4 +1,4 @@
-"""Facts of a model beside its sizes, as options of Megatron-LM and fields of Megatron-Bridge, or as a TODO."""
+"""Facts of a model besides its sizes, as options of Megatron-LM and fields of Megatron-Bridge, or as a TODO."""
 
 from __future__ import annotations
 

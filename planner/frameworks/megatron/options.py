@@ -73,7 +73,7 @@ class Option:
 
     def value(self, words: Sequence[str]) -> Any:
         """
-        Convert the words behind it to its value.
+        Convert the words after it to its value.
 
         Raises
         ------
@@ -212,7 +212,7 @@ def read_arguments(words: Iterable[str]) -> Arguments:
 
 
 def split_options(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each option with the words behind it; words before the first option are skipped."""
+    """Yield each option with the words after it; words before the first option are skipped."""
     name, values = "", list[str]()
     for word in words:
         if not word.startswith("--"):

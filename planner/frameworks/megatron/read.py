@@ -264,7 +264,7 @@ def _training(arguments: Arguments) -> dict[str, Any]:
 
 
 EVALUATIONS = {"--eval-interval": "evaluation_interval_steps", "--eval-iters": "evaluation_steps"}
-"""Entries of the training by options; Megatron-LM's defaults beside one of them are those of the job."""
+"""Entries of the training by options; if one of them is given, Megatron-LM's defaults of the others are the job's."""
 
 
 def _evaluations(arguments: Arguments) -> dict[str, Any]:
@@ -335,7 +335,7 @@ SO_ANYWAY: Mapping[str, Callable[[Arguments], bool]] = {
     "--use-rotary-position-embeddings": lambda given: given.get("--position-embedding-type") == "rope",
     "--use-precision-aware-optimizer": lambda given: not {*STATES} & {*given},
 }
-"""Options that change nothing beside certain others (megatron/training/arguments.py, validate_args)."""
+"""Options that change nothing if certain others are given (megatron/training/arguments.py, validate_args)."""
 
 
 def _has_dense(arguments: Arguments) -> bool:

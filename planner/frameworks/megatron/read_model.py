@@ -32,7 +32,7 @@ REFUSED = {
 BY_HAND = "Write the job file by hand."
 
 PREDICTIONS = "--mtp-num-layers"
-"""Layers of multi-token prediction; the pattern of a hybrid has each behind a slash of its own."""
+"""Layers of multi-token prediction; the pattern of a hybrid has each after a slash of its own."""
 
 
 PREDICTED = "--mtp-hybrid-override-pattern"

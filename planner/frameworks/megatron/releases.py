@@ -262,7 +262,7 @@ def spell_options(entries: Entries, release: str) -> Entries:
     Spell options as a release does; options that it does not have stay as they are.
 
     A full-iteration CUDA graph is a scope of the local implementation up to 0.17, and an implementation of its own from
-    0.18 on, where scopes are called modules. Up to 0.17 Muon beside the distributed optimizer is ``dist_muon``.
+    0.18 on, where scopes are called modules. Up to 0.17 Muon with the distributed optimizer is ``dist_muon``.
 
     >>> spell_options({"--cuda-graph-impl": "local", "--cuda-graph-scope": ["full_iteration"]}, "0.18")
     {'--cuda-graph-impl': 'full_iteration'}
@@ -365,7 +365,7 @@ def _has(release: str, name: str) -> bool:
 
 @cache
 def _spans() -> dict[str, tuple[str, str]]:
-    """First and last release of an option, or of an option with a choice behind it."""
+    """First and last release of an option, or of an option with a choice after it."""
     with TABLE.open(encoding="utf-8", newline="") as lines:
         rows = csv.DictReader(lines)
         return {f"{row['option']} {row['choice']}".strip(): (row["since"], row["until"]) for row in rows}

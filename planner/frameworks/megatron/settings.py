@@ -203,7 +203,7 @@ def _read_optimizer(arguments: Arguments, known: Known, notes: list[str]) -> str
 
 
 NOT_COSTED = {
-    "--muon-no-split-qkv": "queries, keys and values are costed as matrices of their own.",
+    "--muon-no-split-qkv": "queries, keys and values are costed as separate matrices.",
     "--muon-fp32-matmul-prec": "costed as medium, whose Newton-Schulz steps are in BF16.",
     "--muon-use-syrk": "costed without it: with it, symmetric products of Newton-Schulz steps take about half.",
     "--muon-scalar-optimizer": "costed as adam, with two moments.",

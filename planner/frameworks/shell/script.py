@@ -201,7 +201,7 @@ def read_names(words: Sequence[str]) -> list[str]:
 
 
 def script_place(words: Sequence[str]) -> int | None:
-    """Return the position of a script's name in a command: first, or behind a shell or a queue."""
+    """Return the position of a script's name in a command: first, or after a shell or a queue."""
     runs = {place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] in (*SHELLS, "sbatch", "srun")}
     for place, word in enumerate(words):
         if word.endswith(".sh") and (place == 0 or any(run < place for run in runs)):
@@ -303,7 +303,7 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def targets(redirect: Node) -> list[Node]:
-    """A redirection's file, and what stands behind it; of ``2>&-`` the whole."""
+    """A redirection's file, and what stands after it; of ``2>&-`` the whole."""
     return [one for one in redirect.named_children if one.type != "file_descriptor"] or [redirect]
 
 
@@ -701,7 +701,7 @@ class _Follower:
         return Verdict(True, True)
 
     def _forget(self, before: Mapping[str, Value], node: Node) -> None:
-        """A loop whose count is not known: what it changes is not known behind it."""
+        """A loop whose count is not known: what it changes is not known after it."""
         variables = self.script.variables
         for name in [one for one, value in variables.values.items() if before.get(one) != value]:
             variables.assign(name, variables.missing(name, self._line(node)), source="")
@@ -762,7 +762,7 @@ class _Follower:
                 values.update(saved)
 
     def _words_past_redirects(self, node: Node) -> Iterator[Node]:
-        """Yield words behind a redirection, which belong to the command; its node ends before them."""
+        """Yield words after a redirection, which belong to the command; its node ends before them."""
         outer = node.parent
         holders = [node, outer] if outer is not None and outer.type == "redirected_statement" else [node]
         for redirect in (one for holder in holders for one in holder.named_children if one.type == "file_redirect"):

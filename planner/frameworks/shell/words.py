@@ -106,7 +106,7 @@ class Piece:
     splits
         True where blanks in it end a word, as in an expansion outside quotation marks.
     ends
-        True where the word ends behind it, as for an element of an array.
+        True where the word ends after it, as for an element of an array.
     is_quoted
         True where it makes a word even if it is empty.
     """
@@ -421,7 +421,7 @@ def value_of(
 
 
 class _Expression:
-    """Words of an expression from the left, each with what stands behind it."""
+    """Words of an expression from the left, each with what stands after it."""
 
     def __init__(self, text: str, read: Callable[[str], str], put: Callable[[str, str], None]) -> None:
         self.read, self.put = read, put
@@ -446,7 +446,7 @@ class _Expression:
         return self.tokens.pop() if self.tokens and expected in ("", self._next()) else _refuse()
 
     def _parse_operators(self, least: int) -> Later:
-        """An operand with the operators behind it that bind no less than that."""
+        """An operand with the operators that launched it that bind no less than that."""
         left = self._operand()
         while RANKS.get(self._next(), -1) >= least:
             left = self._join(left, self._take())
@@ -719,7 +719,7 @@ class Words:
             yield from pieces or [Piece("", is_quoted=is_quoted)]
 
     def _rest(self, node: Node, place: int, *, is_quoted: bool) -> Iterator[Piece]:
-        """Yield the parts of a word behind an operator, up to the closing brace."""
+        """Yield the parts of a word after an operator, up to the closing brace."""
         for part in _spans(node, place, node.end_byte - 1, "}"):
             if isinstance(part, bytes):
                 yield Piece(part.decode(), splits=not is_quoted)
@@ -894,7 +894,7 @@ def _transform(text: str, operator: str, pattern: str) -> str:
 
 
 def _replace(text: str, old: str, new: str, *, is_all: bool) -> str:
-    """Replace the first part that matches a pattern, or all of them; behind ``#`` or ``%`` the beginning or the end."""
+    """Replace the first part that matches a pattern, or all of them; after ``#`` or ``%`` the beginning or the end."""
     anchor = old[:1] if old[:1] in ("#", "%") and not is_all else ""
     inner = _expression(old.removeprefix(anchor))
     sought = {"#": rf"\A{inner}", "%": rf"{inner}\Z"}.get(anchor, inner)

@@ -104,7 +104,7 @@ def measure_first(
     planned: Sequence[Case], timed: Sequence[Case], constants: Sequence[Constant], known: References
 ) -> First:
     """
-    Order planned runs by their information.
+    Order planned runs: first the run that narrows the constants most.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ class Predictor:
         """
         Return logarithms of the predicted seconds of every row for logarithms of the constants.
 
-        They are those of the compared step time, plus the difference of simulated pipelines at the first constants. That
+        They are the compared step times, plus the difference of simulated pipelines at the first constants. That
         difference hardly changes with the constants, and a fit evaluates often. :meth:`estimated` is exact.
         """
         closed = self._all_rows(logs, _closed_form_seconds)

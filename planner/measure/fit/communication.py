@@ -171,8 +171,8 @@ def constant_priors(samples: Measured[Calls], fabric: Fabric) -> dict[str, Known
 
     References
     ----------
-    nccl-tests, ``doc/PERFORMANCE.md``, and published runs of it: bus bandwidth beside links' datasheets, 10 to 20 us of
-    the smallest collective.
+    nccl-tests, ``doc/PERFORMANCE.md``, and published runs of it: bus bandwidth against the datasheets of links, 10 to
+    20 us of the smallest collective.
     """
     leaves = samples.calls.nodes > 1
     launch, surely = _launch(samples, fabric)

@@ -438,7 +438,7 @@ def _seconds_of(samples: Sequence[Sample], operator: str) -> float:
 
 
 def _slowdowns(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return MoFa's k and c: time of a matmul beside copies over alone, and of a copy beside a matmul over alone."""
+    """Return MoFa's k and c: time of a matmul that overlaps with copies over its time alone, and the reverse."""
     alone = {
         (one.point.operator, one.point.pass_, one.point.dtype, one.point.sizes): one.timing.seconds
         for one in samples

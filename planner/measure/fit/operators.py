@@ -346,7 +346,7 @@ def _store(
     seconds: np.ndarray,
     sizes: Mapping[str, np.ndarray],
 ) -> SampledOperator:
-    """Store learned times as few samples: a process through them has the mean of one projected on them from all."""
+    """Store learned times as few samples, from which a Gaussian process predicts the mean that all samples give."""
     process, rates = times.processes[-1], times.rates
     roofline = rates.seconds(shapes)
     chosen = spread_out(shapes.features / process.lengths, NUM_SUPPORT)

@@ -114,7 +114,7 @@ def _fill(row: dict[str, str], found: Logged) -> Iterator[str]:
 
 
 def ranking_text(runs: Path, known: References, ids: Sequence[str]) -> str:
-    """Return the measured plans, the fastest first, beside their predictions."""
+    """Return the measured plans, the fastest first, compared with their predictions."""
     rows = [row for row in read(runs) if row.id in ids]
     measured = {row.id: row for row in rows if isinstance(row, Run) and row.step_seconds}
     predicted = {one.run.id: one for one in predictions([*measured.values()], known) if isinstance(one, Prediction)}
@@ -122,7 +122,7 @@ def ranking_text(runs: Path, known: References, ids: Sequence[str]) -> str:
 
 
 def _ranking(measured: Mapping[str, Run], predicted: Mapping[str, Prediction], ids: Sequence[str]) -> Iterator[str]:
-    """Write a line for each run; runs of different batches are ordered by the time of a sequence."""
+    """Write a line for each run; runs with different batches are ordered by seconds per sequence."""
     order = sorted(measured.values(), key=lambda run: (run.step_seconds or 0.0) / _batch(run))
     yield f"{'measured':<20} {'step, s':>10} {'predicted':>10} {'off':>7} {'peak, GiB':>10} {'predicted':>10}"
     for run in order:

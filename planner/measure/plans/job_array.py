@@ -22,10 +22,10 @@ from planner.report.records.plan import StrategyRecord
 from planner.verbs.plan import SavedPlan
 
 RUNS, MODELS = "runs.csv", "models.yaml"
-"""Files beside the job: runs to measure, and models that no name stands for."""
+"""Files next to the job: runs to measure, and models without a catalog name."""
 
 FEWEST_STEPS = 8
-"""Steps that leave some behind the first ones, which are slower."""
+"""Number of steps: enough to leave out the first ones, which are slower."""
 
 MOST_PLANS = 32
 
@@ -81,7 +81,7 @@ def export_array(
     table, models = runs_table(plans)
     notes = [note for one in exports.values() for note in one.notes]
     if launcher == "kubernetes":
-        notes.append(f"Keep the log of each job as {folder_of(1)}.log and so on, beside {RUNS}.")
+        notes.append(f"Keep the log of each job as {folder_of(1)}.log and so on, next to {RUNS}.")
     notes.append(f"Measured: planner calibrate {RUNS} --logs . -o my-cluster.yaml, in this folder.")
     named = {MODELS: yaml.safe_dump(models, sort_keys=False)} if models else {}
     first = next(iter(exports.values()))

@@ -9,7 +9,7 @@ Steps and peaks of memory in logs of training runs.
 - torchtitan, ``MetricsProcessor.log``: ``step: 7  loss: ...  memory: 41.66GiB(52.6%)  tps: 8,012  tflops: ...``; tps
   counts tokens of one device (torchtitan/components/metrics.py); it was called wps until 2024.
 
-A number counts only with what stands behind it, or with its decimals, so that a line that was cut says nothing. Lines
+A number counts only with what stands after it, or with its decimals, so that a line that was cut says nothing. Lines
 of several ranks may stand among each other, also within one line.
 """
 
@@ -84,7 +84,7 @@ class Logged:
     Parameters
     ----------
     step_seconds
-        Median of the steps behind the first ones; None where the log has none.
+        Median of the steps after the first ones; None where the log has none.
     tokens_per_second_per_device
         The same of torchtitan's throughput, from which its step follows.
     num_steps
@@ -184,7 +184,7 @@ class _Lines:
         if rate is not None and rate < LEAST_RATE:
             yield f"its {rate:g} tokens/s are printed as whole numbers, up to {0.5 / rate:.0%} off"
         if self.out_of_memory:
-            yield "it ran out of memory behind its first step, so that its peak is a lower bound"
+            yield "it ran out of memory after its first step; its peak is a lower bound"
         if self.num_skipped:
             yield f"{self.num_skipped} lines with skipped steps are left out"
         if self.num_nan:
@@ -202,9 +202,9 @@ def _merge(several: Iterable[Steps]) -> Steps:
 
 def _steady(known: Steps) -> Steps:
     """
-    Return the steps behind the first ones of a start.
+    Return the steps after the first ones of a start.
 
-    A line holds the mean since the line before, so that one may be behind the first steps and hold some of them.
+    A line holds the mean since the line before, so that one may be after the first steps and hold some of them.
     """
     numbers = sorted(known)
     interval = min((after - before for before, after in pairwise(numbers)), default=1)
@@ -234,7 +234,7 @@ def read_logs(paths: Iterable[Path]) -> Logged:
             lines.read(line)
     found = lines.sum_up()
     if not found.num_steps and not found.is_out_of_memory:
-        known = "Steps of Megatron-LM, Megatron-Bridge and torchtitan are known."
+        known = "Give a log of Megatron-LM, Megatron-Bridge or torchtitan."
         other = f"has steps of {lines.other}, which are not read" if lines.other else "has no whole line of a step"
         if lines.num_skipped:
             other = f"has {lines.num_skipped} lines of steps, all with skipped ones"

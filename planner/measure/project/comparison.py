@@ -132,7 +132,7 @@ def _different_settings(small: Case, problem: Problem, strategy: Strategy | None
 
 
 def _means(name: str, strategy: Strategy) -> bool:
-    """Return True if a decision or setting has an effect beside the others of a strategy."""
+    """Return True if a decision or setting has an effect, given the others of a strategy."""
     needed = NEEDED.get(name, ())
     return not needed or any(getattr(strategy, one) > (0 if one in FLAGS else 1) for one in needed)
 

@@ -22,7 +22,7 @@ class ProjectedIntervalRecord(Record):
 
     low_seconds: Figure = entry("Its lower end.")
     high_seconds: Figure = entry("Its upper end.")
-    basis: str = entry("Measured runs behind the interval.")
+    basis: str = entry("Measured runs that the interval comes from.")
     probability: Figure = entry("Share of measured steps that lie between the ends.")
 
 

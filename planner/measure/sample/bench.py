@@ -240,7 +240,7 @@ def needed_bytes(point: Point) -> int:
 
 
 def score_bytes(point: Point) -> int:
-    """Bytes of attention's scores where no kernel fuses them: in fp32 before and behind softmax, and as read."""
+    """Bytes of attention's scores where no kernel fuses them: in fp32 before and after softmax, and as read."""
     return 3 * 4 * _scores(point.sizes, point.sizes.keys or 0)
 
 

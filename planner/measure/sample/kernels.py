@@ -191,7 +191,7 @@ _READS = {"forward": (True, True, False), "dgrad": (False, True, True), "wgrad":
 
 
 def _products(bench: Bench, point: Point, shapes: tuple[tuple[int, ...], ...], **passes: Callable[..., object]) -> Work:
-    """Measure the function of a pass; it gets None for inputs that it does not read."""
+    """Measure the function of a pass; inputs that it does not read are None."""
     if point.pass_ not in passes:
         raise UnavailableError(f"{point.operator} has no pass {point.pass_}")
     reads = list(zip(_READS[point.pass_], shapes, strict=True))
@@ -267,14 +267,14 @@ def cross_entropy(bench: Bench, point: Point) -> Work:
 
 
 def embedding(bench: Bench, point: Point) -> Work:
-    """Measure the look-up of tokens in a vocabulary; backward a gradient of the whole vocabulary."""
+    """Measure the look-up of tokens in a vocabulary; its backward pass writes a gradient of the whole vocabulary."""
     (rows, width), vocabulary = _rows(point), point.sizes.n or 0
     function, tokens = bench.torch.nn.functional.embedding, bench.integers(vocabulary, rows)
     return _work(bench, point, lambda weight: function(tokens, weight), (vocabulary, width))
 
 
 def residual(bench: Bench, point: Point) -> Work:
-    """Measure the addition behind a block; its backward pass only passes gradients on and takes no time."""
+    """Measure the addition after a block; its backward pass only passes gradients on and takes no time."""
     return _work(bench, point, lambda x, y: x + y, _rows(point), _rows(point))
 
 

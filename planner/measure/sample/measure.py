@@ -49,7 +49,7 @@ BESIDE: Mapping[str, Point] = {
     "host_to_device": Point(operator="host_to_device", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**26)),
     "device_to_host": Point(operator="device_to_host", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**26)),
 }
-"""Points that may run beside another one."""
+"""Points that may overlap with another one."""
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -209,9 +209,9 @@ class Sampler:
         torch, lockstep = self.bench.torch, group or ALONE
         if point.beside:
             if not self.bench.is_gpu:
-                raise UnavailableError("points beside others are measured only on a GPU")
+                raise UnavailableError("overlapped points are measured only on a GPU")
             if point.beside not in BESIDE:
-                raise UnavailableError(f"{point.beside} is not measured beside something else")
+                raise UnavailableError(f"{point.beside} is not measured overlapped with other work")
             beside = BESIDE[point.beside]
             return BesideClock(torch, MEASURED[beside.operator](self.bench, beside).calls, lockstep)
         if work.on_host:
@@ -240,7 +240,7 @@ class Sampler:
         if isinstance(error, UnavailableError):
             return error.reason
         if isinstance(error, NotCoveredError):
-            return f"{point.beside} ended before the point that it should run beside"
+            return f"{point.beside} ended before the point that it should overlap with"
         text: Any = str(error)
         first = (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if isinstance(error, MemoryError) or "allocate memory" in first or "out of memory" in text:

@@ -117,7 +117,7 @@ class Point:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.given.items())
-        beside = f" beside {self.beside}" if self.beside else ""
+        beside = f" overlapped with {self.beside}" if self.beside else ""
         return f"{self.operator} {self.pass_} {self.dtype} {sizes}{beside}"
 
 

@@ -30,7 +30,7 @@ class Extent(NamedTuple):
     """
     Sizes of points outside of the job: large enough for a steady rate, small enough to fit many into a budget.
 
-    Edge of the matmul that runs beside others; bytes of copies; parameters of an update; largest FLOPs and bytes of a
+    Edge of the matmul that overlaps with others; bytes of copies; parameters of an update; largest FLOPs and bytes of a
     message.
     """
 
@@ -107,7 +107,7 @@ def points_to_measure(
 
 
 def device_points(device: str = "cuda", dtype: str = "bf16") -> tuple[Point, ...]:
-    """Return points for constants of a device: launches, matmuls, copies (also beside a matmul), updates."""
+    """Return points for constants of a device: launches, matmuls, copies (also overlapped with a matmul), updates."""
     is_gpu, extent = device == "cuda", EXTENTS[device]
     copies = ("copy", *_OVER_THE_LINK) if is_gpu else ("copy",)
     updates, launches = (("adam", "host_adam"), ("launch", "graph_launch")) if is_gpu else (("adam",), ("launch",))
@@ -169,7 +169,7 @@ def filling_messages(
     group_sizes: Sequence[tuple[int, int]], device: str = "cuda", dtype: str = "bf16", *, rounds: int = ROUNDS
 ) -> Iterator[Point]:
     """
-    Yield every collective in every group, alone and on a GPU beside a matmul, size by size.
+    Yield every collective in every group, alone, and on a GPU also overlapped with a matmul, size by size.
 
     The smallest and the largest message come first, then a Halton sequence in the logarithm of the bytes.
     """
@@ -322,7 +322,7 @@ def _one_of(fraction: float, values: Sequence[int]) -> int:
 
 MOST_NEIGHBOURS = 24
 
-"""Other sizes of an operator and pass that are measured beside a plan's own."""
+"""Other sizes of an operator and pass that are measured in addition to a plan's own."""
 
 
 def doubtful_points(plans: Sequence[Plan], job: JobShapes) -> tuple[Point, ...]:

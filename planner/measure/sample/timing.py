@@ -263,4 +263,4 @@ class BesideClock(DeviceClock):
 
 
 class NotCoveredError(Exception):
-    """The calls beside a window end before it."""
+    """The calls overlapped with a window end before it."""

@@ -197,7 +197,7 @@ MOST_WAITS = 3
 
 LEAST_SHARE = 0.05
 
-"""Share of the difference that a wait must cause to be named beside the worst."""
+"""Share of the difference that a wait must cause to be named with the worst."""
 
 BEGIN = "begin of the iteration"
 

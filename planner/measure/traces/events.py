@@ -298,7 +298,7 @@ class Events(Table):
 @record(frozen=True, kw_only=True, slots=True)
 class Trace:
     """
-    Events that the profiler recorded on one rank, and the tables behind their columns.
+    Events that the profiler recorded on one rank, and the tables for their columns.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ class Trace:
     events
         All events, as columns.
     names, tracks, operands, blocks, messages, waits
-        Tables behind the numbers in the columns.
+        Tables for the numbers in the columns.
     devices
         The devices of the host.
     groups

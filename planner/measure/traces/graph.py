@@ -148,7 +148,7 @@ class ExecutionGraph:
     tasks, edges
         Tasks and their dependencies: within a track tasks run in the order of their places, one after the other.
     tracks, names, messages
-        Tables behind the numbers in the columns.
+        Tables for the numbers in the columns.
     begins
         Begin of the iteration on the main thread of each rank, by rank; the earliest is 0.
     device_free
@@ -197,7 +197,7 @@ class ExecutionGraph:
         return found
 
     def following(self) -> Integers:
-        """Return the task behind each one on its track; ``UNKNOWN`` for the last."""
+        """Return the task after each one on its track; ``UNKNOWN`` for the last."""
         previous = self.previous()
         found = np.full(len(previous), UNKNOWN)
         found[previous[previous != UNKNOWN]] = np.flatnonzero(previous != UNKNOWN)

@@ -337,7 +337,7 @@ def steady(graph: ExecutionGraph) -> tuple[ExecutionGraph, Replayed]:
 
 
 def _next_iteration(graph: ExecutionGraph, times: Replayed) -> ExecutionGraph:
-    """Return the iteration behind a replayed one."""
+    """Return the iteration after a replayed one."""
     ends = {
         rank: int(times.end[graph.last[rank]]) if rank in graph.last else times.begins[rank] + times.iterations[rank]
         for rank in graph.ranks

@@ -76,7 +76,7 @@ def _device(cluster: Cluster) -> Section:
         title=f"The GPU: {device.name}",
         header=HEADER,
         rows=rows,
-        notes=("A source beside a group of entries is that of all of them.",),
+        notes=("A source next to a group of entries is the source of all of them.",),
     )
 
 

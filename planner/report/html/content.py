@@ -246,7 +246,7 @@ def _chapter_list(whole: ComparisonRecord, every: Sequence[Shown], sections: Seq
 
 
 def _title(every: Sequence[Shown]) -> str:
-    return f"The {' beside the '.join(one.name.lower() for one in every)}"
+    return f"The {' and the '.join(one.name.lower() for one in every)}"
 
 
 def _table_pairs(sections: Sequence[Section]) -> Iterator[str]:

@@ -169,7 +169,7 @@ def code_html(name: str, text: str) -> str:
 
 
 def side_by_side(plot: str, table: str) -> str:
-    """Place a plot beside the table of its numbers."""
+    """Place a plot next to the table of its numbers."""
     return f"<div class=beside><div>{plot}</div><div>{table}</div></div>"
 
 
@@ -192,7 +192,7 @@ def timeline(number: int, caption: str, without: str) -> str:
 
 
 def asset(name: str, package: str = "planner.report.html") -> str:
-    """Read a file beside a package's modules."""
+    """Read a file next to a package's modules."""
     return files(package).joinpath(name).read_text(encoding="utf-8").strip()
 
 
@@ -209,7 +209,7 @@ def _hash(text: str) -> str:
 
 MOST_OPEN = 20
 
-"""Rows up to which a table is open; longer ones are folded behind their number of rows."""
+"""Rows up to which a table is open; longer ones are folded, and show their number of rows."""
 
 
 def section_html(
@@ -309,7 +309,7 @@ def _class(is_number: bool, differs: bool, is_long: bool = False) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape a cell; long joined words may break behind their plus signs."""
+    """Escape a cell; long joined words may break after their plus signs."""
     return escape(text).replace("+", "+<wbr>") if len(text) > 20 else escape(text)
 
 

@@ -30,10 +30,10 @@ SCRIPTS = {"slurm": "Slurm", "torchrun": "torchrun", "kubernetes": "Kubernetes"}
 
 
 BESIDE_TODAY = (
-    "# Beside what you run today: write its decisions instead of these",
+    "# Compare with what you run today: write its decisions instead of these",
     "planner explain {job} strategy='TP8 PP4' --format html -o compared.html",
 )
-BESIDE_BEST = ("# Beside the fastest plan", "planner explain {job}")
+BESIDE_BEST = ("# Compare with the fastest plan", "planner explain {job}")
 """The next command, with its comment."""
 
 

@@ -46,7 +46,7 @@ def page_html(shown: ShownReport) -> str:
 
 
 def comparison_page(whole: ComparisonRecord) -> str:
-    """Build the page of a comparison: the given strategy beside the fastest plan."""
+    """Build the page of a comparison: the given strategy compared with the fastest plan."""
     shown, sections = comparison_plans(whole), tuple(comparison_sections(whole))
     charts, timelines = comparison_charts(whole, shown), timelines_of(shown)
     return page_text(

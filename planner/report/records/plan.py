@@ -349,7 +349,7 @@ def _powers(energy: Energy | None, total_seconds: float) -> dict[str, float | No
 
 class BestRunRecord(Record):
     """
-    The best published run of the job's model, device and bits, else of the nearest model, beside the prediction.
+    The best published run of the job's model, device and bits, else of the nearest model, compared with the prediction.
 
     Parameters
     ----------
@@ -510,7 +510,7 @@ class FitRecord(Record):
     share
         From 0 to 1.
     basis
-        Runs or figures behind it.
+        Runs or figures that it comes from.
     peak_memory_interval_bytes
         Bounds between which a measured peak lies.
     reserved_interval_bytes
@@ -725,7 +725,7 @@ class SpeedRecord(Record):
     step_time_seconds
         One optimizer step, simulated pass by pass.
     closed_form_step_time_seconds
-        One optimizer step as the search compares it: the sum of its parts, with equal ranks per pipeline stage.
+        One optimizer step as the search compares it: the slowest rank's work and its wait for other ranks.
     step_time_interval_seconds
         Bounds between which a measured step lies.
     step_time_interval_probability

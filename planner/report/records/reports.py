@@ -70,7 +70,7 @@ class EffortRecord(Record):
     num_strategies_tabulated
         Strategies with the degrees that were looked at.
     num_excluded
-        Why the others were left out.
+        Numbers of the other strategies, by the reason why the solver never saw them.
     num_pipelines
         Pipelines whose stages may differ.
     num_pipelines_costed
@@ -494,7 +494,7 @@ class NearbyBatchRecord(Record):
 
 class RecommendationRecord(Record):
     """
-    The recommended plan beside the fastest one.
+    The recommended plan, compared with the fastest one.
 
     Parameters
     ----------

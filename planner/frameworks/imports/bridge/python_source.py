@@ -152,7 +152,7 @@ def is_known(value: Any) -> bool:
 
 
 Scope: TypeAlias = ChainMap[str, Any]
-"""Names of a function, and behind them those of its module."""
+"""Names of a function, then names of its module."""
 
 
 class _Reader:

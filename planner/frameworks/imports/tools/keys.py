@@ -25,7 +25,7 @@ KEYS = Path(__file__).parent / "keys.csv"
 Table of the keys of each tool; the first row that matches counts.
 
 A row has options and entries (``means``), or a reason to ignore (``ignored``) or refuse (``refused``) a key. The value
-stands at ``{}``, numbers that other keys make at ``$((...))``, a remark behind ``#``. Some keys are read by code
+stands at ``{}``, numbers that other keys make at ``$((...))``, a remark after ``#``. Some keys are read by code
 (``read``), and some have a default (``default``).
 
 ``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match all

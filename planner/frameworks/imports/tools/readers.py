@@ -87,7 +87,9 @@ def neox_job(file: File) -> Imported:
         problem = "is a part of a run of GPT-NeoX, which merges several files: it has no num_layers."
         raise SpecError(str(file.path), problem, "Import the file with num_layers, with this one's keys in it.")
     meaning = meaning_of("gpt_neox", flat)
-    meaning.notes += [f"{LOCAL} beside it counts for what it alone says, as in a run with both."] if other else []
+    meaning.notes += (
+        [f"{LOCAL} in the same folder gives the keys that this file lacks, as in a run with both."] if other else []
+    )
     entries = meaning.entries
     if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
@@ -695,7 +697,7 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
     text
         Source in Python.
     where
-        Path of the file, for messages; its folder is the model where the file imports the model from beside it.
+        Path of the file, for messages; its folder is the model where the file imports the model from next to it.
     name
         Name of the function; empty: the only one, else the last.
 
@@ -733,7 +735,7 @@ def read_installed(module: str, name: str) -> dict[str, Any]:
         path = Path(str(root)) / module.rsplit(".", 1)[-1] / "config_registry.py"
         text = path.read_text(encoding="utf-8")
     except (metadata.PackageNotFoundError, OSError):
-        problem = f"{shown(module)} is Python of torchtitan, which is not installed beside the planner."
+        problem = f"{shown(module)} is Python of torchtitan, which is not installed in the planner's environment."
         hint = "Import its config_registry.py instead, with the options as entries."
         raise SpecError("--module", problem, hint) from None
     return read_python(text, str(path), name)
@@ -849,7 +851,7 @@ def flagscale_job(file: File) -> Imported:
 
 
 def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the outer and the inner file; each is searched from the other."""
+    """Return the configuration of the run and its file of conf/train; either one may be the imported file."""
     if "system" in file.content:
         outer = file.path.parent.with_suffix(".yaml")
         return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content
@@ -859,7 +861,7 @@ def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     named = [one for one in listed if isinstance(one, str)]
     inner = file.named(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
     if inner is None:
-        problem = f"names {shown(named[0])} of conf/train, which is not beside it." if named else "names no file."
+        problem = f"names {shown(named[0])} of conf/train, which does not exist." if named else "names no file."
         raise SpecError(f"{file.path}: defaults", problem, "Import the file of conf/train itself.")
     return file.content, read_mapping(inner)
 
@@ -897,7 +899,7 @@ def primus_job(file: File) -> Imported:
     refuse_entries(own, str(file.path))
     trainer = _read_extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
     model = _read_extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
-    lacking = "config: Primus' file of its trainer is not beside it: what it says is as in Megatron-LM."
+    lacking = "config: Primus' trainer file was not found: Megatron-LM's defaults stand for its values."
     notes = [] if trainer else [lacking]
     whole = _merge(_merge(trainer, model), own)
     if framework == "torchtitan":
@@ -941,7 +943,7 @@ def _model_words(file: File, named: str, length: Any) -> list[str]:
     entry, known = file.says("model"), model_named(named.removesuffix(".yaml").replace("_", "-"))
     if entry is None:
         hint = f"Put it there, or add model={known if isinstance(known, str) else 'NAME'}."
-        raise SpecError("modules.pre_trainer.model", f"names {shown(named)}, which is not beside it.", hint)
+        raise SpecError("modules.pre_trainer.model", f"names {shown(named)}, which was not found.", hint)
     return architecture_words(read(model_named(entry) or entry, Path()).model, length if isinstance(length, int) else 0)
 
 

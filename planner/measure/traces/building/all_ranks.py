@@ -208,7 +208,7 @@ class _Builder:
         """
         Return the edges of background communication, and remove pauses of the main thread that are waits for it.
 
-        Communication that no task starts keeps its pause behind the one before it in its queue.
+        Communication that no task starts keeps its pause after the one before it in its queue.
         """
         of_main = np.flatnonzero(self.track == self.iteration.thread)
         rows, first = self.background, self.num_host + len(self.places)

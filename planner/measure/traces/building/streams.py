@@ -94,7 +94,7 @@ class Streams:
         return Lags(launch=launch, gap=gap, event=max(0, _quantile(event, 0.5)))
 
     def _launch_and_gap(self, waiting: Integers, quantile: float) -> tuple[int, int]:
-        """Return quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
+        """Return quantiles of the lag of launches on idle streams, and of the gap after a kernel on a busy one."""
         counted = (self.call != UNKNOWN) & ~self.of_graph
         counted[waiting] = False
         before = np.where(self.first, 0, np.r_[0, self.end[:-1]])
@@ -244,7 +244,7 @@ class Streams:
         """
         Return pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event.
 
-        An event is behind the last task of its stream, and behind all tasks for which that stream waits since then.
+        An event is after the last task of its stream, and after all tasks for which that stream waits since then.
         """
         events, begun = self.trace.events, self._call_starts
         found: dict[int, list[tuple[int, int]]] = {}

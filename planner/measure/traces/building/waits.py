@@ -130,7 +130,7 @@ class HostWaits:
         """
         Return the wait of a call for the stream of the host-device copy that the thread launched right before it.
 
-        PyTorch synchronises so behind every copy that must be done when it returns (``c10/cuda/CUDAFunctions.h``,
+        PyTorch synchronises so after every copy that must be done when it returns (``c10/cuda/CUDAFunctions.h``,
         ``memcpy_and_sync``).
         """
         streams = self.streams

@@ -212,7 +212,7 @@ def remove_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Execution
     """
     Remove some communications from a graph, and the calls that exist only for them.
 
-    These calls are the launch, the event that it waits for, and the event behind it. A task that waited for a
+    These calls are the launch, the event that it waits for, and the event after it. A task that waited for a
     communication waits for the tasks that it waited for, except those on its own track.
 
     Parameters
@@ -246,7 +246,7 @@ def remove_tasks(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Execution
 
 
 def _bridges(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> Edges:
-    """Connect tasks before dropped ones with tasks behind them, where these are on different tracks."""
+    """Connect tasks before dropped ones with tasks after them, where these are on different tracks."""
     edges, track = graph.edges, graph.tasks.track
     is_wait = edges.dependency != Dependency.LAUNCH
     into: dict[int, list[tuple[int, int]]] = {}
@@ -288,7 +288,7 @@ def add_tensor_parallel(
     Add collectives to each layer of each pass, for which computation waits.
 
     They run on the computing stream, in front of the last kernel of their part. Their place within the part does not
-    matter, since everything behind waits for all of them.
+    matter, since everything after waits for all of them.
 
     Parameters
     ----------

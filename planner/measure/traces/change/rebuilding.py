@@ -32,7 +32,7 @@ ENDS: Mapping[Direction, tuple[Role, Role]] = {
 
 class Ending(NamedTuple):
     """
-    Places among the tasks behind a rank's passes.
+    Places among the tasks after a rank's passes.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class _Rebuilding:
                 yield f"The job has dp = {self.before.dp}, but no communication of replicas was found in the traces."
             for size in sorted(self.replicas.unclear):
                 yield (
-                    f"{size} ranks gather in forward passes and reduce behind them, but the job has dp = "
+                    f"{size} ranks gather in forward passes and reduce after them, but the job has dp = "
                     f"{self.before.dp}: their times are kept."
                 )
         if self.before.num_layers != self.after.num_layers and self._has_buckets():
@@ -248,7 +248,7 @@ class _Rebuilding:
             self.arrivals[writer.rank, one] = self._transfer(writer, "recv", one)
 
     def _transfer(self, writer: RankWriter, operation: Literal["send", "recv"], one: Pass) -> int:
-        """Write a send behind its pass, or a receive in front of it."""
+        """Write a send after its pass, or a receive in front of it."""
         step = 1 if one.direction == "forward" else -1
         boundary = one.stage if operation == "send" else one.stage - step
         number = self.collectives.setdefault((one.direction, boundary, one.microbatch), len(self.collectives))
@@ -383,7 +383,7 @@ class _Rebuilding:
             self.written.last[rank] = writer.last_host
 
     def _ending(self, template: RankTemplate) -> Ending:
-        """Find the communication, waits and updates behind the passes of a recorded rank."""
+        """Find the communication, waits and updates after the passes of a recorded rank."""
         end = self._keep_tasks(template.end)
         units = self._units(end, self.starts)
         inside = {place for unit in units for place in unit}

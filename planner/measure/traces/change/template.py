@@ -61,7 +61,7 @@ class RankTemplate:
     rank, stage
         The rank, and its place in the pipeline.
     begin, end
-        Host tasks before the first pass and behind the last one, without transfers.
+        Host tasks before the first pass and after the last one, without transfers.
     passes
         Segments of each pass, in order.
     transfers
@@ -127,7 +127,7 @@ class Tasks:
                 self.launched[self.launcher[task]].append(task)
 
     def _thread_lags(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return by track the usual gap between a thread's tasks, and the usual lag behind another thread's task."""
+        """Return by track the usual gap between a thread's tasks, and the usual lag after another thread's task."""
         tasks, edges = self.graph.tasks, self.graph.edges
         host = tasks.kind == Kind.HOST
         between = (edges.dependency == Dependency.THREAD) & host[edges.before] & host[edges.after]
@@ -178,7 +178,7 @@ class Tasks:
         return False
 
     def put_between(self, before: int, task: int) -> int:
-        """Count the tasks launched on the stream of one task behind it, and before another task that waits for it."""
+        """Count the tasks launched on the stream of one task after it, and before another task that waits for it."""
         launcher = self.launcher.get(task)
         if launcher is None or before not in self.launcher:
             return 0
@@ -249,10 +249,10 @@ class Tasks:
 
     def unit(self, program: Sequence[int], place: int) -> range:
         """
-        Return the calls around the launch of a communication: the event that it waits for, and the event behind it.
+        Return the calls around the launch of a communication: the event that it waits for, and the event after it.
 
         PyTorch's process groups record an event on the computing stream, make the stream of the communication wait for
-        it, launch, and record an event behind it.
+        it, launch, and record an event after it.
         """
         first = last = place
         if first and self.is_wait[program[first - 1]]:
@@ -310,7 +310,7 @@ def _fill_parts(parts: list[Part], threads: Sequence[int]) -> list[Part]:
     """
     Assign tasks outside of the model's parts to the pass around them, or before them on its thread.
 
-    Behind the last layer autograd's thread starts the last reduction of gradients, which no operator encloses.
+    After the last layer autograd's thread starts the last reduction of gradients, which no operator encloses.
     """
     filled = list(parts)
     coming: Part = NO_PART

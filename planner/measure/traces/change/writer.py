@@ -146,7 +146,7 @@ class RankWriter:
         return self.copies[started]
 
     def put_message(self, message: Message, track: Track, duration: int, collective: int = UNKNOWN) -> int:
-        """Add an unrecorded communication: it begins when the thread is here, behind the computation before."""
+        """Add an unrecorded communication: it begins when the thread is here, after the computation before."""
         number = self.number_of(track)
         one = self.written.add(source=UNKNOWN, track=number, duration=duration, gap=0)
         self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))

@@ -236,7 +236,7 @@ class _Search:
             place = self._search_at(rows, names, place) if names[place] in self._by_first else place + 1
 
     def _search_at(self, rows: list[int], names: list[str], place: int) -> int:
-        """Return the next place to search: behind the sequence that begins here, else one further."""
+        """Return the next place to search: after the sequence that begins here, else one further."""
         reasons: dict[str, str] = {}
         for pattern in self._by_first[names[place]]:
             members = self._members(pattern, names, place)

@@ -200,7 +200,7 @@ def ranks(text: str) -> tuple[int, ...]:
 
 def peer_of(name: str, concrete: object) -> int:
     """
-    Return the other rank of PyTorch's send or receive, which is the input behind its tensors and its group.
+    Return the other rank of PyTorch's send or receive, which is the input after its tensors and its group.
 
     >>> peer_of("c10d::send", ["", "", "1", "0"]), peer_of("c10d::send", [])
     (1, -1)
@@ -222,7 +222,7 @@ LIBRARIES = ("nccl", "gloo", "mpi", "ucc")
 
 class Described(NamedTuple):
     """
-    Entries of a trace beside its events.
+    Entries of a trace besides its events.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ class Described(NamedTuple):
 
 
 def read_description(top: Mapping[str, Any]) -> Described:
-    """Read the entries beside the events; ignore those of an unexpected type."""
+    """Read the entries besides the events; ignore those of an unexpected type."""
     distributed = _plain(top.get("distributedInfo"))
     distributed = distributed if isinstance(distributed, dict) else {}
     world_size = _count(distributed.get("world_size"))

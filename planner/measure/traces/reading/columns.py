@@ -106,7 +106,7 @@ class Columns:
     rows, entries
         Rows that have an entry in each column of ``LISTED``, and the entries.
     names, tracks, operands, blocks, messages, waits
-        Tables behind the numbers in the columns: the profiler's text, with its number.
+        Tables for the numbers in the columns: the profiler's text, with its number.
     seen
         Unused categories that were met.
     num_left_out
@@ -277,7 +277,7 @@ def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
     columns
         Its events. They are empty afterwards, so that memory does not hold them twice.
     about
-        Rank, devices and process groups, which stand beside the events.
+        Rank, devices and process groups, which stand next to the events.
     source
         Name of the file.
     """

@@ -39,7 +39,7 @@ events and repeat correlation numbers of others; functions are most of a trace w
 
 KEPT = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds")
 
-"""Entries beside the events that are read."""
+"""Entries other than events that are read."""
 
 SPACE, COMMA, BETWEEN = re.compile(r"\s*"), re.compile(r"\s*,\s*"), re.compile(r"\}\s*,\s*\{")
 
@@ -70,7 +70,7 @@ class Document:
     Attributes
     ----------
     top
-        Entries beside the events, complete when the events are; None for those that are not read.
+        Entries besides the events, complete when the events are; None for those that are not read.
     num_broken
         Events left out because they are not JSON.
     truncated
@@ -149,7 +149,7 @@ class Document:
         """
         Decode events that follow on each other, without the unused ones; None if the text is something else.
 
-        A piece with a bracket is always decoded: it may be the last event, with the text behind the list.
+        A piece with a bracket is always decoded: it may be the last event, with the text after the list.
         """
         pieces = [piece for piece in text[1:-1].split(self._between) if not OF_NO_USE.match(piece) or "]" in piece]
         try:
@@ -391,7 +391,7 @@ class Source:
 
 
 def _unpack_until_error(unpacker: zlib._Decompress, packed: bytes) -> bytes:
-    """Return the contents of a piece of gzip data up to the fault, which may be a checksum behind all of the text."""
+    """Return the contents of a piece of gzip data up to the fault, which may be a checksum after all of the text."""
     found = bytearray()
     with suppress(zlib.error):
         for place in range(len(packed)):

@@ -96,11 +96,11 @@ LEFT_OUT = (
     "the planner adds the cost of overlap itself."
 )
 
-ONLY_BESIDE = "{number} operators and sizes ran only next to communication: "
+ONLY_BESIDE = "{number} operators and sizes ran only overlapped with communication: "
 
-DIVIDED = "their time is divided by {factor:.3f}, the slowdown of kernels that ran both ways."
+DIVIDED = "their time is divided by {factor:.3f}, the slowdown of kernels that ran both alone and overlapped."
 
-NOT_DIVIDED = "the slowdown remains in their times, since no kernel ran both ways."
+NOT_DIVIDED = "the slowdown remains in their times, since no kernel ran both alone and overlapped."
 
 
 @record(frozen=True, kw_only=True, slots=True)

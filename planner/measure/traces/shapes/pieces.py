@@ -1,4 +1,4 @@
-"""Operators behind the events of a trace, and their own times."""
+"""Operators of the events of a trace, and their own times."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Pieces:
     place
         Place of its event among those that were taken apart.
     event, operator
-        Row of the piece, and row of the operator behind it: itself; for a kernel the innermost operator with tensors
-        that launched it. Where no operator around the launch has tensors, it is the forward operator of autograd's
+        Row of the piece, and row of its operator: itself; for a kernel the innermost operator with tensors that
+        launched it. Where no operator around the launch has tensors, it is the forward operator of autograd's
         node. ``UNKNOWN`` where there is none.
     nanoseconds
         Its own time, without that of operators within it.
@@ -81,7 +81,7 @@ def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> Pieces:
 
 
 def _find_operators(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return the operator behind each event, and True where it works on weights."""
+    """Return the operator of each event, and True where it works on weights."""
     events = trace.events
     has_tensors = np.array([any(map(len, one.sizes)) for one in trace.operands] + [False])
     with_tensors = has_tensors[events.operands] & (events.category == Category.OPERATOR)

@@ -134,9 +134,9 @@ class Rule(IntEnum):
     """Source of a task's time at other sizes."""
 
     KEPT = 0
-    """Recorded time: no operator with tensors is behind the task, or it communicates."""
+    """Recorded time: the task communicates, or no operator with tensors launched it."""
     SCALED = 1
-    """Scaled by the work of the operators behind the task, with rates and overhead of this trace."""
+    """Scaled by the work of the operators that launched the task, with rates and overhead of this trace."""
     SAMPLED = 2
     """Ratio of sampled times at both sizes."""
     PARAMETERS = 3

@@ -216,7 +216,7 @@ def _attention(_: str, sizes: Tensors) -> tuple[int, ...] | None:
     """
     Return the sizes of the queries, and the length of the keys.
 
-    PyTorch has heads before the sequence, flash attention behind it: the larger of both counts as the sequence. Queries
+    PyTorch has heads before the sequence, flash attention after it: the larger of both counts as the sequence. Queries
     of three sizes are packed sequences, which do not record the length of a sequence.
     """
     tensors = [one for one in sizes if len(one) >= 3]

@@ -60,7 +60,7 @@ def parts(trace: Trace) -> Parts:
     Returns
     -------
     Parts
-        Columns beside ``trace.events``, and how they were found.
+        Columns next to ``trace.events``, and how they were found.
     """
     found = iterations(trace)
     launched = find_launchers(trace)

@@ -73,7 +73,7 @@ def repetitions(
     once: NDArray[np.bool_] | None = None,
 ) -> Integers:
     """
-    Find the longest stretch of a sequence that repeats, whatever stands before and behind it.
+    Find the longest stretch of a sequence that repeats, whatever stands before and after it.
 
     Tokens of different kinds that occur equally often and always in the same order alternate, and each turn is a
     repetition. Tokens between them may differ. A repetition begins at the earliest token from which on all repetitions
@@ -162,13 +162,13 @@ def _has_token(turns: _Turns, which: NDArray[np.bool_]) -> bool:
 
 
 def _find_following(places: Integers, one: Integers) -> NDArray[np.bool_]:
-    """Find the kinds that occur exactly once between each occurrence of one kind and its next."""
+    """Find the kinds that occur exactly once between any two successive occurrences of one kind."""
     behind = (places > one).all(axis=1)
     return np.asarray(behind & (places[:, :-1] < one[1:]).all(axis=1))
 
 
 def _extend(tokens: Integers, turns: _Turns, opens: NDArray[np.bool_] | None) -> Integers:
-    """Return the begins of repetitions and the end of the last one, extended by equal tokens before and behind them."""
+    """Return the begins of repetitions and the end of the last one, extended by equal tokens before and after them."""
     begins, lasts = turns.begins, turns.lasts
     room = min(int((begins[1:] - lasts[:-1]).min()) - 1, int(begins[0]))
     before = 0

@@ -81,7 +81,7 @@ def _hand_down(phase: NDArray[np.int64], trace: Trace, operators: NDArray[np.int
     """
     Assign events that start within an operator of the forward pass to it.
 
-    For the last operator of a pass nothing else does: it may have no forward or backward pass behind it.
+    For the last operator of a pass nothing else does: it may have no forward or backward pass after it.
     """
     begins, ends = trace.events.start[operators], np.maximum.accumulate(trace.events.end[operators])
     place = np.searchsorted(begins, trace.events.start[rows], side="right") - 1
@@ -90,7 +90,7 @@ def _hand_down(phase: NDArray[np.int64], trace: Trace, operators: NDArray[np.int
 
 
 def _fill_between(phase: NDArray[np.int64], rows: NDArray[np.intp]) -> None:
-    """Assign events between two events of the forward pass to it, and events between it and a backward pass."""
+    """Assign events between two forward events, and between a forward and a backward pass, to the forward pass."""
     known = np.flatnonzero(phase[rows] != Phase.NONE)
     if len(known) == 0:
         return

@@ -1,4 +1,4 @@
-"""Parts of each event of a trace, as columns beside the events."""
+"""Parts of each event of a trace, as columns next to the events'."""
 
 from __future__ import annotations
 

@@ -400,7 +400,7 @@ def _table(found: ComparedStep) -> Section:
         f"They differ most in {worst.name}: {worst.difference_seconds / found.traced_seconds:+.1%} of the traced step."
     ]
     if is_hidden:
-        notes.append("Hidden: communication behind computation, which adds nothing to the step.")
+        notes.append("Hidden: communication overlapped with computation, which adds nothing to the step.")
     if any(one.name == OTHER and one.traced_seconds for one in found.parts):
         notes.append("Other: traced computation outside of the job's operators with sizes.")
     return Section(

@@ -546,6 +546,20 @@ def test_parts_that_contradict_each_other_are_named(changes: dict, message: str)
             "hybrid_override_pattern: names 3 layers, but 'num_hidden_layers' is 4.",
         ),
         (
+            a_hybrid_config(layers_block_type=["mamba"] * 4),
+            "layers_block_type: layer 1 (from 0) is 'M' by 'layers_block_type', but '*' by "
+            "'hybrid_override_pattern', which is 'M*-E'.",
+        ),
+        (
+            a_hybrid_config(layer_types=["mamba"] * 4),
+            "layer_types: layer 1 (from 0) is 'M' by 'layer_types', but '*' by "
+            "'hybrid_override_pattern', which is 'M*-E'.",
+        ),
+        (
+            a_hybrid_config(layers_block_type=["mamba", "attention"]),
+            "layers_block_type: names 2 layers, but 'hybrid_override_pattern' names 4.",
+        ),
+        (
             a_config(model_type="gemma3_text", sliding_window_pattern=2, layer_types=["sliding_attention"] * 4),
             "layer_types: layer 1 (from 0) is 'sliding_attention' by 'layer_types', but 'full_attention' by "
             "'sliding_window_pattern', which is 2.",
@@ -595,6 +609,22 @@ def test_statements_that_agree_are_read():
 def test_contradictions_that_a_class_ignores_are_doubts(config: dict, doubt: str):
     """Published files have some; the class reads one side of them."""
     assert model_from_config(config).doubts == doubt
+
+
+def a_gated_delta_config(**changes: Any) -> dict[str, Any]:
+    """A small Qwen3.5."""
+    heads = {"linear_num_key_heads": 4, "linear_num_value_heads": 8}
+    sizes = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4}
+    return a_config(model_type="qwen3_5_text", **heads, **{**sizes, **changes})
+
+
+@pytest.mark.parametrize("value_heads", [2, 5])
+def test_value_heads_of_a_gated_delta_are_a_multiple_of_its_key_heads(value_heads: int):
+    """Qwen3-Next's class repeats each of the 4 key heads for the same number of value heads."""
+    message = f"linear_num_value_heads: must be a multiple of the 4 key heads, got {value_heads}"
+    with pytest.raises(SpecError, match=message):
+        model_from_config({**a_gated_delta_config(), "linear_num_value_heads": value_heads})
+    assert attention(a_gated_delta_config()).num_value_heads == 8
 
 
 def test_mambas_heads_fill_its_width():

@@ -611,6 +611,24 @@ def test_contradictions_that_a_class_ignores_are_doubts(config: dict, doubt: str
     assert model_from_config(config).doubts == doubt
 
 
+@pytest.mark.parametrize("key", ["intermediate_size", "hidden_size", "num_hidden_layers", "vocab_size", "head_dim"])
+def test_a_list_is_no_number_where_no_class_has_one(key: str):
+    """Qwen3's class has one width, one vocabulary and one number of layers, a list of equal entries none."""
+    value = a_config(head_dim=8)[key]
+    with pytest.raises(SpecError, match=rf"model\.{key}: expected a whole number, got \[{value}, "):
+        model_from_config(a_config(model_type="qwen3", **{key: [value] * 4}))
+
+
+@pytest.mark.parametrize("key", ["moe_topk", "num_shared_expert"])
+def test_a_list_has_an_entry_for_each_layer(key: str):
+    """Hunyuan-A13B's file repeats both numbers for each of its layers, here four."""
+    config = a_config(model_type="hunyuan_v1_moe", num_experts=8, moe_topk=2, num_shared_expert=1)
+
+    assert model_from_config({**config, key: [config[key]] * 4}) == model_from_config(config)
+    with pytest.raises(SpecError, match=rf"model\.{key}: has 3 entries, the model 4 layers"):
+        model_from_config({**config, key: [config[key]] * 3})
+
+
 def a_gated_delta_config(**changes: Any) -> dict[str, Any]:
     """A small Qwen3.5."""
     heads = {"linear_num_key_heads": 4, "linear_num_value_heads": 8}

@@ -142,6 +142,12 @@ def test_step_has_other_query_heads_in_windows():
         ("jamba-52b", {"attn_layer_offset": 8}, "attn_layer_offset: must be at least 0 and at most 7, got 8"),
         ("dbrx-132b", {"attn_config": "x"}, "attn_config: expected a mapping, got 'x'"),
         ("mpt-30b", {"attn_config": {"alibi": False}}, "alibi: means other positions, which is not modelled"),
+        ("mpt-30b", {"attn_config": {"attn_type": "grouped_query_attention"}}, "attn_type: means keys and values of"),
+        ("mpt-30b", {"attn_config": {"kv_n_heads": 8}}, "kv_n_heads: means keys and values of several heads"),
+        ("mpt-30b", {"attn_config": {"qk_ln": True}}, "qk_ln: means norms of queries and keys"),
+        ("mpt-30b", {"ffn_config": {"ffn_type": "mptglu"}}, "ffn_type: means another feed-forward"),
+        ("mpt-30b", {"ffn_config": {"ffn_hidden_size": 3000}}, "ffn_hidden_size: means another width"),
+        ("dbrx-132b", {"tie_word_embeddings": True}, "tie_word_embeddings: means tied embeddings"),
         ("opt-66b", {"word_embed_proj_dim": 512}, "word_embed_proj_dim: means embeddings of another width"),
         ("apertus-8b", {"hidden_act": "silu"}, "hidden_act: means an activation without weights"),
         ("qwen3.5-9b", {"mtp_use_dedicated_embeddings": True}, "means embeddings of their own for multi-token"),
@@ -159,6 +165,14 @@ def test_the_activation_of_apertus_may_be_said():
 
     assert said.layers == of_family("apertus-8b").layers
     assert said.layers[0].feed_forward.activation_weights == 2
+
+
+def test_mpt_may_say_its_usual_layers():
+    """``mptmlp`` and full heads, as newer files of its maker do."""
+    heads = {"attn_type": "multihead_attention", "kv_n_heads": 64, "alibi": True}
+    said = of_family("mpt-30b", attn_config=heads, ffn_config={"ffn_type": "mptmlp", "fc_type": "torch"})
+
+    assert said.layers == of_family("mpt-30b").layers
 
 
 def test_lfm2_rounds_its_feed_forward_up():

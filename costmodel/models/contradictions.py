@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.facts.model import Indexer, Model
+from costmodel.facts.model import Experts, Indexer, Layer, Model
 from costmodel.models.config_json import SPELLINGS, Config
-from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED, find_family
+from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED, Family, find_family
 from costmodel.validation import shown
 
 SAME = (
@@ -78,6 +78,24 @@ def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
         entry = config.mapping.get(key)
         if isinstance(entry, int) and entry > num_layers - (key in LAST_LAYERS):
             yield f"{config.where}.{key} is {entry}, but the model has {num_layers} layers"
+
+
+def doubt_experts(config: Config, family: Family, layers: Iterable[Layer]) -> Iterator[str]:
+    """Yield the doubts about a period and a shared width that are read, but not by the class of a known family."""
+    blocks = (layer.feed_forward for layer in layers)
+    experts = next((block for block in blocks if isinstance(block, Experts)), None)
+    if experts is None or "family" in config.mapping:
+        return
+    period = config.mapping.get(key := "moe_layer_freq")
+    if type(period) is int and period > 1 and key not in family.reads:
+        yield f"{config.where}.{key} is {period}, which is read, but transformers' class ignores it"
+    if family.shared_gate or family.shared_width or family.single_blocks:
+        return
+    shared, (number, *_) = experts.shared_ffn_hidden_size, config.list_spellings("num_shared")
+    counted = config.count("num_shared", default=0, at_least=0) * experts.ffn_hidden_size
+    if counted and counted != shared:
+        key = config.list_spellings("shared_ffn_hidden_size")[0]
+        yield f"{config.where}.{key} is {shared}, which is read, but the experts of {number} are {counted} wide"
 
 
 SIZES = re.compile(r"size|dim|rank|head|layer|expert|moe|width|bias|residual|interleav")

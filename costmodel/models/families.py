@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.models.config_json import Config, Switch
+from costmodel.models.config_json import MAX_LAYERS, Config, Switch
 from costmodel.record import adapter_of, record
 from costmodel.validation import shown
 
@@ -187,7 +187,7 @@ class Family:
     text_part
         True if its configuration is of a multimodal model, of which only the text part is read.
     reads
-        Keys of ``REFUSED`` that its reader supports.
+        Keys of ``REFUSED`` that its reader supports, and ``moe_layer_freq`` if its class reads the number.
     plain
         Supported values of keys, and the meaning of any other value; a text may be the key of the value.
     refined
@@ -304,6 +304,12 @@ def _falcon_h1(config: Config) -> dict[str, Any]:
     if config.flag(Switch("projectors_bias", False)) != config.flag(Switch("mamba_proj_bias", False)):
         raise config.error("projectors_bias", "means a bias behind one projection alone, which is not modelled.")
     return {}
+
+
+def _jamba(config: Config) -> dict[str, Any]:
+    """Return the fields of Jamba, whose layers with one expert are dense, without a router."""
+    is_dense = config.count("num_experts", default=2) == 1
+    return {"expert_period": None, "first_dense": MAX_LAYERS} if is_dense else {}
 
 
 def _lfm2(config: Config) -> dict[str, Any]:
@@ -425,6 +431,7 @@ REFINEMENTS: dict[str, Callable[[Config], dict[str, Any]]] = {
     "gpt_bigcode": _gpt_bigcode,
     "granite_hybrid": _granite_hybrid,
     "hyperclovax": _hyperclovax,
+    "jamba": _jamba,
     "lfm2": _lfm2,
     "mimo_v2": _mimo_v2,
     "ministral3": _ministral3,

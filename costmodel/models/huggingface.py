@@ -35,6 +35,7 @@ from costmodel.models.config_json import (
 )
 from costmodel.models.contradictions import (
     doubt_architecture,
+    doubt_experts,
     doubt_layers,
     doubt_tied_embeddings,
     doubt_unread,
@@ -157,6 +158,8 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
     _refuse_impossible_groups(config, family)
     layers = _layers(config, family)
     positions = family.learned_positions
+    of_layers = doubt_layers(config, num_layers=len(layers))
+    doubts = (*_doubt_parts(mapping, where), *of_layers, *doubt_experts(config, family, layers))
     return Model(
         name=name or family_name,
         source=source,
@@ -171,7 +174,7 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
         head_bias=config.flag(family.head_bias),
         embedding_norm=family.embedding_norm,
         extras=", ".join(filter(None, (family.extras, f"scales of {', '.join(scaled)}" if scaled else None))),
-        doubts="; ".join(filter(None, (*_doubt_parts(mapping, where), *doubt_layers(config, num_layers=len(layers))))),
+        doubts="; ".join(filter(None, doubts)),
         is_text_part=family.text_part or any(key in mapping for key in OTHER_PARTS),
         numerics=read_numerics(config, family_name, dict.fromkeys(layers)),
     )

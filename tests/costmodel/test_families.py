@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention
+from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mlp
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops
 from costmodel.models.huggingface import model_from_config
@@ -183,6 +183,13 @@ def test_lfm2_rounds_its_feed_forward_up():
     ]
 
     assert widths == [8192, 9216, 12288]
+
+
+def test_a_jamba_of_one_expert_is_dense():
+    """Its class builds a feed-forward block without a router where a layer has one expert."""
+    model = of_family("jamba-52b", num_experts=1, num_experts_per_tok=1)
+
+    assert {type(layer.feed_forward) for layer in model.layers} == {Mlp}
 
 
 def test_jamba_places_attention_and_experts_in_their_periods():

@@ -282,6 +282,10 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
         (a_config(layer_types="full"), "model.layer_types: expected a list, got 'full'."),
         (a_config(layer_types=["full_attention"]), "model.layer_types: has 1 entries, the model 4 layers."),
         (
+            {**an_expert_config(), "model_type": "minimax_m2", "use_qk_norm": False},
+            "model.use_qk_norm: means attention without norms of queries and keys, which is not modelled, got false.",
+        ),
+        (
             a_config(layer_types=["full_atention"] * 4),
             "model.layer_types.0: unknown kind 'full_atention'. Did you mean 'full_attention'?",
         ),
@@ -600,6 +604,16 @@ def test_statements_that_agree_are_read():
         ({**LATENT_SIZES, "model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}, ""),
         ({**LATENT_SIZES, "first_k_dense_replace": 9}, "model.first_k_dense_replace is 9, but the model has 4 layers"),
         (an_expert_config(moe_layer_end_index=4), "model.moe_layer_end_index is 4, but the model has 4 layers"),
+        (
+            {**LATENT_SIZES, "moe_layer_freq": 2, "first_k_dense_replace": 0},
+            "model.moe_layer_freq is 2, which is read, but transformers' class ignores it",
+        ),
+        ({**LATENT_SIZES, "model_type": "axk1", "moe_layer_freq": 2, "first_k_dense_replace": 0}, ""),
+        (
+            {**LATENT_SIZES, "n_shared_experts": 2, "moe_shared_expert_intermediate_size": 99},
+            "model.moe_shared_expert_intermediate_size is 99, which is read, but the experts of n_shared_experts are "
+            f"{2 * LATENT_SIZES['moe_intermediate_size']} wide",
+        ),
         (
             {"tie_word_embeddings": True, "text_config": a_config(tie_word_embeddings=False)},
             "model.text_config.tie_word_embeddings is false, which is read, but model.tie_word_embeddings is true",

@@ -28,6 +28,7 @@ PLAIN_MAMBA = Mamba(num_heads=1, head_dim=1, state_size=1, num_groups=1)
 """Convolution, chunks and biases of a Mamba block, which have no options (megatron/core/ssm/mamba_mixer.py:149)."""
 
 WITHOUT_OPTIONS = {
+    "activation_weights": "a non-linearity with weights of its own (xIELU)",
     "chunk": "attention inside chunks",
     "head_gate": "a gate per head after the attention",
     "indexer": "keys that an indexer chooses for each query (sparse attention)",

@@ -59,6 +59,9 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 
 """Spellings of one concept; two of them in one file must agree."""
 
+LISTED = ("moe_topk", "num_shared_expert")
+"""Keys whose number may be a list with an equal entry for each layer, as in Hunyuan-A13B's file."""
+
 OF_EVERY_MODEL = ("num_layers", "hidden_size", "vocab_size", "num_heads")
 
 """Concepts that are at least one in every model."""
@@ -192,7 +195,7 @@ class Config:
 
     def integer(self, key: str, *, at_least: int = 0, at_most: int = MAX_COUNT, default: int | None = None) -> int:
         """Return an integer between limits; if absent or null, the default, or an error without one."""
-        value = _uniform_value(self.mapping.get(key))
+        value = self._repeated_value(key) if key in LISTED else self.mapping.get(key)
         if value is None and default is not None:
             return default
         if value is None:
@@ -204,6 +207,13 @@ class Config:
         if not at_least <= value <= at_most:
             raise self.error(key, f"must be at least {at_least} and at most {at_most}, got {shown(value)}.")
         return value
+
+    def _repeated_value(self, key: str) -> object:
+        """Return the number of a list that repeats it for every layer; another value unchanged."""
+        value = self.mapping.get(key)
+        if not isinstance(value, list) or any(type(one) is not int or one != value[0] for one in value):
+            return value
+        return self._cut_layers(key, value, self.count("num_layers"))[0]
 
     def count(self, concept: str, *, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
         """Return the integer of a concept under any of its spellings; all that are present must agree."""
@@ -271,12 +281,6 @@ class Config:
         if len(entries) not in (length, length + further):
             raise self.error(key, f"has {len(entries)} entries, the model {length} layers.")
         return entries[:length]
-
-
-def _uniform_value(value: object) -> object:
-    """Return the number of a list that repeats it for every layer; other values unchanged."""
-    is_same = isinstance(value, list) and bool(value) and all(type(one) is int and one == value[0] for one in value)
-    return value[0] if isinstance(value, list) and is_same else value
 
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)

@@ -7,7 +7,7 @@ Entries of a ``config.json`` that contradict each other or the family are refuse
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
@@ -17,8 +17,8 @@ import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.model import Indexer, Model
-from costmodel.models.config_json import SPELLINGS, Config, Switch
+from costmodel.facts.model import Experts, Indexer, Layer, Model
+from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch
 from costmodel.record import adapter_of, record
 from costmodel.validation import shown
 
@@ -193,7 +193,7 @@ class Family:
     text_part
         True if its configuration is of a multimodal model, of which only the text part is read.
     reads
-        Keys of ``REFUSED`` that its reader supports.
+        Keys of ``REFUSED`` that its reader supports, and ``moe_layer_freq`` if its class reads the number.
     plain
         Supported values of keys, and the meaning of any other value; a text may be the key of the value.
     refined
@@ -310,6 +310,12 @@ def _falcon_h1(config: Config) -> dict[str, Any]:
     if config.flag(Switch("projectors_bias", False)) != config.flag(Switch("mamba_proj_bias", False)):
         raise config.error("projectors_bias", "means a bias after only one of the projections, which is not modelled.")
     return {}
+
+
+def _jamba(config: Config) -> dict[str, Any]:
+    """Return the fields of Jamba, whose layers with one expert are dense, without a router."""
+    is_dense = config.count("num_experts", default=2) == 1
+    return {"expert_period": None, "first_dense": MAX_LAYERS} if is_dense else {}
 
 
 def _lfm2(config: Config) -> dict[str, Any]:
@@ -431,6 +437,7 @@ REFINEMENTS: dict[str, Callable[[Config], dict[str, Any]]] = {
     "gpt_bigcode": _gpt_bigcode,
     "granite_hybrid": _granite_hybrid,
     "hyperclovax": _hyperclovax,
+    "jamba": _jamba,
     "lfm2": _lfm2,
     "mimo_v2": _mimo_v2,
     "ministral3": _ministral3,
@@ -587,6 +594,24 @@ def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
         entry = config.mapping.get(key)
         if isinstance(entry, int) and entry > num_layers - (key in LAST_LAYERS):
             yield f"{config.where}.{key} is {entry}, but the model has {num_layers} layers"
+
+
+def doubt_experts(config: Config, family: Family, layers: Iterable[Layer]) -> Iterator[str]:
+    """Yield the doubts about a period and a shared width that are read, but not by the class of a known family."""
+    blocks = (layer.feed_forward for layer in layers)
+    experts = next((block for block in blocks if isinstance(block, Experts)), None)
+    if experts is None or "family" in config.mapping:
+        return
+    period = config.mapping.get(key := "moe_layer_freq")
+    if type(period) is int and period > 1 and key not in family.reads:
+        yield f"{config.where}.{key} is {period}, which is read, but transformers' class ignores it"
+    if family.shared_gate or family.shared_width or family.single_blocks:
+        return
+    shared, (number, *_) = experts.shared_ffn_hidden_size, config.list_spellings("num_shared")
+    counted = config.count("num_shared", default=0, at_least=0) * experts.ffn_hidden_size
+    if counted and counted != shared:
+        key = config.list_spellings("shared_ffn_hidden_size")[0]
+        yield f"{config.where}.{key} is {shared}, which is read, but the experts of {number} are {counted} wide"
 
 
 SIZES = re.compile(r"size|dim|rank|head|layer|expert|moe|width|bias|residual|interleav")

@@ -46,6 +46,7 @@ from costmodel.models.families import (
     Family,
     MambaKeys,
     doubt_architecture,
+    doubt_experts,
     doubt_layers,
     doubt_tied_embeddings,
     doubt_unread,
@@ -92,6 +93,9 @@ BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
     "moe": "E",
 }
 """Names of single blocks in ``layers_block_type``; transformers 5 renamed mamba and attention."""
+
+BLOCK_LISTS = ("layers_block_type", "layer_types")
+"""Keys of a list of single blocks, which mean the same (``attribute_map`` of transformers' ``NemotronHConfig``)."""
 
 
 def model_name(file: Path) -> str:
@@ -152,6 +156,8 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
     _refuse_impossible_groups(config, family)
     layers = _layers(config, family)
     positions = family.learned_positions
+    of_layers = doubt_layers(config, num_layers=len(layers))
+    doubts = (*_doubt_parts(mapping, where), *of_layers, *doubt_experts(config, family, layers))
     return Model(
         name=name or family_name,
         source=source,
@@ -166,7 +172,7 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
         head_bias=config.flag(family.head_bias),
         embedding_norm=family.embedding_norm,
         extras=", ".join(filter(None, (family.extras, f"scales of {', '.join(scaled)}" if scaled else None))),
-        doubts="; ".join(filter(None, (*_doubt_parts(mapping, where), *doubt_layers(config, num_layers=len(layers))))),
+        doubts="; ".join(filter(None, doubts)),
         is_text_part=family.text_part or any(key in mapping for key in OTHER_PARTS),
         numerics=read_numerics(config, family_name, dict.fromkeys(layers)),
     )
@@ -347,7 +353,7 @@ def _top_k(config: Config, *, num_experts: int) -> int:
 
 def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     if family.single_blocks and not family.pattern:
-        letters, key = _pattern(config, "layers_block_type", "hybrid_override_pattern")
+        letters, key = _pattern(config, BLOCK_LISTS, "hybrid_override_pattern")
         blocks = _single_blocks(config, family, letters, key)
         stated = config.count("num_layers", default=len(blocks), at_most=MAX_LAYERS)
         if stated != len(blocks):
@@ -704,23 +710,34 @@ def _layer_numbers(config: Config, key: str, *, below: int = MAX_LAYERS + 1) -> 
     return numbers
 
 
-def _pattern(config: Config, listed: str, written: str, default: str | None = None) -> tuple[str, str]:
-    """Return a letter per block, from a list of names or a written pattern, and the key that holds it."""
-    names = config.items(listed)
-    if names is None:
-        text = config.mapping.get(written, default)
-        if text is None:
-            raise config.error(written, "is required but missing.")
+def _pattern(config: Config, listed: tuple[str, ...], written: str, default: str = "") -> tuple[str, str]:
+    """Return a letter per block, and the key that holds it: of lists of names and a pattern, which must agree."""
+    stated = {key: _read_letters(config, key) for key in listed if config.mapping.get(key) is not None}
+    if config.mapping.get(written) is not None:
+        text = config.mapping[written]
         if not isinstance(text, str) or not 0 < len(text) <= MAX_LAYERS:
             raise config.error(written, f"expected a letter per layer, got {shown(text)}.")
-        return text, written
+        stated[written] = text
+    if not stated and not default:
+        raise config.error(written, "is required but missing.")
+    (key, pattern), *others = stated.items() or ((written, default),)
+    for other, letters in others:
+        if len(letters) != len(pattern):
+            raise config.error(key, f"names {len(pattern)} layers, but '{other}' names {len(letters)}.")
+    config.agree((name, tuple(letters)) for name, letters in stated.items())
+    return pattern, key
+
+
+def _read_letters(config: Config, key: str) -> str:
+    """Return a letter per block from a list of names."""
+    names = config.items(key) or []
     for index, name in enumerate(names):
         if not isinstance(name, str) or name not in BLOCK_LETTERS:
             problem = f"unknown kind {shown(name)}."
-            raise config.error(f"{listed}.{index}", problem, did_you_mean(name, BLOCK_LETTERS))
+            raise config.error(f"{key}.{index}", problem, did_you_mean(name, BLOCK_LETTERS))
     if not 0 < len(names) <= MAX_LAYERS:
-        raise config.error(listed, f"must name at least 1 and at most {MAX_LAYERS} layers, got {len(names)}.")
-    return "".join(BLOCK_LETTERS[name] for name in names), listed
+        raise config.error(key, f"must name at least 1 and at most {MAX_LAYERS} layers, got {len(names)}.")
+    return "".join(BLOCK_LETTERS[name] for name in names)
 
 
 def _single_blocks(config: Config, family: Family, pattern: str, key: str) -> tuple[Layer, ...]:
@@ -742,7 +759,7 @@ def _mtp_layers(config: Config, family: Family, layers: tuple[Layer, ...]) -> tu
         return tuple(_mtp_layer(config, family, layers[-1], kind) for kind in listed or [family.mtp_attention] * number)
     if not number or not family.single_blocks:
         return layers[-1:] * number
-    pattern, key = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern", MTP_PATTERN)
+    pattern, key = _pattern(config, ("mtp_layers_block_type",), "mtp_hybrid_override_pattern", MTP_PATTERN)
     return (join_blocks(_single_blocks(config, family, pattern, key), f"{config.where}.{key}"),) * number
 
 
@@ -885,10 +902,14 @@ def _lightning(config: Config, family: Family) -> LinearAttention:
 
 
 def _read_gated_delta(config: Config, family: Family) -> LinearAttention:
+    num_key_heads, num_value_heads = (config.integer(f"linear_num_{one}_heads", at_least=1) for one in ("key", "value"))
+    if num_value_heads % num_key_heads:
+        problem = f"must be a multiple of the {num_key_heads} key heads, got {num_value_heads}."
+        raise config.error("linear_num_value_heads", problem)
     return LinearAttention(
         variant="gated_delta",
-        num_key_heads=config.integer("linear_num_key_heads", at_least=1),
-        num_value_heads=config.integer("linear_num_value_heads", at_least=1),
+        num_key_heads=num_key_heads,
+        num_value_heads=num_value_heads,
         key_head_dim=config.integer("linear_key_head_dim", at_least=1),
         value_head_dim=config.integer("linear_value_head_dim", at_least=1),
         conv_kernel=config.integer("linear_conv_kernel_dim"),

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention
+from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mlp
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops, parameters
 from costmodel.models.huggingface import model_from_config
@@ -141,6 +141,12 @@ def test_step_has_other_query_heads_in_windows():
         ("jamba-52b", {"attn_layer_offset": 8}, "attn_layer_offset: must be at least 0 and at most 7, got 8"),
         ("dbrx-132b", {"attn_config": "x"}, "attn_config: expected a mapping, got 'x'"),
         ("mpt-30b", {"attn_config": {"alibi": False}}, "alibi: means other positions, which is not modelled"),
+        ("mpt-30b", {"attn_config": {"attn_type": "grouped_query_attention"}}, "attn_type: means keys and values of"),
+        ("mpt-30b", {"attn_config": {"kv_n_heads": 8}}, "kv_n_heads: means keys and values of several heads"),
+        ("mpt-30b", {"attn_config": {"qk_ln": True}}, "qk_ln: means norms of queries and keys"),
+        ("mpt-30b", {"ffn_config": {"ffn_type": "mptglu"}}, "ffn_type: means another feed-forward"),
+        ("mpt-30b", {"ffn_config": {"ffn_hidden_size": 3000}}, "ffn_hidden_size: means another width"),
+        ("dbrx-132b", {"tie_word_embeddings": True}, "tie_word_embeddings: means tied embeddings"),
         ("opt-66b", {"word_embed_proj_dim": 512}, "word_embed_proj_dim: means embeddings of another width"),
         ("apertus-8b", {"hidden_act": "silu"}, "hidden_act: means an activation without weights"),
         ("qwen3.5-9b", {"mtp_use_dedicated_embeddings": True}, "means embeddings of their own for multi-token"),
@@ -160,6 +166,14 @@ def test_the_activation_of_apertus_may_be_said():
     assert said.layers[0].feed_forward.activation_weights == 2
 
 
+def test_mpt_may_say_its_usual_layers():
+    """``mptmlp`` and full heads, as newer files of its maker do."""
+    heads = {"attn_type": "multihead_attention", "kv_n_heads": 64, "alibi": True}
+    said = of_family("mpt-30b", attn_config=heads, ffn_config={"ffn_type": "mptmlp", "fc_type": "torch"})
+
+    assert said.layers == of_family("mpt-30b").layers
+
+
 def test_lfm2_rounds_its_feed_forward_up():
     """Two thirds of 12,288 are 8,192; times 1.1 is 9,011, of which the next multiple of 256 is 9,216."""
     widths = [
@@ -168,6 +182,13 @@ def test_lfm2_rounds_its_feed_forward_up():
     ]
 
     assert widths == [8192, 9216, 12288]
+
+
+def test_a_jamba_of_one_expert_is_dense():
+    """Its class builds a feed-forward block without a router where a layer has one expert."""
+    model = of_family("jamba-52b", num_experts=1, num_experts_per_tok=1)
+
+    assert {type(layer.feed_forward) for layer in model.layers} == {Mlp}
 
 
 def test_jamba_places_attention_and_experts_in_their_periods():

@@ -282,6 +282,10 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
         (a_config(layer_types="full"), "model.layer_types: expected a list, got 'full'."),
         (a_config(layer_types=["full_attention"]), "model.layer_types: has 1 entries, the model 4 layers."),
         (
+            {**an_expert_config(), "model_type": "minimax_m2", "use_qk_norm": False},
+            "model.use_qk_norm: means attention without norms of queries and keys, which is not modelled, got false.",
+        ),
+        (
             a_config(layer_types=["full_atention"] * 4),
             "model.layer_types.0: unknown kind 'full_atention'. Did you mean 'full_attention'?",
         ),
@@ -546,6 +550,20 @@ def test_parts_that_contradict_each_other_are_named(changes: dict, message: str)
             "hybrid_override_pattern: names 3 layers, but 'num_hidden_layers' is 4.",
         ),
         (
+            a_hybrid_config(layers_block_type=["mamba"] * 4),
+            "layers_block_type: layer 1 (from 0) is 'M' by 'layers_block_type', but '*' by "
+            "'hybrid_override_pattern', which is 'M*-E'.",
+        ),
+        (
+            a_hybrid_config(layer_types=["mamba"] * 4),
+            "layer_types: layer 1 (from 0) is 'M' by 'layer_types', but '*' by "
+            "'hybrid_override_pattern', which is 'M*-E'.",
+        ),
+        (
+            a_hybrid_config(layers_block_type=["mamba", "attention"]),
+            "layers_block_type: names 2 layers, but 'hybrid_override_pattern' names 4.",
+        ),
+        (
             a_config(model_type="gemma3_text", sliding_window_pattern=2, layer_types=["sliding_attention"] * 4),
             "layer_types: layer 1 (from 0) is 'sliding_attention' by 'layer_types', but 'full_attention' by "
             "'sliding_window_pattern', which is 2.",
@@ -587,6 +605,16 @@ def test_statements_that_agree_are_read():
         ({**LATENT_SIZES, "first_k_dense_replace": 9}, "model.first_k_dense_replace is 9, but the model has 4 layers"),
         (an_expert_config(moe_layer_end_index=4), "model.moe_layer_end_index is 4, but the model has 4 layers"),
         (
+            {**LATENT_SIZES, "moe_layer_freq": 2, "first_k_dense_replace": 0},
+            "model.moe_layer_freq is 2, which is read, but transformers' class ignores it",
+        ),
+        ({**LATENT_SIZES, "model_type": "axk1", "moe_layer_freq": 2, "first_k_dense_replace": 0}, ""),
+        (
+            {**LATENT_SIZES, "n_shared_experts": 2, "moe_shared_expert_intermediate_size": 99},
+            "model.moe_shared_expert_intermediate_size is 99, which is read, but the experts of n_shared_experts are "
+            f"{2 * LATENT_SIZES['moe_intermediate_size']} wide",
+        ),
+        (
             {"tie_word_embeddings": True, "text_config": a_config(tie_word_embeddings=False)},
             "model.text_config.tie_word_embeddings is false, which is read, but model.tie_word_embeddings is true",
         ),
@@ -595,6 +623,40 @@ def test_statements_that_agree_are_read():
 def test_contradictions_that_a_class_ignores_are_doubts(config: dict, doubt: str):
     """Published files have some; the class reads one side of them."""
     assert model_from_config(config).doubts == doubt
+
+
+@pytest.mark.parametrize("key", ["intermediate_size", "hidden_size", "num_hidden_layers", "vocab_size", "head_dim"])
+def test_a_list_is_no_number_where_no_class_has_one(key: str):
+    """Qwen3's class has one width, one vocabulary and one number of layers, a list of equal entries none."""
+    value = a_config(head_dim=8)[key]
+    with pytest.raises(SpecError, match=rf"model\.{key}: expected a whole number, got \[{value}, "):
+        model_from_config(a_config(model_type="qwen3", **{key: [value] * 4}))
+
+
+@pytest.mark.parametrize("key", ["moe_topk", "num_shared_expert"])
+def test_a_list_has_an_entry_for_each_layer(key: str):
+    """Hunyuan-A13B's file repeats both numbers for each of its layers, here four."""
+    config = a_config(model_type="hunyuan_v1_moe", num_experts=8, moe_topk=2, num_shared_expert=1)
+
+    assert model_from_config({**config, key: [config[key]] * 4}) == model_from_config(config)
+    with pytest.raises(SpecError, match=rf"model\.{key}: has 3 entries, the model 4 layers"):
+        model_from_config({**config, key: [config[key]] * 3})
+
+
+def a_gated_delta_config(**changes: Any) -> dict[str, Any]:
+    """A small Qwen3.5."""
+    heads = {"linear_num_key_heads": 4, "linear_num_value_heads": 8}
+    sizes = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4}
+    return a_config(model_type="qwen3_5_text", **heads, **{**sizes, **changes})
+
+
+@pytest.mark.parametrize("value_heads", [2, 5])
+def test_value_heads_of_a_gated_delta_are_a_multiple_of_its_key_heads(value_heads: int):
+    """Qwen3-Next's class repeats each of the 4 key heads for the same number of value heads."""
+    message = f"linear_num_value_heads: must be a multiple of the 4 key heads, got {value_heads}"
+    with pytest.raises(SpecError, match=message):
+        model_from_config({**a_gated_delta_config(), "linear_num_value_heads": value_heads})
+    assert attention(a_gated_delta_config()).num_value_heads == 8
 
 
 def test_mambas_heads_fill_its_width():

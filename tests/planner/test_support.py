@@ -61,6 +61,7 @@ def test_cells_are_the_answers_that_jobs_get(cell):
         (("minimax-m3", "gb300", "megatron-bridge"), "model.indexer: means keys that an indexer chooses"),
         (("deepseek-v4-flash", "gb300", "megatron-bridge"), "model.streams: is 4 (hyper-connections)"),
         (("laguna-xs", "h200", "megatron-lm"), "model.head_gate: means a gate per head"),
+        (("apertus-8b", "h200", "megatron-bridge"), "model.activation_weights: means a non-linearity with weights"),
         (("llama-4-scout", "h200", "megatron-lm"), "model.chunk: means attention inside chunks"),
         (("sarvam-30b", "mofa-b-deepseek", "accelerate"), "its calibration has no measured operators of such shapes"),
         (("deepseek-v3", "mofa-b-deepseek", None), ""),

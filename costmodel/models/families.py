@@ -7,7 +7,7 @@ Entries of a ``config.json`` that contradict each other or the family are refuse
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
@@ -539,6 +539,7 @@ SAME = (
     ("index_topk_blocks", "sparse_attention_config.sparse_topk_blocks"),
     ("num_sliding_attention_heads", "attention_other_setting.num_attention_heads"),
     ("rope_theta", "rope_parameters.rope_theta"),
+    ("head_dim", "attention_head_dim"),
 )
 """Pairs of entries with one meaning, besides the spellings of a concept; a dot leads into a part."""
 
@@ -596,12 +597,36 @@ def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
             yield f"{config.where}.{key} is {entry}, but the model has {num_layers} layers"
 
 
-def doubt_experts(config: Config, family: Family, layers: Iterable[Layer]) -> Iterator[str]:
-    """Yield the doubts about a period and a shared width that are read, but not by the class of a known family."""
-    blocks = (layer.feed_forward for layer in layers)
-    experts = next((block for block in blocks if isinstance(block, Experts)), None)
-    if experts is None or "family" in config.mapping:
+def doubt_widths(config: Config, family: Family) -> Iterator[str]:
+    """Yield the doubts about widths and numbers of layers that contradict the ones that are read."""
+    hidden, other = config.count("hidden_size"), _look_up(config.mapping, "ffn_config.hidden_size")
+    if other not in (None, hidden):
+        yield f"{config.where}.ffn_config.hidden_size is {shown(other)}, but the model is {hidden} wide, which is read"
+    keys = family.mamba or MambaKeys()
+    width, factor = config.mapping.get(keys.width), config.mapping.get(keys.expand)
+    product = factor * hidden if isinstance(factor, int) and family.linear == "selective_scan" else width
+    if width not in (None, product):
+        said = f"{keys.expand} times hidden_size is {product}"
+        yield f"{config.where}.{keys.width} is {width}, which is read, but {said}"
+    written, number = "mtp_hybrid_override_pattern", config.list_spellings("mtp_layers")[0]
+    if family.single_blocks and config.mapping.get(written) and config.mapping.get(number) == 0:
+        yield f"{config.where}.{number} is 0, which is read, but {written} is {shown(config.mapping[written])}"
+
+
+def doubt_experts(config: Config, family: Family, layers: Sequence[Layer]) -> Iterator[str]:
+    """Yield the doubts about experts that no layer has, and about keys that the class of a known family ignores."""
+    blocks = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, Experts)]
+    if not family.experts or "family" in config.mapping:
         return
+    if not blocks:
+        stated = config.count("num_experts", default=1)
+        if stated > 1 and not any(doubt_layers(config, num_layers=len(layers))):
+            yield f"{config.where}.{config.list_spellings('num_experts')[0]} is {stated}, but no layer has experts"
+        return
+    experts, step = blocks[0], "interleave_moe_layer_step"
+    if config.mapping.get("moe_layers") and config.mapping.get(step) == 1 and len(blocks) < len(layers):
+        named = f"names {len(blocks)} of {len(layers)} layers"
+        yield f"{config.where}.{step} is 1, but 'moe_layers', which is read, {named}"
     period = config.mapping.get(key := "moe_layer_freq")
     if type(period) is int and period > 1 and key not in family.reads:
         yield f"{config.where}.{key} is {period}, which is read, but transformers' class ignores it"

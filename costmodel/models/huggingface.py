@@ -50,6 +50,7 @@ from costmodel.models.families import (
     doubt_layers,
     doubt_tied_embeddings,
     doubt_unread,
+    doubt_widths,
     family_from_row,
     find_family,
     refuse_contradictions,
@@ -156,8 +157,8 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
     _refuse_impossible_groups(config, family)
     layers = _layers(config, family)
     positions = family.learned_positions
-    of_layers = doubt_layers(config, num_layers=len(layers))
-    doubts = (*_doubt_parts(mapping, where), *of_layers, *doubt_experts(config, family, layers))
+    ignored = (*doubt_layers(config, num_layers=len(layers)), *doubt_experts(config, family, layers))
+    doubts = (*_doubt_parts(mapping, where), *ignored, *doubt_widths(config, family))
     return Model(
         name=name or family_name,
         source=source,

@@ -184,6 +184,32 @@ def test_lfm2_rounds_its_feed_forward_up():
     assert widths == [8192, 9216, 12288]
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "doubt"),
+    [
+        (
+            "llama-4-scout",
+            {"moe_layers": [0, 1], "interleave_moe_layer_step": 1},
+            "model.interleave_moe_layer_step is 1, but 'moe_layers', which is read, names 2 of 48 layers",
+        ),
+        (
+            "mamba-2.8b",
+            {"intermediate_size": 8},
+            "model.intermediate_size is 8, which is read, but expand times hidden_size is 5120",
+        ),
+        (
+            "dbrx-132b",
+            {"ffn_config": {"hidden_size": 8, "ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
+            "model.ffn_config.hidden_size is 8, but the model is 6144 wide, which is read",
+        ),
+        ("dbrx-132b", {}, ""),
+    ],
+)
+def test_widths_and_layers_that_are_not_read_are_doubts(name: str, changes: dict[str, Any], doubt: str):
+    """Two statements on one size, of which the class follows one: 2 x 2,560 channels of Mamba 2.8B."""
+    assert of_family(name, **changes).doubts == doubt
+
+
 def test_a_jamba_of_one_expert_is_dense():
     """Its class builds a feed-forward block without a router where a layer has one expert."""
     model = of_family("jamba-52b", num_experts=1, num_experts_per_tok=1)

@@ -527,6 +527,10 @@ LATENT_SIZES = {
             "moe_layer_freq: layer 0 (from 0) is 'sparse' by 'moe_layer_freq', but 'dense' by "
             "'first_k_dense_replace', which is 1.",
         ),
+        (
+            {"head_dim": 64, "attention_head_dim": 128},
+            "head_dim: is 64, but 'attention_head_dim' is 128, and they mean the same.",
+        ),
         ({"n_group": 4, "num_expert_group": 2}, "n_group: is 4, but 'num_expert_group' is 2, and they mean the same."),
         (
             {"rope_theta": 10000, "rope_parameters": {"rope_theta": 500000}},
@@ -613,6 +617,15 @@ def test_statements_that_agree_are_read():
             {**LATENT_SIZES, "n_shared_experts": 2, "moe_shared_expert_intermediate_size": 99},
             "model.moe_shared_expert_intermediate_size is 99, which is read, but the experts of n_shared_experts are "
             f"{2 * LATENT_SIZES['moe_intermediate_size']} wide",
+        ),
+        (an_expert_config(decoder_sparse_step=5), "model.num_experts is 8, but no layer has experts"),
+        (
+            an_expert_config(moe_layer_start_index=3, moe_layer_end_index=1),
+            "model.num_experts is 8, but no layer has experts",
+        ),
+        (
+            a_hybrid_config(num_nextn_predict_layers=0, mtp_hybrid_override_pattern="*E"),
+            "model.num_nextn_predict_layers is 0, which is read, but mtp_hybrid_override_pattern is '*E'",
         ),
         (
             {"tie_word_embeddings": True, "text_config": a_config(tie_word_embeddings=False)},

@@ -7,11 +7,10 @@ from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
-from constraints import MEGATRON_LM_RULES, MEMORY_RULES, PHYSICS_RULES, TARGET_RULES
+from constraints import MEGATRON_LM_RULES, MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, find_violations, violated_by_ranks
 from constraints.rule import FieldValues, Rule, reason, sentence
 from constraints.rules import physics, targets
 from constraints.rules.exports import EXPORTS
-from constraints.verdict import find_violations, violated_by_ranks
 from costmodel import catalog
 from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.plans.jobs import JOBS, document
-from constraints import MEMORY_RULES, PHYSICS_RULES
-from constraints.verdict import find_violations
+from constraints import MEMORY_RULES, PHYSICS_RULES, find_violations
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.accuracy.jobs import job_entries
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES, find_violations
 from constraints.rule import Rule, sentence
 from constraints.rules.physics import fits_in_device_memory
-from constraints.verdict import find_violations
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_cost
 from planner.jobs.problem import Problem, load

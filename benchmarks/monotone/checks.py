@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
-from constraints.verdict import find_violations
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, find_violations
 from costmodel.errors import PlanningError
 from costmodel.facts.device import EquippedDevice, HostProcessors, Network
 from costmodel.step.estimate import Estimate, estimate

@@ -145,14 +145,16 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
         ``key=value``, and a cluster where the job is one line.
     """
     from planner.jobs.document import read_document
+    from planner.jobs.entries import OPTIONS
     from planner.jobs.line import is_line, unknown_word
-    from planner.jobs.one_line import CLUSTER, OPTIONS, one_line
 
     is_file = arguments.job == "-" or arguments.job.endswith((".yaml", ".yml"))
     words = [word for word in assignments if "=" not in word and not is_line(word) and not is_file]
     overrides = [word for word in assignments if word not in words]
     numbers = {option: text for option in OPTIONS if (text := getattr(arguments, option)) is not None}
     if words:
+        from planner.jobs.one_line import CLUSTER, one_line
+
         if len(words) > 1:
             for word in words:
                 if not CLUSTER.fullmatch(word):
@@ -222,7 +224,7 @@ def report_text(report: AnyReport, arguments: argparse.Namespace) -> str:
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
     """Return the command line without its options on output, so that the next commands can be made from it."""
-    from planner.jobs.one_line import OPTIONS as ONE_LINE
+    from planner.jobs.entries import OPTIONS as ONE_LINE
 
     of_job = [arguments.job, *arguments.assignments]
     for option in ONE_LINE:

@@ -73,7 +73,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
     if len(jobs) > 2 or not is_job(jobs[-1]) or (len(jobs) == 1 and jobs[0].endswith((".yaml", ".yml"))):
         return report_on_job(arguments, "explaining", _explain)
     with progress(f"explaining {' and '.join(jobs)}"):
-        from planner.jobs.one_line import OPTIONS
+        from planner.jobs.entries import OPTIONS
         from planner.verbs.any_job import read_any
         from planner.verbs.compare import compare_two
 

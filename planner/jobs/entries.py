@@ -346,6 +346,13 @@ class Job:
 SECTIONS = tuple(one.name for one in fields(Job))
 """Entries at the top of a job file."""
 
+OPTIONS = {
+    "batch": "training.global_batch_size",
+    "sequence": "training.sequence_length",
+    "tokens": "training.tokens",
+}
+"""Entries of a job by their option."""
+
 
 @cache
 def kinds() -> Mapping[str, Kind]:

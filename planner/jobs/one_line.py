@@ -13,6 +13,7 @@ from costmodel.quantities import COUNT, whole
 from costmodel.validation import shown
 from planner.jobs.cluster import device_of
 from planner.jobs.document import NOWHERE, Document, Place, Plain, nest_entries, parse
+from planner.jobs.entries import OPTIONS
 
 EXAMPLE = "512xh100"
 SPELLING = f"Write devices and device, such as {EXAMPLE}, or nodes, devices of each and device: 64x8xh100."
@@ -25,13 +26,6 @@ DEEPER = re.compile(r"(?:[0-9]+x){3,}[A-Za-z].*")
 DEVICE = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 NO_DEVICES = ("gpu", "gpus", "device", "devices", "node", "nodes")
 """Words that count devices without naming them."""
-
-OPTIONS = {
-    "batch": "training.global_batch_size",
-    "sequence": "training.sequence_length",
-    "tokens": "training.tokens",
-}
-"""Entries of a job by their option."""
 
 
 def one_line(model: str, cluster: str, numbers: Mapping[str, str]) -> Document:

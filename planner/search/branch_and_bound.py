@@ -22,6 +22,7 @@ from logging import DEBUG
 
 import numpy as np
 
+from constraints import find_violations
 from constraints.conflict import Conflict
 from constraints.cp_sat import (
     MAX_TICKS,
@@ -32,7 +33,6 @@ from constraints.cp_sat import (
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
-from constraints.verdict import find_violations
 from costmodel.events import log_event
 from costmodel.pipelines.stages import settle_layout
 from costmodel.record import record

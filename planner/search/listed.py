@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from constraints import find_violations
 from constraints.rule import Rule, sentence
-from constraints.verdict import find_violations
 from costmodel.record import record
 from costmodel.step.layouts import strategy_cost, strategy_seconds
 from costmodel.strategy import Strategy

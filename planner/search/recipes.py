@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import inf, log2
 from typing import TYPE_CHECKING, Any
 
+from constraints import find_violations, violated_by_ranks
 from constraints.rule import Rule
 from constraints.rules.physics import virtual_stages_hold_equally_much
-from constraints.verdict import find_violations, violated_by_ranks
 from costmodel.catalog.releases import release_of
 from costmodel.errors import PlanningError, SpecError
 from costmodel.models.patterns import shape_of

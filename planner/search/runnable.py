@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from constraints import MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, Rule, sentence
+from constraints import MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, Rule, find_violations, sentence
 from constraints.rule import FieldValues
 from constraints.rules.exports import EXPORTS
 from constraints.targets import find_refusals, list_refusals, require_job
-from constraints.verdict import find_violations
 from costmodel.errors import SpecError, alternatives
 from costmodel.facts.framework import lacks
 from costmodel.record import record

@@ -109,8 +109,9 @@ def read_problem(question: Question, seconds: float) -> Problem:
         For all mistakes of the job.
     """
     from planner.jobs.document import Place
+    from planner.jobs.entries import OPTIONS
     from planner.jobs.line import PIN, pin_words, read_words, require_parts
-    from planner.jobs.one_line import OPTIONS, one_line
+    from planner.jobs.one_line import one_line
     from planner.jobs.problem import load, split_overrides
 
     numbers = {name: question[name] for name in OPTIONS if question[name]}

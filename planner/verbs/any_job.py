@@ -15,8 +15,9 @@ from costmodel.strategy import Strategy
 from costmodel.validation import require_type
 from planner.frameworks.imports.job import import_job, is_foreign, read_variables
 from planner.jobs.document import Document, read_document, read_text
+from planner.jobs.entries import OPTIONS
 from planner.jobs.line import is_line, is_word, read_decisions
-from planner.jobs.one_line import CLUSTER, OPTIONS, one_line
+from planner.jobs.one_line import CLUSTER, one_line
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.results import EstimateReport, PlanReport
 from planner.verbs.compare import Comparison, Side, compare_with_plan, plan_for_comparison, side_of

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from constraints import Rule, sentence
-from constraints.verdict import find_violations
+from constraints import Rule, find_violations, sentence
 from costmodel.errors import SpecError
 from costmodel.events import log_event
 from costmodel.facts.device import Cluster

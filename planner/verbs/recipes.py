@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from constraints import sentence
-from constraints.verdict import find_violations
+from constraints import find_violations, sentence
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.jobs.limits import StageChoice

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from constraints import find_violations
 from constraints.limits import Bound, limit_rules, list_limits
 from constraints.rule import family, sentence
-from constraints.verdict import find_violations
 from costmodel.strategy import Recompute, Sharding
 from tests.builders_problem import a_problem
 

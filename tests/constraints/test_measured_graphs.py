@@ -6,8 +6,8 @@ import csv
 from pathlib import Path
 from typing import Any
 
+from constraints import find_violations
 from constraints.rules import frameworks, physics
-from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Model

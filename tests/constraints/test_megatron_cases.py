@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from constraints import MEMORY_RULES, RULES
+from constraints import MEMORY_RULES, RULES, find_violations
 from constraints.rule import Rule
 from constraints.rules import frameworks, physics
-from constraints.verdict import find_violations
 from costmodel.facts.model import Attention, Experts, Layer, Mlp, Model
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts

@@ -15,12 +15,12 @@ from constraints import (
     PHYSICS_RULES,
     RULES,
     family,
+    find_violations,
     frameworks,
     physics,
     sentence,
 )
 from constraints.rule import Rule
-from constraints.verdict import find_violations
 from costmodel.facts.calibration import MeasuredRate
 from costmodel.facts.device import Cluster, Sites
 from costmodel.strategy import (

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from constraints import FRAMEWORK_RULES, PHYSICS_RULES, RELEASE_RULES, TARGET_RULES, family, sentence
+from constraints import FRAMEWORK_RULES, PHYSICS_RULES, RELEASE_RULES, TARGET_RULES, family, sentence, violated_by_ranks
 from constraints.rule import FieldValues
 from constraints.rules import targets
 from constraints.rules.exports import EXPORTS
-from constraints.verdict import violated_by_ranks
 from costmodel import catalog
 from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.strategy import (

@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES, find_violations
 from constraints.cp_sat import seconds_to_ticks
 from constraints.limits import Bound, CandidateList
 from constraints.rule import Rule
 from constraints.rules.physics import degrees_multiply_to_the_devices
-from constraints.verdict import find_violations
 from costmodel import catalog
 from costmodel.facts.framework import Settings
 from costmodel.facts.workload import SequenceLengths

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from constraints import MEMORY_RULES
+from constraints import MEMORY_RULES, find_violations
 from constraints.cp_sat import seconds_to_ticks
-from constraints.verdict import find_violations
 from costmodel.step.step import cost
 from planner.jobs.problem import Alternative, Problem
 from planner.search.alternatives import FewerDevices, JointOutcome, search_numbers

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from constraints import MEMORY_RULES
-from constraints.verdict import find_violations
+from constraints import MEMORY_RULES, find_violations
 from costmodel.step.step import cost
 from costmodel.strategy import DECISIONS, FLAGS, Recompute
 from planner.jobs.problem import Problem

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from constraints import MEMORY_RULES
-from constraints.verdict import find_violations
+from constraints import MEMORY_RULES, find_violations
 from costmodel.step.estimate import estimate, simulated_seconds
 from costmodel.step.rank_time import fill_seconds, stage_passes
 from costmodel.step.step import cost

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
+from constraints import find_violations
 from constraints.stages import Chunks, Pipeline, StageOptions, encode_stages, objective, options_of_dealings
-from constraints.verdict import find_violations
 from costmodel.facts.model import Model
 from costmodel.models.flops import head_layers
 from costmodel.models.patterns import LayerPattern, shortest_pattern

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from benchmarks.targets.jobs import Answer, became, random_jobs
-from constraints import TARGET_RULES, sentence
+from constraints import TARGET_RULES, find_violations, sentence
 from constraints.targets import find_first_refusals, find_refusals
-from constraints.verdict import find_violations
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.strategy import CudaGraphs, Strategy

@@ -11,9 +11,9 @@ from google.protobuf import text_format
 from ortools.sat import cp_model_pb2
 from ortools.sat.python import cp_model
 
+from constraints import find_violations
 from constraints.cp_sat import TICK_SECONDS, seconds_to_ticks
 from constraints.rules import frameworks, physics
-from constraints.verdict import find_violations
 from costmodel.step import step
 from planner import load, plan, render
 from planner.cli import main

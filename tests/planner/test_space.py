@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from constraints.verdict import find_violations
+from constraints import find_violations
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner.search.domains import (

@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, sentence
-from constraints.verdict import find_violations
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, find_violations, sentence
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.record import record

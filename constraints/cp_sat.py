@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,14 @@ class _Pandas(ModuleType):
         return getattr(import_module(PANDAS), name)
 
 
+class _CpModel(ModuleType):
+    """Names of CP-SAT's Python interface, imported when one is asked for: an estimate needs none."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_import_cp_model(), name)
+
+
+@cache
 def _import_cp_model() -> Any:
     if PANDAS in sys.modules or CP_MODEL in sys.modules:
         return import_module(CP_MODEL)
@@ -47,8 +56,7 @@ def _import_cp_model() -> Any:
     return module
 
 
-cp_model = _import_cp_model()
-
+cp_model: Any = _CpModel(CP_MODEL)
 
 MIB_BYTES = 2**20
 

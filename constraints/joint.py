@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -53,7 +54,7 @@ ALLOW, FORBID, AT_MOST = "allow", "forbid", "at most"
 DEGREES = ("tp", "cp", "pp", "dp")
 """Decisions whose product is the number of devices."""
 
-Variables = dict[str, cp_model.IntVar]
+Variables: TypeAlias = "dict[str, cp_model.IntVar]"
 
 
 @record(frozen=True, kw_only=True, slots=True)

@@ -42,7 +42,7 @@ Ints = NDArray[np.int64]
 
 Flags = NDArray[np.bool_]
 
-Linear: TypeAlias = cp_model.LinearExpr | cp_model.IntVar | int
+Linear: TypeAlias = "cp_model.LinearExpr | cp_model.IntVar | int"
 
 
 @record(frozen=True, kw_only=True, slots=True)

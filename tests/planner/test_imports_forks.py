@@ -11,6 +11,7 @@ from benchmarks.imports.mutations import mutated
 from costmodel.errors import SpecError
 from planner import import_job, load
 from planner.frameworks.imports.arguments import FORKS
+from planner.frameworks.imports.bridge.overrides import bridge_job
 from planner.frameworks.megatron.options import options, split_options
 
 DEVICE = "cluster.device=h100-80gb-sxm"
@@ -401,3 +402,12 @@ def test_a_hybrid_of_context_has_the_ranks_of_each_level(tmp_path):
     assert imported(tmp_path, f"{hybrid} 2").document["strategy"]["cp"] == 4
     with pytest.raises(SpecError, match="is 3, which does not divide 4 context ranks"):
         imported(tmp_path, f"{hybrid} 3")
+
+
+def test_a_recipe_whose_model_megatron_lm_has_no_options_for_keeps_its_model():
+    """Gemma 2 has four norms in a layer: its recipe of Megatron-Bridge is read by the model's name."""
+    cluster = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=64"]
+
+    imported = bridge_job({}, "gemma2_27b_pretrain_config", cluster, {})
+
+    assert imported.document["model"] == "gemma-2-27b"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from constraints.rules.exports import require_options
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
@@ -227,11 +228,12 @@ def _compare_model(fields: Mapping[str, str], architecture: Sequence[str], *, is
 def architecture_words(model: Model, length: int) -> list[str]:
     """Return the options of a model; where Megatron-LM has none, those of a model with its layers and experts."""
     try:
-        lines = argument_lines(model_entries(model, length))
+        require_options(model, length)
     except SpecError:
         experts = [block.num_experts for layer in model.layers for block in layer.blocks if isinstance(block, Experts)]
         more = f" --num-experts {max(experts)} --moe-router-topk 1 --moe-ffn-hidden-size 1024" if experts else ""
         return f"{STAND_IN} --num-layers {model.num_layers}{more}".split()
+    lines = argument_lines(model_entries(model, length))
     return [word for line in lines for word in shlex.split(line)]
 
 

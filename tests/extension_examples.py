@@ -21,15 +21,16 @@ def a_layer_kind(copy: Extended) -> None:
     copy.edit(
         "costmodel/facts/model.py",
         (
-            "Mixer: TypeAlias = Attention",
+            "Mixer: TypeAlias = (\n    Attention",
             "@strict_record(frozen=True, kw_only=True, slots=True)\n"
-            'class Mixing:\n    """Two linears."""\n\n    width: Count\n\n\nMixer: TypeAlias = Mixing | Attention',
+            'class Mixing:\n    """Two linears."""\n\n    width: Count\n\n\n'
+            "Mixer: TypeAlias = (\n    Mixing | Attention",
         ),
     )
     copy.add(
         "costmodel/lowering/layer.py",
         (
-            "    Model,\n)\n",
+            "    ShortConvolution,\n)\n",
             "from costmodel.facts.model import Mixing\n"
             "from costmodel.lowering.mixing import mixing_communications, mixing_operators\n",
         ),
@@ -55,7 +56,7 @@ def its_width(copy: Extended) -> None:
     )
     copy.add(
         "constraints/__init__.py",
-        ("    divisibility.kv_heads_split_over_tp,\n", "    divisibility.mixing_widths_split_over_tp,\n"),
+        ("    physics.kv_heads_split_over_tp,\n", "    physics.mixing_widths_split_over_tp,\n"),
     )
 
 
@@ -111,7 +112,7 @@ def its_rules(copy: Extended) -> None:
         ),
     )
     copy.add(
-        "constraints/rules/physics.py",
+        "constraints/rules/releases.py",
         (
             'has_values(cluster.framework, "dp_overlap", dp_overlap)\n',
             "\n\ndef release_halves_gradients(cluster: Cluster, *, half_gradients: Flags) -> Holds:\n"
@@ -121,7 +122,7 @@ def its_rules(copy: Extended) -> None:
     )
     copy.add(
         "constraints/__init__.py",
-        ("    features.ep_overlap_needs_ep,\n", "    features.half_gradients_need_replicas,\n"),
+        ("    physics.ep_overlap_needs_ep,\n", "    physics.half_gradients_need_replicas,\n"),
         ("    releases.release_overlaps_dp,\n", "    releases.release_halves_gradients,\n"),
     )
 
@@ -136,15 +137,7 @@ def its_answers(copy: Extended) -> None:
         ),
         ("    dp_overlap: bool\n", "    half_gradients: bool\n"),
     )
-    for target in ("accelerate", "deepspeed", "torchtitan"):
-        copy.add(f"planner/frameworks/{target}.py", ('    "mbs": _mbs,\n', '    "half_gradients": no_options,\n'))
-    copy.add(
-        "planner/frameworks/megatron/strategy.py",
-        (
-            '    "dp_overlap": Entry(_dp_overlap_options, _read_dp_overlap),\n',
-            '    "half_gradients": Entry(lambda plan: {}),\n',
-        ),
-    )
+    copy.edit("planner/frameworks/target.py", (" - OF_OTHERS\n", ' - OF_OTHERS - {"half_gradients"}\n'))
 
 
 def a_dispatcher(copy: Extended) -> None:
@@ -193,4 +186,4 @@ def a_rule(copy: Extended, table: str, text: str) -> None:
             f'def tp_is_wide(*, tp: Ints) -> Holds:\n    """{text}"""\n    return tp >= 4\n\n\n',
         ),
     )
-    copy.add("constraints/__init__.py", (f"{table}: tuple[Rule, ...] = (\n", "    topology.tp_is_wide,\n"))
+    copy.add("constraints/__init__.py", (f"{table}: tuple[Rule, ...] = (\n", "    physics.tp_is_wide,\n"))

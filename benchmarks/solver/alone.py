@@ -71,16 +71,20 @@ def a_job(
     return load({**entries, "search": {"evidence": "any", **search}})
 
 
+OF_FRAMEWORKS = (
+    ("qwen3-30b-a3b", "megatron-lm-0.17", "h100-80gb-sxm"),
+    ("deepseek-v2", "megatron-core-0.14", "h100-80gb-sxm"),
+    ("llama2-7b", "megatron-core-0.8", "a100-80gb-sxm"),
+    ("llama2-7b", "v-half-2024", "h100-80gb-sxm"),
+)
+"""Model, framework and device of jobs of other frameworks."""
+
+
 def named_jobs() -> Iterator[tuple[str, Problem]]:
     """Jobs by name: as they come, then wide ones, those of targets, and those with settings."""
     for model in ("llama3-8b", "qwen3-30b-a3b", "qwen3-next-80b-a3b", "gpt-oss-20b", "nemotron-3-nano-30b-a3b"):
         yield model, a_job(model, num_devices=16, batch=32, length=8192 if model == "gpt-oss-20b" else 4096)
-    for model, framework, device in (
-        ("qwen3-30b-a3b", "megatron-lm-0.17", "h100-80gb-sxm"),
-        ("deepseek-v2", "megatron-core-0.14", "h100-80gb-sxm"),
-        ("llama2-7b", "megatron-core-0.8", "a100-80gb-sxm"),
-        ("llama2-7b", "v-half-2024", "h100-80gb-sxm"),
-    ):
+    for model, framework, device in OF_FRAMEWORKS:
         yield f"{model} {framework}", a_job(model, num_devices=16, batch=32, framework=framework, device=device)
     for model, target in (
         ("llama3-8b", "torchtitan"),

@@ -378,15 +378,6 @@ def selective_scan_operators(scan: SelectiveScan, shape: Shape) -> tuple[Operato
         parameters=(scan.conv_kernel + int(scan.conv_bias)) * width,
         flops=2 * scan.conv_kernel * elements,
     )
-    small_norms = elementwise(
-        "scan_norm",
-        shape,
-        elements=rows * small,
-        forward_passes=2,
-        backward_passes=3,
-        kernels=3,
-        parameters=small if scan.norms == "weighted" else 0.0,
-    )
     recurrence = elementwise(
         "scan",
         shape,
@@ -413,11 +404,20 @@ def selective_scan_operators(scan: SelectiveScan, shape: Shape) -> tuple[Operato
         ),
         convolved,
         matmul("steps_down", shape, rows=rows, inputs=width, outputs=small, saved_elements=elements, saved_as="mamba"),
-        *((small_norms,) if scan.norms != "none" else ()),
+        *(_small_norms(scan, shape, elements=rows * small, weights=small) if scan.norms != "none" else ()),
         replace(steps, saved_bytes=shape.activation_bytes * rows * small, saved_as="mamba"),
         recurrence,
         output_projection(shape, inputs=width, bias=scan.bias),
     )
+
+
+def _small_norms(scan: SelectiveScan, shape: Shape, *, elements: Numbers, weights: Numbers) -> tuple[Operator, ...]:
+    """Return the norms of steps, B and C, with weights or without."""
+    parameters = weights if scan.norms == "weighted" else 0.0
+    norms = elementwise(
+        "scan_norm", shape, elements=elements, forward_passes=2, backward_passes=3, kernels=3, parameters=parameters
+    )
+    return (norms,)
 
 
 def selective_scan_communications(scan: SelectiveScan, shape: Shape) -> tuple[Communication, ...]:

@@ -89,7 +89,7 @@ def test_no_command_prints_the_help(capsys):
         (["plan", "job.yaml", "--tpo", "3"], "unrecognized arguments: --tpo"),
         (
             ["--format=json", "plan", "job.yaml"],
-            "Write --format behind the command.",
+            "Write --format after the command.",
         ),
         (["plan", "job.yaml", "tp"], "'tp': has no value. Write TP2."),
         (["plan", "job.yaml", "--format", "yaml"], "invalid choice: 'yaml'"),

@@ -138,7 +138,7 @@ WHY = {
     "pp5 of 32 layers": "32 layers do not divide over 5 pipeline ranks",
     "first/last bad sum": "leaves 17 layers, which do not divide over the other 2",
     "first/last + layers-per-vstage": "Use --num-virtual-stages-per-pipeline-rank",
-    "layout wrong count": "has 31 times 't', the model 32",
+    "layout wrong count": "has 31 of 't', but the model needs 32",
     "layout + account_for_embedding": "is given with --account-for-embedding-in-pipeline-split",
     "world not divisible": "is 15, no multiple of tp * cp * pp = 2",
     "gbs not divisible by mbs*dp": "The global batch divides evenly",

@@ -23,7 +23,7 @@ FOREIGN = {
     "planner": {"torch", "transformers"},
     "benchmarks": set(),
 }
-"""What a package may not import from outside; ``yaml`` in the cost model only where tables are read."""
+"""Modules from outside that a package may not import; ``yaml`` in the cost model only where tables are read."""
 
 MEASURES = ("planner/measure/sample", "torch")
 """The room that measures operators, and what it measures them with: an extra, imported inside functions."""

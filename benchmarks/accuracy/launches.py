@@ -5,7 +5,7 @@ Where expert-parallel communication overlaps and no CUDA graphs launch the kerne
 micro-batches by turns. For every such measured run the fraction by which layers must be longer than without the overlap
 so that the predicted step is the measured one, if launches alone make them longer. The largest of each generation of
 devices is the catalog's ``overlap_launches_most_fraction``: nothing says that launches may lengthen a layer by more.
-Exits with 1 if the catalog says otherwise, or if its bound shortens the launches of one of these runs by an eighth.
+Exits with 1 if the catalog says otherwise, or if its bound shortens the launches of one of these runs by a fifth.
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ MOST_MEMORY = 1.5
 """Bytes of memory for each byte of JSON."""
 
 LEVEL = 6
-"""Of gzip: what PyTorch's users pack with."""
+"""Level of gzip that PyTorch's users pack with."""
 
 EVENTS, END = '"traceEvents": [', "\n  ]"
-"""What Kineto writes before the first event and behind the last one."""
+"""Text of Kineto before the first event and after the last one."""
 
 START = re.compile(r'("ts": )(\d+)')
 SHIFT_MICROSECONDS = 1_000_000

@@ -685,7 +685,7 @@ def muon_shares_among_all_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, shar
     ----------
     Megatron-LM, megatron/core/optimizer/layer_wise_optimizer.py:30.
     """
-    return implies(_deals_matrices(cluster), np.logical_not(_shares_in_groups(cluster, cp, dp, sharding)))
+    return implies(_deals_matrices(cluster), np.logical_not(shares_in_groups(cluster, cp, dp, sharding)))
 
 
 def muon_overlaps_where_states_are_shared(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:
@@ -781,7 +781,7 @@ def optimizer_groups_divide_the_replicas(cluster: Cluster, *, cp: Ints, dp: Ints
     Megatron-LM, megatron/core/parallel_state.py:833.
     """
     group = cluster.device.behaviour.optimizer.sharding_ranks or 1
-    return implies(_shares_in_groups(cluster, cp, dp, sharding), dp * cp % group == 0)
+    return implies(shares_in_groups(cluster, cp, dp, sharding), dp * cp % group == 0)
 
 
 def optimizer_groups_divide_the_experts(
@@ -797,7 +797,7 @@ def optimizer_groups_divide_the_experts(
     group = cluster.device.behaviour.optimizer.sharding_ranks or 1
     instances, replicas = np.maximum(dp * cp // group, 1), tp * cp * dp // (ep * etp)
     even = (replicas % instances == 0) & (replicas // instances == np.minimum(replicas, group))
-    return implies(model.has_experts & _shares_in_groups(cluster, cp, dp, sharding), even)
+    return implies(model.has_experts & shares_in_groups(cluster, cp, dp, sharding), even)
 
 
 def counted_layers_are_offloaded_whole(
@@ -842,7 +842,7 @@ def _is_shared(cp: Ints, dp: Ints, sharding: Ints) -> Holds:
     return np.equal(dp * cp, 1) | np.greater_equal(sharding, Sharding.OPTIMIZER)
 
 
-def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+def shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
     """Return True where optimizer states are sharded over groups smaller than the number of replicas."""
     group = cluster.device.behaviour.optimizer.sharding_ranks
     if group is None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
+from constraints.rules.frameworks import shares_in_groups
 from costmodel.catalog.releases import release_of
 from costmodel.facts.device import Cluster
 from costmodel.facts.fields import NARROW
@@ -250,7 +251,7 @@ def megatron_muon_excludes_the_distributed_optimizer(
     settings, precision = cluster.settings, workload.precision
     narrow = bool(settings.fp8_param_gather) and precision.compute in NARROW_WEIGHTS
     excluded = narrow or precision.compute == "fp16" or (settings.moments_dtype or "fp32") != "fp32"
-    others = np.logical_not(optimizer_offload) & np.logical_not(_shares_in_groups(cluster, cp, dp, sharding))
+    others = np.logical_not(optimizer_offload) & np.logical_not(shares_in_groups(cluster, cp, dp, sharding))
     return implies(_has_muon(cluster), others & (not excluded))
 
 
@@ -582,7 +583,7 @@ def fsdp_groups_are_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: 
     """
     group = cluster.device.behaviour.optimizer.sharding_ranks or 1
     whole = (dp * cp % group == 0) & (np.remainder(group, cp) == 0)
-    return implies(_shares_in_groups(cluster, cp, dp, sharding), whole)
+    return implies(shares_in_groups(cluster, cp, dp, sharding), whole)
 
 
 # --- torchtitan --------------------------------------------------------------------------------------------
@@ -689,7 +690,7 @@ def torchtitan_spreads_experts_over_shards(
     torchtitan/distributed/parallel_dims.py:279.
     """
     group = cluster.device.behaviour.optimizer.sharding_ranks or 1
-    groups = np.where(_shares_in_groups(cluster, cp, dp, sharding), np.maximum(dp * cp // group, 1), 1)
+    groups = np.where(shares_in_groups(cluster, cp, dp, sharding), np.maximum(dp * cp // group, 1), 1)
     copies = np.where(np.equal(sharding, Sharding.NONE), dp, groups)
     return np.equal(cp * tp * np.maximum(dp // copies, 1) % ep, 0)
 
@@ -928,7 +929,7 @@ def deepspeed_shares_among_all_replicas(cluster: Cluster, *, cp: Ints, dp: Ints,
     ----------
     deepspeed/runtime/zero/config.py: zero_hpz_partition_size and mics_shard_size are of weights.
     """
-    return np.logical_not(_shares_in_groups(cluster, cp, dp, sharding))
+    return np.logical_not(shares_in_groups(cluster, cp, dp, sharding))
 
 
 def _stage(dp: Ints, sharding: Ints) -> Ints:
@@ -961,11 +962,3 @@ def inputs_of_recomputed_layers_are_offloaded(*, recompute: Ints, activation_off
     checkpointing.py:613, cpu_checkpointing.
     """
     return implies(activation_offload, np.equal(recompute, Recompute.FULL))
-
-
-def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
-    """Return True where optimizer states are sharded over groups smaller than the number of replicas."""
-    group = cluster.device.behaviour.optimizer.sharding_ranks
-    if group is None:
-        return False
-    return np.greater(sharding, Sharding.NONE) & np.greater(dp * cp, group)

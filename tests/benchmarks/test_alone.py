@@ -18,7 +18,7 @@ def test_a_rule_that_no_other_implies_decides_alone():
 
 
 def test_a_negated_rule_holds_where_the_rule_does_not():
-    """Of two devices three are too many."""
+    """Three devices of two are too many."""
     rule = devices_rule(2)
 
     assert bool(negate(rule)(tp=3, cp=1, pp=1, dp=1))

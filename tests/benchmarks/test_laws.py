@@ -47,7 +47,7 @@ def found(uses, stack):
 
 @pytest.mark.parametrize("runs", [measured, tried])
 def test_a_law_is_found_again(runs):
-    """Of 300 random runs with peaks, or of 300 of which only is known whether they fitted."""
+    """300 random runs with peaks, or 300 that are only known to have fitted or not."""
     law = found(runs("a", 300, MEAN, DEVIATION), "a")
 
     assert law.mean == pytest.approx(MEAN, abs=0.0051)

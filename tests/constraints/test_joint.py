@@ -259,7 +259,7 @@ def test_a_value_that_no_integer_variable_holds_is_named():
 
 
 def of_parts(*, ticks, **decisions):
-    """The same combination in two parts, each with its own step."""
+    """One combination in two parts, each with its own step."""
     one = tables(**decisions)
     combinations = {name: np.repeat(values, 2) for name, values in one.combinations.items()}
     return replace(

@@ -536,7 +536,7 @@ def test_keys_that_a_described_family_leaves_unread_are_doubted():
     ],
 )
 def test_biases_are_those_of_the_class(name: str, key: str, more: int):
-    """Of transformers 5: a bias per output of the matrices that the key is for."""
+    """A class of transformers 5 has a bias per output of the matrices that the key is for."""
     plain, biased = (parameters(of_family(name, **{key: flag})) for flag in (False, True))
 
     assert biased - plain == more

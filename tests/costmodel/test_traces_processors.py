@@ -17,7 +17,7 @@ from tests.builders_traces import a_step
 
 
 def shares_of(trace):
-    """Of the measured step, in four parts."""
+    """Four parts of the measured step."""
     graph = execution_graph([trace])
     return processor_shares(graph, take_recorded_times(graph), 0, num_parts=4)
 

@@ -164,7 +164,7 @@ def ticks(seconds: float) -> int:
 
 
 def assert_recommended(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, listed: list[One], seed: int):
-    """Of all strategies within the tolerance, on nodes as many as searched with the best, the first is recommended."""
+    """The first of all strategies within the tolerance is recommended, on as many nodes as the best."""
     parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
     best = (*joint.ranked[0], joint.outcome.step_seconds[0])
 

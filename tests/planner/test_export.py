@@ -104,7 +104,7 @@ def refused(make, plan: Plan) -> list[str]:
 @pytest.mark.parametrize("given", [FLAT, PIPELINE, {"tp": 2}], ids=["flat", "pipeline", "tensors"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_has_an_answer_for_every_decision(target, given):
-    """What is neither mapped nor refused by name is an assertion of ``write_entries``, never a silence."""
+    """A field that is neither mapped nor refused by name is an assertion of ``write_entries``, never a silence."""
     with suppress(SpecError):
         assert export(a_plan(given), target).target.lower() == target
 
@@ -152,7 +152,7 @@ ONE_VALUE = {"ep", "cuda_graphs", "optimizer_offload"}
 
 @pytest.mark.parametrize("target", WAYS)
 def test_tables_are_read_as_they_are_written(target, tmp_path):
-    """What a target's files say is the strategy again, whoever reads them: every decision, and stages of their own."""
+    """Files of a target are read back as the strategy: every decision, and stages of their own."""
     written = []
     for number, given in enumerate(WAYS[target]):
         plan = estimate(load({**JOB, "cluster": {**DEVICES}, "search": {"target": target}}), given).plan

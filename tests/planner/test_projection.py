@@ -73,7 +73,7 @@ JOB: dict[str, Any] = {
 }
 
 TRAINING: dict[str, Any] = {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e12}
-"""Of a model of the catalog."""
+"""Training of each job."""
 
 SMALL: dict[str, Any] = {"cluster.num_devices": 1, "training.global_batch_size": 4}
 """What each small run has less of: one device, a quarter of the batch."""

@@ -39,7 +39,7 @@ def report():
 
 
 def as_read(report):
-    """What programs read."""
+    """JSON for programs."""
     return json.loads(json.dumps(document_of(report, ReplayReport)))
 
 

@@ -146,7 +146,7 @@ class Calls:
         return self._event(Category.CALL, name, self.thread, duration, correlation=self.num_calls, external=operator)
 
     def _launched(self, call: Event, category: Category, name: str, on: str, duration: int, **more: Any) -> Event:
-        """What a call puts on a stream."""
+        """Add a call's kernels to a stream."""
         more |= {"correlation": call.correlation, "external": call.external}
         return self._event(category, name, on, duration, **more)
 
@@ -207,7 +207,7 @@ def _message(
     elements: tuple[int, int],
     peer: int = UNKNOWN,
 ) -> Message:
-    """What NCCL sends of numbers in bf16: so many elements go in and come out."""
+    """Elements of bf16 that go into an NCCL call and come out."""
     return Message(
         operation=operation,
         group=group,

@@ -23,7 +23,7 @@ from costmodel.catalog.aliases import (
     silicon,
     spellings,
 )
-from costmodel.catalog.files import LOADER, MOST_SPELLINGS, entry, merge_mappings, names, read, require_known
+from costmodel.catalog.files import MOST_SPELLINGS, entry, merge_mappings, names, read, require_known
 from costmodel.catalog.releases import (
     default_framework,
     framework,
@@ -40,6 +40,7 @@ from costmodel.facts.device import EquippedDevice
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
 from costmodel.lowering.framework import apply_framework
+from costmodel.models.families import LOADER
 from costmodel.validation import build
 
 __all__ = [

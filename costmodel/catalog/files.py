@@ -11,12 +11,10 @@ from typing import Any
 import yaml
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.models.families import LOADER
 from costmodel.validation import shown
 
 FOLDER = Path(__file__).parent
-
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C parser where PyYAML was built with it: ten times faster, the same result."""
 
 MOST_SPELLINGS = 256
 """Largest number of spellings that are cached with their entry: users may write a name in any number of ways."""

@@ -229,14 +229,13 @@ def _parts(text: str) -> tuple[str, str, str] | None:
 
 def _refuse_near_number(text: str, kind: Kind) -> str:
     """Return text without a unit unchanged; raise if it is nearly a number with a unit."""
-    fix = "" if is_number(text) or len(text) > _LONGEST else _suggest_fix(text.strip(), kind)
+    fix = "" if _is_number(text) or len(text) > _LONGEST else _suggest_fix(text.strip(), kind)
     if fix:
         raise NumberError(f"{_expectation(text, kind)}.", fix)
     return text
 
 
-def is_number(text: str) -> bool:
-    """Return True for the text of a number, infinite ones included."""
+def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from costmodel.quantities import is_number
 from costmodel.record import record
 
 GIB_BYTES = 2**30
@@ -165,7 +164,15 @@ def is_numeric(cells: Iterable[str]) -> bool:
     (True, False)
     """
     bare = [cell.replace(",", "").removesuffix("%") for cell in cells if cell != NOTHING]
-    return all(is_number(cell) for cell in bare)
+    return all(_is_float(cell) for cell in bare)
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def tflops(number: float) -> str:

@@ -3,7 +3,8 @@ Explain that no strategy fits.
 
 The explanation covers a wider space than the search. The rules of the job, of frameworks and of memory, and the
 search's preferences may be broken there. It has the values that the job asks for and the values that the search would
-try. The other rules of physics hold. In a large space preferences and rules of frameworks hold as well.
+try. The other rules of physics hold. In a large space at most one preference or rule of a framework is broken, and
+sets of rules that exclude each other are those of strategies that break none.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ MAX_LISTED = 16
 
 """Number of repairs and conflicts that are listed."""
 
-SAMPLE_ROWS = 64
+SAMPLE_ROWS = 16
 
 """Number of rows of a class that are tried first."""
 
@@ -88,9 +89,9 @@ HOPEFUL_ROWS = 16
 
 """Number of rows of a class with the smallest bounds of memory that are tried before all."""
 
-WIDE_ROWS = 200_000
+WIDE_ROWS = 20_000
 
-"""Rows of the search up to which preferences and the rules of frameworks may be broken, too; affects time only."""
+"""Rows up to which several preferences and rules of frameworks may be broken at once: some two seconds."""
 
 SIZE_SECONDS = 6.0
 
@@ -123,23 +124,24 @@ def explain(
         Time limit; the conflict lists the parts that were left out.
     """
     clock, rules = Clock(seconds=seconds_left), space.rules
-    try:
-        relaxation = _Relaxation(problem, rules, memory, space.num_rows, clock)
-        repairs = relaxation.repairs()
-        conflicts = hitting_sets(repairs)
-        listed = conflicts[:MAX_LISTED]
-        kept = relaxation.fixed & set(rules.preferences)
-        exclusive = tuple(_sentences(_add_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
-        left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
-        is_cut = False
-    except OutOfTimeError:
-        repairs, exclusive, is_cut = [], (), True
-        left_out = ["Time ran out before it was known which rules exclude each other."]
-    releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
     nearest, is_closest = None, False
     with suppress(OutOfTimeError):
         nearest = closest(problem, space, memory, clock)
         is_closest = nearest is None or nearest.is_proven
+    size = smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left / 2)))
+    relaxation = _Relaxation(problem, rules, memory, clock)
+    try:
+        repairs = relaxation.repairs()
+        conflicts = hitting_sets([repair for repair in repairs if not repair & relaxation.one_of])
+        listed = conflicts[:MAX_LISTED]
+        kept = (relaxation.fixed | relaxation.one_of) & set(rules.preferences)
+        exclusive = tuple(_sentences(_add_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
+        left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
+        is_cut = False
+    except OutOfTimeError:
+        repairs, exclusive, is_cut = relaxation.known, (), True
+        left_out = ["Time ran out before it was known which rules exclude each other."]
+    releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
     if not is_closest:
         left_out.append("Time ran out before it was known which strategy lacks least memory.")
     needs_host = _memory_rules(rules)[1] in repairs
@@ -150,7 +152,7 @@ def explain(
         releases=tuple(releases[:MAX_LISTED]),
         **_memory_of(problem, nearest),
         needed_host_bytes=least_host_bytes(problem, space, memory, clock) if needs_host else None,
-        size=smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left))),
+        size=size,
         left_out=tuple(left_out),
         is_cut=is_cut or not is_closest,
     )
@@ -212,27 +214,24 @@ def _bound_modes(split: FeatureSplit, features: Columns) -> NDArray[np.int64]:
 class _Relaxation:
     """The wider space, and the rules that its candidates break."""
 
-    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, num_rows: int, clock: Clock) -> None:
+    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> None:
         self.problem = problem
         self.clock = clock
         self.facts = problem.facts
         self.rules = rules
         self.memory = memory
+        self.known: list[RuleSet] = []
         self.looked_at: dict[_Look, NDArray[np.bool_]] = {}
         self.sampled: dict[int, NDArray[np.bool_]] = {}
         self.tried: dict[int, NDArray[np.bool_]] = {}
         of_device, of_host = _memory_rules(rules)
         self.memory_rules = (of_device | of_host, of_device, of_host, RuleSet())
-        wide = (*rules.preferences, *rules.frameworks) if num_rows > WIDE_ROWS else ()
-        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *wide}
-        replicas = (*job_values(problem).get("dp", ()), *free_replicas(problem))
-        self.rows, row_classes = grow(
-            self.facts,
-            wide_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
-            [*rules.rows, *(rule for rule in _restore_bounds(problem) if not needs(rule) & set(FEATURES))],
-            tolerate=[rule for rule in rules.rows if rule not in self.fixed],
-            replicas=replicas,
-        )
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list}
+        self.one_of: RuleSet = RuleSet()
+        self.rows, row_classes = self.grow()
+        if row_classes.size > WIDE_ROWS:
+            self.one_of = RuleSet((*rules.preferences, *rules.frameworks))
+            self.rows, row_classes = self.grow()
         self.features = _wide_features(problem)
         self.lifted = tuple(rule for rule in _restore_bounds(problem) if needs(rule) & set(FEATURES))
         self.mixed = (*rules.mixed, *self.lifted)
@@ -244,8 +243,20 @@ class _Relaxation:
         num_bounds = self.bound_modes.max(initial=0) + 1
         self.least_bytes = np.full((self.classes.size, num_bounds), np.nan, dtype=np.float32)
 
+    def grow(self) -> tuple[Columns, Classes]:
+        """Return the rows that break none of the fixed rules, and the other rules that each breaks."""
+        problem, rules, lifted = self.problem, self.rules, _restore_bounds(self.problem)
+        return grow(
+            self.facts,
+            wide_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
+            [*rules.rows, *(rule for rule in lifted if not needs(rule) & set(FEATURES))],
+            tolerate=[rule for rule in rules.rows if rule not in self.fixed],
+            replicas=(*job_values(problem).get("dp", ()), *free_replicas(problem)),
+            one_of=self.one_of,
+        )
+
     def repairs(self) -> list[RuleSet]:
-        """Return the smallest sets of rules that a candidate breaks."""
+        """Return the smallest sets of rules that a candidate breaks; those of few rules are known first."""
         repairs: list[RuleSet] = []
         by_size: dict[int, list[_Entry]] = {}
         for entry in self.entries():
@@ -257,6 +268,7 @@ class _Relaxation:
                 lacking = (self.lacking(seen[entry.modes]) for entry, seen in zip(level, occurs, strict=True))
                 found = [entry.broken | rules for entry, sets in zip(level, lacking, strict=True) for rules in sets]
                 repairs = smallest_sets([*repairs, *found])
+            self.known = repairs
         return repairs
 
     def entries(self) -> Iterator[_Entry]:
@@ -284,7 +296,8 @@ class _Relaxation:
             for start, end in zip([0, *ends], ends, strict=False):
                 if start < end:
                     sets = self.classes.broken[row_class_index] | cells.broken[cell[start]]
-                    yield _Entry(row_class=row_class_index, broken=sets, modes=mode[start:end])
+                    if len(sets & self.one_of) < 2:
+                        yield _Entry(row_class=row_class_index, broken=sets, modes=mode[start:end])
 
     def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, FeatureSplit]:
         """Return the memory of some rows in every mode."""

@@ -89,7 +89,7 @@ HOPEFUL_ROWS = 16
 
 """Number of rows of a class with the smallest bounds of memory that are tried before all."""
 
-WIDE_ROWS = 20_000
+WIDE_ROWS = 5_000
 
 """Rows up to which several preferences and rules of frameworks may be broken at once: some two seconds."""
 
@@ -235,7 +235,9 @@ class _Relaxation:
         self.features = _wide_features(problem)
         self.lifted = tuple(rule for rule in _restore_bounds(problem) if needs(rule) & set(FEATURES))
         self.mixed = (*rules.mixed, *self.lifted)
-        self.classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
+        classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
+        present, index = np.unique(classes.index, return_inverse=True)
+        self.classes = Classes(index=index, broken=tuple(classes.broken[one] for one in present.tolist()))
         first = np.zeros(1, dtype=np.int64)
         used, fold = self.mode_memory(first) if self.classes.size else (None, None)
         self.num_modes = used.device_bytes.shape[1] if used else 0
@@ -257,47 +259,77 @@ class _Relaxation:
 
     def repairs(self) -> list[RuleSet]:
         """Return the smallest sets of rules that a candidate breaks; those of few rules are known first."""
-        repairs: list[RuleSet] = []
+        every = np.ones((self.classes.count, self.num_modes), dtype=bool)
+        unbroken = np.array([not broken for broken in self.classes.broken], dtype=bool)
+        table = self.cells() if self.classes.size else None
+        first = list(self.entries(table, every & unbroken[:, None]))
+        self.known = self.level([entry for entry in first if not entry.broken], [])
+        of_device, _ = _memory_rules(self.rules)
         by_size: dict[int, list[_Entry]] = {}
-        for entry in self.entries():
+        for entry in self.entries(table, self.fitting_modes() if of_device in self.known else every):
             by_size.setdefault(len(entry.broken), []).append(entry)
-        for size in sorted(by_size):
-            for look in (self.some_of, self.hopeful_of, self.all_of):
-                level = [entry for entry in by_size[size] if not contains_one_of(entry.broken, repairs)]
-                occurs = look(level, repairs)
-                lacking = (self.lacking(seen[entry.modes]) for entry, seen in zip(level, occurs, strict=True))
-                found = [entry.broken | rules for entry, sets in zip(level, lacking, strict=True) for rules in sets]
-                repairs = smallest_sets([*repairs, *found])
-            self.known = repairs
+        for size in sorted(by_size.keys() - {0}):
+            self.known = self.level(by_size[size], self.known)
+        return self.known
+
+    def level(self, entries: Sequence[_Entry], repairs: list[RuleSet]) -> list[RuleSet]:
+        """Return the smallest sets of rules, those of entries that break equally many added to smaller ones."""
+        for look in (self.some_of, self.hopeful_of, self.all_of):
+            left = [entry for entry in entries if not contains_one_of(entry.broken, repairs)]
+            occurs = look(left, repairs)
+            lacking = (self.lacking(seen[entry.modes]) for entry, seen in zip(left, occurs, strict=True))
+            found = [entry.broken | rules for entry, sets in zip(left, lacking, strict=True) for rules in sets]
+            repairs = smallest_sets([*repairs, *found])
         return repairs
 
-    def entries(self) -> Iterator[_Entry]:
-        """Yield every class of rows with every set of rules that its features break."""
-        used, first = np.unique(self.classes.index, return_index=True)
-        if not len(used):
-            return
-        decisions = spread({name: values[first] for name, values in self.rows.items()}, self.features)
-        shape = (len(used), *(len(values) for values in self.features.values()))
+    def cells(self) -> tuple[Classes, NDArray[np.int64]]:
+        """
+        Return the sets of rules that features break, and those of each class of rows.
+
+        The latter has the shape (classes, modes, overlaps); -1: excluded.
+        """
+        decisions = spread({name: values[self.classes.first] for name, values in self.rows.items()}, self.features)
+        shape = (self.classes.count, *(len(values) for values in self.features.values()))
         possible = np.ones(shape, dtype=bool)
         cells = Classes.one(possible.size)
         for rule in self.mixed:
-            holds = np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), shape)
+            holds = np.asarray(tabulate(rule, self.facts, decisions))
+            if holds.all():
+                continue
             if rule in self.fixed or rule in self.lifted:
                 possible &= holds
             else:
-                cells = cells.refine(~holds.ravel(), rule)
-        _, fold = self.mode_memory(first[:1])
-        broken = fold.flat(np.where(possible, cells.index.reshape(shape), -1))
-        num_modes = broken.shape[1]
-        for position, row_class_index in enumerate(used.tolist()):
-            pairs = np.unique(broken[position] * num_modes + np.arange(num_modes)[:, None])
-            cell, mode = np.divmod(pairs[pairs >= 0], num_modes)
+                cells = cells.refine(~np.broadcast_to(holds, shape).ravel(), rule)
+        _, fold = self.mode_memory(np.zeros(1, dtype=np.int64))
+        return cells, fold.flat(np.where(possible, cells.index.reshape(shape), -1))
+
+    def entries(self, table: tuple[Classes, NDArray[np.int64]] | None, modes: NDArray[np.bool_]) -> Iterator[_Entry]:
+        """Yield classes of rows with every set of rules that their features break in some modes, (classes, modes)."""
+        if table is None:
+            return
+        (cells, of_classes), numbers = table, np.arange(self.num_modes)[:, None]
+        for row_class in np.flatnonzero(modes.any(axis=1)).tolist():
+            broken = np.where(modes[row_class][:, None], of_classes[row_class], -1)
+            pairs = np.unique(broken * self.num_modes + numbers)
+            cell, mode = np.divmod(pairs[pairs >= 0], self.num_modes)
             ends = [*(np.flatnonzero(cell[1:] != cell[:-1]) + 1).tolist(), len(cell)]
             for start, end in zip([0, *ends], ends, strict=False):
                 if start < end:
-                    sets = self.classes.broken[row_class_index] | cells.broken[cell[start]]
+                    sets = self.classes.broken[row_class] | cells.broken[cell[start]]
                     if len(sets & self.one_of) < 2:
-                        yield _Entry(row_class=row_class_index, broken=sets, modes=mode[start:end])
+                        yield _Entry(row_class=row_class, broken=sets, modes=mode[start:end])
+
+    def fitting_modes(self) -> NDArray[np.bool_]:
+        """
+        Mark the modes in which a row of each class may fit on the device.
+
+        Once device memory is a repair by itself, sets of rules with others are wanted of these alone.
+        """
+        fitting = np.zeros((self.classes.count, self.least_bytes.shape[1]), dtype=bool)
+        for mode in range(fitting.shape[1]):
+            rows = self.may_fit(np.arange(self.classes.size), (mode,))
+            fitting[np.unique(self.classes.index[rows]), mode] = True
+        return fitting[:, self.bound_modes]
 
     def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, FeatureSplit]:
         """Return the memory of some rows in every mode."""

@@ -183,6 +183,12 @@ def span_seconds(
         stride, fewest = 2 * stride, 2 * fewest
 
 
+def fewest_passes(schedule: Schedule, *, pp: int, vpp: int, num_microbatches: int, group: int) -> int:
+    """Smallest number of passes, forward and backward, that :func:`span_seconds` simulates."""
+    period = 2 * group if schedule in BIDIRECTIONAL else group
+    return 2 * pp * vpp * min(num_microbatches, 3 * max(pp, period))
+
+
 @record(frozen=True, kw_only=True, slots=True)
 class _Pipeline:
     """Description of a pipeline without its number of micro-batches."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.memory import rank_bytes, rank_host_bytes, rank_port_bytes, whole_stages
 from costmodel.pipelines.schedules import Passes
-from costmodel.pipelines.simulator import Timeline, simulate, span_seconds
+from costmodel.pipelines.simulator import Timeline, fewest_passes, simulate, span_seconds
 from costmodel.pipelines.stages import Stages, every_stage
 from costmodel.record import record
 from costmodel.step.compute import layer_seconds
@@ -386,11 +386,15 @@ PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bub
 """Lines of a breakdown, in the order of a step."""
 
 
+MOST_SIMULATED_PASSES = 2_000_000
+"""Passes up to which the waiting is simulated again; beyond, it is that of the search. Some seconds."""
+
+
 def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
     """Seconds in which the slowest rank of the simulated pipeline waits, for unequal micro-batches too."""
     decisions = strategy.decisions()
     order, imbalance = _order(facts, decisions), float(imbalance_seconds(facts, decisions))
-    if order is None or order["pp"] == 1:
+    if order is None or order["pp"] == 1 or fewest_passes(**order) > MOST_SIMULATED_PASSES:
         if strategy.layout:
             return float(layout_cost(facts, strategy).bubble_seconds)
         return float(waiting_seconds(facts, decisions, ranks.stages, ranks.parts, ranks.seconds)) + imbalance

@@ -150,10 +150,10 @@ def size_text(cluster: ClusterRecord, size: SmallestClusterRecord) -> str:
     whole = "" if tried < cluster.devices_per_node else " in whole nodes"
     if size.num_devices is not None and size.strategy is not None:
         return f"the smallest cluster that fits has {count(size.num_devices, 'GPU')}: {size.strategy.line}"
-    none = f"no cluster of up to {count(tried, 'GPU')}{whole} fits"
-    if not size.time_ran_out:
-        return none
-    if not size.num_devices_enough:
-        return f"{none}; larger ones were not tried for want of time"
-    enough = f"{count(size.num_devices_enough, 'GPU')} are enough"
-    return f"{none}; {enough}; the sizes between were not tried for want of time"
+    parts = [f"no cluster of up to {count(tried, 'GPU')}{whole} fits"] if tried else []
+    if size.num_devices_enough:
+        parts += [f"{count(size.num_devices_enough, 'GPU')} are enough"]
+    if size.time_ran_out:
+        untried = "the sizes between" if size.num_devices_enough else "larger ones" if tried else "other sizes"
+        parts += [f"{untried} were not tried for want of time"]
+    return "; ".join(parts)

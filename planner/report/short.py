@@ -191,9 +191,11 @@ def _unlike(plans: Sequence[NumberedPlanRecord]) -> list[str]:
 
 
 def _features(plan: NumberedPlanRecord) -> dict[str, str]:
-    """Return the decisions and settings of a plan besides its degrees, as job files spell them."""
-    given = {name: getattr(plan.strategy, name) for name in DECISIONS if name not in DEGREES}
-    values = {**given, "stages": "uneven" if plan.strategy.has_own_stages else "even", **plan.settings}
+    """Return the decisions and settings of a plan besides its degrees, as its line spells them."""
+    strategy = plan.strategy
+    given = {name: getattr(strategy, name) for name in DECISIONS if name not in DEGREES}
+    given |= {"recompute": strategy.spell_recompute(strategy.recompute)}
+    values = {**given, "stages": "uneven" if strategy.has_own_stages else "even", **plan.settings}
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 

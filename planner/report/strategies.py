@@ -32,7 +32,7 @@ def strategies_section(
             ),
             _LEGEND,
             *_lines(strategies),
-            *_alike("Recomputed modules", [one.recompute for one in strategies], "+"),
+            *_alike("Recomputed modules", [one.spell_recompute(one.recompute) for one in strategies], "+"),
             *_alike("CUDA graphs", [one.cuda_graphs for one in strategies], ""),
             *_alike("Token dispatcher", [one.token_dispatcher for one in strategies], "ep"),
         ),
@@ -88,7 +88,7 @@ def _non_default_text(strategy: StrategyRecord, name: str) -> str:
 
 def _recompute_text(strategy: StrategyRecord) -> str:
     """Return one word, or the number of modules: their names would take half the width of the table."""
-    names = strategy.recompute.split("+")
+    names = strategy.spell_recompute(strategy.recompute).split("+")
     return names[0] if len(names) == 1 else f"{len(names)} modules"
 
 
@@ -171,7 +171,7 @@ def stages_sections(strategy: StrategyRecord, of_plan: str) -> Iterator[Section]
     """Build the table of layers, recomputation and offload by rank, equal neighbours merged; none for even stages."""
     if strategy.layout is None or not strategy.has_own_stages:
         return
-    rows = [(rank, *_rank(strategy.layout, rank, strategy.pp)) for rank in range(strategy.pp)]
+    rows = [(rank, *_rank(strategy, strategy.layout, rank)) for rank in range(strategy.pp)]
     merged = [list(group) for _, group in groupby(rows, key=lambda row: row[1:])]
     yield Section(
         title=f"Stages{of_plan}",
@@ -184,11 +184,11 @@ def stages_sections(strategy: StrategyRecord, of_plan: str) -> Iterator[Section]
     )
 
 
-def _rank(layout: LayoutRecord, rank: int, pp: int) -> tuple[str, str, str, str]:
+def _rank(strategy: StrategyRecord, layout: LayoutRecord, rank: int) -> tuple[str, str, str, str]:
     full = layout.full_layers[rank]
     return (
-        " ".join(map(str, layout.layers[rank::pp])),
-        layout.recompute[rank],
+        " ".join(map(str, layout.layers[rank :: strategy.pp])),
+        strategy.spell_recompute(layout.recompute[rank]),
         str(full) if full else "-",
         "act" if layout.activation_offload[rank] else "none",
     )

@@ -8,7 +8,7 @@ strategy and are left to the solver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -122,10 +122,14 @@ class Space:
 
         A strategy that fits with such a set also fits with the larger one, which keeps less.
         """
-        axis, values = 1 + list(self.features).index("recompute"), self.features["recompute"].tolist()
-        tables = [self.allowed.take(index, axis=axis).tobytes() for index in range(len(values))]
-        kept = [one for index, one in enumerate(values) if not _is_part_of_another(index, values, tables)]
-        return self.keep_values(recompute=kept)
+        values = self.features["recompute"]
+        tables = np.moveaxis(self.allowed, 1 + list(self.features).index("recompute"), 0)
+        numbers: dict[bytes, int] = {}
+        table = np.array([numbers.setdefault(allowed.tobytes(), len(numbers)) for allowed in tables])
+        is_set = values % Recompute.first_bit() == 0  # one bit for each module
+        is_part = (values[:, None] & values == values[:, None]) & is_set[:, None] & is_set
+        is_part &= (table[:, None] == table) & ~np.eye(len(values), dtype=bool)
+        return self.keep_values(recompute=values[~is_part.any(axis=1)].tolist())
 
     def keep_values(self, **chosen: Collection[int]) -> Space:
         """Return the space with only some values of some features."""
@@ -151,15 +155,6 @@ class Space:
         return CandidateBlock(
             degrees=self.degrees(rows), features=features, of_class=allowed, class_of_row=class_of_row
         )
-
-
-def _is_part_of_another(index: int, sets: Sequence[int], tables: Sequence[bytes]) -> bool:
-    """Tell whether a set of modules, one bit each, is part of another set that allows the same features."""
-    own, is_set = sets[index], sets[index] % Recompute.first_bit() == 0
-    return is_set and any(
-        other != own and other % Recompute.first_bit() == 0 and own & other == own and tables[index] == table
-        for other, table in zip(sets, tables, strict=True)
-    )
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -352,6 +347,7 @@ def grow(
     *,
     tolerate: Iterable[Rule],
     replicas: Iterable[int] = (),
+    one_of: Set[Rule] = frozenset(),
 ) -> tuple[Columns, Classes]:
     """
     Grow rows of degrees, one degree at a time.
@@ -368,6 +364,8 @@ def grow(
         Rules that a row may break; broken ones decide the row's class. Rows that break another rule are dropped.
     replicas
         Further values of ``dp``, besides the one that follows from the other degrees.
+    one_of
+        Tolerated rules of which a row breaks one at most.
 
     Returns
     -------
@@ -388,7 +386,8 @@ def grow(
             holds = _ask(rule, facts, columns, left, name, values)
             if rule in tolerated:
                 classes = classes.refine(~holds, rule)
-            else:
+                holds = np.array([len(broken & one_of) < 2 for broken in classes.broken], dtype=bool)[classes.index]
+            if not holds.all():
                 left, values, classes = left[holds], values[holds], classes.take(holds)
         columns = {known_name: column[left] for known_name, column in columns.items()} | {name: values}
     assert not waiting, f"rules that no column serves: {waiting}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 from constraints.conflict import Size
 from constraints.rule import Holds, Ints, Rule
 from constraints.rules import physics
+from costmodel.models.flops import parameters
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
-from planner.search.candidates import MemoryFunction
+from planner.search.candidates import MemoryFunction, memory_only
 from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
@@ -47,7 +49,11 @@ MOST_NODES, GROWTH = 32, 1 / 16
 def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> Size:
     """Search the smallest cluster, of at most ``MOST_TIMES`` the job's devices, on which a strategy fits."""
     tried, half = 0, Clock(seconds=clock.seconds_left / 2)
+    enough_for_states = _fewest_devices(problem) if memory is memory_only else 1
     for fewest, most in _ranges(problem, MOST_TIMES * problem.facts.cluster.num_devices):
+        if most < enough_for_states:
+            tried = most
+            continue
         try:
             found = _smallest_of(problem, rules, memory, (fewest, most), half)
         except OutOfTimeError:
@@ -59,6 +65,20 @@ def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clo
             return Size(num_devices=size, strategy=found, num_tried=size, num_within=within)
         tried = most
     return Size(num_devices=None, strategy=None, num_tried=tried)
+
+
+def _fewest_devices(problem: Problem) -> int:
+    """
+    Return a lower bound of the devices on which the job fits.
+
+    Derivation: weights and gradients never leave the devices, and each lies on one of them at least. Optimizer states
+    may be on the host.
+    """
+    device = problem.facts.cluster.device
+    precision = problem.facts.workload.precision.on(device.silicon)
+    of_weight = min(precision.weight_bytes, precision.wide_weight_bytes)
+    nbytes = parameters(problem.facts.model) * (of_weight + precision.gradient_bytes)
+    return ceil(nbytes / max(device.memory_bytes - problem.search.memory_headroom_bytes, 1.0))
 
 
 def _largest_within(problem: Problem, rules: Rules, memory: MemoryFunction, smallest: int, clock: Clock) -> int | None:

@@ -3,7 +3,8 @@ Explain that no strategy fits.
 
 The explanation covers a wider space than the search. The rules of the job, of frameworks and of memory, and the
 search's preferences may be broken there. It has the values that the job asks for and the values that the search would
-try. The other rules of physics hold. In a large space preferences and rules of frameworks hold as well.
+try. The other rules of physics hold. In a large space at most one preference or rule of a framework is broken, and
+sets of rules that exclude each other are those of strategies that break none.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ MAX_LISTED = 16
 
 """Number of repairs and conflicts that are listed."""
 
-SAMPLE_ROWS = 64
+SAMPLE_ROWS = 16
 
 """Number of rows of a class that are tried first."""
 
@@ -88,9 +89,9 @@ HOPEFUL_ROWS = 16
 
 """Number of rows of a class with the smallest bounds of memory that are tried before all."""
 
-WIDE_ROWS = 200_000
+WIDE_ROWS = 5_000
 
-"""Rows of the search up to which preferences and the rules of frameworks may be broken, too; affects time only."""
+"""Rows up to which several preferences and rules of frameworks may be broken at once: some two seconds."""
 
 SIZE_SECONDS = 6.0
 
@@ -123,23 +124,24 @@ def explain(
         Time limit; the conflict lists the parts that were left out.
     """
     clock, rules = Clock(seconds=seconds_left), space.rules
-    try:
-        relaxation = _Relaxation(problem, rules, memory, space.num_rows, clock)
-        repairs = relaxation.repairs()
-        conflicts = hitting_sets(repairs)
-        listed = conflicts[:MAX_LISTED]
-        kept = relaxation.fixed & set(rules.preferences)
-        exclusive = tuple(_sentences(_add_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
-        left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
-        is_cut = False
-    except OutOfTimeError:
-        repairs, exclusive, is_cut = [], (), True
-        left_out = ["Time ran out before it was known which rules exclude each other."]
-    releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
     nearest, is_closest = None, False
     with suppress(OutOfTimeError):
         nearest = closest(problem, space, memory, clock)
         is_closest = nearest is None or nearest.is_proven
+    size = smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left / 2)))
+    relaxation = _Relaxation(problem, rules, memory, clock)
+    try:
+        repairs = relaxation.repairs()
+        conflicts = hitting_sets([repair for repair in repairs if not repair & relaxation.one_of])
+        listed = conflicts[:MAX_LISTED]
+        kept = (relaxation.fixed | relaxation.one_of) & set(rules.preferences)
+        exclusive = tuple(_sentences(_add_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
+        left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
+        is_cut = False
+    except OutOfTimeError:
+        repairs, exclusive, is_cut = relaxation.known, (), True
+        left_out = ["Time ran out before it was known which rules exclude each other."]
+    releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
     if not is_closest:
         left_out.append("Time ran out before it was known which strategy lacks least memory.")
     needs_host = _memory_rules(rules)[1] in repairs
@@ -150,7 +152,7 @@ def explain(
         releases=tuple(releases[:MAX_LISTED]),
         **_memory_of(problem, nearest),
         needed_host_bytes=least_host_bytes(problem, space, memory, clock) if needs_host else None,
-        size=smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left))),
+        size=size,
         left_out=tuple(left_out),
         is_cut=is_cut or not is_closest,
     )
@@ -212,31 +214,30 @@ def _bound_modes(split: FeatureSplit, features: Columns) -> NDArray[np.int64]:
 class _Relaxation:
     """The wider space, and the rules that its candidates break."""
 
-    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, num_rows: int, clock: Clock) -> None:
+    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> None:
         self.problem = problem
         self.clock = clock
         self.facts = problem.facts
         self.rules = rules
         self.memory = memory
+        self.known: list[RuleSet] = []
         self.looked_at: dict[_Look, NDArray[np.bool_]] = {}
         self.sampled: dict[int, NDArray[np.bool_]] = {}
         self.tried: dict[int, NDArray[np.bool_]] = {}
         of_device, of_host = _memory_rules(rules)
         self.memory_rules = (of_device | of_host, of_device, of_host, RuleSet())
-        wide = (*rules.preferences, *rules.frameworks) if num_rows > WIDE_ROWS else ()
-        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *wide}
-        replicas = (*job_values(problem).get("dp", ()), *free_replicas(problem))
-        self.rows, row_classes = grow(
-            self.facts,
-            wide_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
-            [*rules.rows, *(rule for rule in _restore_bounds(problem) if not needs(rule) & set(FEATURES))],
-            tolerate=[rule for rule in rules.rows if rule not in self.fixed],
-            replicas=replicas,
-        )
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list}
+        self.one_of: RuleSet = RuleSet()
+        self.rows, row_classes = self.grow()
+        if row_classes.size > WIDE_ROWS:
+            self.one_of = RuleSet((*rules.preferences, *rules.frameworks))
+            self.rows, row_classes = self.grow()
         self.features = _wide_features(problem)
         self.lifted = tuple(rule for rule in _restore_bounds(problem) if needs(rule) & set(FEATURES))
         self.mixed = (*rules.mixed, *self.lifted)
-        self.classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
+        classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
+        present, index = np.unique(classes.index, return_inverse=True)
+        self.classes = Classes(index=index, broken=tuple(classes.broken[one] for one in present.tolist()))
         first = np.zeros(1, dtype=np.int64)
         used, fold = self.mode_memory(first) if self.classes.size else (None, None)
         self.num_modes = used.device_bytes.shape[1] if used else 0
@@ -244,47 +245,91 @@ class _Relaxation:
         num_bounds = self.bound_modes.max(initial=0) + 1
         self.least_bytes = np.full((self.classes.size, num_bounds), np.nan, dtype=np.float32)
 
+    def grow(self) -> tuple[Columns, Classes]:
+        """Return the rows that break none of the fixed rules, and the other rules that each breaks."""
+        problem, rules, lifted = self.problem, self.rules, _restore_bounds(self.problem)
+        return grow(
+            self.facts,
+            wide_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
+            [*rules.rows, *(rule for rule in lifted if not needs(rule) & set(FEATURES))],
+            tolerate=[rule for rule in rules.rows if rule not in self.fixed],
+            replicas=(*job_values(problem).get("dp", ()), *free_replicas(problem)),
+            one_of=self.one_of,
+        )
+
     def repairs(self) -> list[RuleSet]:
-        """Return the smallest sets of rules that a candidate breaks."""
-        repairs: list[RuleSet] = []
+        """Return the smallest sets of rules that a candidate breaks; those of few rules are known first."""
+        every = np.ones((self.classes.count, self.num_modes), dtype=bool)
+        unbroken = np.array([not broken for broken in self.classes.broken], dtype=bool)
+        table = self.cells() if self.classes.size else None
+        first = list(self.entries(table, every & unbroken[:, None]))
+        self.known = self.level([entry for entry in first if not entry.broken], [])
+        of_device, _ = _memory_rules(self.rules)
         by_size: dict[int, list[_Entry]] = {}
-        for entry in self.entries():
+        for entry in self.entries(table, self.fitting_modes() if of_device in self.known else every):
             by_size.setdefault(len(entry.broken), []).append(entry)
-        for size in sorted(by_size):
-            for look in (self.some_of, self.hopeful_of, self.all_of):
-                level = [entry for entry in by_size[size] if not contains_one_of(entry.broken, repairs)]
-                occurs = look(level, repairs)
-                lacking = (self.lacking(seen[entry.modes]) for entry, seen in zip(level, occurs, strict=True))
-                found = [entry.broken | rules for entry, sets in zip(level, lacking, strict=True) for rules in sets]
-                repairs = smallest_sets([*repairs, *found])
+        for size in sorted(by_size.keys() - {0}):
+            self.known = self.level(by_size[size], self.known)
+        return self.known
+
+    def level(self, entries: Sequence[_Entry], repairs: list[RuleSet]) -> list[RuleSet]:
+        """Return the smallest sets of rules, those of entries that break equally many added to smaller ones."""
+        for look in (self.some_of, self.hopeful_of, self.all_of):
+            left = [entry for entry in entries if not contains_one_of(entry.broken, repairs)]
+            occurs = look(left, repairs)
+            lacking = (self.lacking(seen[entry.modes]) for entry, seen in zip(left, occurs, strict=True))
+            found = [entry.broken | rules for entry, sets in zip(left, lacking, strict=True) for rules in sets]
+            repairs = smallest_sets([*repairs, *found])
         return repairs
 
-    def entries(self) -> Iterator[_Entry]:
-        """Yield every class of rows with every set of rules that its features break."""
-        used, first = np.unique(self.classes.index, return_index=True)
-        if not len(used):
-            return
-        decisions = spread({name: values[first] for name, values in self.rows.items()}, self.features)
-        shape = (len(used), *(len(values) for values in self.features.values()))
+    def cells(self) -> tuple[Classes, NDArray[np.int64]]:
+        """
+        Return the sets of rules that features break, and those of each class of rows.
+
+        The latter has the shape (classes, modes, overlaps); -1: excluded.
+        """
+        decisions = spread({name: values[self.classes.first] for name, values in self.rows.items()}, self.features)
+        shape = (self.classes.count, *(len(values) for values in self.features.values()))
         possible = np.ones(shape, dtype=bool)
         cells = Classes.one(possible.size)
         for rule in self.mixed:
-            holds = np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), shape)
+            holds = np.asarray(tabulate(rule, self.facts, decisions))
+            if holds.all():
+                continue
             if rule in self.fixed or rule in self.lifted:
                 possible &= holds
             else:
-                cells = cells.refine(~holds.ravel(), rule)
-        _, fold = self.mode_memory(first[:1])
-        broken = fold.flat(np.where(possible, cells.index.reshape(shape), -1))
-        num_modes = broken.shape[1]
-        for position, row_class_index in enumerate(used.tolist()):
-            pairs = np.unique(broken[position] * num_modes + np.arange(num_modes)[:, None])
-            cell, mode = np.divmod(pairs[pairs >= 0], num_modes)
+                cells = cells.refine(~np.broadcast_to(holds, shape).ravel(), rule)
+        _, fold = self.mode_memory(np.zeros(1, dtype=np.int64))
+        return cells, fold.flat(np.where(possible, cells.index.reshape(shape), -1))
+
+    def entries(self, table: tuple[Classes, NDArray[np.int64]] | None, modes: NDArray[np.bool_]) -> Iterator[_Entry]:
+        """Yield classes of rows with every set of rules that their features break in some modes, (classes, modes)."""
+        if table is None:
+            return
+        (cells, of_classes), numbers = table, np.arange(self.num_modes)[:, None]
+        for row_class in np.flatnonzero(modes.any(axis=1)).tolist():
+            broken = np.where(modes[row_class][:, None], of_classes[row_class], -1)
+            pairs = np.unique(broken * self.num_modes + numbers)
+            cell, mode = np.divmod(pairs[pairs >= 0], self.num_modes)
             ends = [*(np.flatnonzero(cell[1:] != cell[:-1]) + 1).tolist(), len(cell)]
             for start, end in zip([0, *ends], ends, strict=False):
                 if start < end:
-                    sets = self.classes.broken[row_class_index] | cells.broken[cell[start]]
-                    yield _Entry(row_class=row_class_index, broken=sets, modes=mode[start:end])
+                    sets = self.classes.broken[row_class] | cells.broken[cell[start]]
+                    if len(sets & self.one_of) < 2:
+                        yield _Entry(row_class=row_class, broken=sets, modes=mode[start:end])
+
+    def fitting_modes(self) -> NDArray[np.bool_]:
+        """
+        Mark the modes in which a row of each class may fit on the device.
+
+        Once device memory is a repair by itself, sets of rules with others are wanted of these alone.
+        """
+        fitting = np.zeros((self.classes.count, self.least_bytes.shape[1]), dtype=bool)
+        for mode in range(fitting.shape[1]):
+            rows = self.may_fit(np.arange(self.classes.size), (mode,))
+            fitting[np.unique(self.classes.index[rows]), mode] = True
+        return fitting[:, self.bound_modes]
 
     def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, FeatureSplit]:
         """Return the memory of some rows in every mode."""

@@ -9,7 +9,9 @@ import pytest
 
 from costmodel.facts.model import Model
 from costmodel.pipelines.orders import stages_of_rank
+from costmodel.pipelines.simulator import fewest_passes
 from costmodel.pipelines.stages import every_stage
+from costmodel.step import estimate as module
 from costmodel.step.estimate import PARTS, Estimate, Part, RankEstimate, estimate, rank_breakdowns, simulate_step
 from costmodel.step.layer import layer_parts
 from costmodel.step.layouts import strategy_seconds
@@ -220,3 +222,15 @@ def test_an_estimate_of_a_forbidden_strategy():
 
     assert one.num_microbatches == 2
     assert one.step_seconds > 0
+
+
+def test_a_pipeline_of_too_many_passes_waits_as_the_search_says(monkeypatch: pytest.MonkeyPatch):
+    """Its breakdown is not simulated again; the parts add up to the closed form."""
+    given, strategy = the_facts(DENSE), a_strategy(pp=4, vpp=2, dp=2)
+    fewest = fewest_passes(**module._order(given, strategy.decisions()))
+    monkeypatch.setattr(module, "MOST_SIMULATED_PASSES", fewest - 1)
+    monkeypatch.setattr(module, "span_seconds", None)
+
+    computed = module._estimate(given, strategy)
+
+    assert sum(parts_of(computed).values()) == pytest.approx(strategy_seconds(given, strategy), rel=1e-12)

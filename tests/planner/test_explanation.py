@@ -16,6 +16,7 @@ from planner.search.branch_and_bound import Status
 from planner.search.candidates import memory_only
 from planner.search.domains import sequence_is_split_where_it_can_be
 from planner.search.space import build_space
+from planner.verbs import repairs
 from planner.verbs.repairs import explain, search_or_explain
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
@@ -209,6 +210,21 @@ def test_the_host_memory_that_would_do_is_exact_to_the_byte():
         changed = replace(device, host_memory_bytes=conflict.needed_host_bytes + change)
         facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=changed))
         assert bool(search_or_explain(replace(problem, facts=facts)).strategies) == fits
+
+
+@pytest.mark.parametrize("name", ["a rule of frameworks", "a bound of micro-batches", "two bounds"])
+def test_in_a_large_space_one_preference_or_rule_of_frameworks_is_broken(name, monkeypatch):
+    """The sets are those of a small space with one such rule at most; what excludes each other breaks none."""
+    problem = a_problem(a_model(num_layers=4), num_devices=16, **CONTRADICTIONS[name])
+    rules = build_space(problem).rules
+    one_of = {sentence(rule) for rule in (*rules.preferences, *rules.frameworks)}
+
+    in_a_small_space = search_or_explain(problem).conflict
+    monkeypatch.setattr(repairs, "WIDE_ROWS", 0)
+    conflict = search_or_explain(problem).conflict
+
+    assert conflict.repairs == tuple(rules for rules in in_a_small_space.repairs if len(one_of & {*rules}) < 2)
+    assert conflict.releases == in_a_small_space.releases
 
 
 def test_without_time_a_conflict_says_so():

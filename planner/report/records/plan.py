@@ -10,7 +10,8 @@ from costmodel.memory import seen_bytes
 from costmodel.pipelines.stages import stage_layout
 from costmodel.step.estimate import Part
 from costmodel.tables import microbatches
-from planner.jobs.line import write_line
+from planner.jobs.document import decision_value
+from planner.jobs.line import recompute_text, write_line
 from planner.report.records import Figure, Record, itself, late_entry, read_from
 from planner.uncertainty.counts import Gap
 from planner.uncertainty.features import Unproven
@@ -141,6 +142,10 @@ class StrategyRecord(Record):
         """The strategy in one line, as every verb takes it, with settings that were chosen of several."""
         strategy, problem = self._sources
         return write_line(problem.facts, strategy, problem.settings)
+
+    def spell_recompute(self, modules: str) -> str:
+        """Write modules to recompute by Megatron-LM's names, as the line does."""
+        return recompute_text(self._sources[1].facts.model, decision_value("recompute", modules, "recompute"))
 
     @property
     def has_own_stages(self) -> bool:

@@ -48,12 +48,8 @@ Given: TypeAlias = Mapping[str, list[str]]
 Words: TypeAlias = dict[str, list[str]]
 """Options that replace others; an empty name has a note."""
 
-DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-expert-parallel-size")
-"""Options that only Megatron-DeepSpeed has; its scripts need one of them."""
 
 STAGES, METHOD = "--pipeline-model-parallel-size", "--pp-partition-method"
-METHODS = {"type:transformer": 0, "type:transformer|embedding": 1}
-"""Weight of an embedding in layers, by method of partition."""
 
 MOST_DIGITS = 18
 
@@ -108,14 +104,16 @@ def _deepspeed_experts(given: Given) -> Words | None:
     Without ``--enable-expert-tensor-parallelism`` tensor-parallel ranks do not split an expert (Megatron-DeepSpeed,
     megatron/arguments.py and model/transformer.py).
     """
-    if not any(name in given for name in DEEPSPEED):
+    if not any(name in given for name in DATA.deepspeed):
         return None
     numbers = given["--num-experts"]
     if len(set(numbers)) > 1:
         problem = f"is {' '.join(numbers)}: a pyramid of experts (PR-MoE); the planner knows experts of one number."
         raise SpecError(f"{WHERE}.--num-experts", problem)
     if _number({"--num-experts": numbers[:1]}, "--num-experts") == 1:
-        return {"": [f"{', '.join(name for name in EXPERTS if name in given)}: one expert is a dense feed-forward."]}
+        return {
+            "": [f"{', '.join(name for name in DATA.experts if name in given)}: one expert is a dense feed-forward."]
+        }
     every = _number(given, "--expert-interval", 2)
     assumed = {"--expert-interval": "2", "--topk": "1"}
     silent = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
@@ -226,9 +224,9 @@ def _deal_piped_layers(given: Given) -> Words | None:
     """
     method = " ".join(given.get(METHOD, ["type:transformer"])).lower()
     is_piped = not {"--deepspeed", METHOD}.isdisjoint(given) and "--no-pipeline-parallel" not in given
-    if method not in METHODS or not is_piped or unknown_names(" ".join(given[STAGES])):
+    if method not in DATA.methods or not is_piped or unknown_names(" ".join(given[STAGES])):
         return None
-    stages, layers, end = _number(given, STAGES), _number(given, "--num-layers"), METHODS[method]
+    stages, layers, end = _number(given, STAGES), _number(given, "--num-layers"), DATA.methods[method]
     if stages < 2 or layers + 2 * end < stages or (layers + 2 * end) % stages == 0:
         return None
     bounds = balance_stages([end, *[1] * layers, end], stages)
@@ -299,16 +297,14 @@ def model_entries(given: Given) -> dict[str, str]:
     if "--interleave-sliding-window" not in given:
         return {"model.num_norms": "4"} if "--post-norm" in given else {}
     padded = {"vocab_size": "--padded-vocab-size"} if "--padded-vocab-size" in given else {}
-    sizes = {**DATA["sizes"], **padded}
+    sizes = {**DATA.sizes, **padded}
     config = {name: _number(given, option) for name, option in sizes.items()}
     entry = {"config": {"model_type": "gemma2", **config}, "name": "gemma2", "source": "arguments of MindSpeed-LLM"}
     return {"model": json.dumps(entry)}
 
 
-EXPERTS = ("--num-experts", "--topk", "--expert-interval", "--moe-expert-parallel-size")
-
 MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = (
-    ((*EXPERTS, "--enable-expert-tensor-parallelism"), _deepspeed_experts),
+    ((*DATA.experts, "--enable-expert-tensor-parallelism"), _deepspeed_experts),
     (("--zero-stage",), _zero),
     (("--glu-activation",), _translate_gates),
     (("--first-k-dense-replace", "--moe-layer-freq"), _dense_in_front),
@@ -344,8 +340,7 @@ SIMILAR = 0.9
 SHORTEST = 12
 """Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
 
-LENGTHS = ("--train-iters", "--train-samples")
-OF_THE_WHOLE = (*LENGTHS, *EVALUATIONS)
+OF_THE_WHOLE = (*DATA.lengths, *EVALUATIONS)
 """Options of the whole training, which may be open: no figure of a step hangs on them."""
 
 ASSUMED_STEPS = 1000
@@ -353,11 +348,6 @@ ASSUMED_STEPS = 1000
 
 NO_LENGTH = f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
 
-BESIDE = DATA["beside"]
-"""Entries of the job in place of an option."""
-
-HALF = ("bf16", "fp16")
-"""Precisions with a switch of the same name."""
 
 Values: TypeAlias = dict[str, list[str]]
 
@@ -427,14 +417,14 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
     _refuse_word_pieces(found)
     if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
         found.values["--recompute-num-layers"] = ["1"]  # the parsers' default until 2024
-    if "--bf16" not in found.values and "--fp16" not in found.values and entries.get("training.precision") in HALF:
+    if "--bf16" not in found.values and "--fp16" not in found.values and entries.get("training.precision") in DATA.half:
         found.values[f"--{entries['training.precision']}"] = []
-    for entry, option in BESIDE.items():
+    for entry, option in DATA.beside.items():
         if entry in entries:
             found.values[option] = [entries[entry]]
     entries.pop("model.vocab_size", None)
     _add_batch(found, entries.get("cluster.num_devices", ""))
-    if "training.tokens" not in entries and not {*LENGTHS} & {*found.values}:
+    if "training.tokens" not in entries and not {*DATA.lengths} & {*found.values}:
         found.values["--train-iters"] = [str(ASSUMED_STEPS)]
         found.notes.append(NO_LENGTH)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
@@ -453,7 +443,7 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
 KERNELS = re.compile(r"(NVTE|UB|HSA|NCCL|RCCL|HCCL|TORCH_NCCL|CUDA_DEVICE|CUDA_SCALE|CUDA_GRAPHS)_\w+")
 """Variables of the environment that choose kernels, streams and channels of communication."""
 
-ADDRESSES = re.compile(rf"\w*_({'|'.join(DATA['addresses'])})")
+ADDRESSES = re.compile(rf"\w*_({'|'.join(DATA.addresses)})")
 """Variables among them that only say where and how messages go."""
 
 
@@ -533,10 +523,10 @@ def drop_empty_words(words: Sequence[str], kind: str, variables: Variables) -> t
     return tuple(word for word in words if word not in empty)
 
 
-VALUED = re.compile("|".join(DATA["valued"]))
+VALUED = re.compile("|".join(DATA.valued))
 """Names of options of other programs that certainly take a value."""
 
-ONE_WORD = re.compile("|".join(DATA["of_a_machine"]))
+ONE_WORD = re.compile("|".join(DATA.of_a_machine))
 """Commands and variables of a machine that never hold options."""
 
 SWITCH = re.compile(r"--?(no|use|do|enable|disable|with|overwrite|resume|skip|trust|save|load)[-_]")
@@ -667,8 +657,6 @@ def _add_batch(found: Understood, devices: str) -> None:
 
 FLASH = re.compile(r"--use-flash-attn(-\w+)?")
 
-OLDER = DATA["older"]
-"""Forks or options of older releases alone, and the nearest entry of the catalog; the first match counts."""
 
 WITH_FLASH = "megatron-lm-0.8"
 """The oldest one of Megatron-LM whose attention is fused, which the entries before are not."""
@@ -698,7 +686,7 @@ def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[
         since = {name: catalog.framework(name).since for name in catalog.frameworks() if name.startswith(PLAIN)}
         known = [name for name, date in since.items() if date <= month]
         return dated[0], (max(known, key=since.__getitem__),) if known else ()
-    for whose, names, framework in OLDER:
+    for whose, names, framework in DATA.older:
         rows = {one: [row.get("of") or "" for row in other_options().get(one, ())] for one in found.said}
         fits = [one for one, of in rows.items() if one in names or (whose and any(row.startswith(whose) for row in of))]
         if fits:

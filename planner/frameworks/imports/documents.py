@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import yaml
@@ -43,13 +44,20 @@ def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
 
 @cache
 def _words() -> Mapping[str, Mapping[str, Any]]:
-    whole: Mapping[str, Mapping[str, Any]] = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
+    whole: Mapping[str, Mapping[str, Any]] = _freeze(yaml.safe_load(WORDS.read_text(encoding="utf-8")))
     return whole
 
 
-def read_words(module: str) -> Mapping[str, Any]:
-    """Return the lists and pairs of words of a module of this room; they are shared and must not be changed."""
-    return _words()[module]
+def _freeze(part: Any) -> Any:
+    """Return nested data with tuples in place of lists."""
+    if isinstance(part, dict):
+        return {name: _freeze(one) for name, one in part.items()}
+    return tuple(map(_freeze, part)) if isinstance(part, list) else part
+
+
+def read_words(module: str) -> SimpleNamespace:
+    """Return the lists and pairs of words of a module of this room, by attribute; they must not be changed."""
+    return SimpleNamespace(**_words()[module])
 
 
 def read_yaml(text: str, source: str) -> Any:

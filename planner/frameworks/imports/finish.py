@@ -19,9 +19,6 @@ from planner.jobs.strategy_file import apply_layout, complete_strategy, read_giv
 
 DATA = read_words("finish")
 
-NEEDED = DATA["needed"]
-"""Entries of a job that a configuration may lack, with example values."""
-
 
 def prepare_job(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """
@@ -123,7 +120,7 @@ def complete_job(
     SpecError
         If an entry is missing or wrong, or the degrees do not fill the devices.
     """
-    for path, example in NEEDED.items():
+    for path, example in DATA.needed.items():
         section, _, name = path.partition(".")
         if section not in document or (name and name not in document[section]):
             raise SpecError(path, "is not said.", f"Add {path}={example}.")

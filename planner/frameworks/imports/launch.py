@@ -26,18 +26,10 @@ Table of programs by the end of their path, with their framework or the reason w
 frameworks by an option of a program that is not in the table.
 """
 
-DEVICES_PER_NODE = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
-NODES = ("--nnodes", "--num_nodes", "--nodes", "-N")
-DEVICES = ("--num_processes", "--ntasks", "-n", "-np")
 
-TOOLS = ("trl", "swift", "megatron", "llamafactory-cli", "axolotl", "tune", "xtuner", "automodel", "nemo_rl", "ilab")
-"""Commands that start trainings by subcommands, which are not imported."""
-
-STARTER = re.compile("|".join(DATA["starting"]))
+STARTER = re.compile("|".join(DATA.starting))
 """Names of programs that start a Python program; all but the first may belong to a batch system or cluster."""
 
-SETTING_UP = DATA["setting_up"]
-"""Commands that may name a program and a launcher, but start neither."""
 
 MOST_SUBCOMMANDS = 4
 
@@ -123,7 +115,7 @@ def find_launch(script: Script, text: str) -> Launch | None:
 def _launches(command: Command, text: str) -> Iterator[Launch]:
     place = _program_place(command.words)
     if place is None:
-        if Path(command.words[0]).name in TOOLS:
+        if Path(command.words[0]).name in DATA.tools:
             for word in command.words[:MOST_SUBCOMMANDS]:
                 refuse_program(write_unknowns(word), f"{WHERE}, line {command.line}")
             refuse_options(command.words)
@@ -137,7 +129,7 @@ def _launches(command: Command, text: str) -> Iterator[Launch]:
 
 def _program_place(words: Sequence[str]) -> int | None:
     """Return the position of the program that a launcher starts: a Python file, or a module that is no launcher."""
-    if Path(words[0]).name in SETTING_UP:
+    if Path(words[0]).name in DATA.setting_up:
         return None
     starts = False
     for place, word in enumerate(words):
@@ -181,9 +173,9 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
 def _devices(before: Sequence[str], text: str) -> Devices:
     """Return the devices from options of torchrun, DeepSpeed, Accelerate or Slurm, else from ``#SBATCH`` lines."""
     given = {**_directives(text), **_options(before)}
-    total = next((given[name] for name in DEVICES if name in given), None)
-    per_node = next((given[name] for name in DEVICES_PER_NODE if name in given), None)
-    nodes = next((given[name] for name in NODES if name in given), None)
+    total = next((given[name] for name in DATA.devices if name in given), None)
+    per_node = next((given[name] for name in DATA.devices_per_node if name in given), None)
+    nodes = next((given[name] for name in DATA.nodes if name in given), None)
     if per_node is None and "--standalone" not in before:
         lone = before and all(re.fullmatch(r"(.*/)?(python[\d.]*|torchrun)|-[a-zA-Z]+", word) for word in before)
         return _number(total, "") if total else Devices(1, LONE) if lone and not given else Devices()
@@ -204,7 +196,7 @@ def _number(text: str | None, what: str) -> Devices:
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    wanted = (*DEVICES_PER_NODE, *NODES, *DEVICES)
+    wanted = (*DATA.devices_per_node, *DATA.nodes, *DATA.devices)
     found = {}
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")

@@ -48,17 +48,9 @@ Recipes of dgxc-benchmarking have its own options, or are of commits between rel
 for the numbers of devices that it publishes.
 """
 
-DEVICES = {"h100": "h100-80gb-sxm"}
-"""Devices whose name in ``--gpu`` differs from the catalog's."""
 
-PRECISIONS = DATA["precisions"]
+PRECISIONS = DATA.precisions
 """Precisions by ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
-
-SETTLED = ("tp", "cp", "pp", "mbs", "recompute")
-"""Decisions that the command must set where no recipe is known; for MoE models also ep."""
-
-WORK = ("global_batch_size", "sequence_length")
-"""Entries of the training that it must set as well."""
 
 
 def recipe_job(
@@ -128,8 +120,8 @@ def _change_model(model: str, said: Meaning) -> str | dict[str, Any]:
 def _require(document: Mapping[str, Any]) -> None:
     """Refuse a launch without layout, recomputation or batch where no recipe is known."""
     experts = ("ep",) if read(document["model"], Path()).model.has_experts else ()
-    missing = [f"strategy.{name}" for name in (*SETTLED, *experts) if name not in document["strategy"]]
-    missing += [f"training.{name}" for name in WORK if name not in document["training"]]
+    missing = [f"strategy.{name}" for name in (*DATA.settled, *experts) if name not in document["strategy"]]
+    missing += [f"training.{name}" for name in DATA.work if name not in document["training"]]
     if missing:
         known, dtype = catalog.find_unique_device(document["cluster"]["device"]), document["training"]["precision"]
         if known is not None and catalog.precision(dtype).compute not in catalog.device(known.device).peak_flops:
@@ -162,7 +154,7 @@ def _document(given: Mapping[str, Any], environment: Mapping[str, str], one: Rec
     name = "_".join(text_of(given[part]) for part in parts)
     model = require_model(name, "--model_recipe_name")
     gpu, dtype = given.get("gpu", ""), given.get("dtype", "bf16")
-    device = DEVICES.get(gpu, gpu)
+    device = DATA.devices.get(gpu, gpu)
     if device not in catalog.devices():
         raise SpecError("--gpu", f"is {shown(gpu)}, no device of the catalog.", "Add cluster.device=NAME.")
     if dtype not in PRECISIONS:
@@ -282,20 +274,8 @@ def _unknown(document: Mapping[str, Any]) -> str:
 TEMPLATE = "sbatch_benchmarking.sh"
 DEFAULTS = "runtime_configs/benchmarking/runtime.conf"
 
-COLUMNS = DATA["columns"]
-"""Columns of a line of the defaults, in order."""
-
-DEGREES = DATA["degrees"]
-SHARED = DATA["shared"]
-"""Options that all configurations of the collection have."""
-
-ACCOUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
-"""Options of models whose default number of layers counts the embedding and the loss."""
 
 LAYOUT = "--pipeline-model-parallel-layout"
-CHUNKS = (LAYOUT, "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
-STAGES = (LAYOUT, "--decoder-first-pipeline-num-layers")
-"""Options in place of which the template has its own ones."""
 
 
 def choose_launch(commands: Sequence[Command], number: str) -> Command | None:
@@ -337,7 +317,7 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
         notes.append(note)
     place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
     words = [*config, *command.words[place + 1 :]]
-    own = {"chunks": bool({*CHUNKS} & {*words}), "stages": bool({*STAGES} & {*words})}
+    own = {"chunks": bool({*DATA.chunks} & {*words}), "stages": bool({*DATA.stages} & {*words})}
     meaning = meaning_of("modelzoo", {**{name: read_plain(value) for name, value in variables.items()}, **own})
     said = [f"{name}={value}" for name, value in meaning.entries.items()]
     imported = megatron_job([*words, *meaning.words], [*said, *overrides], variables)
@@ -356,7 +336,7 @@ def _template_variables(command: Command, folder: Path, given: Mapping[str, str]
     path = _file_named(DEFAULTS, folder)
     text = read_text(path) if path is not None else ""
     line = re.search(rf'^\s*\[{re.escape(said.get("MODEL", ""))}\]="([^"]*)"', text, re.MULTILINE)
-    own = dict(zip(COLUMNS, line[1].split(), strict=False)) if line is not None else {}
+    own = dict(zip(DATA.columns, line[1].split(), strict=False)) if line is not None else {}
     found = {**own, **said}
     numbers = {name: int(value) for name, value in found.items() if value.isdecimal()}
     layers, pp, vpp = (numbers.get(name, 0) for name in ("NUM_LAYERS", "PP", "VPP"))
@@ -377,15 +357,15 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
         If the model is unknown, or if a variable is missing.
     """
     model = model_named(name)
-    missing = [variable for variable in DEGREES.values() if not variables.get(variable, "").isdecimal()]
+    missing = [variable for variable in DATA.degrees.values() if not variables.get(variable, "").isdecimal()]
     file = f"model_configs/benchmarking/{name}.yaml"
     if model is None or missing:
         hint = f"Put it there{', or add ' + ' '.join(f'--set {one}=N' for one in missing) if model else ''}."
         raise SpecError(WHERE, f"names the configuration {file}, which is not in its folder.", hint)
     facts = read(model, Path()).model
     sizes = architecture_words(facts, int(variables["SEQ_LEN"]))
-    if variables.get("NUM_LAYERS") == str(facts.num_layers + len(ACCOUNTED)):
-        sizes += ACCOUNTED
-    degrees = [word for option, variable in DEGREES.items() for word in (option, variables[variable])]
-    others = f"other options those of all of its neighbours ({SHARED})"
-    return [*sizes, *degrees, *SHARED.split()], f"{file} is not at hand: sizes are those of {model}, {others}."
+    if variables.get("NUM_LAYERS") == str(facts.num_layers + len(DATA.accounted)):
+        sizes += DATA.accounted
+    degrees = [word for option, variable in DATA.degrees.items() for word in (option, variables[variable])]
+    others = f"other options those of all of its neighbours ({DATA.shared})"
+    return [*sizes, *degrees, *DATA.shared.split()], f"{file} is not at hand: sizes are those of {model}, {others}."

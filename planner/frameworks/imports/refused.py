@@ -48,20 +48,6 @@ LOADING = "finetune"
 IDLE = re.compile(r"-*(rl|grpo|langrl|dino)[-_]")
 """Options without effect unless ``--perform-rl-step`` is on (megatron/training/arguments.py), or of vision models."""
 
-GENERIC = ("main", "train", "trainer", "run", "launch")
-"""Generic names of programs; their folder may tell the training."""
-
-CHOOSING = DATA["choosing"]
-"""Last words of names whose value is the kind of training."""
-
-NAMING = ("name", "recipe", "factory", "arch", "architecture", "architectures")
-"""Last words of names whose value names a model."""
-
-OF_OTHERS = DATA["of_others"]
-"""Words of names whose value does not name the model."""
-
-OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
-"""Values that switch something off."""
 
 MOST_LEVELS = 32
 """Levels of a document that are searched."""
@@ -77,7 +63,7 @@ def refuse_program(name: str, where: str) -> None:
         Names the kind of training, and inputs that are accepted.
     """
     folders = name.removesuffix(".py").split("/")
-    parts = folders[-2:] if folders[-1] in GENERIC else folders[-1].split(".")
+    parts = folders[-2:] if folders[-1] in DATA.generic else folders[-1].split(".")
     for part in parts:
         kind = kind_of(part) or kind_of(part, MODELS)
         if kind is not None:
@@ -162,14 +148,14 @@ def _refuse_entry(name: str, value: Any, where: str) -> None:
         return
     if (kind := kind_of(name, in_entry=True)) is not None:
         raise _refusal(where, "is of", kind)
-    chooses = isinstance(value, str) and (re.findall(r"[a-z]+", name.lower()) or [""])[-1] in CHOOSING
+    chooses = isinstance(value, str) and (re.findall(r"[a-z]+", name.lower()) or [""])[-1] in DATA.choosing
     if chooses and (kind := kind_of(value)) is not None:
         raise _refusal(where, f"is {shown(value)}, which says", kind)
 
 
 def _refuse_named_model(name: str, value: Any, where: str) -> None:
     words = re.findall(r"[a-z]+", name.lower()) or [""]
-    names_model = words[-1] in NAMING and not {*OF_OTHERS} & {*words} and isinstance(value, str)
+    names_model = words[-1] in DATA.naming and not {*DATA.of_others} & {*words} and isinstance(value, str)
     kind = kind_of(value.rsplit("/", 1)[-1], MODELS) if names_model else None
     if kind is not None:
         raise _refusal(where, f"is {shown(value)},", kind)
@@ -183,10 +169,10 @@ def _refusal(where: str, what: str, kind: str) -> SpecError:
 def _is_off(value: Any) -> bool:
     """Tell whether an entry is empty or switched off."""
     if isinstance(value, Mapping):
-        return not value or str(value.get("enabled", value.get("enable", True))).lower() in OFF
+        return not value or str(value.get("enabled", value.get("enable", True))).lower() in DATA.off
     if isinstance(value, (list, tuple)):
         return not value
-    return value is None or str(value).strip().lower() in OFF
+    return value is None or str(value).strip().lower() in DATA.off
 
 
 def _entries(content: Mapping[Any, Any], levels: int) -> Iterator[tuple[str, Any]]:

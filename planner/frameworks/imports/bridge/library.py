@@ -19,6 +19,8 @@ from planner.frameworks.imports.documents import read_plain, read_rows, read_wor
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
+DATA = read_words("bridge.library")
+
 LIBRARY = Path(__file__).parent / "library.csv"
 """
 Fields of the recipes for pretraining by name and release, as overrides; ``?`` where a value is known only at run time.
@@ -29,17 +31,11 @@ Fields of the recipes for pretraining by name and release, as overrides; ``?`` w
 PACKAGE = "megatron-bridge"
 MODULES = "megatron.bridge.recipes"
 
-READ = ("model.seq_length", "dataset.seq_length", "dataset.sequence_length", "mixed_precision")
-"""Fields that are read besides those of options."""
-
-MORE_FIELDS: dict[str, str] = read_words("bridge.library")["more_fields"]
-"""Fields of options that no export writes."""
-
 
 @cache
 def options_by_field() -> Mapping[str, str]:
     """Return the option of Megatron-LM for each field."""
-    return {field: option.name for option in options().values() for field in option.bridge or ()} | MORE_FIELDS
+    return {field: option.name for option in options().values() for field in option.bridge or ()} | DATA.more_fields
 
 
 LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
@@ -160,7 +156,7 @@ def _fields(config: Thing) -> Iterator[tuple[str, str]]:
         elif isinstance(thing, Thing):
             for name, value in thing.fields.items():
                 field = f"{section}.{name}"
-                if field in meaning or field in READ:
+                if field in meaning or field in DATA.read:
                     yield field, write_override(value)
 
 

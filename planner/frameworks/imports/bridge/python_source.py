@@ -133,7 +133,7 @@ def result_of(function: Function, where: str, resolver: Resolver = lambda module
 
 
 OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    **{getattr(ast, node): getattr(operator, name) for node, name in DATA["operators"].items()},
+    **{getattr(ast, node): getattr(operator, name) for node, name in DATA.operators.items()},
     **{ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many},
 }
 BUILT_IN: Mapping[str, Callable[..., Any]] = {
@@ -333,10 +333,10 @@ class _Reader:
     def _refuse_changes(self, node: ast.Call, name: str, arguments: Sequence[Any]) -> None:
         """Refuse a call of an unknown function with the configuration, which it may change; classes and logs do not."""
         last = name.rsplit(".", 1)[-1]
-        changes = last[:1].islower() and not last.startswith(HARMLESS)
+        changes = last[:1].islower() and not last.startswith(DATA.harmless)
         things = [one for one in arguments if isinstance(one, Thing) and one.fields]
         handed = [one for one in things if not one.name.startswith("torch")]
-        if handed and last in STARTING:
+        if handed and last in DATA.starting:
             raise _Return(handed[0])
         if handed and changes:
             problem = f"hands the configuration to {shown(name)}, which is not read and may change it."
@@ -371,12 +371,6 @@ class _Reader:
             local[of.kwarg.arg] = others
         return ChainMap(local, function.names)
 
-
-HARMLESS = ("print", "log", "info", "warn", "debug", "isinstance", "hasattr", "replace", "cast", "decoder_vocab_size")
-"""Prefixes of functions that change nothing."""
-
-STARTING = ("pretrain", "run")
-"""Functions that start the training with a configuration, which the function that calls them is for."""
 
 FLEXIBLE = "apply_flex_dispatcher_backend"
 """Megatron-Bridge's function that chooses DeepEP or HybridEP where the device has it."""

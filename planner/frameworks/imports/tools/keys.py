@@ -15,10 +15,12 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import SIMILAR, refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
-from planner.frameworks.imports.documents import read_plain, read_rows, text_of
+from planner.frameworks.imports.documents import read_plain, read_rows, read_words, text_of
 from planner.frameworks.imports.finish import degree
 from planner.frameworks.megatron.options import TABLE, options
 from planner.frameworks.shell.words import refuse_unknown, value_of
+
+DATA = read_words("tools.keys")
 
 KEYS = Path(__file__).parent / "keys.csv"
 """
@@ -31,15 +33,6 @@ stands at ``{}``, numbers that other keys make at ``$((...))``, a remark after `
 ``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match all
 values that switch something on or off. ``beside`` has keys that must be on, or have a value, for the row to match.
 """
-
-OFF = ("", "none", "null", "false", "0", "0.0", "[]", "{}")
-"""Values that switch something off, in lower case."""
-
-DECISIVE = ("parallel", "recompute", "checkpoint_act", "micro_batch", "batch_size", "fp8", "shard", "offload", "zero_")
-"""Parts of names of unknown keys that are refused, as they may be a degree, a batch or a precision."""
-
-OPPOSITE = ("--no-", "--disable-")
-"""Prefixes of switches that turn a variable of another name off."""
 
 
 class Row(NamedTuple):
@@ -84,7 +77,7 @@ class Meaning:
 
 def is_on(value: Any) -> bool:
     """Tell whether a value is set and does not switch its key off."""
-    return text_of(value).lower() not in OFF
+    return text_of(value).lower() not in DATA.off
 
 
 def meaning_of(
@@ -237,7 +230,7 @@ def _option(name: str, value: Any) -> str | None:
         return None
     if options()[option].nargs != "0":
         return "" if value is None or value is False or value == [] else f"{option} {{}}"
-    turns_off = option.startswith(OPPOSITE) and option[2:].replace("-", "_") != last
+    turns_off = option.startswith(DATA.opposite) and option[2:].replace("-", "_") != last
     return option if value is not None and is_on(value) != turns_off else ""
 
 
@@ -253,7 +246,7 @@ def _refuse_decisive(tool: str, key: str, value: Any) -> None:
     read = [f"{key.partition('.')[0]}{one[1:]}" if one.startswith("*.") else one for one in names]
     if near := get_close_matches(key, read, n=1, cutoff=SIMILAR):
         raise SpecError(key, f"is not known as a key of {tool}.", f"Did you mean '{near[0]}'?")
-    if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DECISIVE):
+    if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DATA.decisive):
         problem = f"is {shown(value)}. This key is not known and may set a degree, a batch size or the memory."
         raise SpecError(key, problem, "Take it out to plan without it.")
 

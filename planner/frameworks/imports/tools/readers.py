@@ -93,16 +93,14 @@ def neox_job(file: File) -> Imported:
     entries = meaning.entries
     if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
-    newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]
+    newer = [name for name in DATA.newer if text_of(entries.get(name)) not in ("null", "false", "1")]
     meaning.notes += [f"{meaning.keys[name]}: a key since 2024, costed on gpt-neox-2.0." for name in newer]
-    features = {name.partition(".")[2]: NEWER[name] for name in newer}
+    features = {name.partition(".")[2]: list(DATA.newer[name]) for name in newer}
     return entries_job(meaning, {"base": NEOX, "features": features} if newer else NEOX, file.overrides)
 
 
 NEOX = "gpt-neox-2.0"
 MOST_LAYERS = 10_000
-NEWER = {"strategy.sequence_parallel": ["false", "true"], "strategy.cp": ["1", "many"]}
-"""Decisions that GPT-NeoX has learnt after that release, with their values."""
 
 
 def _deal_layers(method: str, num_layers: int, pp: int) -> list[int]:
@@ -166,10 +164,6 @@ def require_deepspeed(config: Any, source: str) -> dict[str, Any]:
     return config
 
 
-USUAL = DATA["usual"]
-"""Decisions of DeepSpeed and Accelerate where no key says another."""
-
-
 def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str]) -> Imported:
     """
     Import a configuration of DeepSpeed with the arguments of its script, which replace ``auto``.
@@ -184,7 +178,7 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
     """
     flat = flatten(config)
     own, half, given = meaning_of("deepspeed", flat), trainer.entries.get("given.half"), said_by(overrides)
-    entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
+    entries = {**DATA.single, **DATA.usual, **trainer.entries, **own.entries}
     halves = {name: value for name, value in flat.items() if name.startswith(("bf16", "bfloat16", "fp16"))}
     if half and (not halves or "auto" in (halves.get(f"{half}.enabled"), halves.get("bfloat16.enabled"))):
         entries.setdefault("training.precision", half)
@@ -209,13 +203,8 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
 
 # --- Accelerate --------------------------------------------------------------------------------------------
 
-SECTIONS = DATA["sections"]
-"""Sections of a configuration by the prefix of an option."""
 
 TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
-
-OWN = ("mixed_precision", "num_processes", "num_machines", "gradient_accumulation_steps")
-"""Options outside any section."""
 
 
 def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str]) -> Imported:
@@ -232,7 +221,7 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     half = own.entries.pop("given.precision", trainer.entries.get("given.half"))
     if kind == "DEEPSPEED":
         return deepspeed_job(_rename_for_deepspeed(flat), trainer, overrides).add_notes(*own.notes)
-    entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
+    entries = {**DATA.single, **DATA.usual, **trainer.entries, **own.entries}
     recomputes = [one.entries.get("strategy.recompute") for one in (own, trainer)]
     if kind == "MEGATRON_LM":
         entries |= {"strategy.recompute": recomputes[0] or "none", "strategy.tp_overlap": False}
@@ -260,17 +249,13 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     return entries_job(meaning, newest("megatron-lm-" if kind == "MEGATRON_LM" else "accelerate-"), overrides)
 
 
-RENAMED = DATA["renamed"]
-"""Keys of DeepSpeed by those of ``deepspeed_config``."""
-
-
 def _rename_for_deepspeed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of ``deepspeed_config`` as DeepSpeed's own."""
     if "deepspeed_config.deepspeed_config_file" in flat:
         raise SpecError("deepspeed_config.deepspeed_config_file", "is a file of its own.", "Import that one.")
     half = {f"{flat.get('mixed_precision')}.enabled": True} if flat.get("mixed_precision") in ("bf16", "fp16") else {}
-    given = {name: flat.get(f"deepspeed_config.{name}") for name in RENAMED}
-    return {**{RENAMED[name]: value for name, value in given.items() if value is not None}, **half}
+    given = {name: flat.get(f"deepspeed_config.{name}") for name in DATA.renamed}
+    return {**{DATA.renamed[name]: value for name, value in given.items() if value is not None}, **half}
 
 
 def apply_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
@@ -283,12 +268,12 @@ def apply_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dic
     whole: dict[str, Any] = dict(config)
     for option, text in switches_of(words).items():
         name = option.removeprefix("--").replace("-", "_")
-        section = next((section for start, section in SECTIONS.items() if name.startswith(start)), None)
+        section = next((section for start, section in DATA.sections.items() if name.startswith(start)), None)
         if name in TYPES:
             whole["distributed_type"] = TYPES[name]
         elif section is not None and isinstance(whole.get(section) or {}, Mapping):
             whole[section] = {**(whole.get(section) or {}), name: read_yaml(text, option)}
-        elif name in OWN:
+        elif name in DATA.own:
             whole[name] = text if name == "mixed_precision" else read_yaml(text, option)
     return whole
 
@@ -346,13 +331,6 @@ def trainer_of(words: Sequence[str]) -> Meaning:
 # --- completion --------------------------------------------------------------------------------------------
 
 
-SINGLE = dict.fromkeys(("strategy.tp", "strategy.cp", "strategy.pp", "strategy.ep"), 1)
-"""Degrees of frameworks whose configuration says every degree above one."""
-
-COUNTS = ("training.sequence_length", "training.global_batch_size", "strategy.mbs")
-"""Entries that are multiplied before a job checks them, and are checked here."""
-
-
 def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> Imported:
     """
     Complete entries to a job, overridden by those of the command; dp takes the remaining devices.
@@ -366,7 +344,7 @@ def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> I
     """
     document: dict[str, Any] = {"cluster": {"framework": framework}}
     for name, value in meaning.entries.items():
-        set_entry(document, name, degree(value, meaning.keys.get(name, name)) if name in COUNTS else value)
+        set_entry(document, name, degree(value, meaning.keys.get(name, name)) if name in DATA.counts else value)
     given = document.pop("given", {})
     document = prepare_job(document, overrides)
     strategy, training, model = document["strategy"], document["training"], document.get("model")
@@ -491,12 +469,6 @@ PER_STAGE_RANK = 2
 
 """VPP of schedules with several chunks, where no number of layers per stage is given."""
 
-PLAIN_SCHEDULES = ("1F1B", "GPipe")
-
-SCHEDULES = DATA["schedules"]
-
-"""Names of PyTorch's schedules, torch/distributed/pipelining/schedules.py, that have costs."""
-
 
 def read_torchtitan(text: str, source: str) -> dict[str, Any]:
     """
@@ -560,7 +532,7 @@ def torchtitan_job(
     """
     flat = flatten(config)
     is_numbered = "experimental.pipeline_parallel_degree" in flat
-    moved = [name for name in flat if name.startswith(PLACES) and f"parallelism.{name.rpartition('.')[2]}" in flat]
+    moved = [name for name in flat if name.startswith(DATA.places) and f"parallelism.{name.rpartition('.')[2]}" in flat]
     flat = {name: value for name, value in flat.items() if name not in moved}
     meaning = meaning_of("torchtitan", flat)
     entries, framework = meaning.entries, str(config.get("framework", FRAMEWORK))
@@ -573,10 +545,10 @@ def torchtitan_job(
     degree(entries["given.steps"], "training.steps")
     meaning.notes += ["Layers are not compiled: costed as eager kernels."] if kernels == "eager" else []
     tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
-    places = (*PLACES, "parallelism.")
+    places = (*DATA.places, "parallelism.")
     pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith(places)}
     meaning.entries = {
-        **{**SINGLE, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
+        **{**DATA.single, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
         **{"strategy.dp_overlap": pp == 1, "strategy.sharding": "weights", "strategy.etp": 1 if ep > 1 else tp},
         **entries,
         **_pipeline(pipeline, model, pp, local, is_numbered),
@@ -587,9 +559,6 @@ def torchtitan_job(
     }
     return entries_job(meaning, framework, overrides)
 
-
-PLACES = ("training.", "experimental.")
-"""Sections that hold what stands in ``parallelism`` in other releases."""
 
 PREFIX = "pipeline_parallel_"
 
@@ -609,8 +578,8 @@ def _pipeline(given: Mapping[str, Any], model: Any, pp: int, local: int, is_numb
     if pp == 1:
         return {"strategy.vpp": 1, "strategy.pp_overlap": False, "strategy.mbs": local}
     name = given.get(f"{PREFIX}schedule", "1F1B")
-    if name not in SCHEDULES:
-        problem = f"expected one of {', '.join(SCHEDULES)}, got {shown(name)}."
+    if name not in DATA.schedules:
+        problem = f"expected one of {', '.join(DATA.schedules)}, got {shown(name)}."
         raise SpecError(f"parallelism.{PREFIX}schedule", problem)
     if given.get(f"{PREFIX}schedule_csv"):
         raise SpecError(f"parallelism.{PREFIX}schedule_csv", "is a schedule of its own, which is not read.")
@@ -626,14 +595,14 @@ def _pipeline(given: Mapping[str, Any], model: Any, pp: int, local: int, is_numb
         less = [given.get(f"{PREFIX}{end}_stage_less_layers", 1) for end in ("first", "last")]
         whole = read(model, Path()).model.num_layers + sum(less)
         stages = math.ceil(whole / degree(per_stage, f"{PREFIX}layers_per_stage"))
-    is_single = name in PLAIN_SCHEDULES
+    is_single = name in DATA.plain_schedules
     chunks, rest = divmod(stages or pp * (1 if is_single else PER_STAGE_RANK), pp)
     if rest or (chunks == 1) != is_single or not chunks:
         problem = f"makes {stages} stages, which {pp} pipeline ranks of this schedule cannot share."
         raise SpecError(f"parallelism.{PREFIX}layers_per_stage", problem)
     found = {"strategy.vpp": chunks, "strategy.pp_overlap": chunks > 1, "strategy.mbs": size}
     layout = {} if None in layers or not layers else {"strategy.layout": {"layers": layers}}
-    return {**found, "strategy.schedule": SCHEDULES[name], **layout}
+    return {**found, "strategy.schedule": DATA.schedules[name], **layout}
 
 
 def _stage_layers(given: Mapping[str, Any], model: Any) -> list[Any]:
@@ -671,15 +640,7 @@ def _precision(flat: Mapping[str, Any], meaning: Meaning) -> dict[str, Any]:
     return {**precision, "settings.fp8_param_gather": bool(last(*gathered)) and is_float8}
 
 
-PLAIN_SECTIONS = ("parallelism", "training", "compile", "checkpoint", "comm")
-
-"""Sections of Trainer.Config with plain values."""
-
-SETTLED = ("parallelism", "training", "activation_checkpoint")
-
-"""Sections that a configuration must set if it changes another one, which is not read."""
-
-MODES = DATA["modes"]
+MODES = DATA.modes
 
 """Entries of recomputation by its class."""
 
@@ -716,7 +677,7 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
         raise SpecError(where, f"has no configuration {shown(name)}.", did_you_mean(name, functions))
     for one in [name] if name else reversed(functions):
         config = result_of(functions[one], where, resolver)
-        if isinstance(config, Thing) and {"model_spec", *PLAIN_SECTIONS} & {*config.fields}:
+        if isinstance(config, Thing) and {"model_spec", *DATA.plain_sections} & {*config.fields}:
             return _tables(config, where)
     raise SpecError(where, "holds no function that returns a Trainer.Config.")
 
@@ -743,7 +704,7 @@ def read_installed(module: str, name: str) -> dict[str, Any]:
 
 def _tables(config: Thing, where: str) -> dict[str, Any]:
     changed = config.name.endswith("replace")
-    missing = [name for name in SETTLED if name not in config.fields]
+    missing = [name for name in DATA.settled if name not in config.fields]
     if changed and missing:
         raise SpecError(where, f"changes a configuration that is not read, and says no {missing[0]}.")
     tables: dict[str, Any] = {
@@ -752,12 +713,12 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
         "training": {"disable_cuda_graphs": False},
         **_read_loss(config),
     }
-    for section in PLAIN_SECTIONS:
+    for section in DATA.plain_sections:
         thing = config.fields.get(section)
         for name, value in thing.fields.items() if isinstance(thing, Thing) else ():
             if is_known(value):
                 tables.setdefault(section, {})[name] = value
-            elif section in SETTLED and not isinstance(value, Thing):
+            elif section in DATA.settled and not isinstance(value, Thing):
                 raise SpecError(f"{where}: {section}.{name}", "is something that only running it would say.")
     return tables | _model(config.fields.get("model_spec"))
 
@@ -883,9 +844,6 @@ def _round_width(flat: Mapping[str, Any]) -> int:
 
 # --- Primus ------------------------------------------------------------------------------------------------
 
-PRIMUS_FOLDERS = ("primus/configs", "configs", ".")
-"""Folders with the files of trainers and models."""
-
 
 def primus_job(file: File) -> Imported:
     """Import Primus: a trainer's file, a model's file and overrides, each with the files that it extends."""
@@ -921,7 +879,7 @@ def primus_job(file: File) -> Imported:
 
 def _read_extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
     """Read a file with those that it extends, the last of which counts; empty: not found."""
-    found = file.named(name, PRIMUS_FOLDERS)
+    found = file.named(name, DATA.primus_folders)
     if found is None or len(above) > MOST_FOLDERS or name in above:
         return {}
     content, whole = read_mapping(found), dict[str, Any]()

@@ -124,7 +124,7 @@ def test_what_is_not_set_stands_by_its_name():
     assert [write_unknowns(word) for word in words] == ["run", "--nodes", "$NODES", "--x", "$(nproc)", "$Bc"]
     assert unknown_names(words[2]) == ["NODES"]
     assert strip_unknown(words[5]) == "c"
-    assert script.variables.uses["B"] == [2, 3]
+    assert [*script.variables.uses["B"]] == [2, 3]
 
 
 def test_what_is_not_known_stays_one_name_in_a_shell_inside():
@@ -213,7 +213,7 @@ def test_a_value_that_a_script_inside_lacks_has_the_line_that_starts_it():
     """Lines of the other file would be looked for in this one."""
     script = follow("A=1\n\nbash inner.sh\nrun $X", find=lambda name: "run $X" if name == "inner.sh" else None)
 
-    assert script.variables.uses["X"] == [3, 4]
+    assert [*script.variables.uses["X"]] == [3, 4]
 
 
 def test_other_scripts_are_found_by_their_name():
@@ -254,7 +254,7 @@ def test_what_a_loop_without_a_known_count_changes_is_not_known(loop):
     script = follow(f"TP=2; PP=1\n{loop}\nrun $TP $PP")
 
     assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "$TP", "1"]
-    assert script.variables.uses["TP"] == [2]
+    assert [*script.variables.uses["TP"]] == [2]
     assert follow(f"TP=2\n{loop}\nrun $TP", {"TP": "8"}).commands[-1].words == ("run", "8")
 
 

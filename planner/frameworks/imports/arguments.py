@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -84,9 +84,7 @@ def translate_to_megatron(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tu
 
 def _number(given: Given, name: str, default: int | None = None) -> int:
     """Return the whole number of an option, or refuse a variable without a value and anything else."""
-    words = given.get(name, [])
-    if not words and default is not None:
-        return default
+    words = given.get(name) or ([] if default is None else [str(default)])
     if not words:
         raise SpecError(f"{WHERE}.{name}", "is required but missing.")
     refuse_unknown(" ".join(words), f"{WHERE}.{name}")
@@ -140,15 +138,12 @@ def _zero(given: Given) -> Words | None:
     DeepSpeed, runtime/engine.py, _configure_optimizer and _configure_bf16_optimizer.
     """
     stage = _number(given, "--zero-stage", 0)
-    strategies = {2: "optim_grads", 3: "optim_grads_params"}
-    if stage in strategies:
-        return {"--use-megatron-fsdp": [], "--data-parallel-sharding-strategy": [strategies[stage]]}
-    if stage not in (0, 1):
+    if stage not in DATA.zero:
         raise SpecError(f"{WHERE}.--zero-stage", f"is {stage}, expected 0, 1, 2 or 3.")
     if stage == 0 and "--bf16" in given:
         note = "ZeRO stage 0 in BF16: DeepSpeed's BF16_Optimizer shards the states all the same."
-        return {"--use-distributed-optimizer": [], "": [note]}
-    return {"--use-distributed-optimizer": []} if stage == 1 else {}
+        return {**dict(split_options(DATA.zero[1])), "": [note]}
+    return dict(split_options(DATA.zero[stage]))
 
 
 def _translate_gates(given: Given) -> Words | None:
@@ -297,8 +292,7 @@ def model_entries(given: Given) -> dict[str, str]:
     if "--interleave-sliding-window" not in given:
         return {"model.num_norms": "4"} if "--post-norm" in given else {}
     padded = {"vocab_size": "--padded-vocab-size"} if "--padded-vocab-size" in given else {}
-    sizes = {**DATA.sizes, **padded}
-    config = {name: _number(given, option) for name, option in sizes.items()}
+    config = {name: _number(given, option) for name, option in {**DATA.sizes, **padded}.items()}
     entry = {"config": {"model_type": "gemma2", **config}, "name": "gemma2", "source": "arguments of MindSpeed-LLM"}
     return {"model": json.dumps(entry)}
 
@@ -629,7 +623,7 @@ def _unread(names: Sequence[str]) -> str:
     return "Such arithmetic has no value here" if is_number else "The output of commands is not known"
 
 
-def name_with_lines(name: str, uses: Mapping[str, Sequence[int]]) -> str:
+def name_with_lines(name: str, uses: Mapping[str, Collection[int]]) -> str:
     """Write an unknown name as the script does, with the lines that use it."""
     lines = f" (line {', '.join(map(str, uses[name]))})" if uses.get(name) else ""
     return f"{write_unknowns(unknown(name))}{lines}"

@@ -192,8 +192,8 @@ def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
     for name, value in content.items():
         if isinstance(value, Mapping) and value.get("_call_") is False:  # a type or a function, of NeMo-Run
             value = str(value.get("_target_"))
-        inside = isinstance(value, Mapping) and value
-        flat |= flatten(value, f"{above}{name}.") if inside else {f"{above}{name}": value}
+        is_section = isinstance(value, Mapping) and value
+        flat |= flatten(value, f"{above}{name}.") if is_section else {f"{above}{name}": value}
     return flat
 
 
@@ -332,9 +332,20 @@ def read_mapping(path: Path) -> dict[str, Any]:
     SpecError
         If the file is not YAML, or has no mapping.
     """
-    content = read_yaml(read_text(path), str(path))
+    return require_mapping(read_yaml(read_text(path), str(path)), str(path))
+
+
+def require_mapping(content: Any, where: str) -> dict[str, Any]:
+    """
+    Return a document that is a mapping.
+
+    Raises
+    ------
+    SpecError
+        If it is none.
+    """
     if not isinstance(content, dict):
-        raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
+        raise SpecError(where, f"expected a mapping, got {shown(content)}.")
     return content
 
 

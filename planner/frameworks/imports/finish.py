@@ -81,17 +81,25 @@ def entries_set_by(options_given: Collection[str], overrides: Sequence[str]) -> 
     return {*said_by(overrides)} | set_by_options
 
 
-def release_assumed(framework: str, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a note on the assumed release, where the command names none."""
-    if not {"cluster.framework", "cluster"} & {*said_by(overrides)}:
+def cluster_notes(framework: object, stated: object, overrides: Sequence[str]) -> Iterator[str]:
+    """
+    Yield notes on a release that is assumed, and on devices of which the command has another number.
+
+    Parameters
+    ----------
+    framework
+        Framework of the job, unless the command names one; None: it is not assumed.
+    stated
+        Number of devices in the configuration; None: it has none.
+    overrides
+        Entries of the job as ``key=value``.
+    """
+    said = said_by(overrides)
+    if framework is not None and not {"cluster.framework", "cluster"} & {*said}:
         yield f"Nothing says the release: {framework} is assumed; cluster.framework=NAME says another one."
-
-
-def devices_contradicted(stated: object, overrides: Sequence[str]) -> Iterator[str]:
-    """Say that the command has another number of devices than the configuration."""
-    said = said_by(overrides).get("cluster.num_devices")
-    if stated is not None and said is not None and said != str(stated):
-        yield f"The configuration says {stated} devices; the command's count, cluster.num_devices={said}."
+    count = said.get("cluster.num_devices")
+    if stated is not None and count is not None and count != str(stated):
+        yield f"The configuration says {stated} devices; the command's count, cluster.num_devices={count}."
 
 
 def complete_job(
@@ -150,8 +158,7 @@ def complete_job(
     whose = "what recipes of the release have" if framework is None else f"what {framework.name} has in the catalog"
     features = framework.features if framework else {}
     single = [f"strategy.{name}" for name, values in features.items() if len(values) == 1]
-    has_experts = facts.model.has_experts
-    remarks += assumption_notes(whole, {*known, *single}, has_experts=has_experts, whose=whose)
+    remarks += assumption_notes(whole, {*known, *single}, has_experts=facts.model.has_experts, whose=whose)
     remarks += uneven_stages(strategy, facts.model)
     return Imported(document=whole, notes=tuple(remarks))
 

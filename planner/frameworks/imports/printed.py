@@ -31,7 +31,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, other_options
 from planner.frameworks.imports.bridge.library import LAYERS, options_by_field
 from planner.frameworks.imports.documents import flatten, model_named, read_rows, read_words, read_yaml, said_by
-from planner.frameworks.imports.finish import newest, release_assumed
+from planner.frameworks.imports.finish import cluster_notes, newest
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.imports.tools.readers import MODES, deepspeed_job, require_deepspeed, torchtitan_job
 from planner.frameworks.megatron.bridge import NEGATED
@@ -747,9 +747,6 @@ def _count(content: Mapping[str, str], name: str) -> int:
 TARGET = "megatron.bridge.training.config.ConfigContainer"
 
 
-GRAPHS = ("full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full_iteration_inference")
-
-
 def is_container(content: Any) -> bool:
     """Tell whether a document is a ConfigContainer."""
     return isinstance(content, Mapping) and content.get("_target_") == TARGET
@@ -785,7 +782,7 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
     newer = newest("megatron-bridge-")
     entries = [] if "cluster.framework" in said_by(overrides) else [f"cluster.framework={newer}"]
     imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), [*entries, *overrides], {})
-    notes = list(release_assumed(newer, overrides))
+    notes = [*cluster_notes(newer, None, overrides)]
     length, data = found.get("seq_length"), content.get("dataset")
     given = data.get("sequence_length", data.get("seq_length")) if isinstance(data, Mapping) else None
     if given not in (None, length):

@@ -29,7 +29,7 @@ from planner.frameworks.imports.documents import (
     said_by,
     text_of,
 )
-from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
+from planner.frameworks.imports.finish import cluster_notes, complete_job, newest, prepare_job
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
@@ -85,11 +85,10 @@ def recipe_job(
     _require(document)
     if isinstance(given.get("max_steps"), int):
         training = document["training"]
-        sequences = given["max_steps"] * training["global_batch_size"]
-        training.setdefault("tokens", sequences * training["sequence_length"])
+        training.setdefault("tokens", given["max_steps"] * training["global_batch_size"] * training["sequence_length"])
     software = document["cluster"]["framework"]
-    release = [] if "FW_VERSION" in environment or named else release_assumed(software, overrides)
-    return complete_job(document, [*release, *remarks])
+    assumed = None if "FW_VERSION" in environment or named else software
+    return complete_job(document, [*cluster_notes(assumed, None, overrides), *remarks])
 
 
 def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]:
@@ -221,8 +220,7 @@ def _nearest(fitting: Sequence[Recipe], release: Release | None) -> list[Recipe]
     if release is None:
         return []
     numbers = sorted({one.framework(name).number for one in fitting for name in one.releases})
-    later = [number for number in numbers if number > release.number]
-    nearest = (later or numbers[-1:])[:1]
+    nearest = ([number for number in numbers if number > release.number] or numbers[-1:])[:1]
     return [one for one in fitting if any(one.framework(name).number in nearest for name in one.releases)]
 
 
@@ -320,8 +318,7 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
     own = {"chunks": bool({*DATA.chunks} & {*words}), "stages": bool({*DATA.stages} & {*words})}
     meaning = meaning_of("modelzoo", {**{name: read_plain(value) for name, value in variables.items()}, **own})
     said = [f"{name}={value}" for name, value in meaning.entries.items()]
-    imported = megatron_job([*words, *meaning.words], [*said, *overrides], variables)
-    return imported.add_notes(*notes)
+    return megatron_job([*words, *meaning.words], [*said, *overrides], variables).add_notes(*notes)
 
 
 def _file_named(name: str, folder: Path) -> Path | None:

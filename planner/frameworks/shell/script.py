@@ -138,8 +138,8 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
         return _matches(one, other, is_known)
     if sign in ("<", ">"):
         return Verdict(one < other if sign == "<" else one > other, is_known)
-    same = one == other if "string" in right.type else fnmatchcase(one, other)
-    return Verdict(same == (sign != "!="), is_known)
+    is_same = one == other if "string" in right.type else fnmatchcase(one, other)
+    return Verdict(is_same == (sign != "!="), is_known)
 
 
 def _number(text: str, words: Words, node: Node) -> int | None:
@@ -468,8 +468,8 @@ class _Follower:
         if node.type == "ERROR" and not self.feeds:
             problem = f"is no Bash that is read here: {shown(write_unknowns(source_of(node))[:80])}."
             raise SpecError(f"{WHERE}, line {self._line(node)}", problem)
-        action: Callable[[Node], Verdict] | None = getattr(self, f"_visit_{node.type}", None)
-        return Verdict(True, True) if action is None else action(node)
+        action: Callable[[Node], Verdict | None] = getattr(self, f"_visit_{node.type}", lambda _: None)
+        return action(node) or Verdict(True, True)
 
     def _note(self, sentence: str) -> None:
         if sentence not in self.script.notes:
@@ -483,8 +483,7 @@ class _Follower:
         for node in nodes:
             if node.type != "comment":
                 following = node.next_sibling
-                is_background = following is not None and following.type == "&"
-                last = self._run_subshell([node]) if is_background else self._do(node)
+                last = self._run_subshell([node]) if following is not None and following.type == "&" else self._do(node)
         return last
 
     _visit_variable_assignments = _visit_do_group = _each
@@ -504,10 +503,10 @@ class _Follower:
 
     # --- variables -----------------------------------------------------------------------------------------
 
-    def _visit_variable_assignment(self, node: Node) -> Verdict:
+    def _visit_variable_assignment(self, node: Node) -> None:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name is None:
-            return Verdict(True, True)
+            return
         found: Value = ""
         if value is not None:
             found = self.words.array(value) if value.type == "array" else self.words.value(value)
@@ -525,7 +524,6 @@ class _Follower:
             variables.append(source_of(name), found)
         else:
             variables.assign(source_of(name), found, source=source_of(value) if value is not None else "")
-        return Verdict(True, True)
 
     def _element(self, node: Node, value: Value) -> None:
         name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
@@ -536,7 +534,7 @@ class _Follower:
         elif name is None or not variables.set_element(source_of(name), self.words.number(key, line_of(node)), text):
             self._note(f"Line {self._line(node)}: {write_unknowns(source_of(node))} is not followed.")
 
-    def _visit_declaration_command(self, node: Node) -> Verdict:
+    def _visit_declaration_command(self, node: Node) -> None:
         """``export``, ``declare`` and their kin: within a function some of them set variables of its own."""
         kind, line = source_of(node.children[0]), self._line(node)
         flags = "".join(text[1:] for one in node.named_children if (text := source_of(one)).startswith("-"))
@@ -560,16 +558,14 @@ class _Follower:
                 self._visit_variable_assignment(child)
             elif equals or is_own:
                 variables.assign(name, value, source="") if equals else variables.values.update({name: ""})
-        return Verdict(True, True)
 
-    def _visit_unset_command(self, node: Node) -> Verdict:
+    def _visit_unset_command(self, node: Node) -> None:
         for child in node.named_children:
             self.script.variables.values.pop(source_of(child), None)
-        return Verdict(True, True)
 
     # --- branches and loops --------------------------------------------------------------------------------
 
-    def _visit_if_statement(self, node: Node) -> Verdict:
+    def _visit_if_statement(self, node: Node) -> Verdict | None:
         """The branches in turn; of a branch that ends the script and need not be taken, the others."""
         for position, (condition, body) in enumerate(branches := list(branches_of(node))):
             verdict = self._settle(self._all(condition), condition) if condition else Verdict(True, True)
@@ -581,7 +577,7 @@ class _Follower:
                 return self._all(body)
             if self._survives(body) is not None:
                 return Verdict(True, False)
-        return Verdict(True, True)
+        return None
 
     def _settle(self, verdict: Verdict, condition: Sequence[Node]) -> Verdict:
         """Return the outcome of a condition, as the command says it where the machine decides it (``line_N=false``)."""
@@ -624,7 +620,7 @@ class _Follower:
             return Verdict(sign == "||", False)
         return first.and_also(second) if sign == "&&" else first.or_else(second)
 
-    def _visit_case_statement(self, node: Node) -> Verdict:
+    def _visit_case_statement(self, node: Node) -> Verdict | None:
         value = node.child_by_field_name("value")
         text = self.words.value(value) if value is not None else ""
         names = unknown_names(text)
@@ -638,16 +634,15 @@ class _Follower:
         opposite = by_machine and line in self.script.variables.opposite
         for item in items:
             patterns = item.children_by_field_name("value")
-            matches = any(fnmatchcase(strip_unknown(text), self.words.value(pattern)) for pattern in patterns)
-            if matches != opposite:
+            if opposite != any(fnmatchcase(strip_unknown(text), self.words.value(pattern)) for pattern in patterns):
                 body = [child for child in item.named_children if child not in patterns]
                 if not names:
                     return self._all(body)
                 self._survives(body)
                 return Verdict(True, False)
-        return Verdict(True, True)
+        return None
 
-    def _visit_for_statement(self, node: Node) -> Verdict:
+    def _visit_for_statement(self, node: Node) -> None:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         values = [field for value in node.children_by_field_name("value") for field in self.words.fields(value)]
         before = dict(self.script.variables.values)
@@ -658,20 +653,14 @@ class _Follower:
                     break
         if not all(map(strip_unknown, values)) and any(map(unknown_names, values)):
             self._forget(before, node)
-        return Verdict(True, True)
 
-    def _visit_while_statement(self, node: Node) -> Verdict:
+    def _visit_while_statement(self, node: Node) -> None:
         """As long as the condition certainly holds; where that is not known, once."""
         conditions = [one for one in node.children_by_field_name("condition") if one.is_named]
         until = bool(node.children) and node.children[0].type == "until"
+        self._repeat(node, lambda: self._all(conditions).negate() if until else self._all(conditions), lambda: None)
 
-        def condition() -> Verdict:
-            verdict = self._all(conditions)
-            return verdict.negate() if until else verdict
-
-        return self._repeat(node, condition, lambda: None)
-
-    def _visit_c_style_for_statement(self, node: Node) -> Verdict:
+    def _visit_c_style_for_statement(self, node: Node) -> None:
         """``for ((start; condition; step))``."""
         parts: list[list[Node]] = [[]]
         for child in node.children[2 : [child.type for child in node.children].index("))")]:
@@ -679,14 +668,13 @@ class _Follower:
         start, ends, step = (*parts, [], [])[:3]
 
         def condition() -> Verdict:
-            number = self.words.arithmetic(*ends) if ends else "1"
-            return decide_number(number, line_of(node), self.words)
+            return decide_number(self.words.arithmetic(*ends) if ends else "1", line_of(node), self.words)
 
         if start:
             self.words.arithmetic(*start)
-        return self._repeat(node, condition, lambda: step and self.words.arithmetic(*step))
+        self._repeat(node, condition, lambda: step and self.words.arithmetic(*step))
 
-    def _repeat(self, node: Node, condition: Callable[[], Verdict], step: Callable[[], object]) -> Verdict:
+    def _repeat(self, node: Node, condition: Callable[[], Verdict], step: Callable[[], object]) -> None:
         """A loop; what commands print, other than a variable that nobody sets, is not empty in its condition."""
         body, before = node.child_by_field_name("body"), dict(self.script.variables.values)
         while body is not None:
@@ -698,7 +686,6 @@ class _Follower:
                 self._forget(before, node)
                 break
             step()
-        return Verdict(True, True)
 
     def _forget(self, before: Mapping[str, Value], node: Node) -> None:
         """A loop whose count is not known: what it changes is not known after it."""
@@ -732,11 +719,10 @@ class _Follower:
 
     # --- commands ------------------------------------------------------------------------------------------
 
-    def _visit_function_definition(self, node: Node) -> Verdict:
+    def _visit_function_definition(self, node: Node) -> None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self.functions[source_of(name)] = body
-        return Verdict(True, True)
 
     def _visit_command(self, node: Node) -> Verdict:
         own = [child for child in node.named_children if child.type == "variable_assignment"]
@@ -784,8 +770,7 @@ class _Follower:
         if name in ("true", ":", "false"):
             return Verdict(name != "false", True)
         if name == "shift":
-            count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
-            del self.script.variables.arguments[:count]
+            del self.script.variables.arguments[: int(arguments[0]) if arguments and arguments[0].isdecimal() else 1]
             return Verdict(True, True)
         if name == "let":
             return [decide_number(self.words.number(text, line), line, self.words) for text in arguments or ["0"]][-1]

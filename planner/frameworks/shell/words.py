@@ -131,8 +131,7 @@ def split(pieces: Iterable[Piece]) -> Iterator[str]:
     """
     word, is_open = "", False
     for piece in pieces:
-        parts = re.split(r"[ \t\n]+", piece.text) if piece.splits else [piece.text]
-        for number, part in enumerate(parts):
+        for number, part in enumerate(re.split(r"[ \t\n]+", piece.text) if piece.splits else [piece.text]):
             if number and is_open:
                 yield word
                 word, is_open = "", False
@@ -200,8 +199,8 @@ class Variables:
     outer_line: int = 0
     values: dict[str, Value] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
-    uses: dict[str, list[int]] = field(default_factory=dict)
-    asked: dict[str, list[int]] = field(default_factory=dict)
+    uses: dict[str, dict[int, None]] = field(default_factory=dict)
+    asked: dict[str, dict[int, None]] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
@@ -239,9 +238,7 @@ class Variables:
         if self.calls and name.isdecimal():
             return ""
         text = unknown(name)
-        lines = self.uses.setdefault(unknown_names(text)[0], [])
-        if (self.outer_line or line) not in lines:
-            lines.append(self.outer_line or line)
+        self.uses.setdefault(unknown_names(text)[0], {})[self.outer_line or line] = None
         return text
 
     def ask(self, names: list[str], line: int, *, compares: Iterable[str] = ()) -> None:
@@ -251,10 +248,7 @@ class Variables:
         for name in names:
             if name.isdecimal():
                 self.compared.setdefault(name, set()).update(compares)
-        for name in names:
-            lines = self.asked.setdefault(name, [])
-            if line not in lines:
-                lines.append(line)
+            self.asked.setdefault(name, {})[line] = None
 
     def assign(self, name: str, value: Value, *, source: str) -> None:
         """
@@ -291,8 +285,7 @@ class Variables:
         """Set elements of an array by their keys, and the array itself to all of them in their order."""
         self.seen.add(name)
         self.values |= {f"{name}[{key}]": value for key, value in elements.items()}
-        start = f"{name}["
-        self.values[name] = [str(value) for one, value in self.values.items() if one.startswith(start)]
+        self.values[name] = [str(value) for one, value in self.parts(name).items() if one != name]
 
     def parts(self, name: str) -> dict[str, Value]:
         """A variable and the elements of an array with keys, as they are."""
@@ -316,8 +309,7 @@ class Variables:
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of an array, or its indices."""
-        start = f"{name}["
-        keys = [one.removeprefix(start).removesuffix("]") for one in self.values if one.startswith(start)]
+        keys = [one.partition("[")[2].removesuffix("]") for one in self.parts(name) if one != name]
         value = self.get(name)
         return keys or [str(number) for number in range(len(value) if isinstance(value, list) else value is not None)]
 
@@ -388,12 +380,7 @@ BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
 LAZY = (",", "?", "||", "&&")
 RANKS = {sign: rank for rank, signs in enumerate((*([one] for one in LAZY), *BINARY)) for sign in signs}
 FUNCTIONS = {sign: function for signs in BINARY for sign, function in signs.items()}
-UNARY: dict[str, Callable[[int], int]] = {
-    "-": operator.neg,
-    "+": operator.pos,
-    "~": operator.invert,
-    "!": operator.not_,
-}
+UNARY: dict[str, Callable[[int], int]] = {"-": operator.neg, "+": operator.pos, "~": operator.inv, "!": operator.not_}
 
 
 def value_of(

@@ -35,7 +35,7 @@ MODULES = "megatron.bridge.recipes"
 @cache
 def options_by_field() -> Mapping[str, str]:
     """Return the option of Megatron-LM for each field."""
-    return {field: option.name for option in options().values() for field in option.bridge or ()} | DATA.more_fields
+    return {field: option.name for option in options().values() for field in option.bridge or ()} | {**DATA.more_fields}
 
 
 LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
@@ -136,8 +136,7 @@ def recipes_of(root: Path, source: str) -> Iterator[Recipe]:
             if "pretrain_config" in name and function.names is modules[file]:
                 config = result_of(function, str(file), resolver)
                 if isinstance(config, Thing):
-                    whole = f"{file.stem}_{name}" if name == "pretrain_config" else name
-                    yield _recipe(whole, source, config)
+                    yield _recipe(f"{file.stem}_{name}" if name == "pretrain_config" else name, source, config)
 
 
 def _recipe(name: str, source: str, config: Thing) -> Recipe:

@@ -21,10 +21,9 @@ from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_f
 from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, read_words, require_model, said_by, text_of
 from planner.frameworks.imports.finish import (
     assumption_notes,
-    devices_contradicted,
+    cluster_notes,
     entries_set_by,
     newest,
-    release_assumed,
 )
 from planner.frameworks.imports.tools.keys import is_on, meaning_of
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
@@ -156,15 +155,13 @@ def bridge_job(
         words, plain, entries, is_named=known is None and bool(recipe) and not is_whole, has_experts=facts.has_experts
     )
     devices = _devices(fields)
-    notes += devices_contradicted(devices, overrides)
     entries = entries if devices is None else {"cluster.num_devices": str(devices), **entries}
     release = newest("nemo-" if is_nemo else "megatron-bridge-")
-    notes += release_assumed(release, overrides)
+    notes += cluster_notes(release, devices, overrides)
     entries.setdefault("cluster.framework", release)
     if any(is_on(plain.get(name)) for name in DATA.narrow_attention):
         entries.setdefault("settings.fp8_attention", "true")
-    rest = [f"{key}={value}" for key, value in entries.items()]
-    imported = megatron_job([*architecture, *words], rest, environment)
+    imported = megatron_job([*architecture, *words], [f"{key}={value}" for key, value in entries.items()], environment)
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
@@ -210,8 +207,7 @@ def architecture_words(model: Model, length: int) -> list[str]:
         experts = [block.num_experts for layer in model.layers for block in layer.blocks if isinstance(block, Experts)]
         more = f" --num-experts {max(experts)} --moe-router-topk 1 --moe-ffn-hidden-size 1024" if experts else ""
         return f"{DATA.stand_in} --num-layers {model.num_layers}{more}".split()
-    lines = argument_lines(model_entries(model, length))
-    return [word for line in lines for word in shlex.split(line)]
+    return [word for line in argument_lines(model_entries(model, length)) for word in shlex.split(line)]
 
 
 def _require_needed(

@@ -44,6 +44,7 @@ from planner.frameworks.imports.documents import (
     read_rows,
     read_words,
     read_yaml,
+    require_mapping,
     require_model,
     resolve,
     said_by,
@@ -52,13 +53,12 @@ from planner.frameworks.imports.documents import (
 )
 from planner.frameworks.imports.finish import (
     assumption_notes,
+    cluster_notes,
     complete_job,
     degree,
-    devices_contradicted,
     entries_set_by,
     newest,
     prepare_job,
-    release_assumed,
 )
 from planner.frameworks.imports.refused import refuse_entries
 from planner.frameworks.imports.tools.keys import Meaning, is_on, is_read, meaning_of
@@ -87,9 +87,8 @@ def neox_job(file: File) -> Imported:
         problem = "is a part of a run of GPT-NeoX, which merges several files: it has no num_layers."
         raise SpecError(str(file.path), problem, "Import the file with num_layers, with this one's keys in it.")
     meaning = meaning_of("gpt_neox", flat)
-    meaning.notes += (
-        [f"{LOCAL} in the same folder gives the keys that this file lacks, as in a run with both."] if other else []
-    )
+    if other:
+        meaning.notes.append(f"{LOCAL} in the same folder gives the keys that this file lacks, as in a run with both.")
     entries = meaning.entries
     if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
@@ -361,15 +360,15 @@ def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> I
         document["search"] = {"framework_rules": False, **document.get("search", {})}
         remarks.append("Whole replicas (DDP), which the catalog's framework with FSDP2 has not: no rules of its own.")
     said = {*meaning.entries, *said_by(overrides)}
-    release = release_assumed(framework if isinstance(framework, str) else framework["base"], overrides)
-    other = devices_contradicted(meaning.entries.get("cluster.num_devices"), overrides)
+    name = framework if isinstance(framework, str) else framework["base"]
+    notes = [*cluster_notes(name, meaning.entries.get("cluster.num_devices"), overrides), *meaning.notes, *remarks]
     every = None if "strategy.recompute" in said_by(overrides) else int(given.get("full_every", 0)) or None
     try:
         _settle_batches(overrides, strategy, training, given)
         if "mbs" in strategy and ("given.accumulation" in meaning.keys or "given.accumulation" not in meaning.entries):
             said.add("strategy.mbs")  # it follows from what is said
         _add_tokens(training, given)
-        return complete_job(document, [*release, *other, *meaning.notes, *remarks], said=said, full_every=every)
+        return complete_job(document, notes, said=said, full_every=every)
     except SpecError as error:
         raise SpecError(meaning.keys.get(error.where, error.where), error.problem, error.hint) from None
 
@@ -739,9 +738,7 @@ def _read_loss(config: Thing) -> dict[str, dict[str, Any]]:
     """Return the chunks of the loss, where the configuration names a loss that is known."""
     loss = config.fields.get("loss")
     chunks = {"ChunkedLossWrapper": 8, "CrossEntropyLoss": 1}.get(_class_of(loss))
-    if not isinstance(loss, Thing) or chunks is None:
-        return {}
-    return {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
+    return {} if loss is None or chunks is None else {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
 
 
 def _model(spec: Any) -> dict[str, Any]:
@@ -754,8 +751,7 @@ def _model(spec: Any) -> dict[str, Any]:
         kind = converter.name if isinstance(converter, Thing) else ""
         if "Float8Linear" in kind:
             model["converters"] = ["quantize.linear.float8"]
-            recipe = converter.fields.get("recipe_name", "rowwise")
-            tables["quantize"] = {"linear": {"float8": {"recipe_name": recipe}}}
+            tables["quantize.linear.float8"] = {"recipe_name": converter.fields.get("recipe_name", "rowwise")}
         elif "MXFP8Linear" in kind:
             model["converters"] = ["quantize.linear.mx"]
         elif "NVFP4" in kind or not kind:
@@ -774,18 +770,16 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
         raise SpecError(key, error.problem, error.hint) from None
     has_experts = load(imported.document).facts.model.has_experts
     said = entries_set_by({word for word in meaning.words if word.startswith("--")}, [*own, *file.overrides])
-    notes = assumption_notes(imported.document, said, has_experts=has_experts, whose=whose)
-    framework = meaning.entries.get("cluster.framework")
-    release = release_assumed(str(framework), file.overrides) if framework else ()
-    other = devices_contradicted(meaning.entries.get("cluster.num_devices"), file.overrides)
+    assumed = assumption_notes(imported.document, said, has_experts=has_experts, whose=whose)
+    framework, stated = (meaning.entries.get(f"cluster.{name}") for name in ("framework", "num_devices"))
     keyed = [re.sub(r"--[\w-]+", lambda found: meaning.keys.get(found[0], found[0]), note) for note in imported.notes]
-    return Imported(document=imported.document, notes=(*release, *other, *notes, *meaning.notes, *keyed))
+    notes = [*cluster_notes(framework, stated, file.overrides), *assumed, *meaning.notes]
+    return Imported(document=imported.document, notes=(*notes, *keyed))
 
 
 def nemo_job(file: File) -> Imported:
     """Import NeMo 1: a trainer, and a model with its sizes, degrees and batches."""
-    flat = file.flat()
-    meaning = meaning_of("nemo1", flat, section="model.")
+    meaning = meaning_of("nemo1", file.flat(), section="model.")
     meaning.entries["cluster.framework"] = newest("nemo-")
     return _job(file, meaning, {}, whose="NeMo's defaults")
 
@@ -818,8 +812,7 @@ def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content
     defaults = file.content.get("defaults")
     defaults = defaults if isinstance(defaults, list) else []
-    listed = [one.get("train") for one in defaults if isinstance(one, Mapping)]
-    named = [one for one in listed if isinstance(one, str)]
+    named = [one["train"] for one in defaults if isinstance(one, Mapping) and isinstance(one.get("train"), str)]
     inner = file.named(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
     if inner is None:
         problem = f"names {shown(named[0])} of conf/train, which does not exist." if named else "names no file."
@@ -852,9 +845,7 @@ def primus_job(file: File) -> Imported:
     framework, own = text_of(module.get("framework", "megatron")), module.get("overrides") or {}
     if framework not in ("megatron", "torchtitan"):
         raise SpecError("modules.pre_trainer.framework", f"is {shown(framework)}; megatron and torchtitan are read.")
-    if not isinstance(own, Mapping):
-        raise SpecError("modules.pre_trainer.overrides", f"expected a mapping, got {shown(own)}.")
-    refuse_entries(own, str(file.path))
+    refuse_entries(require_mapping(own, "modules.pre_trainer.overrides"), str(file.path))
     trainer = _read_extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
     model = _read_extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
     lacking = "config: Primus' trainer file was not found: Megatron-LM's defaults stand for its values."

@@ -8,6 +8,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
@@ -229,12 +230,10 @@ def _look_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[s
 
 def _sum(function: str, rest: str) -> Any:
     values = [read_plain(part) for part in rest.split(",")]
-    if not all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
-        return UNKNOWN
-    try:
-        return SUMS[function](*values)
-    except (TypeError, ArithmeticError):
-        return UNKNOWN
+    if all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
+        with suppress(TypeError, ArithmeticError):
+            return SUMS[function](*values)
+    return UNKNOWN
 
 
 def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
@@ -258,10 +257,9 @@ def read_plain(text: str) -> Plain:
     >>> read_plain("true"), read_plain("4096"), read_plain("null"), read_plain("a: [")
     (True, 4096, None, 'a: [')
     """
-    try:
+    with suppress(SpecError):
         return parse(text, "value")
-    except SpecError:
-        return text
+    return text
 
 
 def text_of(value: Any) -> str:

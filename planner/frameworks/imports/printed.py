@@ -65,11 +65,9 @@ def is_checkpoint(path: Path) -> bool:
     """Tell whether a path is a folder, or a file of pickles by its name or its first bytes."""
     if path.is_dir() or path.suffix.lower() in (*DATA.saved, *DATA.pickles) or path.name in DATA.saved:
         return True
-    try:
-        with path.open("rb") as stream:
-            return stream.read(4).startswith(HEADS)
-    except OSError:
-        return False
+    with suppress(OSError), path.open("rb") as stream:
+        return stream.read(4).startswith(HEADS)
+    return False
 
 
 def text_beside(path: Path) -> Path | None:
@@ -175,8 +173,7 @@ class _Reader(pickle._Unpickler):
 def _write(value: Any) -> str:
     """Write a value as Megatron-LM prints it; of a class and a member of an enumeration its name."""
     if isinstance(value, list | tuple):
-        plain = (bool, int, float, str, type(None))
-        return str([one if isinstance(one, plain) else _write_one(one) for one in value])
+        return str([one if isinstance(one, bool | int | float | str | None) else _write_one(one) for one in value])
     return _write_one(value)
 
 

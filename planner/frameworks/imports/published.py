@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -165,12 +166,9 @@ def _document(given: Mapping[str, Any], environment: Mapping[str, str], one: Rec
 
 def _framework(release: str) -> str:
     """Return the release that the script names, else the newest."""
-    name = re.sub(r"(\.0+)+$", "", f"{STACK}-{release}")
-    try:
-        catalog.framework(name)
-    except SpecError:
-        return newest(f"{STACK}-")
-    return name
+    with suppress(SpecError):
+        return catalog.framework(re.sub(r"(\.0+)+$", "", f"{STACK}-{release}")).name
+    return newest(f"{STACK}-")
 
 
 def _recipe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -169,12 +170,10 @@ def _matches(text: str, expression: str, is_known: bool) -> Verdict:
 
     Long expressions and nested repetitions are not evaluated, as they may take exponential time.
     """
-    if len(text) + len(expression) > LONGEST_MATCH or re.search(r"[+*}]\s*\)\s*[+*{]", expression):
-        return Verdict(False, False)
-    try:
-        return Verdict(re.search(expression, text) is not None, is_known)
-    except re.error:
-        return Verdict(False, False)
+    if len(text) + len(expression) <= LONGEST_MATCH and not re.search(r"[+*}]\s*\)\s*[+*{]", expression):
+        with suppress(re.error):
+            return Verdict(re.search(expression, text) is not None, is_known)
+    return Verdict(False, False)
 
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")

@@ -6,6 +6,7 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from itertools import dropwhile, takewhile
@@ -330,10 +331,9 @@ class Variables:
 
 def _elements(text: str) -> list[str]:
     """Split the given value of an array into words; at blanks where a quotation mark is not closed."""
-    try:
+    with suppress(ValueError):
         return argument_words(text)
-    except ValueError:
-        return text.split()
+    return text.split()
 
 
 Later: TypeAlias = Callable[[], int]
@@ -401,10 +401,9 @@ def value_of(
     >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99"), value_of("010")
     (4, 1, None, None, 8)
     """
-    try:
+    with suppress(ValueError, ZeroDivisionError, RecursionError):
         return _Expression(expression, read, put).value()
-    except (ValueError, ZeroDivisionError, RecursionError):
-        return None
+    return None
 
 
 class _Expression:

@@ -7,6 +7,7 @@ An installed release that the table does not have is read from its package.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -234,15 +235,9 @@ def _table() -> Mapping[str, Recipe]:
 @cache
 def _read_installed() -> Mapping[str, Recipe]:
     """Return the recipes of an installed release that the table does not have; else none."""
-    try:
+    with suppress(metadata.PackageNotFoundError, OSError, SpecError):
         distribution = metadata.distribution(PACKAGE)
-    except metadata.PackageNotFoundError:
-        return {}
-    root = Path(str(distribution.locate_file("")))
-    source = f"Megatron-Bridge {distribution.version}"
-    if any(one.source == source for one in _table().values()):
-        return {}
-    try:
-        return {one.name: one for one in recipes_of(root, source)}
-    except (OSError, SpecError):
-        return {}
+        source = f"Megatron-Bridge {distribution.version}"
+        if all(one.source != source for one in _table().values()):
+            return {one.name: one for one in recipes_of(Path(str(distribution.locate_file(""))), source)}
+    return {}

@@ -11,6 +11,7 @@ import ast
 import operator
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -252,9 +253,7 @@ class _Reader:
                 return self._dict(keys, values, of)
             case ast.UnaryOp(op=kind, operand=operand):
                 return _operate(kind, of(operand))
-            case ast.BinOp(left=left, op=kind, right=right):
-                return _operate(kind, of(left), of(right))
-            case ast.Compare(left=left, ops=[kind], comparators=[right]):
+            case ast.BinOp(left=left, op=kind, right=right) | ast.Compare(left=left, ops=[kind], comparators=[right]):
                 return _operate(kind, of(left), of(right))
             case ast.BoolOp(op=kind, values=parts):
                 return self._either(isinstance(kind, ast.Or), parts, of)
@@ -385,12 +384,10 @@ def _flexible(model: Any, backend: Any) -> None:
 
 def _try_operation(function: Callable[..., Any], *arguments: Any) -> Any:
     """Apply a function to plain values; the result is unknown for other values, and for errors."""
-    if not all(map(is_known, arguments)):
-        return UNKNOWN
-    try:
-        return function(*arguments)
-    except (TypeError, ValueError, KeyError, IndexError, ArithmeticError):
-        return UNKNOWN
+    if all(map(is_known, arguments)):
+        with suppress(TypeError, ValueError, KeyError, IndexError, ArithmeticError):
+            return function(*arguments)
+    return UNKNOWN
 
 
 def _operate(kind: ast.AST, *values: Any) -> Any:

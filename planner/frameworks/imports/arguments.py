@@ -15,7 +15,6 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from math import lcm, prod
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel import catalog
@@ -171,10 +170,10 @@ def _translate_shared_experts(given: Given) -> Words | None:
 
 def _noops(given: Given) -> set[int]:
     words = [word for word in ",".join(given.get("--noop-layers", [])).split(",") if word]
-    if not all(word.isdecimal() for word in words):
+    if not all(map(str.isdecimal, words)):
         problem = f"expected numbers of layers such as 1,47, got {shown(' '.join(given['--noop-layers']))}."
         raise SpecError(f"{WHERE}.--noop-layers", problem)
-    return {int(word) for word in words}
+    return {*map(int, words)}
 
 
 def _remove_noops(given: Given) -> Words | None:
@@ -265,7 +264,7 @@ def _levels_of_context(given: Given) -> Words | None:
 
 def _tokens(given: Given) -> Words | None:
     """Translate the length of the training in tokens, where no other option sets it."""
-    if "--train-iters" in given or "--train-samples" in given:
+    if {*DATA.lengths} & {*given}:
         return {}
     return {"--train-samples": [str(_number(given, "--train-tokens") // max(_number(given, "--seq-length"), 1))]}
 
@@ -315,18 +314,6 @@ MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = 
 )
 """Options that are translated together, with the function; it applies where the first of them is given."""
 
-
-OTHERS = Path(__file__).parent / "others.csv"
-"""
-Table of options that an import does not read itself.
-
-Some have no influence on planning, with the reason (``ignored``), or are other spellings of options that are read
-(``means``). Others belong to models or releases that are not imported (``refused``). Options of other releases are
-those of the parsers of megatron-core 0.14 to 0.19; ``value`` limits a row to one value.
-"""
-
-FORKS = Path(__file__).parent / "forks.csv"
-"""Table of options of forks (``of``) and older releases of Megatron-LM; ``{}`` stands for their values."""
 
 SIMILAR = 0.9
 """Similarity of an unknown name to an option that is read, from which it counts as a typing error (difflib's ratio)."""
@@ -753,14 +740,13 @@ def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> No
 def _take(found: Understood, option: Option, values: list[str]) -> None:
     values = _trim_values(option, values)
     found.said[option.name] = [write_unknowns(value) for value in values]
-    is_read = option.in_import == "read"
-    names = [name for value in values for name in unknown_names(value)]
+    names = unknown_names("".join(values))
     if names and option.name in OF_THE_WHOLE:
         return
-    if names and is_read:
-        found.missing[option.name] = list(dict.fromkeys(names))
+    if option.in_import != "read" and (names or not _is_valid(option, values)):
         return
-    if not is_read and (names or not _is_valid(option, values)):
+    if names:
+        found.missing[option.name] = names
         return
     old = found.values.get(option.name)
     if old is not None and old != values:
@@ -788,13 +774,10 @@ def _is_valid(option: Option, values: Sequence[str]) -> bool:
 
 
 def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
-    for row in other_options().get(name, ()):
-        if row["value"] and row["value"] != " ".join(values):
-            continue
-        if row["meaning"] == "refused":
-            raise SpecError(f"{WHERE}.{name}", f"{row['why']}.")
-        return row
-    return None
+    row = next((row for row in other_options().get(name, ()) if row["value"] in ("", " ".join(values))), None)
+    if row is not None and row["meaning"] == "refused":
+        raise SpecError(f"{WHERE}.{name}", f"{row['why']}.")
+    return row
 
 
 def refuse_misspelled(name: str, where: str = "") -> None:
@@ -816,8 +799,15 @@ def refuse_misspelled(name: str, where: str = "") -> None:
 
 @cache
 def other_options() -> Mapping[str, list[Mapping[str, str]]]:
-    """Return the rows of both tables by option, rows for a single value first."""
+    """
+    Return options that an import does not read itself, with their rows, those for a single value first.
+
+    Some have no influence on planning, with the reason (``ignored``), or are other spellings of options that are read
+    (``means``), with ``{}`` for their values. Others belong to models or releases that are not imported (``refused``).
+    ``others.csv`` has options of the parsers of megatron-core 0.14 to 0.19, ``forks.csv`` those of forks (``of``) and
+    older releases; ``value`` limits a row to one value.
+    """
     rows: dict[str, list[Mapping[str, str]]] = {}
-    for row in (*read_rows(OTHERS), *read_rows(FORKS)):
+    for row in (*read_rows("others.csv"), *read_rows("forks.csv")):
         rows.setdefault(row["option"], []).append(row)
     return {option: sorted(of_one, key=lambda row: not row["value"]) for option, of_one in rows.items()}

@@ -22,8 +22,8 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.jobs.document import Plain, parse, read_text
 
-WORDS = Path(__file__).parent / "words.yaml"
-"""Lists and pairs of words that modules of this room look for."""
+ROOM = Path(__file__).parent
+"""Folder of the room's tables, and of ``words.yaml``: lists and pairs of words that its modules look for."""
 
 MOST_NODES = 20_000
 MOST_LEVELS = 32
@@ -37,15 +37,15 @@ LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 
 @lru_cache(maxsize=64)
-def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
-    """Read the rows of a table of this room, cells by column; they are shared and must not be changed."""
-    with path.open(encoding="utf-8", newline="") as lines:
+def read_rows(path: str | Path) -> tuple[Mapping[str, str], ...]:
+    """Read the rows of a table, by its path in this room, cells by column; they are shared and must not be changed."""
+    with (ROOM / path).open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(lines))
 
 
 @cache
 def _words() -> Mapping[str, Mapping[str, Any]]:
-    whole: Mapping[str, Mapping[str, Any]] = _freeze(yaml.safe_load(WORDS.read_text(encoding="utf-8")))
+    whole: Mapping[str, Mapping[str, Any]] = _freeze(yaml.safe_load((ROOM / "words.yaml").read_text(encoding="utf-8")))
     return whole
 
 
@@ -347,17 +347,10 @@ def require_mapping(content: Any, where: str) -> dict[str, Any]:
     return content
 
 
-MODELS = Path(__file__).parent / "models.csv"
-"""
-Table from names of Hugging Face's hub without their owner, and flavors of torchtitan as ``name/flavor``, to models.
-
-The models are those of the catalog, or descriptions for a job file (sizes of the models' own ``config.json``).
-"""
-
 ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", "-v0.3")
 """Suffixes of names on the hub after the size; the architecture is the same."""
 
-ARCHITECTURE = {row["option"] for row in read_rows(Path(__file__).parent / "architecture.csv")}
+ARCHITECTURE = {row["option"] for row in read_rows("architecture.csv")}
 """Options of the architecture, which a model by its name sets."""
 
 RECIPES = ("_config", "_pretrain")
@@ -402,14 +395,16 @@ def require_model(name: str, where: str = "model") -> str | dict[str, Any]:
 
 @cache
 def _models() -> Mapping[str, str]:
-    return {row["name"]: row["model"] for row in read_rows(MODELS)}
+    """
+    Return models by names of Hugging Face's hub without their owner, and by flavors of torchtitan (``name/flavor``).
+
+    The models are those of the catalog, or descriptions for a job file (sizes of the models' own ``config.json``).
+    """
+    return {row["name"]: row["model"] for row in read_rows("models.csv")}
 
 
 # --- vocabularies ------------------------------------------------------------------------------------------
 
-
-TOKENIZERS = Path(__file__).parent / "tokenizers.csv"
-"""Table of vocabulary sizes by a part of an option's value; the longest match counts."""
 
 PATCHED = "--patch-tokenizer-type"
 """Pai-Megatron-Patch's option; with it ``--extra-vocab-size`` adds entries (megatron_patch/tokenizer)."""
@@ -431,6 +426,8 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     """
     Return the vocabulary of Megatron-LM's options without ``--vocab-size``; None: unknown.
 
+    ``tokenizers.csv`` has sizes by a part of an option's value; the longest match counts.
+
     >>> vocabulary_of({"--tokenizer-model": ["meta-llama/Llama-3.1-8B"]}).entries
     128256
     """
@@ -441,7 +438,7 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     if not kind and "--vocab-file" in options and "--merge-file" in options:
         kind = "GPT2BPETokenizer"
     said = {**{name: " ".join(values) for name, values in options.items()}, "--tokenizer-type": kind}
-    fitting = [row for row in read_rows(TOKENIZERS) if row["part"].lower() in said.get(row["option"], "").lower()]
+    fitting = [row for row in read_rows("tokenizers.csv") if row["part"].lower() in said.get(row["option"], "").lower()]
     if not fitting:
         return None
     best = max(fitting, key=lambda row: (row["option"] == "--tokenizer-model", len(row["part"])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from costmodel import catalog
@@ -38,19 +37,14 @@ def prepare_job(document: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     return whole
 
 
-DECISIONS = Path(__file__).parent / "decisions.csv"
-"""
-Table of entries that change the cost of a step, with the options of Megatron-LM that set each.
-
-An entry has an effect ``when`` all of these exceed one: degrees, ranks with the same weights (``data``), experts.
-"""
-
-
 def assumption_notes(
     document: Mapping[str, Any], said: Collection[str], *, has_experts: bool, whose: str
 ) -> Iterator[str]:
     """
     Yield a note with the decisions and settings of a job that neither file nor command sets, with their values.
+
+    ``decisions.csv`` has entries that change the cost of a step, with the options of Megatron-LM that set each. An
+    entry has an effect ``when`` all of these exceed one: degrees, ranks with the same weights (``data``), experts.
 
     Parameters
     ----------
@@ -66,7 +60,7 @@ def assumption_notes(
     strategy = document["strategy"]
     given = {**strategy, "data": strategy["dp"] * strategy["cp"], "experts": 2 if has_experts else 1}
     values = []
-    for row in read_rows(DECISIONS):
+    for row in read_rows("decisions.csv"):
         section, _, name = row["entry"].partition(".")
         matters = all(given[one] > 1 for one in row["when"].split())
         if row["entry"] not in said and name in document.get(section, {}) and matters:
@@ -77,8 +71,8 @@ def assumption_notes(
 
 def entries_set_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
     """Return the paths of a job's entries that options or the command set."""
-    set_by_options = {row["entry"] for row in read_rows(DECISIONS) if {*row["options"].split()} & {*options_given}}
-    return {*said_by(overrides)} | set_by_options
+    rows = [row for row in read_rows("decisions.csv") if {*row["options"].split()} & {*options_given}]
+    return {*said_by(overrides), *(row["entry"] for row in rows)}
 
 
 def cluster_notes(framework: object, stated: object, overrides: Sequence[str]) -> Iterator[str]:

@@ -21,13 +21,6 @@ from planner.frameworks.shell.words import strip_unknown, unknown_names, write_u
 
 DATA = read_words("launch")
 
-PROGRAMS = Path(__file__).parent / "programs.csv"
-"""
-Table of programs by the end of their path, with their framework or the reason why they are refused. After them
-frameworks by an option of a program that is not in the table.
-"""
-
-
 STARTER = re.compile("|".join(DATA.starting))
 """Names of programs that start a Python program; all but the first may belong to a batch system or cluster."""
 
@@ -144,8 +137,14 @@ def _program_place(words: Sequence[str]) -> int | None:
 
 
 def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) -> tuple[str, tuple[str, ...]]:
+    """
+    Return the framework of a program's arguments and notes on it, or refuse the program.
+
+    ``programs.csv`` has programs by the end of their path, with their framework or the reason why they are refused.
+    After them it has frameworks by an option of a program that is not in the table.
+    """
     path = program if program.endswith(".py") else program.replace("/", ".")
-    for row in read_rows(PROGRAMS):
+    for row in read_rows("programs.csv"):
         if path.endswith(row["program"]) or f"/{row['program']}/" in f"/{path}/":
             if row["kind"] == "refused":
                 raise SpecError(f"{WHERE}, line {line}", f"{program[:80]} {row['why']}.")
@@ -154,7 +153,7 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
     if any(map(is_override, words)) or recipe_named(Path(program).stem) is not None:
         return "bridge", ()
     names = {word.split("=", 1)[0] for word in words}
-    for row in read_rows(PROGRAMS):
+    for row in read_rows("programs.csv"):
         if row["program"] in names:
             note = f"{program[:80]} is not known here: its options are read as those of {row['kind']}."
             return row["kind"], (note,)

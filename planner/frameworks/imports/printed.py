@@ -603,22 +603,19 @@ def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
 
 # --- arguments by their names, and the container of Megatron-Bridge ----------------------------------------
 
-NAMES = Path(__file__).parent / "names.csv"
-"""
-Table of names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with its option.
-
-``defaults`` are values without an effect, separated by ``;``, or ``=`` with the name whose value is the default.
-``why`` is the source of names without an option.
-"""
-
-
 MOST_MISSING = 6
 """Missing names in a message."""
 
 
 @cache
 def _rows() -> Mapping[str, Mapping[str, str]]:
-    return {row["name"]: row for row in read_rows(NAMES)}
+    """
+    Return the names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with its option.
+
+    ``defaults`` are values without an effect, separated by ``;``, or ``=`` with the name whose value is the default.
+    ``why`` is the source of names without an option.
+    """
+    return {row["name"]: row for row in read_rows("names.csv")}
 
 
 def name_of(option: str, name: str = "") -> str | None:

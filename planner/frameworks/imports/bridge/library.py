@@ -22,13 +22,6 @@ from planner.frameworks.megatron.options import options
 
 DATA = read_words("bridge.library")
 
-LIBRARY = Path(__file__).parent / "library.csv"
-"""
-Fields of the recipes for pretraining by name and release, as overrides; ``?`` where a value is known only at run time.
-
-``python -m benchmarks.imports.library`` makes it from the wheels of PyPI.
-"""
-
 PACKAGE = "megatron-bridge"
 MODULES = "megatron.bridge.recipes"
 
@@ -222,9 +215,14 @@ def _value(text: str) -> Any:
 
 @cache
 def _table() -> Mapping[str, Recipe]:
-    """Return every recipe of the table in the newest release that has it."""
+    """
+    Return every recipe of the table in the newest release that has it.
+
+    The table has fields of the recipes for pretraining as overrides; ``?`` where a value is known only at run time.
+    ``python -m benchmarks.imports.library`` makes it from the wheels of PyPI.
+    """
     found: dict[str, Recipe] = {}
-    for row in read_rows(LIBRARY):
+    for row in read_rows("bridge/library.csv"):
         fields = dict(one.split("=", 1) for one in row["fields"].split(" "))
         release = row["releases"].split()[-1]
         if row["recipe"] not in found or found[row["recipe"]].source < f"Megatron-Bridge {release}":

@@ -19,12 +19,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
 from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, read_words, require_model, said_by, text_of
-from planner.frameworks.imports.finish import (
-    assumption_notes,
-    cluster_notes,
-    entries_set_by,
-    newest,
-)
+from planner.frameworks.imports.finish import assumption_notes, cluster_notes, entries_set_by, newest
 from planner.frameworks.imports.tools.keys import is_on, meaning_of
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED

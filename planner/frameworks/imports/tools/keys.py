@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
@@ -22,21 +21,19 @@ from planner.frameworks.shell.words import refuse_unknown, value_of
 
 DATA = read_words("tools.keys")
 
-KEYS = Path(__file__).parent / "keys.csv"
-"""
-Table of the keys of each tool; the first row that matches counts.
-
-A row has options and entries (``means``), or a reason to ignore (``ignored``) or refuse (``refused``) a key. The value
-stands at ``{}``, numbers that other keys make at ``$((...))``, a remark after ``#``. Some keys are read by code
-(``read``), and some have a default (``default``).
-
-``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match all
-values that switch something on or off. ``beside`` has keys that must be on, or have a value, for the row to match.
-"""
-
 
 class Row(NamedTuple):
-    """Row of the table ``KEYS``."""
+    """
+    Row of ``keys.csv``, the table of the keys of each tool; the first row that matches counts.
+
+    A row has options and entries (``means``), or a reason to ignore (``ignored``) or refuse (``refused``) a key. The
+    value stands at ``{}``, numbers that other keys make at ``$((...))``, a remark after ``#``. Some keys are read by
+    code (``read``), and some have a default (``default``).
+
+    ``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match
+    all values that switch something on or off. ``beside`` has keys that must be on, or have a value, for the row to
+    match.
+    """
 
     tool: str
     key: str
@@ -253,4 +250,4 @@ def _refuse_decisive(tool: str, key: str, value: Any) -> None:
 
 @cache
 def _rows(tool: str) -> tuple[Row, ...]:
-    return tuple(Row(**row) for row in read_rows(KEYS) if tool in row["tool"].split())
+    return tuple(Row(**row) for row in read_rows("tools/keys.csv") if tool in row["tool"].split())

@@ -811,8 +811,8 @@ def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         outer = file.path.parent.with_suffix(".yaml")
         return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content
     defaults = file.content.get("defaults")
-    defaults = defaults if isinstance(defaults, list) else []
-    named = [one["train"] for one in defaults if isinstance(one, Mapping) and isinstance(one.get("train"), str)]
+    listed = [one.get("train") for one in defaults if isinstance(one, Mapping)] if isinstance(defaults, list) else []
+    named = [one for one in listed if isinstance(one, str)]
     inner = file.named(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
     if inner is None:
         problem = f"names {shown(named[0])} of conf/train, which does not exist." if named else "names no file."
@@ -922,14 +922,6 @@ def _recompute_layers(imported: Imported, listed: Sequence[str]) -> Imported:
     return Imported(document=document, notes=imported.notes)
 
 
-TOOLS = Path(__file__).parent / "tools.csv"
-"""
-Table of tools by keys that mark their files; the first row whose marks all match counts.
-
-``marks`` are patterns of dotted names, with ``=`` also of values; ``import:NAME`` is a module that a file of Python
-imports. ``reader`` is the name in the table of keys; empty: the tool is not imported, and the last column describes it.
-"""
-
 BY_HAND = (
     "Write the job by hand (planner init), or give what Megatron-LM, a fork of it, NeMo, Megatron-Bridge, torchtitan, "
     "DeepSpeed, Accelerate, GPT-NeoX, FlagScale, Primus, nanotron or llm-foundry starts with."
@@ -940,11 +932,16 @@ def tool_of(content: Mapping[Any, Any]) -> Mapping[str, str] | None:
     """
     Return the row of the tool whose keys a configuration has; None: unknown.
 
+    ``tools.csv`` has tools by keys that mark their files; the first row whose marks all match counts. ``marks`` are
+    patterns of dotted names, with ``=`` also of values; ``import:NAME`` is a module that a file of Python imports.
+    ``reader`` is the name in the table of keys; empty: the tool is not imported, and the last column describes it.
+
     >>> tool_of({"pipe-parallel-size": 4, "num-layers": 8})["name"], tool_of({"model": "llama3-8b"})
     ('GPT-NeoX', None)
     """
     flat = {key if "." in key else key.replace("-", "_"): value for key, value in flatten(content).items()}
-    return next((tool for tool in read_rows(TOOLS) if all(_has(flat, mark) for mark in tool["marks"].split())), None)
+    rows = read_rows("tools/tools.csv")
+    return next((row for row in rows if all(_has(flat, mark) for mark in row["marks"].split())), None)
 
 
 def refuse_other_tool(tool: Mapping[str, str] | None, where: str) -> None:
@@ -969,7 +966,7 @@ def refuse_other_program(text: str, where: str) -> None:
     SpecError
         As :func:`refuse_other_tool`.
     """
-    for tool in read_rows(TOOLS):
+    for tool in read_rows("tools/tools.csv"):
         package = tool["marks"].removeprefix("import:")
         if package != tool["marks"] and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
             refuse_other_tool(tool, where)

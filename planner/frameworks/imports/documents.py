@@ -61,6 +61,9 @@ def read_words(module: str) -> SimpleNamespace:
     return SimpleNamespace(**_words()[module])
 
 
+DATA = read_words("documents")
+
+
 def read_yaml(text: str, source: str) -> Any:
     r"""
     Read a YAML document; anchors are expanded, and the last of duplicate entries counts.
@@ -167,10 +170,6 @@ SUMS: Mapping[str, Callable[..., Any]] = {
 
 """Arithmetic resolvers that NeMo registers (nemo/utils/config_utils and launcher_scripts/main.py)."""
 
-ROOTS = ("training.",)
-
-"""Prefixes of references to the file itself, which a launcher puts under a name."""
-
 
 def flat_entries(content: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """
@@ -241,7 +240,7 @@ def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
     plain = path.lstrip(".")
     dots = len(path) - len(plain)
     above = name.split(".")[: -dots or None] if dots else []
-    for start in ("", *ROOTS):
+    for start in ("", *DATA.roots):
         entry: Any = content
         for part in [*above, *plain.removeprefix(start).split(".")]:
             entry = entry.get(part, UNKNOWN) if isinstance(entry, Mapping) else UNKNOWN
@@ -347,14 +346,8 @@ def require_mapping(content: Any, where: str) -> dict[str, Any]:
     return content
 
 
-ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", "-v0.3")
-"""Suffixes of names on the hub after the size; the architecture is the same."""
-
 ARCHITECTURE = {row["option"] for row in read_rows("architecture.csv")}
 """Options of the architecture, which a model by its name sets."""
-
-RECIPES = ("_config", "_pretrain")
-"""Suffixes of recipes' names in Megatron-Bridge after the model."""
 
 
 def model_named(name: str) -> str | dict[str, Any] | None:
@@ -366,7 +359,7 @@ def model_named(name: str) -> str | dict[str, Any] | None:
     """
     whole = name.strip().lower()
     plain = whole.rsplit("/", 1)[-1]
-    for ending in (*RECIPES, *ENDINGS, *ENDINGS):
+    for ending in (*DATA.recipes, *DATA.endings, *DATA.endings):
         plain = plain.removesuffix(ending)
     for spelling in (whole, plain, plain.replace("_", "-")):
         if spelling in catalog.model_names():
@@ -409,7 +402,6 @@ def _models() -> Mapping[str, str]:
 PATCHED = "--patch-tokenizer-type"
 """Pai-Megatron-Patch's option; with it ``--extra-vocab-size`` adds entries (megatron_patch/tokenizer)."""
 
-TOKENIZER_OPTIONS = ("--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path", PATCHED, "--vocab-file")
 
 TIKTOKEN = 2**17
 """Vocabulary of ``TikTokenizer`` without ``--vocab-size`` (megatron/core/tokenizers, CustomTikTokenizer)."""
@@ -448,7 +440,7 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
 
 def default_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     """Return the vocabulary that is assumed for an unknown tokenizer; None: the options name no tokenizer."""
-    named = [value for name in TOKENIZER_OPTIONS for value in options.get(name, ())]
+    named = [value for name in DATA.tokenizer_options for value in options.get(name, ())]
     if not named:
         return None
     pieces = any("sentencepiece" in value.lower() or value.endswith("tokenizer.model") for value in named)

@@ -445,8 +445,6 @@ def _find_device(name: str) -> Any:
 
 WHERE = "model_spec.model"
 
-HINT = "Add model=NAME, one of planner catalog models, or the path of its config.json."
-
 
 def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
     """
@@ -482,17 +480,17 @@ def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         meaning_of("titan_model", flatten(model))
         meant = {text: meaning_of("titan_layer", flatten(json.loads(text))).entries for text in {*texts}}
     except SpecError as error:
-        raise SpecError(f"{WHERE}: {error.where}", error.problem, HINT) from None
+        raise SpecError(f"{WHERE}: {error.where}", error.problem, DATA.hint) from None
     layers = [meant[text] for text in texts]
     have_experts = ["num_experts" in layer for layer in layers]
     first = have_experts.index(True) if True in have_experts else len(layers)
     if not all(have_experts[first:]):
-        raise SpecError(WHERE, "has dense layers after MoE layers, which is not read.", HINT)
+        raise SpecError(WHERE, "has dense layers after MoE layers, which is not read.", DATA.hint)
     whole = {**layers[0], **layers[-1]}
     if any(layer != (layers[0] if place < first else layers[-1]) for place, layer in enumerate(layers)) or any(
         whole[name] != value for name, value in layers[0].items()
     ):
-        raise SpecError(WHERE, "has layers of several sizes, which are not read.", HINT)
+        raise SpecError(WHERE, "has layers of several sizes, which are not read.", DATA.hint)
     sent_by = str(whole.pop("given.sent_by", "standard"))
     whole.setdefault("ffn_hidden_size", whole.get("expert_ffn_hidden_size"))
     more = {"first_dense_layers": first} if 0 < first < len(layers) else {}
@@ -738,12 +736,9 @@ def _count(content: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 1
 
 
-TARGET = "megatron.bridge.training.config.ConfigContainer"
-
-
 def is_container(content: Any) -> bool:
     """Tell whether a document is a ConfigContainer."""
-    return isinstance(content, Mapping) and content.get("_target_") == TARGET
+    return isinstance(content, Mapping) and content.get("_target_") == DATA.target
 
 
 def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: str) -> Imported:

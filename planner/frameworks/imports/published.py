@@ -267,13 +267,6 @@ def _unknown(document: Mapping[str, Any]) -> str:
     return f"{what} is not known here, and the script leaves the layout to it; known are: {listed}."
 
 
-TEMPLATE = "sbatch_benchmarking.sh"
-DEFAULTS = "runtime_configs/benchmarking/runtime.conf"
-
-
-LAYOUT = "--pipeline-model-parallel-layout"
-
-
 def choose_launch(commands: Sequence[Command], number: str) -> Command | None:
     """
     Return the launch of the template among commands; None: there is none.
@@ -283,7 +276,7 @@ def choose_launch(commands: Sequence[Command], number: str) -> Command | None:
     SpecError
         If there are several and the number chooses none of them.
     """
-    found = [one for one in commands if any(Path(word).name == TEMPLATE for word in one.words[:2])]
+    found = [one for one in commands if any(Path(word).name == DATA.template for word in one.words[:2])]
     if number and found and not (number.isdecimal() and 0 < int(number) <= len(found)):
         raise SpecError("launch", f"is {shown(number)}; the script has {len(found)}.", "Give --set launch=N.")
     if len(found) > 1 and not number:
@@ -311,7 +304,7 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
     else:
         config, note = _catalog_words(name, variables)
         notes.append(note)
-    place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
+    place = next(place for place, word in enumerate(command.words) if Path(word).name == DATA.template)
     words = [*config, *command.words[place + 1 :]]
     own = {"chunks": bool({*DATA.chunks} & {*words}), "stages": bool({*DATA.stages} & {*words})}
     meaning = meaning_of("modelzoo", {**{name: read_plain(value) for name, value in variables.items()}, **own})
@@ -328,7 +321,7 @@ def _file_named(name: str, folder: Path) -> Path | None:
 def _template_variables(command: Command, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     """Complete variables as the template does: given ones, those of the launch, and the model's defaults."""
     said = {**command.environment, **given}
-    path = _file_named(DEFAULTS, folder)
+    path = _file_named(DATA.defaults, folder)
     text = read_text(path) if path is not None else ""
     line = re.search(rf'^\s*\[{re.escape(said.get("MODEL", ""))}\]="([^"]*)"', text, re.MULTILINE)
     own = dict(zip(DATA.columns, line[1].split(), strict=False)) if line is not None else {}

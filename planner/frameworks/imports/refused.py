@@ -19,10 +19,6 @@ KINDS, MODELS = (
 )
 """Trainings that are no pretraining and models that are no decoders of text, with the reason to refuse each."""
 
-HINT = (
-    "Import what starts the pretraining of such a model: a script, a recipe or arguments without these words. Or write "
-    "the training step alone as a job file (planner init)."
-)
 
 LATENT = re.compile(r"(?:^|[^a-z])(?:q|kv|o|qk)_lora_")
 """Prefixes of latent attention's ranks, which are not adapters."""
@@ -150,7 +146,7 @@ def _refuse_named_model(name: str, value: Any, where: str) -> None:
 
 def _refusal(where: str, what: str, kind: str) -> SpecError:
     kinds = {**KINDS, **MODELS}
-    return SpecError(where, f"{what} {kinds[kind]}; the planner plans pretraining of decoders of text.", HINT)
+    return SpecError(where, f"{what} {kinds[kind]}; the planner plans pretraining of decoders of text.", DATA.hint)
 
 
 def _is_off(value: Any) -> bool:

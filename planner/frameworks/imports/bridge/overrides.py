@@ -141,7 +141,7 @@ def bridge_job(
     compared = _compare_model(plain, architecture, is_named_here="model" in said_here)
     chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in DATA.without else ""
     words, strange = _words(plain)
-    basis = f"The recipe {known.name} ({known.source}) gives all that no override sets." if known else DEFAULTS
+    basis = f"The recipe {known.name} ({known.source}) gives all that no override sets." if known else DATA.defaults
     notes = [basis, *compared]
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
@@ -220,9 +220,6 @@ def _require_needed(
         here = "none" if "recompute" in missing[0] else "N"
         hint = f"Add {missing[0]}={value} to the command, or {needed[missing[0]]}={here} here."
         raise SpecError("overrides", problem, hint)
-
-
-DEFAULTS = "Megatron-LM's defaults stand for all that no override sets; the recipe may set other values."
 
 
 def _merge_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: bool) -> dict[str, str]:

@@ -74,31 +74,29 @@ DATA = read_words("tools.readers")
 GPT2 = "GPT2BPETokenizer"
 """Tokenizer whose vocabulary needs no file."""
 
-LOCAL = "local_setup.yml"
-"""GPT-NeoX's second file of a run, with the paths of data and tokenizer."""
-
 
 def neox_job(file: File) -> Imported:
     """Import GPT-NeoX: its own keys with dashes or underscores, and ZeRO by DeepSpeed."""
-    beside = file.path.parent / LOCAL
-    other = read_mapping(beside) if os.path.isfile(beside) and file.path.name != LOCAL else {}
+    beside = file.path.parent / DATA.local
+    other = read_mapping(beside) if os.path.isfile(beside) and file.path.name != DATA.local else {}
     flat = file.flat({name.replace("-", "_"): value for name, value in {**other, **file.content}.items()})
     if "num_layers" not in flat:
         problem = "is a part of a run of GPT-NeoX, which merges several files: it has no num_layers."
         raise SpecError(str(file.path), problem, "Import the file with num_layers, with this one's keys in it.")
     meaning = meaning_of("gpt_neox", flat)
     if other:
-        meaning.notes.append(f"{LOCAL} in the same folder gives the keys that this file lacks, as in a run with both.")
+        meaning.notes.append(
+            f"{DATA.local} in the same folder gives the keys that this file lacks, as in a run with both."
+        )
     entries = meaning.entries
     if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
     newer = [name for name in DATA.newer if text_of(entries.get(name)) not in ("null", "false", "1")]
     meaning.notes += [f"{meaning.keys[name]}: a key since 2024, costed on gpt-neox-2.0." for name in newer]
     features = {name.partition(".")[2]: list(DATA.newer[name]) for name in newer}
-    return entries_job(meaning, {"base": NEOX, "features": features} if newer else NEOX, file.overrides)
+    return entries_job(meaning, {"base": DATA.neox, "features": features} if newer else DATA.neox, file.overrides)
 
 
-NEOX = "gpt-neox-2.0"
 MOST_LAYERS = 10_000
 
 
@@ -460,10 +458,6 @@ def _add_tokens(training: dict[str, Any], given: Mapping[str, Any]) -> None:
         training.setdefault("tokens", int(steps) * batch * length)
 
 
-FRAMEWORK = "torchtitan-0.1"
-
-"""Framework of configurations in TOML: torchtitan of 2025."""
-
 PER_STAGE_RANK = 2
 
 """VPP of schedules with several chunks, where no number of layers per stage is given."""
@@ -534,7 +528,7 @@ def torchtitan_job(
     moved = [name for name in flat if name.startswith(DATA.places) and f"parallelism.{name.rpartition('.')[2]}" in flat]
     flat = {name: value for name, value in flat.items() if name not in moved}
     meaning = meaning_of("torchtitan", flat)
-    entries, framework = meaning.entries, str(config.get("framework", FRAMEWORK))
+    entries, framework = meaning.entries, str(config.get("framework", DATA.framework))
     given = prepare_job({"cluster": {"framework": framework}}, overrides)
     name = str(flat.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
     label = "/".join(filter(None, (name, str(flat.get("model.flavor", "")))))
@@ -643,10 +637,6 @@ MODES = DATA.modes
 
 """Entries of recomputation by its class."""
 
-REGISTRY = "model_registry"
-
-MODELS = "torchtitan.models."
-
 
 def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
     """
@@ -668,8 +658,8 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
     """
 
     def resolver(module: str, one: str) -> Any:
-        of_model = module.removeprefix(MODELS) if module.startswith(MODELS) else Path(where).parent.name
-        return Thing(f"{of_model.split('.')[0]}.{REGISTRY}") if one == REGISTRY else None
+        of_model = module.removeprefix(DATA.models) if module.startswith(DATA.models) else Path(where).parent.name
+        return Thing(f"{of_model.split('.')[0]}.{DATA.registry}") if one == DATA.registry else None
 
     functions = public_functions(read_module(text, where, resolver))
     if name and name not in functions:
@@ -786,8 +776,6 @@ def nemo_job(file: File) -> Imported:
 
 # --- FlagScale ---------------------------------------------------------------------------------------------
 
-ENVIRONMENT = "experiment.envs."
-
 
 def flagscale_job(file: File) -> Imported:
     """Import FlagScale: Hydra's outer file with the inner one of the training, or the inner one alone."""
@@ -801,8 +789,8 @@ def flagscale_job(file: File) -> Imported:
     meaning = meaning_of("flagscale", flat, section="")
     if "multiple_of" in flat and "--ffn-hidden-size" not in meaning.words:
         meaning.words += ["--ffn-hidden-size", str(_round_width(flat))]
-    variables = {name: text_of(value) for name, value in whole.items() if name.startswith(ENVIRONMENT)}
-    return _job(file, meaning, {name.removeprefix(ENVIRONMENT): value for name, value in variables.items()})
+    variables = {name: text_of(value) for name, value in whole.items() if name.startswith(DATA.environment)}
+    return _job(file, meaning, {name.removeprefix(DATA.environment): value for name, value in variables.items()})
 
 
 def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -922,12 +910,6 @@ def _recompute_layers(imported: Imported, listed: Sequence[str]) -> Imported:
     return Imported(document=document, notes=imported.notes)
 
 
-BY_HAND = (
-    "Write the job by hand (planner init), or give what Megatron-LM, a fork of it, NeMo, Megatron-Bridge, torchtitan, "
-    "DeepSpeed, Accelerate, GPT-NeoX, FlagScale, Primus, nanotron or llm-foundry starts with."
-)
-
-
 def tool_of(content: Mapping[Any, Any]) -> Mapping[str, str] | None:
     """
     Return the row of the tool whose keys a configuration has; None: unknown.
@@ -954,7 +936,9 @@ def refuse_other_tool(tool: Mapping[str, str] | None, where: str) -> None:
         Names and describes the tool, and the inputs that are accepted.
     """
     if tool is not None and not tool["reader"]:
-        raise SpecError(where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", BY_HAND)
+        raise SpecError(
+            where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", DATA.by_hand
+        )
 
 
 def refuse_other_program(text: str, where: str) -> None:

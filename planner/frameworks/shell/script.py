@@ -187,15 +187,8 @@ def read_names(words: Sequence[str]) -> list[str]:
     """The variables that a command sets to what it reads, which is not known."""
     if not words or words[0] not in READERS:
         return []
-    names: list[str] = []
-    takes = False
-    for word in words[1:]:
-        if takes:
-            takes = False
-        elif word.startswith("-"):
-            takes = len(word) > 1 and word[-1] in READERS[words[0]]
-        elif re.fullmatch(r"[A-Za-z_]\w*", word):
-            names.append(word)
+    option = re.compile(f"-.*[{READERS[words[0]]}]")
+    names = [word for before, word in pairwise(words) if word.isidentifier() and not option.fullmatch(before)]
     return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
 
 
@@ -249,13 +242,17 @@ NAME = re.compile(rb"[A-Za-z_]\w*|\d|[@*#?]")
 
 def find_assignments(root: Node) -> set[str]:
     """Return the variables that a script sets anywhere, also in branches that are not taken."""
-    found, nodes = set[str](), [root]
+    names = (node.child_by_field_name("name") for node in _descend(root) if node.type == "variable_assignment")
+    return {source_of(name) for name in names if name is not None}
+
+
+def _descend(root: Node) -> Iterator[Node]:
+    """Yield a node and all nodes in it."""
+    nodes = [root]
     while nodes:
         node = nodes.pop()
-        nodes += node.named_children
-        if node.type == "variable_assignment" and (name := node.child_by_field_name("name")) is not None:
-            found.add(source_of(name))
-    return found
+        nodes += node.children
+        yield node
 
 
 MOST_REPAIRS = 50
@@ -283,10 +280,7 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
     A name after a bare ``$`` gets braces, a line ``A=1 B=2`` a semicolon at its end. A ``$`` without a name and an
     escaped blank that begins a word get quotation marks.
     """
-    nodes = [root]
-    while nodes:
-        node = nodes.pop()
-        nodes += node.children
+    for node in _descend(root):
         if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
             if found := NAME.match(source, node.end_byte):
                 yield from ((found.start(), found.start(), b"{"), (found.end(), found.end(), b"}"))

@@ -406,9 +406,8 @@ def _sort_into_sections(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
         half = trainer.pop("precision", "bf16-mixed")
         found["mixed_precision"] = {"precision": half, "grad_reduce_in_fp32": in_fp32}
     if overlap is not None:
-        for name in DATA.overlaps:
-            said = overlap.pop(name, None)
-            ddp |= {name: said is not False} if ddp.get("use_distributed_optimizer") is True else {}
+        overlapped = {name: overlap.pop(name, None) is not False for name in DATA.overlaps}
+        ddp |= overlapped if ddp.get("use_distributed_optimizer") is True else {}
         tp, is_split = (strategy.get(name) for name in ("tensor_model_parallel_size", "sequence_parallel"))
         overlap |= {} if tp not in (None, 1) and is_split is True else {"tp_comm_overlap": False}
     if (precision := found.get("mixed_precision")) is not None:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from math import lcm, prod
@@ -24,11 +23,13 @@ from costmodel.validation import shown
 from planner.frameworks.imports.documents import (
     ARCHITECTURE,
     default_vocabulary,
+    read_plain,
     read_rows,
     read_words,
     said_by,
     vocabulary_of,
 )
+from planner.frameworks.imports.tools.keys import is_read, meaning_of, refuse_misspelled
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
 from planner.frameworks.megatron.read import EVALUATIONS, PLAIN, Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
@@ -77,8 +78,13 @@ def translate_to_megatron(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tu
         if names[0] in given and (words := read(given)) is not None:
             taken |= {*names}
             more += words.items() or [("", [f"{names[0]} {' '.join(given[names[0]])}: nothing changes by it."])]
+    try:
+        meaning = meaning_of("fork", {name: read_plain(" ".join(values)) if values else True for name, values in pairs})
+    except SpecError as error:
+        raise SpecError(f"{WHERE}.{error.where}", error.problem, error.hint) from None
+    taken |= {name for name in given if is_read("fork", name)}
     yield from ((name, values) for name, values in pairs if name not in taken)
-    yield from more
+    yield from (*more, *split_options(meaning.words), ("", meaning.notes))
 
 
 def _number(given: Given, name: str, default: int | None = None) -> int:
@@ -128,29 +134,6 @@ def _deepspeed_experts(given: Given) -> Words | None:
     }
 
 
-def _zero(given: Given) -> Words | None:
-    """
-    Translate ZeRO's stage to sharding; stage 0 in BF16 uses BF16_Optimizer, which shards states as stage 1.
-
-    References
-    ----------
-    DeepSpeed, runtime/engine.py, _configure_optimizer and _configure_bf16_optimizer.
-    """
-    stage = _number(given, "--zero-stage", 0)
-    if stage not in DATA.zero:
-        raise SpecError(f"{WHERE}.--zero-stage", f"is {stage}, expected 0, 1, 2 or 3.")
-    if stage == 0 and "--bf16" in given:
-        note = "ZeRO stage 0 in BF16: DeepSpeed's BF16_Optimizer shards the states all the same."
-        return {**dict(split_options(DATA.zero[1])), "": [note]}
-    return dict(split_options(DATA.zero[stage]))
-
-
-def _translate_gates(given: Given) -> Words | None:
-    """Translate gated feed-forwards; the default width stays four times the hidden size (BigScience)."""
-    width = given.get("--ffn-hidden-size") or [str(4 * _number(given, "--hidden-size"))]
-    return {"--swiglu": [], "--ffn-hidden-size": width}
-
-
 def _dense_in_front(given: Given) -> Words | None:
     """Translate dense layers in front: -1 is none, and layers without computation do not count (MindSpeed)."""
     first, every = _number(given, "--first-k-dense-replace"), _number(given, "--moe-layer-freq", 1)
@@ -158,14 +141,6 @@ def _dense_in_front(given: Given) -> Words | None:
     layers = [number for number in range(_number(given, "--num-layers")) if number not in _noops(given)]
     flags = ",".join("1" if number >= first and number % every == 0 else "0" for number in layers)
     return {"--moe-layer-freq": [f"([{flags}])"]}
-
-
-def _translate_shared_experts(given: Given) -> Words | None:
-    """Translate the number of shared experts of a routed expert's width to the width of one."""
-    number = _number(given, "--n-shared-experts")
-    names = ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size")
-    width = _number(given, next((name for name in names if name in given), names[0]))
-    return {"--moe-shared-expert-intermediate-size": [str(number * width)]}
 
 
 def _noops(given: Given) -> set[int]:
@@ -239,19 +214,6 @@ def _translate_layer_list(given: Given) -> Words | None:
     return {LAYOUT: [layout_text(layers, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if layers[1:] else {}
 
 
-def _experts_on_tensor_ranks(given: Given) -> Words | None:
-    """Translate experts placed over tensor-parallel ranks to etp, which holds as many weights on each device."""
-    note = "--moe-tp-extend-ep deals experts over TP ranks: costed as expert-tensor parallelism, which holds as much."
-    return {"--expert-tensor-parallel-size": given.get("--tensor-model-parallel-size", ["1"]), "": [note]}
-
-
-def _overlap_of_experts(given: Given) -> Words | None:
-    """Translate the overlap of MoE communication, which Megatron-LM excludes with full recomputation."""
-    if given.get("--recompute-granularity") != ["full"]:
-        return {"--overlap-moe-expert-parallel-comm": []}
-    return {"": ["--moe-fb-overlap with full recomputation: expert-parallel communication is costed as exposed."]}
-
-
 def _levels_of_context(given: Given) -> Words | None:
     """Translate MindSpeed's hybrid of all-to-all and ring: the ranks of each (context_parallel_algo)."""
     if given.get("--context-parallel-algo") != ["hybrid_cp_algo"]:
@@ -260,13 +222,6 @@ def _levels_of_context(given: Given) -> Words | None:
     if inner < 1 or ranks % inner:
         raise SpecError(f"{WHERE}.--ulysses-degree-in-cp", f"is {inner}, which does not divide {ranks} context ranks.")
     return {"--hierarchical-context-parallel-sizes": [str(inner), str(ranks // inner)]}
-
-
-def _tokens(given: Given) -> Words | None:
-    """Translate the length of the training in tokens, where no other option sets it."""
-    if {*DATA.lengths} & {*given}:
-        return {}
-    return {"--train-samples": [str(_number(given, "--train-tokens") // max(_number(given, "--seq-length"), 1))]}
 
 
 def _sparse(given: Given) -> Words | None:
@@ -298,28 +253,16 @@ def model_entries(given: Given) -> dict[str, str]:
 
 MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = (
     ((*DATA.experts, "--enable-expert-tensor-parallelism"), _deepspeed_experts),
-    (("--zero-stage",), _zero),
-    (("--glu-activation",), _translate_gates),
     (("--first-k-dense-replace", "--moe-layer-freq"), _dense_in_front),
-    (("--n-shared-experts",), _translate_shared_experts),
     (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _remove_noops),
     (("--num-layer-list",), _translate_layer_list),
     ((STAGES, METHOD), _deal_piped_layers),
     (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _translate_recomputation),
-    (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
-    (("--moe-fb-overlap",), _overlap_of_experts),
     (("--ulysses-degree-in-cp",), _levels_of_context),
-    (("--train-tokens",), _tokens),
     (("--enable-dsa-indexer", "--index-topk"), _sparse),
 )
 """Options that are translated together, with the function; it applies where the first of them is given."""
 
-
-SIMILAR = 0.9
-"""Similarity of an unknown name to an option that is read, from which it counts as a typing error (difflib's ratio)."""
-
-SHORTEST = 12
-"""Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
 
 OF_THE_WHOLE = (*DATA.lengths, *EVALUATIONS)
 """Options of the whole training, which may be open: no figure of a step hangs on them."""
@@ -778,23 +721,6 @@ def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
     if row is not None and row["meaning"] == "refused":
         raise SpecError(f"{WHERE}.{name}", f"{row['why']}.")
     return row
-
-
-def refuse_misspelled(name: str, where: str = "") -> None:
-    """
-    Refuse the name of an unknown option that is nearly that of one that is read.
-
-    Raises
-    ------
-    SpecError
-        Names the option that may be meant.
-    """
-    read = [one for one, option in options().items() if option.in_import == "read"]
-    near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
-    near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
-    if near:
-        place = where or f"{WHERE}.{write_unknowns(name)[:80]}"
-        raise SpecError(place, "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
 
 
 @cache

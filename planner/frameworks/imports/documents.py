@@ -273,6 +273,20 @@ def text_of(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
+def degree(value: object, where: str) -> int:
+    """
+    Return a whole number of at least 1.
+
+    Raises
+    ------
+    SpecError
+        If the value is not one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SpecError(where, f"expected a whole number of at least 1, got {value!r}.")
+    return value
+
+
 def said_by(overrides: Sequence[str]) -> dict[str, str]:
     """Return the entries of the command with their values."""
     return dict(entry.partition("=")[::2] for entry in overrides)

@@ -161,17 +161,3 @@ def newest(prefix: str) -> str:
     """Return the newest framework of the catalog with a prefix of its name."""
     names = [name for name in catalog.frameworks() if name.startswith(prefix)]
     return max(names, key=lambda name: catalog.framework(name).since)
-
-
-def degree(value: object, where: str) -> int:
-    """
-    Return a whole number of at least 1.
-
-    Raises
-    ------
-    SpecError
-        If the value is not one.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(where, f"expected a whole number of at least 1, got {value!r}.")
-    return value

@@ -12,14 +12,19 @@ from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.arguments import SIMILAR, refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
-from planner.frameworks.imports.documents import read_plain, read_rows, read_words, text_of
-from planner.frameworks.imports.finish import degree
-from planner.frameworks.megatron.options import TABLE, options
-from planner.frameworks.shell.words import refuse_unknown, value_of
+from planner.frameworks.imports.documents import degree, read_plain, read_rows, read_words, text_of
+from planner.frameworks.megatron.options import TABLE, WHERE, options
+from planner.frameworks.shell.words import refuse_unknown, value_of, write_unknowns
 
 DATA = read_words("tools.keys")
+
+
+SIMILAR = 0.9
+"""Similarity of an unknown name to an option that is read, from which it counts as a typing error (difflib's ratio)."""
+
+SHORTEST = 12
+"""Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
 
 
 class Row(NamedTuple):
@@ -135,7 +140,7 @@ def meaning_of(
 
 
 COMPUTED = re.compile(r"\$\(\((.*)\)\)")
-OPERAND = re.compile(r"\$\{([\w.]+):-(\d+)\}|([A-Za-z_][\w.]*)")
+OPERAND = re.compile(r"\$\{([\w.-]+):-(\d+)\}|(--[\w-]+|[A-Za-z_][\w.]*)")
 """Key of a computed number: ``${key:-default}``, or a key that must be a whole number of at least 1."""
 
 
@@ -149,6 +154,7 @@ def _compute(expression: str, flat: Mapping[str, Any]) -> int | None:
 
     def read(found: re.Match[str]) -> str:
         name = found[1] or found[3]
+        refuse_unknown(text_of(flat.get(name)), name)
         return found[2] if found[2] and flat.get(name) is None else str(degree(flat.get(name), name))
 
     return value_of(OPERAND.sub(read, expression))
@@ -194,6 +200,8 @@ def _add(found: Meaning, key: str, value: Any, what: str, flat: Mapping[str, Any
             found.keys[name] = key
         elif word == "{}" and isinstance(value, list):
             found.words += map(text_of, value)
+        elif computed := COMPUTED.fullmatch(word):
+            found.words.append(text_of(_compute(computed[1], flat)))
         else:
             found.words.append(word.replace("{}", text_of(value)))
             found.keys.setdefault(word, key)
@@ -235,6 +243,23 @@ def _option(name: str, value: Any) -> str | None:
 def _options_by_variable() -> Mapping[str, str]:
     """Return the first option of Megatron-LM for each variable of its arguments."""
     return {row["dest"]: row["flags"].split()[0] for row in reversed(read_rows(TABLE))}
+
+
+def refuse_misspelled(name: str, where: str = "") -> None:
+    """
+    Refuse the name of an unknown option that is nearly that of one that is read.
+
+    Raises
+    ------
+    SpecError
+        Names the option that may be meant.
+    """
+    read = [one for one, option in options().items() if option.in_import == "read"]
+    near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
+    near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
+    if near:
+        place = where or f"{WHERE}.{write_unknowns(name)[:80]}"
+        raise SpecError(place, "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
 
 
 def _refuse_decisive(tool: str, key: str, value: Any) -> None:

@@ -36,6 +36,7 @@ from planner.frameworks.imports.bridge.python_source import Thing, is_known, pub
 from planner.frameworks.imports.documents import (
     MOST_FOLDERS,
     File,
+    degree,
     flat_entries,
     flatten,
     model_named,
@@ -55,7 +56,6 @@ from planner.frameworks.imports.finish import (
     assumption_notes,
     cluster_notes,
     complete_job,
-    degree,
     entries_set_by,
     newest,
     prepare_job,

@@ -476,7 +476,8 @@ def _loose(script: Script) -> Launch:
 
 def _variables_with_options(script: Script) -> list[str]:
     """Return variables whose options are not repeated by another variable."""
-    texts = [value.split() if isinstance(value, str) else list(value) for value in script.variables.values.values()]
+    values = script.variables.values.values()
+    texts = [[*value.values()] if isinstance(value, dict) else value.split() for value in values]
     holding = [place for place, words in enumerate(texts) if any(word.split("=")[0] in options() for word in words)]
     joined = [(" ".join(texts[place]), place) for place in holding]
     kept = [one for one in joined if not any(one[0] in other[0] for other in joined if other > one)]

@@ -420,7 +420,7 @@ class _Follower:
         self.find = find
         self.words = Words(script.variables)
         self.functions: dict[str, Node] = {}
-        self.frames: list[dict[str, dict[str, Value]]] = []
+        self.frames: list[dict[str, Value | None]] = []
         self.statements = 0
         self.depth = 0
         self.first_line = 0
@@ -505,14 +505,11 @@ class _Follower:
             found = self.words.array(value) if value.type == "array" else self.words.value(value)
         appends = any(child.type == "+=" for child in node.children)
         variables = self.script.variables
-        keyed = self.words.elements_by_key(value) if value is not None and value.type == "array" else {}
         if source_of(name) in variables.integers and isinstance(found, str):
             text = f"{source_of(name)} + ({found})" if appends else found
             variables.assign(source_of(name), self.words.number(text, self._line(node)), source=text)
         elif name.type == "subscript":
             self._element(name, found)
-        elif keyed:
-            variables.set_keys(source_of(name), keyed)
         elif appends:
             variables.append(source_of(name), found)
         else:
@@ -521,10 +518,10 @@ class _Follower:
     def _element(self, node: Node, value: Value) -> None:
         name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
         key = self.words.value(index) if index is not None else ""
-        text, variables = value if isinstance(value, str) else " ".join(value), self.script.variables
-        if name is not None and source_of(name) in variables.tables and not unknown_names(key):
-            variables.set_keys(source_of(name), {key: text})
-        elif name is None or not variables.set_element(source_of(name), self.words.number(key, line_of(node)), text):
+        text, variables = value if isinstance(value, str) else " ".join(value.values()), self.script.variables
+        target = source_of(name) if name is not None else ""
+        place = key if target in variables.tables else self.words.number(key, line_of(node))
+        if not target or not variables.set_element(target, place, text):
             self._note(f"Line {self._line(node)}: {write_unknowns(source_of(node))} is not followed.")
 
     def _visit_declaration_command(self, node: Node) -> None:
@@ -544,7 +541,7 @@ class _Follower:
             if not name.isidentifier():
                 continue
             if is_own:
-                self.frames[-1].setdefault(name, variables.parts(name))
+                self.frames[-1].setdefault(name, variables.values.get(name))
             for flag, names in (("i", variables.integers), ("A", variables.tables)):
                 names |= {name} if flag in flags else set()
             if is_assignment:
@@ -780,7 +777,7 @@ class _Follower:
         for variable in read_names(words):
             text = self.script.variables.missing(variable, line)
             is_text = words[0] == "read" and "-a" not in words
-            self.script.variables.assign(variable, text if is_text else [text], source="")
+            self.script.variables.assign(variable, text if is_text else {"0": text}, source="")
         if name == "eval":
             self._text(" ".join(arguments), first_line=line)
             return Verdict(True, False)
@@ -837,8 +834,9 @@ class _Follower:
             self.depth -= 1
             variables.calls -= 1
             variables.arguments, variables.integers = before, integers
-            for one, parts in self.frames.pop().items():
-                variables.restore(one, parts)
+            for one, old in self.frames.pop().items():
+                variables.values.pop(one, None)
+                variables.values |= {} if old is None else {one: old}
 
     def _inner(self, text: str, line: int) -> None:
         """Run a script that stands in a word; its ``exit`` does not end this one."""

@@ -192,8 +192,7 @@ def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
     for name, value in content.items():
         if isinstance(value, Mapping) and value.get("_call_") is False:  # a type or a function, of NeMo-Run
             value = str(value.get("_target_"))
-        is_section = isinstance(value, Mapping) and value
-        flat |= flatten(value, f"{above}{name}.") if is_section else {f"{above}{name}": value}
+        flat |= flatten(value, f"{above}{name}.") if isinstance(value, Mapping) and value else {f"{above}{name}": value}
     return flat
 
 

@@ -155,8 +155,7 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
     names = {word.split("=", 1)[0] for word in words}
     for row in read_rows("programs.csv"):
         if row["program"] in names:
-            note = f"{program[:80]} is not known here: its options are read as those of {row['kind']}."
-            return row["kind"], (note,)
+            return row["kind"], (f"{program[:80]} is not known here: its options are read as those of {row['kind']}.",)
     return ("accelerate", ()) if "accelerate" in {Path(word).name for word in before} else ("", ())
 
 

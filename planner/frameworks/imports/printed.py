@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from io import BytesIO
 from itertools import chain
+from math import prod
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,7 @@ def arguments_inside(path: Path) -> tuple[Path, Mapping[str, Any]]:
     what = f"{'is a folder without' if path.is_dir() else pickled} {DATA.texts[0]} or {DATA.texts[1]}"
     problem = f"{what}, and it holds no arguments of Megatron-LM. Pickles are code and are not executed."
     written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
-    hint = f"Give the log of the run's first minute, or write its arguments: {written}."
-    raise SpecError(str(path), problem, hint)
+    raise SpecError(str(path), problem, f"Give the log of the run's first minute, or write its arguments: {written}.")
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -706,9 +706,8 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
         more = f" and {len(missing) - MOST_MISSING} more" if len(missing) > MOST_MISSING else ""
         named = f"{', '.join(missing[:MOST_MISSING])}{more}"
         raise SpecError(place, f"has arguments without {named}: some are missing.", "Give all of them.")
-    world = 1
-    for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel"):
-        world *= _count(texts, f"{name}_size")
+    degrees = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel")
+    world = prod(_count(texts, f"{name}_size") for name in degrees)
     if "data_parallel_size" in texts and world != _count(texts, "world_size"):
         problem = f"has degrees of {world} ranks, and world_size {texts['world_size']}: some are missing."
         raise SpecError(place, problem, "Give all of them.")
@@ -753,8 +752,7 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
     """
     missing = [name for name in DATA.whole_sections if not isinstance(content.get(name), Mapping)]
     if missing:
-        problem = f"is a configuration without {', '.join(missing)}: it is cut."
-        raise SpecError(place, problem, "Give all lines of it.")
+        raise SpecError(place, f"is a configuration without {', '.join(missing)}: it is cut.", "Give all lines of it.")
     found: dict[str, Any] = {}
     strange: list[str] = []
     for section in DATA.costly_sections:

@@ -23,9 +23,9 @@ from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
 from planner.frameworks.imports.documents import (
     model_named,
+    read_mapping,
     read_plain,
     read_words,
-    read_yaml,
     require_model,
     said_by,
     text_of,
@@ -151,8 +151,7 @@ def _document(given: Mapping[str, Any], environment: Mapping[str, str], one: Rec
         cluster = {"device": one.device, "framework": one.cells["cluster.framework"], "num_devices": number}
         return {"model": one.model, "cluster": cluster, "training": {"precision": one.precision}}
     parts = ["recipe"] if "recipe" in given else [part for part in ("name", "size") if part in given]
-    name = "_".join(text_of(given[part]) for part in parts)
-    model = require_model(name, "--model_recipe_name")
+    model = require_model("_".join(text_of(given[part]) for part in parts), "--model_recipe_name")
     gpu, dtype = given.get("gpu", ""), given.get("dtype", "bf16")
     device = DATA.devices.get(gpu, gpu)
     if device not in catalog.devices():
@@ -297,19 +296,17 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
     variables = _template_variables(command, folder, given)
     name = variables.get("MODEL", "")
     path = _file_named(f"model_configs/benchmarking/{name}.yaml", folder)
-    notes = [] if path is None else [f"The model's arguments are those of {path.name}."]
     if path is not None:
-        content = read_yaml(read_text(path), str(path))
-        config = list(model_words(content.get("MODEL_ARGS") or {}, variables))
+        config = list(model_words(read_mapping(path).get("MODEL_ARGS") or {}, variables))
+        note = f"The model's arguments are those of {path.name}."
     else:
         config, note = _catalog_words(name, variables)
-        notes.append(note)
     place = next(place for place, word in enumerate(command.words) if Path(word).name == DATA.template)
     words = [*config, *command.words[place + 1 :]]
     own = {"chunks": bool({*DATA.chunks} & {*words}), "stages": bool({*DATA.stages} & {*words})}
     meaning = meaning_of("modelzoo", {**{name: read_plain(value) for name, value in variables.items()}, **own})
     said = [f"{name}={value}" for name, value in meaning.entries.items()]
-    return megatron_job([*words, *meaning.words], [*said, *overrides], variables).add_notes(*notes)
+    return megatron_job([*words, *meaning.words], [*said, *overrides], variables).add_notes(note)
 
 
 def _file_named(name: str, folder: Path) -> Path | None:

@@ -316,8 +316,7 @@ def trainer_of(words: Sequence[str]) -> Meaning:
     SpecError
         If a value that is read is left open.
     """
-    options = switches_of(words)
-    flat = {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in options.items()}
+    flat = {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in switches_of(words).items()}
     meaning = meaning_of("trainer", flat)
     meaning.keys = {entry: f"--{key}" for entry, key in meaning.keys.items()}
     model = model_named(str(meaning.entries.pop("given.model", "")))
@@ -431,9 +430,8 @@ def _settle_batches(
 def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> None:
     """Add entries that several keys determine: widths of experts, and the tokenizer's vocabulary."""
     if "num_experts" in model:
-        width = {"expert_ffn_hidden_size": model.get("ffn_hidden_size")}
-        own = {"top_k": given.get("top_k", 1), **width, "moe_layer_interval": given.get("interval", 1)}
-        model |= {**own, **model}
+        own = {"top_k": given.get("top_k", 1), "expert_ffn_hidden_size": model.get("ffn_hidden_size")}
+        model |= {**own, "moe_layer_interval": given.get("interval", 1), **model}
         if given.get("shared"):
             model.setdefault("shared_ffn_hidden_size", model["expert_ffn_hidden_size"])
     if "vocab_size" not in model:

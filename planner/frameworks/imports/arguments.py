@@ -136,8 +136,7 @@ def _deepspeed_experts(given: Given) -> Words | None:
 
 def _dense_in_front(given: Given) -> Words | None:
     """Translate dense layers in front: -1 is none, and layers without computation do not count (MindSpeed)."""
-    first, every = _number(given, "--first-k-dense-replace"), _number(given, "--moe-layer-freq", 1)
-    every = every if every > 0 else 1
+    first, every = _number(given, "--first-k-dense-replace"), max(1, _number(given, "--moe-layer-freq", 1))
     layers = [number for number in range(_number(given, "--num-layers")) if number not in _noops(given)]
     flags = ",".join("1" if number >= first and number % every == 0 else "0" for number in layers)
     return {"--moe-layer-freq": [f"([{flags}])"]}
@@ -709,11 +708,10 @@ def _trim_values(option: Option, values: list[str]) -> list[str]:
 
 
 def _is_valid(option: Option, values: Sequence[str]) -> bool:
-    try:
+    with suppress(SpecError):
         option.value(values)
-    except SpecError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:

@@ -204,13 +204,9 @@ def _configuration(recipe: Recipe) -> Thing:
     for name, text in recipe.fields.items():
         section, dot, entry = name.partition(".")
         if dot:
-            config.get(section).fields[entry] = _value(text)
+            value = Thing(text) if text.startswith("torch.") else UNKNOWN if text == OPEN else read_plain(text)
+            config.get(section).fields[entry] = value
     return config
-
-
-def _value(text: str) -> Any:
-    """Read the value of an override."""
-    return Thing(text) if text.startswith("torch.") else UNKNOWN if text == OPEN else read_plain(text)
 
 
 @cache

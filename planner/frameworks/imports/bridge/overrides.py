@@ -272,7 +272,7 @@ def _option(name: str, value: str) -> list[str]:
     value = value.lower() if value.lower() in ("true", *DATA.without) else value
     is_set = value not in DATA.without
     if options()[name].nargs == "0":
-        return [] if (name in NEGATED and value in DATA.unsaid) or is_set == (name in NEGATED) else [name]
+        return [] if (name in NEGATED and value in DATA.means_default) or is_set == (name in NEGATED) else [name]
     value = value.removeprefix("torch.")
     return [name, *_values(DTYPES.get(value, value))] if is_set else []
 

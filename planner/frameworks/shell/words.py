@@ -725,8 +725,9 @@ class Words:
         if key in elements or name in self.variables.tables:
             return elements.get(key)
         number = value_of(self.number(index, 0))
-        in_list = number is not None and -len(elements) <= number < len(elements)
-        return [*elements.values()][number] if in_list else None if index else ""
+        if number is not None and -len(elements) <= number < len(elements):
+            return [*elements.values()][number]
+        return None if index else ""
 
     def _length(self, name: str, index: str) -> str:
         value = self._look_up_index(name, index)

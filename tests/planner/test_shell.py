@@ -81,6 +81,8 @@ SCRIPTS = {
     "show $(( 0 && (N=99) )) $N $[1+2] $((5 > 3 ? N=1 : 7)) $N",
     "numbers of texts": "A=B+1; B=2; L=(4 5); i=1; show $((A*2)) $((L[i]+L[0])) $((${#A}+1)); ((B == 2)) && show yes\n"
     "[ 010 -eq 10 ] && show ten; [[ 010 -eq 8 ]] && show eight; [[ A -eq 3 ]] && show A; show $(expr 010 + 1)",
+    "arrays anew": "declare -A M=([a]=1); M=([b]=2); M+=([c]=3); show ${M[b]} ${M[c]} ${#M[@]}\n"
+    "f() { local A=(x); A+=(y); show ${A[@]}; }; A=(1 2); f; A+=3; show ${A[@]}; B=z; B+=(w); show ${B[@]} ${B[-1]}",
     "elements by number": "A=(1 2 3); i=1; ((A[i]=7)); A[i+1]=8; A[$((i+2))]=9; show ${A[@]} $((A[1]++)) ${A[1]}\n"
     "declare -A M; M[a]=1; k=b; M[$k]=2; show ${M[a]} ${M[b]} ${#M[@]}",
     "pieces": "A=abcdef; i=2; show ${A:i:2} ${A:1:-1} ${A: -2:2}; f() { show ${@:2} - ${@:2:1}; }; f a b c",

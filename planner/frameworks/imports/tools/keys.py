@@ -129,6 +129,7 @@ def meaning_of(
             _refuse_decisive(tool, key, value)
             passed.setdefault("", []).append(key)
         elif row.meaning == "refused":
+            refuse_unknown(text_of(value), key)
             raise SpecError(key, f"is {shown(value)}: {row.what}.")
         elif row.meaning == "ignored":
             passed.setdefault(row.what, []).append(key)

@@ -103,9 +103,7 @@ def recipe_of_file(text: str, where: str) -> Recipe:
             refuse_entries({one: getattr(value, "name", value) for one, value in config.fields.items()}, where)
             found.append(_recipe(name, where, config))
     if not found:
-        hint = "A recipe is a function without arguments that returns a ConfigContainer. For NeMo 2 give the run's "
-        hint += "run_config.yaml or its log. If a program starts another one, give that command as a script."
-        raise SpecError(where, "holds no recipe that is known here.", hint)
+        raise SpecError(where, "holds no recipe that is known here.", DATA.hint)
     return found[-1]
 
 

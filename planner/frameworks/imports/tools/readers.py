@@ -188,11 +188,7 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
         entries["strategy.recompute"] = trainer.entries["strategy.recompute"]
     elif "strategy.recompute" not in given:
         what = "none: no layer is" if entries["strategy.recompute"] == "none" else "full: all layers are"
-        own.notes = [
-            f"Recomputation is assumed to be {what} checkpointed. DeepSpeed's configuration alone does not decide it, "
-            "the model must be told, too (gradient_checkpointing); strategy.recompute=none or full says it.",
-            *own.notes,
-        ]
+        own.notes.insert(0, f"Recomputation is assumed to be {what} checkpointed. {DATA.recompute_of_deepspeed}")
     entries["strategy.etp"] = entries["strategy.tp"] if entries["strategy.ep"] == 1 else 1
     meaning = Meaning(entries=entries, notes=own.notes + trainer.notes, keys={**trainer.keys, **own.keys})
     return entries_job(meaning, newest("deepspeed-"), overrides)
@@ -229,10 +225,7 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
         entries["strategy.recompute"] = "full" if "full" in recomputes else "none"
         entries["given.may_replicate"] = False
         if recomputes == [None, None] and "strategy.recompute" not in said_by(overrides):
-            own.notes.append(
-                "Recomputation is assumed to be none: neither fsdp_activation_checkpointing nor gradient_checkpointing "
-                "is said, and the script may switch it on; strategy.recompute=none or full says it."
-            )
+            own.notes.append(DATA.recompute_of_accelerate)
     if half in ("bf16", "fp16"):
         entries["training.precision"] = half
     elif not {"training.precision", "training"} & {*said_by(overrides)}:

@@ -15,8 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
-from planner.frameworks.imports.bridge.library import LIBRARY, recipes_of
+from planner.frameworks.imports.bridge.library import recipes_of
+from planner.frameworks.imports.documents import ROOM
 
+TABLE = ROOM / "bridge" / "library.csv"
 COLUMNS = ("recipe", "releases", "model", "fields")
 
 
@@ -42,11 +44,11 @@ def rows_of(wheels: Iterable[Path]) -> list[dict[str, str]]:
 def main(arguments: Sequence[str]) -> int:
     """Write the table anew."""
     rows = rows_of(map(Path, arguments))
-    with LIBRARY.open("w", encoding="utf-8", newline="") as stream:
+    with TABLE.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print(f"{len(rows)} rows in {LIBRARY}")
+    print(f"{len(rows)} rows in {TABLE}")
     return 0
 
 

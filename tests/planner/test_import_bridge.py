@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ from costmodel.errors import SpecError
 from planner import import_job, load
 from planner.frameworks.imports.bridge import library
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, read_module, result_of
+from planner.frameworks.imports.documents import ROOM
 
 CLUSTER = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=64"]
 
@@ -249,7 +249,7 @@ def test_an_unread_function_may_change_the_configuration(name, line):
 
 def test_the_table_holds_facts_alone():
     """Names, a release, a model, and values of fields: 57 recipes of decoders of text, each once."""
-    with Path(library.LIBRARY).open(newline="") as lines:
+    with (ROOM / "bridge/library.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
 
     assert len({row["recipe"] for row in rows}) == len(rows) > 50

@@ -12,7 +12,7 @@ from planner import estimate, import_job, load
 from planner.cli import main
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
-from planner.frameworks.imports import arguments, documents, launch
+from planner.frameworks.imports import arguments, documents
 from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
@@ -293,7 +293,7 @@ def rows(path):
 
 def test_other_options_are_well_formed():
     """Each has a reason; what it means instead are options that are read."""
-    for row in rows(arguments.OTHERS):
+    for row in rows(documents.ROOM / "others.csv"):
         assert row["option"].startswith("--"), row
         assert row["meaning"] in ("ignored", "means", "refused"), row
         assert row["values"] in ("0", "1", "+"), row
@@ -306,14 +306,14 @@ def test_other_options_are_well_formed():
 
 def test_programs_that_are_refused_say_why():
     """A sentence that goes on after the name."""
-    for row in rows(launch.PROGRAMS):
+    for row in rows(documents.ROOM / "programs.csv"):
         assert row["kind"] in ("megatron", "bridge", "torchtitan", "deepspeed", "accelerate", "refused"), row
         assert row["why"] or row["kind"] != "refused", row
 
 
 def test_named_models_are_models():
     """Of the catalog, or descriptions that a job takes."""
-    for row in rows(documents.MODELS):
+    for row in rows(documents.ROOM / "models.csv"):
         model = documents.model_named(row["name"])
         training = {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9}
 
@@ -322,7 +322,7 @@ def test_named_models_are_models():
 
 def test_vocabularies_have_sources():
     """And are sizes of vocabularies."""
-    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(documents.TOKENIZERS))
+    assert all(1000 < int(row["entries"]) < 10**6 and row["source"] for row in rows(documents.ROOM / "tokenizers.csv"))
 
 
 # --- what exports write ------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.imports.mutations import mutated
 from costmodel.errors import SpecError
 from planner import import_job, load
-from planner.frameworks.imports.arguments import FORKS
 from planner.frameworks.imports.bridge.overrides import bridge_job
+from planner.frameworks.imports.documents import ROOM
 from planner.frameworks.megatron.options import options, split_options
 
 DEVICE = "cluster.device=h100-80gb-sxm"
@@ -40,7 +40,7 @@ def notes_of(job):
 
 def rows():
     """Rows of the table of forks."""
-    with FORKS.open(encoding="utf-8", newline="") as lines:
+    with (ROOM / "forks.csv").open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
 
 

@@ -570,16 +570,30 @@ def test_the_command_writes_a_job(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("loss", "release"),
-    [("", "megatron-lm-0.18"), ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "megatron-lm-0.17")],
+    ("words", "release"),
+    [
+        ("", "megatron-lm-0.18"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "megatron-lm-0.17"),
+        ("--eval-micro-batch-size 1", "megatron-lm-0.18"),
+        ("--dataloader-inter-document-masking", "megatron-lm-0.19"),
+        ("--ckpt-drop-redundant-extra-state", "megatron-lm-main"),
+    ],
 )
-def test_the_release_that_is_assumed_takes_the_loss(loss, release):
-    """Core 0.18 and later refuse Transformer Engine's fused one."""
-    text = f"{SMALL}{BATCH}--micro-batch-size 1 {loss}"
+def test_the_release_that_is_assumed_takes_the_loss_and_the_options(words, release):
+    """Core 0.18 and later refuse Transformer Engine's fused loss, and some options are younger still."""
+    text = f"{SMALL}{BATCH}--micro-batch-size 1 {words}"
 
     found = from_megatron_lm(text, ["cluster.device=h100-80gb-sxm", "cluster.num_devices=8"]).document
 
     assert found["cluster"]["framework"] == release
+
+
+def test_a_loss_that_the_release_of_other_options_refuses_is_no_script_of_an_older_one():
+    """Options of 0.18 and Transformer Engine's fused loss belong to no release."""
+    loss = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te --eval-micro-batch-size 1"
+
+    with pytest.raises(SpecError, match=r"--cross-entropy-fusion-impl: is te, which is off since 0\.18"):
+        from_megatron_lm(f"{SMALL}{BATCH}--micro-batch-size 1 {loss}", HERE)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ SCRIPTS = {
     "show $(( 0 && (N=99) )) $N $[1+2] $((5 > 3 ? N=1 : 7)) $N",
     "numbers of texts": "A=B+1; B=2; L=(4 5); i=1; show $((A*2)) $((L[i]+L[0])) $((${#A}+1)); ((B == 2)) && show yes\n"
     "[ 010 -eq 10 ] && show ten; [[ 010 -eq 8 ]] && show eight; [[ A -eq 3 ]] && show A; show $(expr 010 + 1)",
+    "arrays anew": "declare -A M=([a]=1); M=([b]=2); M+=([c]=3); show ${M[b]} ${M[c]} ${#M[@]}\n"
+    "f() { local A=(x); A+=(y); show ${A[@]}; }; A=(1 2); f; A+=3; show ${A[@]}; B=z; B+=(w); show ${B[@]} ${B[-1]}",
     "elements by number": "A=(1 2 3); i=1; ((A[i]=7)); A[i+1]=8; A[$((i+2))]=9; show ${A[@]} $((A[1]++)) ${A[1]}\n"
     "declare -A M; M[a]=1; k=b; M[$k]=2; show ${M[a]} ${M[b]} ${#M[@]}",
     "pieces": "A=abcdef; i=2; show ${A:i:2} ${A:1:-1} ${A: -2:2}; f() { show ${@:2} - ${@:2:1}; }; f a b c",
@@ -124,7 +126,7 @@ def test_what_is_not_set_stands_by_its_name():
     assert [write_unknowns(word) for word in words] == ["run", "--nodes", "$NODES", "--x", "$(nproc)", "$Bc"]
     assert unknown_names(words[2]) == ["NODES"]
     assert strip_unknown(words[5]) == "c"
-    assert script.variables.uses["B"] == [2, 3]
+    assert [*script.variables.uses["B"]] == [2, 3]
 
 
 def test_what_is_not_known_stays_one_name_in_a_shell_inside():
@@ -213,7 +215,7 @@ def test_a_value_that_a_script_inside_lacks_has_the_line_that_starts_it():
     """Lines of the other file would be looked for in this one."""
     script = follow("A=1\n\nbash inner.sh\nrun $X", find=lambda name: "run $X" if name == "inner.sh" else None)
 
-    assert script.variables.uses["X"] == [3, 4]
+    assert [*script.variables.uses["X"]] == [3, 4]
 
 
 def test_other_scripts_are_found_by_their_name():
@@ -254,7 +256,7 @@ def test_what_a_loop_without_a_known_count_changes_is_not_known(loop):
     script = follow(f"TP=2; PP=1\n{loop}\nrun $TP $PP")
 
     assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "$TP", "1"]
-    assert script.variables.uses["TP"] == [2]
+    assert [*script.variables.uses["TP"]] == [2]
     assert follow(f"TP=2\n{loop}\nrun $TP", {"TP": "8"}).commands[-1].words == ("run", "8")
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from math import lcm, prod
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel import catalog
@@ -25,11 +23,13 @@ from costmodel.validation import shown
 from planner.frameworks.imports.documents import (
     ARCHITECTURE,
     default_vocabulary,
+    read_plain,
     read_rows,
     read_words,
     said_by,
     vocabulary_of,
 )
+from planner.frameworks.imports.tools.keys import is_read, meaning_of, refuse_misspelled
 from planner.frameworks.megatron.options import WHERE, Option, options, split_options
 from planner.frameworks.megatron.read import EVALUATIONS, PLAIN, Imported, from_megatron_lm, release_for
 from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOST_STAGES, layout_text
@@ -48,12 +48,8 @@ Given: TypeAlias = Mapping[str, list[str]]
 Words: TypeAlias = dict[str, list[str]]
 """Options that replace others; an empty name has a note."""
 
-DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config", "--moe-expert-parallel-size")
-"""Options that only Megatron-DeepSpeed has; its scripts need one of them."""
 
 STAGES, METHOD = "--pipeline-model-parallel-size", "--pp-partition-method"
-METHODS = {"type:transformer": 0, "type:transformer|embedding": 1}
-"""Weight of an embedding in layers, by method of partition."""
 
 MOST_DIGITS = 18
 
@@ -82,15 +78,18 @@ def translate_to_megatron(pairs: Sequence[tuple[str, list[str]]]) -> Iterator[tu
         if names[0] in given and (words := read(given)) is not None:
             taken |= {*names}
             more += words.items() or [("", [f"{names[0]} {' '.join(given[names[0]])}: nothing changes by it."])]
+    try:
+        meaning = meaning_of("fork", {name: read_plain(" ".join(values)) if values else True for name, values in pairs})
+    except SpecError as error:
+        raise SpecError(f"{WHERE}.{error.where}", error.problem, error.hint) from None
+    taken |= {name for name in given if is_read("fork", name)}
     yield from ((name, values) for name, values in pairs if name not in taken)
-    yield from more
+    yield from (*more, *split_options(meaning.words), ("", meaning.notes))
 
 
 def _number(given: Given, name: str, default: int | None = None) -> int:
     """Return the whole number of an option, or refuse a variable without a value and anything else."""
-    words = given.get(name, [])
-    if not words and default is not None:
-        return default
+    words = given.get(name) or ([] if default is None else [str(default)])
     if not words:
         raise SpecError(f"{WHERE}.{name}", "is required but missing.")
     refuse_unknown(" ".join(words), f"{WHERE}.{name}")
@@ -108,14 +107,16 @@ def _deepspeed_experts(given: Given) -> Words | None:
     Without ``--enable-expert-tensor-parallelism`` tensor-parallel ranks do not split an expert (Megatron-DeepSpeed,
     megatron/arguments.py and model/transformer.py).
     """
-    if not any(name in given for name in DEEPSPEED):
+    if not any(name in given for name in DATA.deepspeed):
         return None
     numbers = given["--num-experts"]
     if len(set(numbers)) > 1:
         problem = f"is {' '.join(numbers)}: a pyramid of experts (PR-MoE); the planner knows experts of one number."
         raise SpecError(f"{WHERE}.--num-experts", problem)
     if _number({"--num-experts": numbers[:1]}, "--num-experts") == 1:
-        return {"": [f"{', '.join(name for name in EXPERTS if name in given)}: one expert is a dense feed-forward."]}
+        return {
+            "": [f"{', '.join(name for name in DATA.experts if name in given)}: one expert is a dense feed-forward."]
+        }
     every = _number(given, "--expert-interval", 2)
     assumed = {"--expert-interval": "2", "--topk": "1"}
     silent = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
@@ -133,55 +134,20 @@ def _deepspeed_experts(given: Given) -> Words | None:
     }
 
 
-def _zero(given: Given) -> Words | None:
-    """
-    Translate ZeRO's stage to sharding; stage 0 in BF16 uses BF16_Optimizer, which shards states as stage 1.
-
-    References
-    ----------
-    DeepSpeed, runtime/engine.py, _configure_optimizer and _configure_bf16_optimizer.
-    """
-    stage = _number(given, "--zero-stage", 0)
-    strategies = {2: "optim_grads", 3: "optim_grads_params"}
-    if stage in strategies:
-        return {"--use-megatron-fsdp": [], "--data-parallel-sharding-strategy": [strategies[stage]]}
-    if stage not in (0, 1):
-        raise SpecError(f"{WHERE}.--zero-stage", f"is {stage}, expected 0, 1, 2 or 3.")
-    if stage == 0 and "--bf16" in given:
-        note = "ZeRO stage 0 in BF16: DeepSpeed's BF16_Optimizer shards the states all the same."
-        return {"--use-distributed-optimizer": [], "": [note]}
-    return {"--use-distributed-optimizer": []} if stage == 1 else {}
-
-
-def _translate_gates(given: Given) -> Words | None:
-    """Translate gated feed-forwards; the default width stays four times the hidden size (BigScience)."""
-    width = given.get("--ffn-hidden-size") or [str(4 * _number(given, "--hidden-size"))]
-    return {"--swiglu": [], "--ffn-hidden-size": width}
-
-
 def _dense_in_front(given: Given) -> Words | None:
     """Translate dense layers in front: -1 is none, and layers without computation do not count (MindSpeed)."""
-    first, every = _number(given, "--first-k-dense-replace"), _number(given, "--moe-layer-freq", 1)
-    every = every if every > 0 else 1
+    first, every = _number(given, "--first-k-dense-replace"), max(1, _number(given, "--moe-layer-freq", 1))
     layers = [number for number in range(_number(given, "--num-layers")) if number not in _noops(given)]
     flags = ",".join("1" if number >= first and number % every == 0 else "0" for number in layers)
     return {"--moe-layer-freq": [f"([{flags}])"]}
 
 
-def _translate_shared_experts(given: Given) -> Words | None:
-    """Translate the number of shared experts of a routed expert's width to the width of one."""
-    number = _number(given, "--n-shared-experts")
-    names = ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size")
-    width = _number(given, next((name for name in names if name in given), names[0]))
-    return {"--moe-shared-expert-intermediate-size": [str(number * width)]}
-
-
 def _noops(given: Given) -> set[int]:
     words = [word for word in ",".join(given.get("--noop-layers", [])).split(",") if word]
-    if not all(word.isdecimal() for word in words):
+    if not all(map(str.isdecimal, words)):
         problem = f"expected numbers of layers such as 1,47, got {shown(' '.join(given['--noop-layers']))}."
         raise SpecError(f"{WHERE}.--noop-layers", problem)
-    return {int(word) for word in words}
+    return {*map(int, words)}
 
 
 def _remove_noops(given: Given) -> Words | None:
@@ -226,9 +192,9 @@ def _deal_piped_layers(given: Given) -> Words | None:
     """
     method = " ".join(given.get(METHOD, ["type:transformer"])).lower()
     is_piped = not {"--deepspeed", METHOD}.isdisjoint(given) and "--no-pipeline-parallel" not in given
-    if method not in METHODS or not is_piped or unknown_names(" ".join(given[STAGES])):
+    if method not in DATA.methods or not is_piped or unknown_names(" ".join(given[STAGES])):
         return None
-    stages, layers, end = _number(given, STAGES), _number(given, "--num-layers"), METHODS[method]
+    stages, layers, end = _number(given, STAGES), _number(given, "--num-layers"), DATA.methods[method]
     if stages < 2 or layers + 2 * end < stages or (layers + 2 * end) % stages == 0:
         return None
     bounds = balance_stages([end, *[1] * layers, end], stages)
@@ -247,19 +213,6 @@ def _translate_layer_list(given: Given) -> Words | None:
     return {LAYOUT: [layout_text(layers, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if layers[1:] else {}
 
 
-def _experts_on_tensor_ranks(given: Given) -> Words | None:
-    """Translate experts placed over tensor-parallel ranks to etp, which holds as many weights on each device."""
-    note = "--moe-tp-extend-ep deals experts over TP ranks: costed as expert-tensor parallelism, which holds as much."
-    return {"--expert-tensor-parallel-size": given.get("--tensor-model-parallel-size", ["1"]), "": [note]}
-
-
-def _overlap_of_experts(given: Given) -> Words | None:
-    """Translate the overlap of MoE communication, which Megatron-LM excludes with full recomputation."""
-    if given.get("--recompute-granularity") != ["full"]:
-        return {"--overlap-moe-expert-parallel-comm": []}
-    return {"": ["--moe-fb-overlap with full recomputation: expert-parallel communication is costed as exposed."]}
-
-
 def _levels_of_context(given: Given) -> Words | None:
     """Translate MindSpeed's hybrid of all-to-all and ring: the ranks of each (context_parallel_algo)."""
     if given.get("--context-parallel-algo") != ["hybrid_cp_algo"]:
@@ -268,13 +221,6 @@ def _levels_of_context(given: Given) -> Words | None:
     if inner < 1 or ranks % inner:
         raise SpecError(f"{WHERE}.--ulysses-degree-in-cp", f"is {inner}, which does not divide {ranks} context ranks.")
     return {"--hierarchical-context-parallel-sizes": [str(inner), str(ranks // inner)]}
-
-
-def _tokens(given: Given) -> Words | None:
-    """Translate the length of the training in tokens, where no other option sets it."""
-    if "--train-iters" in given or "--train-samples" in given:
-        return {}
-    return {"--train-samples": [str(_number(given, "--train-tokens") // max(_number(given, "--seq-length"), 1))]}
 
 
 def _sparse(given: Given) -> Words | None:
@@ -299,53 +245,25 @@ def model_entries(given: Given) -> dict[str, str]:
     if "--interleave-sliding-window" not in given:
         return {"model.num_norms": "4"} if "--post-norm" in given else {}
     padded = {"vocab_size": "--padded-vocab-size"} if "--padded-vocab-size" in given else {}
-    sizes = {**DATA["sizes"], **padded}
-    config = {name: _number(given, option) for name, option in sizes.items()}
+    config = {name: _number(given, option) for name, option in {**DATA.sizes, **padded}.items()}
     entry = {"config": {"model_type": "gemma2", **config}, "name": "gemma2", "source": "arguments of MindSpeed-LLM"}
     return {"model": json.dumps(entry)}
 
 
-EXPERTS = ("--num-experts", "--topk", "--expert-interval", "--moe-expert-parallel-size")
-
 MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = (
-    ((*EXPERTS, "--enable-expert-tensor-parallelism"), _deepspeed_experts),
-    (("--zero-stage",), _zero),
-    (("--glu-activation",), _translate_gates),
+    ((*DATA.experts, "--enable-expert-tensor-parallelism"), _deepspeed_experts),
     (("--first-k-dense-replace", "--moe-layer-freq"), _dense_in_front),
-    (("--n-shared-experts",), _translate_shared_experts),
     (("--noop-layers", "--num-layers", "--num-layers-per-virtual-pipeline-stage"), _remove_noops),
     (("--num-layer-list",), _translate_layer_list),
     ((STAGES, METHOD), _deal_piped_layers),
     (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _translate_recomputation),
-    (("--moe-tp-extend-ep", "--expert-tensor-parallel-size"), _experts_on_tensor_ranks),
-    (("--moe-fb-overlap",), _overlap_of_experts),
     (("--ulysses-degree-in-cp",), _levels_of_context),
-    (("--train-tokens",), _tokens),
     (("--enable-dsa-indexer", "--index-topk"), _sparse),
 )
 """Options that are translated together, with the function; it applies where the first of them is given."""
 
 
-OTHERS = Path(__file__).parent / "others.csv"
-"""
-Table of options that an import does not read itself.
-
-Some have no influence on planning, with the reason (``ignored``), or are other spellings of options that are read
-(``means``). Others belong to models or releases that are not imported (``refused``). Options of other releases are
-those of the parsers of megatron-core 0.14 to 0.19; ``value`` limits a row to one value.
-"""
-
-FORKS = Path(__file__).parent / "forks.csv"
-"""Table of options of forks (``of``) and older releases of Megatron-LM; ``{}`` stands for their values."""
-
-SIMILAR = 0.9
-"""Similarity of an unknown name to an option that is read, from which it counts as a typing error (difflib's ratio)."""
-
-SHORTEST = 12
-"""Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
-
-LENGTHS = ("--train-iters", "--train-samples")
-OF_THE_WHOLE = (*LENGTHS, *EVALUATIONS)
+OF_THE_WHOLE = (*DATA.lengths, *EVALUATIONS)
 """Options of the whole training, which may be open: no figure of a step hangs on them."""
 
 ASSUMED_STEPS = 1000
@@ -353,11 +271,6 @@ ASSUMED_STEPS = 1000
 
 NO_LENGTH = f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
 
-BESIDE = DATA["beside"]
-"""Entries of the job in place of an option."""
-
-HALF = ("bf16", "fp16")
-"""Precisions with a switch of the same name."""
 
 Values: TypeAlias = dict[str, list[str]]
 
@@ -427,14 +340,14 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
     _refuse_word_pieces(found)
     if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
         found.values["--recompute-num-layers"] = ["1"]  # the parsers' default until 2024
-    if "--bf16" not in found.values and "--fp16" not in found.values and entries.get("training.precision") in HALF:
+    if "--bf16" not in found.values and "--fp16" not in found.values and entries.get("training.precision") in DATA.half:
         found.values[f"--{entries['training.precision']}"] = []
-    for entry, option in BESIDE.items():
+    for entry, option in DATA.beside.items():
         if entry in entries:
             found.values[option] = [entries[entry]]
     entries.pop("model.vocab_size", None)
     _add_batch(found, entries.get("cluster.num_devices", ""))
-    if "training.tokens" not in entries and not {*LENGTHS} & {*found.values}:
+    if "training.tokens" not in entries and not {*DATA.lengths} & {*found.values}:
         found.values["--train-iters"] = [str(ASSUMED_STEPS)]
         found.notes.append(NO_LENGTH)
     entries = {**({} if "model" in entries else model_entries({**found.said, **found.values})), **entries}
@@ -453,7 +366,7 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
 KERNELS = re.compile(r"(NVTE|UB|HSA|NCCL|RCCL|HCCL|TORCH_NCCL|CUDA_DEVICE|CUDA_SCALE|CUDA_GRAPHS)_\w+")
 """Variables of the environment that choose kernels, streams and channels of communication."""
 
-ADDRESSES = re.compile(rf"\w*_({'|'.join(DATA['addresses'])})")
+ADDRESSES = re.compile(rf"\w*_({'|'.join(DATA.addresses)})")
 """Variables among them that only say where and how messages go."""
 
 
@@ -533,10 +446,10 @@ def drop_empty_words(words: Sequence[str], kind: str, variables: Variables) -> t
     return tuple(word for word in words if word not in empty)
 
 
-VALUED = re.compile("|".join(DATA["valued"]))
+VALUED = re.compile("|".join(DATA.valued))
 """Names of options of other programs that certainly take a value."""
 
-ONE_WORD = re.compile("|".join(DATA["of_a_machine"]))
+ONE_WORD = re.compile("|".join(DATA.of_a_machine))
 """Commands and variables of a machine that never hold options."""
 
 SWITCH = re.compile(r"--?(no|use|do|enable|disable|with|overwrite|resume|skip|trust|save|load)[-_]")
@@ -639,7 +552,7 @@ def _unread(names: Sequence[str]) -> str:
     return "Such arithmetic has no value here" if is_number else "The output of commands is not known"
 
 
-def name_with_lines(name: str, uses: Mapping[str, Sequence[int]]) -> str:
+def name_with_lines(name: str, uses: Mapping[str, Collection[int]]) -> str:
     """Write an unknown name as the script does, with the lines that use it."""
     lines = f" (line {', '.join(map(str, uses[name]))})" if uses.get(name) else ""
     return f"{write_unknowns(unknown(name))}{lines}"
@@ -667,8 +580,6 @@ def _add_batch(found: Understood, devices: str) -> None:
 
 FLASH = re.compile(r"--use-flash-attn(-\w+)?")
 
-OLDER = DATA["older"]
-"""Forks or options of older releases alone, and the nearest entry of the catalog; the first match counts."""
 
 WITH_FLASH = "megatron-lm-0.8"
 """The oldest one of Megatron-LM whose attention is fused, which the entries before are not."""
@@ -698,7 +609,7 @@ def _older_releases(found: Understood, environment: Mapping[str, str]) -> tuple[
         since = {name: catalog.framework(name).since for name in catalog.frameworks() if name.startswith(PLAIN)}
         known = [name for name, date in since.items() if date <= month]
         return dated[0], (max(known, key=since.__getitem__),) if known else ()
-    for whose, names, framework in OLDER:
+    for whose, names, framework in DATA.older:
         rows = {one: [row.get("of") or "" for row in other_options().get(one, ())] for one in found.said}
         fits = [one for one, of in rows.items() if one in names or (whose and any(row.startswith(whose) for row in of))]
         if fits:
@@ -771,14 +682,13 @@ def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> No
 def _take(found: Understood, option: Option, values: list[str]) -> None:
     values = _trim_values(option, values)
     found.said[option.name] = [write_unknowns(value) for value in values]
-    is_read = option.in_import == "read"
-    names = [name for value in values for name in unknown_names(value)]
+    names = unknown_names("".join(values))
     if names and option.name in OF_THE_WHOLE:
         return
-    if names and is_read:
-        found.missing[option.name] = list(dict.fromkeys(names))
+    if option.in_import != "read" and (names or not _is_valid(option, values)):
         return
-    if not is_read and (names or not _is_valid(option, values)):
+    if names:
+        found.missing[option.name] = names
         return
     old = found.values.get(option.name)
     if old is not None and old != values:
@@ -798,44 +708,30 @@ def _trim_values(option: Option, values: list[str]) -> list[str]:
 
 
 def _is_valid(option: Option, values: Sequence[str]) -> bool:
-    try:
+    with suppress(SpecError):
         option.value(values)
-    except SpecError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _other(name: str, values: Sequence[str]) -> Mapping[str, str] | None:
-    for row in other_options().get(name, ()):
-        if row["value"] and row["value"] != " ".join(values):
-            continue
-        if row["meaning"] == "refused":
-            raise SpecError(f"{WHERE}.{name}", f"{row['why']}.")
-        return row
-    return None
-
-
-def refuse_misspelled(name: str, where: str = "") -> None:
-    """
-    Refuse the name of an unknown option that is nearly that of one that is read.
-
-    Raises
-    ------
-    SpecError
-        Names the option that may be meant.
-    """
-    read = [one for one, option in options().items() if option.in_import == "read"]
-    near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
-    near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
-    if near:
-        place = where or f"{WHERE}.{write_unknowns(name)[:80]}"
-        raise SpecError(place, "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
+    row = next((row for row in other_options().get(name, ()) if row["value"] in ("", " ".join(values))), None)
+    if row is not None and row["meaning"] == "refused":
+        raise SpecError(f"{WHERE}.{name}", f"{row['why']}.")
+    return row
 
 
 @cache
 def other_options() -> Mapping[str, list[Mapping[str, str]]]:
-    """Return the rows of both tables by option, rows for a single value first."""
+    """
+    Return options that an import does not read itself, with their rows, those for a single value first.
+
+    Some have no influence on planning, with the reason (``ignored``), or are other spellings of options that are read
+    (``means``), with ``{}`` for their values. Others belong to models or releases that are not imported (``refused``).
+    ``others.csv`` has options of the parsers of megatron-core 0.14 to 0.19, ``forks.csv`` those of forks (``of``) and
+    older releases; ``value`` limits a row to one value.
+    """
     rows: dict[str, list[Mapping[str, str]]] = {}
-    for row in (*read_rows(OTHERS), *read_rows(FORKS)):
+    for row in (*read_rows("others.csv"), *read_rows("forks.csv")):
         rows.setdefault(row["option"], []).append(row)
     return {option: sorted(of_one, key=lambda row: not row["value"]) for option, of_one in rows.items()}

@@ -8,9 +8,11 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import yaml
@@ -20,8 +22,8 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.jobs.document import Plain, parse, read_text
 
-WORDS = Path(__file__).parent / "words.yaml"
-"""Lists and pairs of words that modules of this room look for."""
+ROOM = Path(__file__).parent
+"""Folder of the room's tables, and of ``words.yaml``: lists and pairs of words that its modules look for."""
 
 MOST_NODES = 20_000
 MOST_LEVELS = 32
@@ -35,21 +37,31 @@ LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 
 @lru_cache(maxsize=64)
-def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
-    """Read the rows of a table of this room, cells by column; they are shared and must not be changed."""
-    with path.open(encoding="utf-8", newline="") as lines:
+def read_rows(path: str | Path) -> tuple[Mapping[str, str], ...]:
+    """Read the rows of a table, by its path in this room, cells by column; they are shared and must not be changed."""
+    with (ROOM / path).open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(lines))
 
 
 @cache
 def _words() -> Mapping[str, Mapping[str, Any]]:
-    whole: Mapping[str, Mapping[str, Any]] = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
+    whole: Mapping[str, Mapping[str, Any]] = _freeze(yaml.safe_load((ROOM / "words.yaml").read_text(encoding="utf-8")))
     return whole
 
 
-def read_words(module: str) -> Mapping[str, Any]:
-    """Return the lists and pairs of words of a module of this room; they are shared and must not be changed."""
-    return _words()[module]
+def _freeze(part: Any) -> Any:
+    """Return nested data with tuples in place of lists."""
+    if isinstance(part, dict):
+        return {name: _freeze(one) for name, one in part.items()}
+    return tuple(map(_freeze, part)) if isinstance(part, list) else part
+
+
+def read_words(module: str) -> SimpleNamespace:
+    """Return the lists and pairs of words of a module of this room, by attribute; they must not be changed."""
+    return SimpleNamespace(**_words()[module])
+
+
+DATA = read_words("documents")
 
 
 def read_yaml(text: str, source: str) -> Any:
@@ -158,10 +170,6 @@ SUMS: Mapping[str, Callable[..., Any]] = {
 
 """Arithmetic resolvers that NeMo registers (nemo/utils/config_utils and launcher_scripts/main.py)."""
 
-ROOTS = ("training.",)
-
-"""Prefixes of references to the file itself, which a launcher puts under a name."""
-
 
 def flat_entries(content: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """
@@ -184,8 +192,7 @@ def flatten(content: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
     for name, value in content.items():
         if isinstance(value, Mapping) and value.get("_call_") is False:  # a type or a function, of NeMo-Run
             value = str(value.get("_target_"))
-        inside = isinstance(value, Mapping) and value
-        flat |= flatten(value, f"{above}{name}.") if inside else {f"{above}{name}": value}
+        flat |= flatten(value, f"{above}{name}.") if isinstance(value, Mapping) and value else {f"{above}{name}": value}
     return flat
 
 
@@ -221,12 +228,10 @@ def _look_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[s
 
 def _sum(function: str, rest: str) -> Any:
     values = [read_plain(part) for part in rest.split(",")]
-    if not all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
-        return UNKNOWN
-    try:
-        return SUMS[function](*values)
-    except (TypeError, ArithmeticError):
-        return UNKNOWN
+    if all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
+        with suppress(TypeError, ArithmeticError):
+            return SUMS[function](*values)
+    return UNKNOWN
 
 
 def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
@@ -234,7 +239,7 @@ def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:
     plain = path.lstrip(".")
     dots = len(path) - len(plain)
     above = name.split(".")[: -dots or None] if dots else []
-    for start in ("", *ROOTS):
+    for start in ("", *DATA.roots):
         entry: Any = content
         for part in [*above, *plain.removeprefix(start).split(".")]:
             entry = entry.get(part, UNKNOWN) if isinstance(entry, Mapping) else UNKNOWN
@@ -250,10 +255,9 @@ def read_plain(text: str) -> Plain:
     >>> read_plain("true"), read_plain("4096"), read_plain("null"), read_plain("a: [")
     (True, 4096, None, 'a: [')
     """
-    try:
+    with suppress(SpecError):
         return parse(text, "value")
-    except SpecError:
-        return text
+    return text
 
 
 def text_of(value: Any) -> str:
@@ -266,6 +270,20 @@ def text_of(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def degree(value: object, where: str) -> int:
+    """
+    Return a whole number of at least 1.
+
+    Raises
+    ------
+    SpecError
+        If the value is not one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SpecError(where, f"expected a whole number of at least 1, got {value!r}.")
+    return value
 
 
 def said_by(overrides: Sequence[str]) -> dict[str, str]:
@@ -324,27 +342,25 @@ def read_mapping(path: Path) -> dict[str, Any]:
     SpecError
         If the file is not YAML, or has no mapping.
     """
-    content = read_yaml(read_text(path), str(path))
+    return require_mapping(read_yaml(read_text(path), str(path)), str(path))
+
+
+def require_mapping(content: Any, where: str) -> dict[str, Any]:
+    """
+    Return a document that is a mapping.
+
+    Raises
+    ------
+    SpecError
+        If it is none.
+    """
     if not isinstance(content, dict):
-        raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
+        raise SpecError(where, f"expected a mapping, got {shown(content)}.")
     return content
 
 
-MODELS = Path(__file__).parent / "models.csv"
-"""
-Table from names of Hugging Face's hub without their owner, and flavors of torchtitan as ``name/flavor``, to models.
-
-The models are those of the catalog, or descriptions for a job file (sizes of the models' own ``config.json``).
-"""
-
-ENDINGS = ("-instruct", "-base", "-hf", "-chat", "-thinking", "-2507", "-bf16", "-v0.3")
-"""Suffixes of names on the hub after the size; the architecture is the same."""
-
-ARCHITECTURE = {row["option"] for row in read_rows(Path(__file__).parent / "architecture.csv")}
+ARCHITECTURE = {row["option"] for row in read_rows("architecture.csv")}
 """Options of the architecture, which a model by its name sets."""
-
-RECIPES = ("_config", "_pretrain")
-"""Suffixes of recipes' names in Megatron-Bridge after the model."""
 
 
 def model_named(name: str) -> str | dict[str, Any] | None:
@@ -356,7 +372,7 @@ def model_named(name: str) -> str | dict[str, Any] | None:
     """
     whole = name.strip().lower()
     plain = whole.rsplit("/", 1)[-1]
-    for ending in (*RECIPES, *ENDINGS, *ENDINGS):
+    for ending in (*DATA.recipes, *DATA.endings, *DATA.endings):
         plain = plain.removesuffix(ending)
     for spelling in (whole, plain, plain.replace("_", "-")):
         if spelling in catalog.model_names():
@@ -385,19 +401,20 @@ def require_model(name: str, where: str = "model") -> str | dict[str, Any]:
 
 @cache
 def _models() -> Mapping[str, str]:
-    return {row["name"]: row["model"] for row in read_rows(MODELS)}
+    """
+    Return models by names of Hugging Face's hub without their owner, and by flavors of torchtitan (``name/flavor``).
+
+    The models are those of the catalog, or descriptions for a job file (sizes of the models' own ``config.json``).
+    """
+    return {row["name"]: row["model"] for row in read_rows("models.csv")}
 
 
 # --- vocabularies ------------------------------------------------------------------------------------------
 
 
-TOKENIZERS = Path(__file__).parent / "tokenizers.csv"
-"""Table of vocabulary sizes by a part of an option's value; the longest match counts."""
-
 PATCHED = "--patch-tokenizer-type"
 """Pai-Megatron-Patch's option; with it ``--extra-vocab-size`` adds entries (megatron_patch/tokenizer)."""
 
-TOKENIZER_OPTIONS = ("--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path", PATCHED, "--vocab-file")
 
 TIKTOKEN = 2**17
 """Vocabulary of ``TikTokenizer`` without ``--vocab-size`` (megatron/core/tokenizers, CustomTikTokenizer)."""
@@ -414,6 +431,8 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     """
     Return the vocabulary of Megatron-LM's options without ``--vocab-size``; None: unknown.
 
+    ``tokenizers.csv`` has sizes by a part of an option's value; the longest match counts.
+
     >>> vocabulary_of({"--tokenizer-model": ["meta-llama/Llama-3.1-8B"]}).entries
     128256
     """
@@ -424,7 +443,7 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     if not kind and "--vocab-file" in options and "--merge-file" in options:
         kind = "GPT2BPETokenizer"
     said = {**{name: " ".join(values) for name, values in options.items()}, "--tokenizer-type": kind}
-    fitting = [row for row in read_rows(TOKENIZERS) if row["part"].lower() in said.get(row["option"], "").lower()]
+    fitting = [row for row in read_rows("tokenizers.csv") if row["part"].lower() in said.get(row["option"], "").lower()]
     if not fitting:
         return None
     best = max(fitting, key=lambda row: (row["option"] == "--tokenizer-model", len(row["part"])))
@@ -434,7 +453,7 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
 
 def default_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
     """Return the vocabulary that is assumed for an unknown tokenizer; None: the options name no tokenizer."""
-    named = [value for name in TOKENIZER_OPTIONS for value in options.get(name, ())]
+    named = [value for name in DATA.tokenizer_options for value in options.get(name, ())]
     if not named:
         return None
     pieces = any("sentencepiece" in value.lower() or value.endswith("tokenizer.model") for value in named)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from costmodel import catalog
@@ -18,9 +17,6 @@ from planner.jobs.problem import load
 from planner.jobs.strategy_file import apply_layout, complete_strategy, read_given, strategy_entries
 
 DATA = read_words("finish")
-
-NEEDED = DATA["needed"]
-"""Entries of a job that a configuration may lack, with example values."""
 
 
 def prepare_job(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -41,19 +37,14 @@ def prepare_job(document: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     return whole
 
 
-DECISIONS = Path(__file__).parent / "decisions.csv"
-"""
-Table of entries that change the cost of a step, with the options of Megatron-LM that set each.
-
-An entry has an effect ``when`` all of these exceed one: degrees, ranks with the same weights (``data``), experts.
-"""
-
-
 def assumption_notes(
     document: Mapping[str, Any], said: Collection[str], *, has_experts: bool, whose: str
 ) -> Iterator[str]:
     """
     Yield a note with the decisions and settings of a job that neither file nor command sets, with their values.
+
+    ``decisions.csv`` has entries that change the cost of a step, with the options of Megatron-LM that set each. An
+    entry has an effect ``when`` all of these exceed one: degrees, ranks with the same weights (``data``), experts.
 
     Parameters
     ----------
@@ -69,7 +60,7 @@ def assumption_notes(
     strategy = document["strategy"]
     given = {**strategy, "data": strategy["dp"] * strategy["cp"], "experts": 2 if has_experts else 1}
     values = []
-    for row in read_rows(DECISIONS):
+    for row in read_rows("decisions.csv"):
         section, _, name = row["entry"].partition(".")
         matters = all(given[one] > 1 for one in row["when"].split())
         if row["entry"] not in said and name in document.get(section, {}) and matters:
@@ -80,21 +71,29 @@ def assumption_notes(
 
 def entries_set_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
     """Return the paths of a job's entries that options or the command set."""
-    set_by_options = {row["entry"] for row in read_rows(DECISIONS) if {*row["options"].split()} & {*options_given}}
-    return {*said_by(overrides)} | set_by_options
+    rows = [row for row in read_rows("decisions.csv") if {*row["options"].split()} & {*options_given}]
+    return {*said_by(overrides), *(row["entry"] for row in rows)}
 
 
-def release_assumed(framework: str, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a note on the assumed release, where the command names none."""
-    if not {"cluster.framework", "cluster"} & {*said_by(overrides)}:
+def cluster_notes(framework: object, stated: object, overrides: Sequence[str]) -> Iterator[str]:
+    """
+    Yield notes on a release that is assumed, and on devices of which the command has another number.
+
+    Parameters
+    ----------
+    framework
+        Framework of the job, unless the command names one; None: it is not assumed.
+    stated
+        Number of devices in the configuration; None: it has none.
+    overrides
+        Entries of the job as ``key=value``.
+    """
+    said = said_by(overrides)
+    if framework is not None and not {"cluster.framework", "cluster"} & {*said}:
         yield f"Nothing says the release: {framework} is assumed; cluster.framework=NAME says another one."
-
-
-def devices_contradicted(stated: object, overrides: Sequence[str]) -> Iterator[str]:
-    """Say that the command has another number of devices than the configuration."""
-    said = said_by(overrides).get("cluster.num_devices")
-    if stated is not None and said is not None and said != str(stated):
-        yield f"The configuration says {stated} devices; the command's count, cluster.num_devices={said}."
+    count = said.get("cluster.num_devices")
+    if stated is not None and count is not None and count != str(stated):
+        yield f"The configuration says {stated} devices; the command's count, cluster.num_devices={count}."
 
 
 def complete_job(
@@ -123,7 +122,7 @@ def complete_job(
     SpecError
         If an entry is missing or wrong, or the degrees do not fill the devices.
     """
-    for path, example in NEEDED.items():
+    for path, example in DATA.needed.items():
         section, _, name = path.partition(".")
         if section not in document or (name and name not in document[section]):
             raise SpecError(path, "is not said.", f"Add {path}={example}.")
@@ -153,8 +152,7 @@ def complete_job(
     whose = "what recipes of the release have" if framework is None else f"what {framework.name} has in the catalog"
     features = framework.features if framework else {}
     single = [f"strategy.{name}" for name, values in features.items() if len(values) == 1]
-    has_experts = facts.model.has_experts
-    remarks += assumption_notes(whole, {*known, *single}, has_experts=has_experts, whose=whose)
+    remarks += assumption_notes(whole, {*known, *single}, has_experts=facts.model.has_experts, whose=whose)
     remarks += uneven_stages(strategy, facts.model)
     return Imported(document=whole, notes=tuple(remarks))
 
@@ -163,17 +161,3 @@ def newest(prefix: str) -> str:
     """Return the newest framework of the catalog with a prefix of its name."""
     names = [name for name in catalog.frameworks() if name.startswith(prefix)]
     return max(names, key=lambda name: catalog.framework(name).since)
-
-
-def degree(value: object, where: str) -> int:
-    """
-    Return a whole number of at least 1.
-
-    Raises
-    ------
-    SpecError
-        If the value is not one.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(where, f"expected a whole number of at least 1, got {value!r}.")
-    return value

@@ -6,7 +6,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -26,8 +26,8 @@ from planner.frameworks.imports.arguments import (
 )
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.overrides import MARKS, bridge_job, fields_of, import_nested_job, override_list
-from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml, said_by
-from planner.frameworks.imports.finish import devices_contradicted
+from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml, require_mapping, said_by
+from planner.frameworks.imports.finish import cluster_notes
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.published import choose_launch, find_published, recipe_job, zoo_job
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
@@ -189,8 +189,7 @@ def read_variables(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
-    if not isinstance(content, Mapping):
-        raise SpecError(str(path), f"expected a mapping, got {shown(content)}.")
+    content = require_mapping(content, str(path))
     tool = None if _is_job(content) else readers.tool_of(content)
     if tool is None or tool["reader"] != "primus":
         refuse_entries(content, str(path))
@@ -321,17 +320,11 @@ def _import_yaml_file(
 ) -> Imported:
     """Import a nested configuration; with a recipe of Megatron-Bridge, overrides of the command apply, too."""
     name = name or option_value(launch.words, ("--yaml-cfg",))
-    content = _require_mapping(read_yaml(_read_beside(name, folder), name), name)
+    content = require_mapping(read_yaml(_read_beside(name, folder), name), name)
     refuse_entries(content, name)
     devices, more = _add_devices(launch.devices, overrides, may_lack=True)
     fields = fields_of(launch.words) if recipe else None
     return import_nested_job(content, name, recipe, devices, fields).add_notes(*more)
-
-
-def _require_mapping(content: Any, source: str) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise SpecError(source, f"expected a mapping, got {shown(content)}.")
-    return content
 
 
 def _other_script(name: str, folder: Path) -> str | None:
@@ -395,7 +388,7 @@ def _import_accelerate_launch(launch: Launch, folder: Path, overrides: Sequence[
         settings = readers.read_trainer_fsdp(" ".join(fsdp))
     elif has_file or not any(word.removeprefix("--") in readers.TYPES for word in launch.before):
         name = option_value(launch.before, ("--config_file", "--config-file"))
-        settings = _require_mapping(read_yaml(_read_beside(name, folder), name), name)
+        settings = require_mapping(read_yaml(_read_beside(name, folder), name), name)
     settings = readers.apply_launch_options(settings, launch.before)
     devices = launch.devices if launch.devices.number is not None else _devices_of_configuration(settings)
     with_devices, more = _add_devices(devices, overrides)
@@ -483,9 +476,9 @@ def _loose(script: Script) -> Launch:
 
 def _variables_with_options(script: Script) -> list[str]:
     """Return variables whose options are not repeated by another variable."""
-    texts = [value.split() if isinstance(value, str) else list(value) for value in script.variables.values.values()]
-    known = options()
-    holding = [place for place, words in enumerate(texts) if any(word.split("=")[0] in known for word in words)]
+    values = script.variables.values.values()
+    texts = [[*value.values()] if isinstance(value, dict) else value.split() for value in values]
+    holding = [place for place, words in enumerate(texts) if any(word.split("=")[0] in options() for word in words)]
     joined = [(" ".join(texts[place]), place) for place in holding]
     kept = [one for one in joined if not any(one[0] in other[0] for other in joined if other > one)]
     return [word for _, place in kept for word in texts[place]]
@@ -514,7 +507,7 @@ def _add_devices(devices: Devices, overrides: Sequence[str], *, may_lack: bool =
     """Add the number of devices of the launcher, unless the command sets another one."""
     number, source = devices
     if {COUNT, "cluster"} & {*said_by(overrides)}:
-        return list(overrides), [*devices_contradicted(number, overrides)]
+        return list(overrides), [*cluster_notes(None, number, overrides)]
     if number is not None:
         note = f"The script starts {number} processes ({source}); {COUNT}=N says otherwise."
         return [f"{COUNT}={number}", *overrides], [note]
@@ -546,9 +539,7 @@ def _refuse_undecided(script: Script, launch: Launch, text: str, folder: Path, g
     compared = {name: (*sorted(texts), "*") for name, texts in variables.compared.items()}
     decisive = [name for name, texts in compared.items() if any(decides({name: value}) for value in texts)]
     if decisive:
-        names = ", ".join(name_with_lines(name, variables.asked) for name in decisive)
-        hint = " ".join(f"--set {name}=VALUE" for name in decisive)
-        raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
+        raise _lacking(decisive, variables.asked)
     if launch.kind != "megatron":  # other launches name their layout in a file or a recipe
         return
     for line, (condition, hint) in variables.decisions.items():
@@ -572,9 +563,15 @@ def _question_notes(script: Script) -> Iterable[str]:
     missing = {name: lines for name, lines in script.variables.uses.items() if name in script.variables.required}
     required = missing if missing.keys() & asked.keys() else {}
     if required:
-        names = ", ".join(name_with_lines(name, required) for name in required)
-        hint = " ".join(f"--set {name}=VALUE" for name in required)
-        raise SpecError(WHERE, f"cannot do without {names}.", f"Add {hint}.")
+        raise _lacking(required, required)
     if asked:
-        names = ", ".join(name_with_lines(name, asked) for name in asked)
-        yield f"Taken as empty, as conditions of the script ask for them: {names}."
+        yield f"Taken as empty, as conditions of the script ask for them: {_names_with_lines(asked, asked)}."
+
+
+def _lacking(names: Iterable[str], uses: Mapping[str, Collection[int]]) -> SpecError:
+    hint = " ".join(f"--set {name}=VALUE" for name in names)
+    return SpecError(WHERE, f"cannot do without {_names_with_lines(names, uses)}.", f"Add {hint}.")
+
+
+def _names_with_lines(names: Iterable[str], uses: Mapping[str, Collection[int]]) -> str:
+    return ", ".join(name_with_lines(name, uses) for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,24 +21,9 @@ from planner.frameworks.shell.words import strip_unknown, unknown_names, write_u
 
 DATA = read_words("launch")
 
-PROGRAMS = Path(__file__).parent / "programs.csv"
-"""
-Table of programs by the end of their path, with their framework or the reason why they are refused. After them
-frameworks by an option of a program that is not in the table.
-"""
-
-DEVICES_PER_NODE = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
-NODES = ("--nnodes", "--num_nodes", "--nodes", "-N")
-DEVICES = ("--num_processes", "--ntasks", "-n", "-np")
-
-TOOLS = ("trl", "swift", "megatron", "llamafactory-cli", "axolotl", "tune", "xtuner", "automodel", "nemo_rl", "ilab")
-"""Commands that start trainings by subcommands, which are not imported."""
-
-STARTER = re.compile("|".join(DATA["starting"]))
+STARTER = re.compile("|".join(DATA.starting))
 """Names of programs that start a Python program; all but the first may belong to a batch system or cluster."""
 
-SETTING_UP = DATA["setting_up"]
-"""Commands that may name a program and a launcher, but start neither."""
 
 MOST_SUBCOMMANDS = 4
 
@@ -123,7 +109,7 @@ def find_launch(script: Script, text: str) -> Launch | None:
 def _launches(command: Command, text: str) -> Iterator[Launch]:
     place = _program_place(command.words)
     if place is None:
-        if Path(command.words[0]).name in TOOLS:
+        if Path(command.words[0]).name in DATA.tools:
             for word in command.words[:MOST_SUBCOMMANDS]:
                 refuse_program(write_unknowns(word), f"{WHERE}, line {command.line}")
             refuse_options(command.words)
@@ -137,29 +123,28 @@ def _launches(command: Command, text: str) -> Iterator[Launch]:
 
 def _program_place(words: Sequence[str]) -> int | None:
     """Return the position of the program that a launcher starts: a Python file, or a module that is no launcher."""
-    if Path(words[0]).name in SETTING_UP:
+    if Path(words[0]).name in DATA.setting_up:
         return None
-    starts = False
-    for place, word in enumerate(words):
-        if place and not starts:
-            last = words[place - 1]
-            starts = bool(unknown_names(last)) or STARTER.fullmatch(Path(last).name) is not None
-            if not starts:
-                continue
-        if Path(word).name == "nemo" and words[place + 1 : place + 2] == ("llm",):
-            return place
-        if word.endswith(".py") and (place == 0 or words[place - 1] not in ("-o", "--output")):
-            return place
-        if place and words[place - 1] == "--module" and "." in word:
-            return place
-        if place and words[place - 1] == "-m" and not word.startswith("torch.distributed"):
+    is_started = False
+    for place, (before, word) in enumerate(pairwise(["", *words])):
+        is_started = is_started or bool(unknown_names(before)) or STARTER.fullmatch(Path(before).name) is not None
+        is_file = word.endswith(".py") and before not in ("-o", "--output")
+        is_module = "." in word if before == "--module" else before == "-m" and not word.startswith("torch.distributed")
+        is_nemo = Path(word).name == "nemo" and words[place + 1 : place + 2] == ("llm",)
+        if (is_started or place == 0) and (is_file or is_module or is_nemo):
             return place
     return None
 
 
 def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) -> tuple[str, tuple[str, ...]]:
+    """
+    Return the framework of a program's arguments and notes on it, or refuse the program.
+
+    ``programs.csv`` has programs by the end of their path, with their framework or the reason why they are refused.
+    After them it has frameworks by an option of a program that is not in the table.
+    """
     path = program if program.endswith(".py") else program.replace("/", ".")
-    for row in read_rows(PROGRAMS):
+    for row in read_rows("programs.csv"):
         if path.endswith(row["program"]) or f"/{row['program']}/" in f"/{path}/":
             if row["kind"] == "refused":
                 raise SpecError(f"{WHERE}, line {line}", f"{program[:80]} {row['why']}.")
@@ -168,10 +153,9 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
     if any(map(is_override, words)) or recipe_named(Path(program).stem) is not None:
         return "bridge", ()
     names = {word.split("=", 1)[0] for word in words}
-    for row in read_rows(PROGRAMS):
+    for row in read_rows("programs.csv"):
         if row["program"] in names:
-            note = f"{program[:80]} is not known here: its options are read as those of {row['kind']}."
-            return row["kind"], (note,)
+            return row["kind"], (f"{program[:80]} is not known here: its options are read as those of {row['kind']}.",)
     return ("accelerate", ()) if "accelerate" in {Path(word).name for word in before} else ("", ())
 
 
@@ -181,9 +165,7 @@ def _kind(program: str, words: Sequence[str], before: Sequence[str], line: int) 
 def _devices(before: Sequence[str], text: str) -> Devices:
     """Return the devices from options of torchrun, DeepSpeed, Accelerate or Slurm, else from ``#SBATCH`` lines."""
     given = {**_directives(text), **_options(before)}
-    total = next((given[name] for name in DEVICES if name in given), None)
-    per_node = next((given[name] for name in DEVICES_PER_NODE if name in given), None)
-    nodes = next((given[name] for name in NODES if name in given), None)
+    total, per_node, nodes = (_first(given, names) for names in (DATA.devices, DATA.devices_per_node, DATA.nodes))
     if per_node is None and "--standalone" not in before:
         lone = before and all(re.fullmatch(r"(.*/)?(python[\d.]*|torchrun)|-[a-zA-Z]+", word) for word in before)
         return _number(total, "") if total else Devices(1, LONE) if lone and not given else Devices()
@@ -194,22 +176,24 @@ def _devices(before: Sequence[str], text: str) -> Devices:
     return Devices(one.number * many.number, f"{one.number} on each of {many.number} nodes")
 
 
+def _first(given: Mapping[str, str], names: Sequence[str]) -> str | None:
+    return next((given[name] for name in names if name in given), None)
+
+
 def _number(text: str | None, what: str) -> Devices:
     if text is None:
         return Devices(None, "")
     if text.isdecimal() and 0 < int(text) < 10**7:
         return Devices(int(text), f"{text} {what}".strip())
-    names = unknown_names(text)
-    return Devices(None, " and ".join(f"${name}" for name in names) or shown(strip_unknown(text)))
+    return Devices(None, " and ".join(f"${name}" for name in unknown_names(text)) or shown(strip_unknown(text)))
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    wanted = (*DEVICES_PER_NODE, *NODES, *DEVICES)
     found = {}
-    for place, word in enumerate(words):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
-        if name in wanted:
-            found[name] = value if equals else words[place + 1] if place + 1 < len(words) else ""
+        if name in (*DATA.devices_per_node, *DATA.nodes, *DATA.devices):
+            found[name] = value if equals else following
     return found
 
 
@@ -229,8 +213,5 @@ def slurm_variables(text: str) -> dict[str, str]:
     {'SLURM_NNODES': '4', 'SLURM_JOB_NUM_NODES': '4', 'SLURM_GPUS_ON_NODE': '8', 'SLURM_GPUS_PER_NODE': '8'}
     """
     given = _directives(text)
-    nodes = given.get("--nodes", given.get("-N"))
-    found = {name: nodes for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
-    found |= {name: given.get("--gpus-per-node") for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")}
-    found |= {"SLURM_NTASKS_PER_NODE": given.get("--ntasks-per-node"), "SLURM_NTASKS": given.get("--ntasks")}
+    found = {name: _first(given, options) for name, options in DATA.slurm.items()}
     return {name: value for name, value in found.items() if value is not None}

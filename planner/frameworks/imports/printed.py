@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from io import BytesIO
+from itertools import chain
+from math import prod
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, other_options
 from planner.frameworks.imports.bridge.library import LAYERS, options_by_field
 from planner.frameworks.imports.documents import flatten, model_named, read_rows, read_words, read_yaml, said_by
-from planner.frameworks.imports.finish import newest, release_assumed
+from planner.frameworks.imports.finish import cluster_notes, newest
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.imports.tools.readers import MODES, deepspeed_job, require_deepspeed, torchtitan_job
 from planner.frameworks.megatron.bridge import NEGATED
@@ -42,18 +44,10 @@ from planner.jobs.cluster import read
 
 DATA = read_words("printed")
 
-SAVED = (".pt", ".pth", ".ckpt", ".distcp", ".bin", ".metadata", ".safetensors", ".nemo")
-"""Suffixes of files of a checkpoint."""
 
-PICKLES = (".pkl", ".pickle")
 HEADS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 """First bytes of zips and pickles."""
 
-TEXTS = ("run_config.yaml", "args.json", "args.yaml")
-"""Names of files that hold a run's configuration: Megatron-Bridge's, and arguments by name."""
-
-WITH_ARGUMENTS = ("common.pt", "mp_rank_*/model_optim_rng.pt", "mp_rank_*/*.pt")
-"""Files of Megatron-LM's checkpoints with its arguments."""
 
 LEVELS = 2
 """Folders above a file of a checkpoint in which its configuration may stand."""
@@ -70,20 +64,18 @@ BROKEN = (
 
 def is_checkpoint(path: Path) -> bool:
     """Tell whether a path is a folder, or a file of pickles by its name or its first bytes."""
-    if path.is_dir() or path.suffix.lower() in (*SAVED, *PICKLES) or path.name in SAVED:
+    if path.is_dir() or path.suffix.lower() in (*DATA.saved, *DATA.pickles) or path.name in DATA.saved:
         return True
-    try:
-        with path.open("rb") as stream:
-            return stream.read(4).startswith(HEADS)
-    except OSError:
-        return False
+    with suppress(OSError), path.open("rb") as stream:
+        return stream.read(4).startswith(HEADS)
+    return False
 
 
 def text_beside(path: Path) -> Path | None:
     """Return the file with the configuration of a checkpoint; None: there is none, or the path is of no checkpoint."""
-    is_saved = path.suffix.lower() in SAVED or path.name in SAVED
+    is_saved = path.suffix.lower() in DATA.saved or path.name in DATA.saved
     folders = _folders(path) if path.is_dir() else path.absolute().parents[:LEVELS] if is_saved else ()
-    places = (folder / name for folder in folders for name in TEXTS)
+    places = (folder / name for folder in folders for name in DATA.texts)
     return next((place for place in places if os.path.isfile(place)), None)
 
 
@@ -96,20 +88,17 @@ def arguments_inside(path: Path) -> tuple[Path, Mapping[str, Any]]:
     SpecError
         If there is none, with what to give instead.
     """
-    files = [path]
-    if path.is_dir():
-        files = [file for folder in _folders(path) for name in WITH_ARGUMENTS for file in sorted(folder.glob(name))]
-    for file in files:
+    found = (sorted(folder.glob(name)) for folder in _folders(path) for name in DATA.with_arguments)
+    for file in chain.from_iterable(found) if path.is_dir() else [path]:
         with suppress(OSError, BadZipFile, *BROKEN):
             content = _content_of_zip(file)
             if content:
                 return file, content
     pickled = f"is {path.suffix or shown(path.name)}, a pickle; its folder has no"
-    what = f"{'is a folder without' if path.is_dir() else pickled} {TEXTS[0]} or {TEXTS[1]}"
+    what = f"{'is a folder without' if path.is_dir() else pickled} {DATA.texts[0]} or {DATA.texts[1]}"
     problem = f"{what}, and it holds no arguments of Megatron-LM. Pickles are code and are not executed."
     written = "json.dump(vars(args), open('args.json', 'w'), default=str)"
-    hint = f"Give the log of the run's first minute, or write its arguments: {written}."
-    raise SpecError(str(path), problem, hint)
+    raise SpecError(str(path), problem, f"Give the log of the run's first minute, or write its arguments: {written}.")
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -120,8 +109,8 @@ def _folders(path: Path) -> Iterator[Path]:
 
 def _content_of_zip(path: Path) -> Mapping[str, Any] | None:
     with ZipFile(path) as archive:
-        for member in sorted(archive.namelist(), key=lambda name: not name.endswith(TEXTS)):
-            if not member.endswith((*TEXTS, "data.pkl")):
+        for member in sorted(archive.namelist(), key=lambda name: not name.endswith(DATA.texts)):
+            if not member.endswith((*DATA.texts, "data.pkl")):
                 continue
             with archive.open(member) as stream:
                 content = stream.read(MOST_OF_A_PICKLE + 1)
@@ -184,8 +173,7 @@ class _Reader(pickle._Unpickler):
 def _write(value: Any) -> str:
     """Write a value as Megatron-LM prints it; of a class and a member of an enumeration its name."""
     if isinstance(value, list | tuple):
-        plain = (bool, int, float, str, type(None))
-        return str([one if isinstance(one, plain) else _write_one(one) for one in value])
+        return str([one if isinstance(one, bool | int | float | str | None) else _write_one(one) for one in value])
     return _write_one(value)
 
 
@@ -194,7 +182,7 @@ def _write_one(value: Any) -> str:
         return str(getattr(value, "name", "..."))
     if isinstance(value, Named):
         kind, chosen = value.name.rpartition(".")[2], [*getattr(value, "arguments", ())]
-        members = dict(enumerate(MEMBERS.get(kind, ()), 1))
+        members = dict(enumerate(DATA.members.get(kind, ()), 1))
         return f"{kind}.{members.get(chosen[0], chosen[0]) if len(chosen) == 1 else None}"
     is_plain = value is None or isinstance(value, bool | float | str)
     return str(value) if is_plain or (isinstance(value, int) and value.bit_length() < MOST_BITS) else "..."
@@ -333,7 +321,7 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
         if block.ended or (before is not None and not _differences(block, before, {*block.content})):
             continue
         behind = next(reversed(block.content), "")
-        missing = [name for name in NEEDED if name not in block.content]
+        missing = [name for name in DATA.needed if name not in block.content]
         behind = f" after {behind}" if behind else ""
         lacking = f": {', '.join(missing)} are missing" if missing else ""
         problem = f"begins the block of arguments, which is cut{behind}{lacking}."
@@ -434,7 +422,6 @@ def _read_number(text: str) -> float:
 # --- devices and software -----------------------------------------------------------------------------------
 
 DEVICE = re.compile(r"NVIDIA ((?:GB|GH|[ABHLV])\d{2,3}[\w-]*(?: [A-Z0-9][\w.-]*){0,4})")
-VERSIONS = DATA["versions"]
 
 
 def cluster_of(text: str, kind: str) -> dict[str, str]:
@@ -442,7 +429,7 @@ def cluster_of(text: str, kind: str) -> dict[str, str]:
     named = {known.device if (known := _find_device(name)) is not None else "" for name in set(DEVICE.findall(text))}
     found = {"cluster.device": named.pop()} if len(named) == 1 and named != {""} else {}
     stacks = {"megatron": ("megatron-core",), "bridge": ("megatron-bridge",)}.get(kind, (kind,))
-    for stack, pattern in VERSIONS:
+    for stack, pattern in DATA.versions:
         said = set(re.findall(pattern, text, re.IGNORECASE))
         if stack in stacks and len(said) == 1:
             found["cluster.framework"] = f"{stack}-{said.pop()}"
@@ -457,8 +444,6 @@ def _find_device(name: str) -> Any:
 
 
 WHERE = "model_spec.model"
-
-HINT = "Add model=NAME, one of planner catalog models, or the path of its config.json."
 
 
 def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
@@ -495,17 +480,17 @@ def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         meaning_of("titan_model", flatten(model))
         meant = {text: meaning_of("titan_layer", flatten(json.loads(text))).entries for text in {*texts}}
     except SpecError as error:
-        raise SpecError(f"{WHERE}: {error.where}", error.problem, HINT) from None
+        raise SpecError(f"{WHERE}: {error.where}", error.problem, DATA.hint) from None
     layers = [meant[text] for text in texts]
     have_experts = ["num_experts" in layer for layer in layers]
     first = have_experts.index(True) if True in have_experts else len(layers)
     if not all(have_experts[first:]):
-        raise SpecError(WHERE, "has dense layers after MoE layers, which is not read.", HINT)
+        raise SpecError(WHERE, "has dense layers after MoE layers, which is not read.", DATA.hint)
     whole = {**layers[0], **layers[-1]}
     if any(layer != (layers[0] if place < first else layers[-1]) for place, layer in enumerate(layers)) or any(
         whole[name] != value for name, value in layers[0].items()
     ):
-        raise SpecError(WHERE, "has layers of several sizes, which are not read.", HINT)
+        raise SpecError(WHERE, "has layers of several sizes, which are not read.", DATA.hint)
     sent_by = str(whole.pop("given.sent_by", "standard"))
     whole.setdefault("ffn_hidden_size", whole.get("expert_ffn_hidden_size"))
     more = {"first_dense_layers": first} if 0 < first < len(layers) else {}
@@ -530,11 +515,6 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
     return imported.add_notes(*_replacement_notes(entries, overrides))
 
 
-OF_MODES = {"force_recompute_mm_shapes_by_fqns": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
-
-"""Classes of activation checkpointing by a field that only they have, as their name is not saved."""
-
-
 def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     """
     Import the configuration that torchtitan saves: its sections, and since 0.3 the specification of the model.
@@ -553,7 +533,7 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     given = said.get("activation_checkpoint") or {}
     if not isinstance(given, Mapping):
         raise SpecError("activation_checkpoint", f"expected a section, got {shown(given)}.")
-    kind = next((kind for field, kind in OF_MODES.items() if field in given), "FullAC")
+    kind = next((kind for field, kind in DATA.of_modes.items() if field in given), "FullAC")
     recomputed = {**given, **MODES[kind]} if given else {"mode": "none"}
     model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
     more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
@@ -621,34 +601,19 @@ def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
 
 # --- arguments by their names, and the container of Megatron-Bridge ----------------------------------------
 
-NAMES = Path(__file__).parent / "names.csv"
-"""
-Table of names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with its option.
-
-``defaults`` are values without an effect, separated by ``;``, or ``=`` with the name whose value is the default.
-``why`` is the source of names without an option.
-"""
-
-NEEDED = DATA["needed"]
-"""Names that every release prints."""
-
-SINCE_2023 = DATA["since_2023"]
-"""Names that every release with context or expert parallelism prints (end of 2023 on)."""
-
-KNOWN_BY = ("context_parallel_size", "expert_model_parallel_size")
-SINCE_2024 = ("moe_grouped_gemm", "moe_router_topk", "qk_layernorm", "yaml_cfg", "expert_tensor_parallel_size")
-"""Names of core 0.5 on, each of which tells a release that prints the first one as well."""
-
 MOST_MISSING = 6
 """Missing names in a message."""
-
-BEFORE = ("recompute_granularity", "activations_checkpoint_method", "checkpoint_activations")
-"""Names of recomputation, newest first; every release prints one of them."""
 
 
 @cache
 def _rows() -> Mapping[str, Mapping[str, str]]:
-    return {row["name"]: row for row in read_rows(NAMES)}
+    """
+    Return the names that Megatron-LM prints (core 0.14 to main of 2026-08-22, and older ones), each with its option.
+
+    ``defaults`` are values without an effect, separated by ``;``, or ``=`` with the name whose value is the default.
+    ``why`` is the source of names without an option.
+    """
+    return {row["name"]: row for row in read_rows("names.csv")}
 
 
 def name_of(option: str, name: str = "") -> str | None:
@@ -702,7 +667,6 @@ def _values(text: str, *, is_single: bool) -> list[str]:
 
 DTYPES = {f"torch.{name}": short for name, short in (("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16"))}
 
-ZERO = ("none", "optimizer", "gradients", "weights")
 PADDED = re.compile(r"padded vocab \(size: (\d+)\)")
 
 
@@ -714,7 +678,7 @@ def entries_of(content: Mapping[str, str], text: str) -> dict[str, str]:
         found["model.vocab_size"] = vocabulary.pop()
     stage = content.get("zero_stage", "0").partition(".")[0]
     if content.get("deepspeed") == "True" and stage in ("1", "2", "3"):
-        found["strategy.sharding"] = ZERO[int(stage)]
+        found["strategy.sharding"] = DATA.zero[int(stage)]
     return found
 
 
@@ -733,25 +697,21 @@ def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
         If some are missing.
     """
     texts = {name: str(one.get("value", one) if isinstance(one, Mapping) else one) for name, one in content.items()}
-    newer = SINCE_2024[:1] if {*SINCE_2024} & {*texts} else ()
-    since = SINCE_2023 if newer or {*KNOWN_BY} & {*texts} else () if {*BEFORE} & {*texts} else BEFORE[:1]
-    needed = dict.fromkeys((*NEEDED, *since, *newer, *_names_of_release(texts)))
+    newer = DATA.since_2024[:1] if {*DATA.since_2024} & {*texts} else ()
+    since = DATA.before[: {*DATA.before}.isdisjoint(texts)]
+    since = DATA.since_2023 if newer or {*DATA.known_by} & {*texts} else since
+    needed = dict.fromkeys((*DATA.needed, *since, *newer, *_names_of_release(texts)))
     missing = [name for name in needed if name not in texts]
     if missing:
         more = f" and {len(missing) - MOST_MISSING} more" if len(missing) > MOST_MISSING else ""
         named = f"{', '.join(missing[:MOST_MISSING])}{more}"
         raise SpecError(place, f"has arguments without {named}: some are missing.", "Give all of them.")
-    world = 1
-    for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel"):
-        world *= _count(texts, f"{name}_size")
+    degrees = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "data_parallel")
+    world = prod(_count(texts, f"{name}_size") for name in degrees)
     if "data_parallel_size" in texts and world != _count(texts, "world_size"):
         problem = f"has degrees of {world} ranks, and world_size {texts['world_size']}: some are missing."
         raise SpecError(place, problem, "Give all of them.")
     return texts
-
-
-UNPRINTED = ("recompute_activations", "cuda_graph_scope_deprecated")
-"""Names that Megatron-LM's own check removes before it prints (megatron/training/arguments.py, validate_args)."""
 
 
 def _names_of_release(content: Mapping[str, str]) -> list[str]:
@@ -767,7 +727,7 @@ def _names_of_release(content: Mapping[str, str]) -> list[str]:
     known = {name: tuple(map(RELEASES.index, spans.get(option, always))) for name, option in names.items()}
     newest = max((known[name][0] for name in content if name in known), default=0)
     every = [name for name, (since, until) in known.items() if newest and since < newest <= until]
-    return [name for name in every if options()[names[name]].in_import == "read" and name not in UNPRINTED]
+    return [name for name in every if options()[names[name]].in_import == "read" and name not in DATA.unprinted]
 
 
 def _count(content: Mapping[str, str], name: str) -> int:
@@ -775,32 +735,9 @@ def _count(content: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 1
 
 
-TARGET = "megatron.bridge.training.config.ConfigContainer"
-
-COSTLY_SECTIONS = ("dist", "rng", "optimizer", "ddp", "comm_overlap", "model", "mixed_precision", "train", "validation")
-"""Sections with fields that change the cost of a step; of equal names the last one with a value counts."""
-
-WHOLE_SECTIONS = ("model", "train", "optimizer", "ddp")
-"""Sections that every container has, written in the order of their names."""
-
-RENAMED = DATA["renamed"]
-"""Arguments of Megatron-LM by fields of another name."""
-
-TOGETHER = ("activation_func", "gated_linear_unit", "_target_")
-"""Fields that are read together."""
-
-GRAPHS = ("full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full_iteration_inference")
-MEMBERS = DATA["members"]
-"""Members of enumerations, which are written as numbers from 1 (megatron/core/transformer/enums.py)."""
-
-DECIDES = ("parallel", "recompute", "offload", "pipeline")
-HARMLESS = DATA["harmless"]
-"""Parts of names of fields that repeat other fields."""
-
-
 def is_container(content: Any) -> bool:
     """Tell whether a document is a ConfigContainer."""
-    return isinstance(content, Mapping) and content.get("_target_") == TARGET
+    return isinstance(content, Mapping) and content.get("_target_") == DATA.target
 
 
 def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: str) -> Imported:
@@ -813,16 +750,15 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
         If a section is missing, if a field that decides a degree, the stages, recomputation or offloading is not known,
         or as ``megatron_job``.
     """
-    missing = [name for name in WHOLE_SECTIONS if not isinstance(content.get(name), Mapping)]
+    missing = [name for name in DATA.whole_sections if not isinstance(content.get(name), Mapping)]
     if missing:
-        problem = f"is a configuration without {', '.join(missing)}: it is cut."
-        raise SpecError(place, problem, "Give all lines of it.")
+        raise SpecError(place, f"is a configuration without {', '.join(missing)}: it is cut.", "Give all lines of it.")
     found: dict[str, Any] = {}
     strange: list[str] = []
-    for section in COSTLY_SECTIONS:
+    for section in DATA.costly_sections:
         fields = content.get(section)
         for name, value in fields.items() if isinstance(fields, Mapping) else ():
-            if name in TOGETHER:
+            if name in DATA.together:
                 continue
             argument, value = _argument(section, name, _plain(value))
             if argument is None:
@@ -833,7 +769,7 @@ def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: s
     newer = newest("megatron-bridge-")
     entries = [] if "cluster.framework" in said_by(overrides) else [f"cluster.framework={newer}"]
     imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), [*entries, *overrides], {})
-    notes = list(release_assumed(newer, overrides))
+    notes = [*cluster_notes(newer, None, overrides)]
     length, data = found.get("seq_length"), content.get("dataset")
     given = data.get("sequence_length", data.get("seq_length")) if isinstance(data, Mapping) else None
     if given not in (None, length):
@@ -848,7 +784,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(one) for one in value]
     target = str(value.get("_target_")) if isinstance(value, Mapping) else ""
-    members, chosen = MEMBERS.get(target.rpartition(".")[2]), value.get("_args_") if target else None
+    members, chosen = DATA.members.get(target.rpartition(".")[2]), value.get("_args_") if target else None
     if members is not None and isinstance(chosen, list) and chosen and chosen[0] in range(1, len(members) + 1):
         return members[chosen[0] - 1]
     return value if not target else target if target in DTYPES else target.rpartition(".")[2]
@@ -859,14 +795,14 @@ def _argument(section: str, name: str, value: Any) -> tuple[str | None, Any]:
     option = options_by_field().get(f"{section}.{name}")
     if option in NEGATED and name_of(option) != name and isinstance(value, bool):
         return name_of(option), not value
-    known = RENAMED.get(name, name)
+    known = DATA.renamed.get(name, name)
     return (known, value) if name_of("", known) else (name_of(option or ""), value)
 
 
 def _strange(path: str, name: str, value: Any) -> list[str]:
     if value in (None, False) or isinstance(value, Mapping):
         return []
-    if any(part in name for part in DECIDES) and name not in HARMLESS:
+    if any(part in name for part in DATA.decides) and name not in DATA.harmless:
         problem = f"is {shown(value)}, a field that is not known here, and may say what matters."
         raise SpecError(path, problem, "Take it out.")
     return [path]
@@ -875,7 +811,7 @@ def _strange(path: str, name: str, value: Any) -> list[str]:
 def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield arguments that several fields determine together."""
     model = content["model"]
-    functions = {f"model.{name}": _plain(model.get(name)) for name in TOGETHER[:2]}
+    functions = {f"model.{name}": _plain(model.get(name)) for name in DATA.together[:2]}
     yield from meaning_of("container", {**found, **functions}).entries.items()
     if found.get("num_query_groups") not in (None, found.get("num_attention_heads")):
         yield "group_query_attention", True

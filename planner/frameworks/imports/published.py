@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
 from planner.frameworks.imports.documents import (
     model_named,
+    read_mapping,
     read_plain,
     read_words,
-    read_yaml,
     require_model,
     said_by,
     text_of,
 )
-from planner.frameworks.imports.finish import complete_job, newest, prepare_job, release_assumed
+from planner.frameworks.imports.finish import cluster_notes, complete_job, newest, prepare_job
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
@@ -48,17 +49,9 @@ Recipes of dgxc-benchmarking have its own options, or are of commits between rel
 for the numbers of devices that it publishes.
 """
 
-DEVICES = {"h100": "h100-80gb-sxm"}
-"""Devices whose name in ``--gpu`` differs from the catalog's."""
 
-PRECISIONS = DATA["precisions"]
+PRECISIONS = DATA.precisions
 """Precisions by ``--compute_dtype``: current, microscaling, subchannel and delayed scaling."""
-
-SETTLED = ("tp", "cp", "pp", "mbs", "recompute")
-"""Decisions that the command must set where no recipe is known; for MoE models also ep."""
-
-WORK = ("global_batch_size", "sequence_length")
-"""Entries of the training that it must set as well."""
 
 
 def recipe_job(
@@ -93,11 +86,10 @@ def recipe_job(
     _require(document)
     if isinstance(given.get("max_steps"), int):
         training = document["training"]
-        sequences = given["max_steps"] * training["global_batch_size"]
-        training.setdefault("tokens", sequences * training["sequence_length"])
+        training.setdefault("tokens", given["max_steps"] * training["global_batch_size"] * training["sequence_length"])
     software = document["cluster"]["framework"]
-    release = [] if "FW_VERSION" in environment or named else release_assumed(software, overrides)
-    return complete_job(document, [*release, *remarks])
+    assumed = None if "FW_VERSION" in environment or named else software
+    return complete_job(document, [*cluster_notes(assumed, None, overrides), *remarks])
 
 
 def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]:
@@ -128,8 +120,8 @@ def _change_model(model: str, said: Meaning) -> str | dict[str, Any]:
 def _require(document: Mapping[str, Any]) -> None:
     """Refuse a launch without layout, recomputation or batch where no recipe is known."""
     experts = ("ep",) if read(document["model"], Path()).model.has_experts else ()
-    missing = [f"strategy.{name}" for name in (*SETTLED, *experts) if name not in document["strategy"]]
-    missing += [f"training.{name}" for name in WORK if name not in document["training"]]
+    missing = [f"strategy.{name}" for name in (*DATA.settled, *experts) if name not in document["strategy"]]
+    missing += [f"training.{name}" for name in DATA.work if name not in document["training"]]
     if missing:
         known, dtype = catalog.find_unique_device(document["cluster"]["device"]), document["training"]["precision"]
         if known is not None and catalog.precision(dtype).compute not in catalog.device(known.device).peak_flops:
@@ -159,10 +151,9 @@ def _document(given: Mapping[str, Any], environment: Mapping[str, str], one: Rec
         cluster = {"device": one.device, "framework": one.cells["cluster.framework"], "num_devices": number}
         return {"model": one.model, "cluster": cluster, "training": {"precision": one.precision}}
     parts = ["recipe"] if "recipe" in given else [part for part in ("name", "size") if part in given]
-    name = "_".join(text_of(given[part]) for part in parts)
-    model = require_model(name, "--model_recipe_name")
+    model = require_model("_".join(text_of(given[part]) for part in parts), "--model_recipe_name")
     gpu, dtype = given.get("gpu", ""), given.get("dtype", "bf16")
-    device = DEVICES.get(gpu, gpu)
+    device = DATA.devices.get(gpu, gpu)
     if device not in catalog.devices():
         raise SpecError("--gpu", f"is {shown(gpu)}, no device of the catalog.", "Add cluster.device=NAME.")
     if dtype not in PRECISIONS:
@@ -174,12 +165,9 @@ def _document(given: Mapping[str, Any], environment: Mapping[str, str], one: Rec
 
 def _framework(release: str) -> str:
     """Return the release that the script names, else the newest."""
-    name = re.sub(r"(\.0+)+$", "", f"{STACK}-{release}")
-    try:
-        catalog.framework(name)
-    except SpecError:
-        return newest(f"{STACK}-")
-    return name
+    with suppress(SpecError):
+        return catalog.framework(re.sub(r"(\.0+)+$", "", f"{STACK}-{release}")).name
+    return newest(f"{STACK}-")
 
 
 def _recipe(
@@ -229,8 +217,7 @@ def _nearest(fitting: Sequence[Recipe], release: Release | None) -> list[Recipe]
     if release is None:
         return []
     numbers = sorted({one.framework(name).number for one in fitting for name in one.releases})
-    later = [number for number in numbers if number > release.number]
-    nearest = (later or numbers[-1:])[:1]
+    nearest = ([number for number in numbers if number > release.number] or numbers[-1:])[:1]
     return [one for one in fitting if any(one.framework(name).number in nearest for name in one.releases)]
 
 
@@ -279,25 +266,6 @@ def _unknown(document: Mapping[str, Any]) -> str:
     return f"{what} is not known here, and the script leaves the layout to it; known are: {listed}."
 
 
-TEMPLATE = "sbatch_benchmarking.sh"
-DEFAULTS = "runtime_configs/benchmarking/runtime.conf"
-
-COLUMNS = DATA["columns"]
-"""Columns of a line of the defaults, in order."""
-
-DEGREES = DATA["degrees"]
-SHARED = DATA["shared"]
-"""Options that all configurations of the collection have."""
-
-ACCOUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
-"""Options of models whose default number of layers counts the embedding and the loss."""
-
-LAYOUT = "--pipeline-model-parallel-layout"
-CHUNKS = (LAYOUT, "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
-STAGES = (LAYOUT, "--decoder-first-pipeline-num-layers")
-"""Options in place of which the template has its own ones."""
-
-
 def choose_launch(commands: Sequence[Command], number: str) -> Command | None:
     """
     Return the launch of the template among commands; None: there is none.
@@ -307,7 +275,7 @@ def choose_launch(commands: Sequence[Command], number: str) -> Command | None:
     SpecError
         If there are several and the number chooses none of them.
     """
-    found = [one for one in commands if any(Path(word).name == TEMPLATE for word in one.words[:2])]
+    found = [one for one in commands if any(Path(word).name == DATA.template for word in one.words[:2])]
     if number and found and not (number.isdecimal() and 0 < int(number) <= len(found)):
         raise SpecError("launch", f"is {shown(number)}; the script has {len(found)}.", "Give --set launch=N.")
     if len(found) > 1 and not number:
@@ -328,20 +296,17 @@ def zoo_job(command: Command, folder: Path, overrides: Sequence[str], given: Map
     variables = _template_variables(command, folder, given)
     name = variables.get("MODEL", "")
     path = _file_named(f"model_configs/benchmarking/{name}.yaml", folder)
-    notes = [] if path is None else [f"The model's arguments are those of {path.name}."]
     if path is not None:
-        content = read_yaml(read_text(path), str(path))
-        config = list(model_words(content.get("MODEL_ARGS") or {}, variables))
+        config = list(model_words(read_mapping(path).get("MODEL_ARGS") or {}, variables))
+        note = f"The model's arguments are those of {path.name}."
     else:
         config, note = _catalog_words(name, variables)
-        notes.append(note)
-    place = next(place for place, word in enumerate(command.words) if Path(word).name == TEMPLATE)
+    place = next(place for place, word in enumerate(command.words) if Path(word).name == DATA.template)
     words = [*config, *command.words[place + 1 :]]
-    own = {"chunks": bool({*CHUNKS} & {*words}), "stages": bool({*STAGES} & {*words})}
+    own = {"chunks": bool({*DATA.chunks} & {*words}), "stages": bool({*DATA.stages} & {*words})}
     meaning = meaning_of("modelzoo", {**{name: read_plain(value) for name, value in variables.items()}, **own})
     said = [f"{name}={value}" for name, value in meaning.entries.items()]
-    imported = megatron_job([*words, *meaning.words], [*said, *overrides], variables)
-    return imported.add_notes(*notes)
+    return megatron_job([*words, *meaning.words], [*said, *overrides], variables).add_notes(note)
 
 
 def _file_named(name: str, folder: Path) -> Path | None:
@@ -353,10 +318,10 @@ def _file_named(name: str, folder: Path) -> Path | None:
 def _template_variables(command: Command, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     """Complete variables as the template does: given ones, those of the launch, and the model's defaults."""
     said = {**command.environment, **given}
-    path = _file_named(DEFAULTS, folder)
+    path = _file_named(DATA.defaults, folder)
     text = read_text(path) if path is not None else ""
     line = re.search(rf'^\s*\[{re.escape(said.get("MODEL", ""))}\]="([^"]*)"', text, re.MULTILINE)
-    own = dict(zip(COLUMNS, line[1].split(), strict=False)) if line is not None else {}
+    own = dict(zip(DATA.columns, line[1].split(), strict=False)) if line is not None else {}
     found = {**own, **said}
     numbers = {name: int(value) for name, value in found.items() if value.isdecimal()}
     layers, pp, vpp = (numbers.get(name, 0) for name in ("NUM_LAYERS", "PP", "VPP"))
@@ -377,15 +342,15 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
         If the model is unknown, or if a variable is missing.
     """
     model = model_named(name)
-    missing = [variable for variable in DEGREES.values() if not variables.get(variable, "").isdecimal()]
+    missing = [variable for variable in DATA.degrees.values() if not variables.get(variable, "").isdecimal()]
     file = f"model_configs/benchmarking/{name}.yaml"
     if model is None or missing:
         hint = f"Put it there{', or add ' + ' '.join(f'--set {one}=N' for one in missing) if model else ''}."
         raise SpecError(WHERE, f"names the configuration {file}, which is not in its folder.", hint)
     facts = read(model, Path()).model
     sizes = architecture_words(facts, int(variables["SEQ_LEN"]))
-    if variables.get("NUM_LAYERS") == str(facts.num_layers + len(ACCOUNTED)):
-        sizes += ACCOUNTED
-    degrees = [word for option, variable in DEGREES.items() for word in (option, variables[variable])]
-    others = f"other options those of all of its neighbours ({SHARED})"
-    return [*sizes, *degrees, *SHARED.split()], f"{file} is not at hand: sizes are those of {model}, {others}."
+    if variables.get("NUM_LAYERS") == str(facts.num_layers + len(DATA.accounted)):
+        sizes += DATA.accounted
+    degrees = [word for option, variable in DATA.degrees.items() for word in (option, variables[variable])]
+    others = f"other options those of all of its neighbours ({DATA.shared})"
+    return [*sizes, *degrees, *DATA.shared.split()], f"{file} is not at hand: sizes are those of {model}, {others}."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
@@ -15,29 +14,11 @@ from planner.frameworks.megatron.options import WHERE, split_options
 
 DATA = read_words("refused")
 
-WORDS = Path(__file__).parent / "refused.csv"
-"""
-Table of words in names, with the kind of training or model that they mean; adjacent words have a blank between.
-
-Some also apply to names of options and entries, others only to names of programs, models and choices.
-"""
-
-REASONS = Path(__file__).parent / "reasons.csv"
-"""
-Table of trainings that are no pretraining, each with the reason why the cost of a pretraining step would be wrong.
-
-It also has models that are not decoders of text only.
-"""
-
 KINDS, MODELS = (
-    {row["kind"]: row["why"] for row in read_rows(REASONS) if row["of"] == one} for one in ("training", "model")
+    {row["kind"]: row["why"] for row in read_rows("reasons.csv") if row["of"] == one} for one in ("training", "model")
 )
-"""Trainings and models with their reasons."""
+"""Trainings that are no pretraining and models that are no decoders of text, with the reason to refuse each."""
 
-HINT = (
-    "Import what starts the pretraining of such a model: a script, a recipe or arguments without these words. Or write "
-    "the training step alone as a job file (planner init)."
-)
 
 LATENT = re.compile(r"(?:^|[^a-z])(?:q|kv|o|qk)_lora_")
 """Prefixes of latent attention's ranks, which are not adapters."""
@@ -48,20 +29,6 @@ LOADING = "finetune"
 IDLE = re.compile(r"-*(rl|grpo|langrl|dino)[-_]")
 """Options without effect unless ``--perform-rl-step`` is on (megatron/training/arguments.py), or of vision models."""
 
-GENERIC = ("main", "train", "trainer", "run", "launch")
-"""Generic names of programs; their folder may tell the training."""
-
-CHOOSING = DATA["choosing"]
-"""Last words of names whose value is the kind of training."""
-
-NAMING = ("name", "recipe", "factory", "arch", "architecture", "architectures")
-"""Last words of names whose value names a model."""
-
-OF_OTHERS = DATA["of_others"]
-"""Words of names whose value does not name the model."""
-
-OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
-"""Values that switch something off."""
 
 MOST_LEVELS = 32
 """Levels of a document that are searched."""
@@ -77,8 +44,7 @@ def refuse_program(name: str, where: str) -> None:
         Names the kind of training, and inputs that are accepted.
     """
     folders = name.removesuffix(".py").split("/")
-    parts = folders[-2:] if folders[-1] in GENERIC else folders[-1].split(".")
-    for part in parts:
+    for part in folders[-2:] if folders[-1] in DATA.generic else folders[-1].split("."):
         kind = kind_of(part) or kind_of(part, MODELS)
         if kind is not None:
             raise _refusal(where, f"{shown(name[-80:])} is of", kind)
@@ -139,6 +105,9 @@ def kind_of(text: str, kinds: Collection[str] = KINDS, *, in_entry: bool = False
     """
     Return the kind of training or model that a name means; None: pretraining of a decoder.
 
+    ``refused.csv`` has words in names, with a blank between adjacent ones. Some also apply to names of options and
+    entries, others only to names of programs, models and choices.
+
     >>> kind_of("actor_rollout_ref"), kind_of("runDPOTrainer"), kind_of("--q-lora-rank")
     ('rl', 'preference', None)
     >>> kind_of("rm"), kind_of("rm", in_entry=True), kind_of("normal_perl"), kind_of("bert_110m", MODELS)
@@ -150,7 +119,7 @@ def kind_of(text: str, kinds: Collection[str] = KINDS, *, in_entry: bool = False
     joined = f" {' '.join(words)} "
     found = [
         (len(row["word"]), row["kind"])
-        for row in read_rows(WORDS)
+        for row in read_rows("refused.csv")
         if row["kind"] in kinds and f" {row['word']} " in joined and (row["in_entries"] == "yes" or not in_entry)
     ]
     return max(found, default=(0, None))[1]
@@ -162,14 +131,14 @@ def _refuse_entry(name: str, value: Any, where: str) -> None:
         return
     if (kind := kind_of(name, in_entry=True)) is not None:
         raise _refusal(where, "is of", kind)
-    chooses = isinstance(value, str) and (re.findall(r"[a-z]+", name.lower()) or [""])[-1] in CHOOSING
+    chooses = isinstance(value, str) and (re.findall(r"[a-z]+", name.lower()) or [""])[-1] in DATA.choosing
     if chooses and (kind := kind_of(value)) is not None:
         raise _refusal(where, f"is {shown(value)}, which says", kind)
 
 
 def _refuse_named_model(name: str, value: Any, where: str) -> None:
     words = re.findall(r"[a-z]+", name.lower()) or [""]
-    names_model = words[-1] in NAMING and not {*OF_OTHERS} & {*words} and isinstance(value, str)
+    names_model = words[-1] in DATA.naming and not {*DATA.of_others} & {*words} and isinstance(value, str)
     kind = kind_of(value.rsplit("/", 1)[-1], MODELS) if names_model else None
     if kind is not None:
         raise _refusal(where, f"is {shown(value)},", kind)
@@ -177,23 +146,20 @@ def _refuse_named_model(name: str, value: Any, where: str) -> None:
 
 def _refusal(where: str, what: str, kind: str) -> SpecError:
     kinds = {**KINDS, **MODELS}
-    return SpecError(where, f"{what} {kinds[kind]}; the planner plans pretraining of decoders of text.", HINT)
+    return SpecError(where, f"{what} {kinds[kind]}; the planner plans pretraining of decoders of text.", DATA.hint)
 
 
 def _is_off(value: Any) -> bool:
     """Tell whether an entry is empty or switched off."""
-    if isinstance(value, Mapping):
-        return not value or str(value.get("enabled", value.get("enable", True))).lower() in OFF
-    if isinstance(value, (list, tuple)):
-        return not value
-    return value is None or str(value).strip().lower() in OFF
+    if isinstance(value, Mapping) and value:
+        return str(value.get("enabled", value.get("enable", True))).lower() in DATA.off
+    return not value if isinstance(value, Mapping | list | tuple) else str(value).strip().lower() in DATA.off
 
 
 def _entries(content: Mapping[Any, Any], levels: int) -> Iterator[tuple[str, Any]]:
     """Yield entries of all levels by their own names."""
     for name, value in content.items():
         yield str(name), value
-        below = [value] if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else []
-        for one in below:
+        for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, Mapping) and levels and name != "tokenizer" and not _is_off(one):
                 yield from _entries(one, levels - 1)

@@ -25,6 +25,7 @@ from planner.frameworks.megatron.checks import (
 from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import read_model, translate_pattern
+from planner.frameworks.megatron.releases import RELEASES, lacking
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, read_group, read_settings
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.frameworks.megatron.strategy import read_strategy
@@ -122,10 +123,11 @@ def from_megatron_lm(
         words, variables = list(arguments), dict(environment or {})
     if not words:
         raise SpecError(WHERE, "hold no option such as --num-layers.")
-    given, remarks = drop_without_effect(read_arguments(words))
+    written = read_arguments(words)
+    given, remarks = drop_without_effect(written)
     found, more = translate_pattern(given)
     said = {**found, **{name: given[name] for name in ("--num-layers",) if name in given}}
-    remarks = (*remarks, *more, *refuse_contradictions(said, variables, _judging(overrides)))
+    remarks = (*remarks, *more, *refuse_contradictions(said, variables, _judging(overrides, written)))
     entry, assumed = read_model(found)
     document: dict[str, Any] = {"model": entry, "cluster": {}, "training": _training(found)}
     settings, of_settings = read_settings(found, variables, found["--num-layers"])
@@ -136,7 +138,7 @@ def from_megatron_lm(
         most = found.get("--max-seqlen-per-dp-cp-rank")
         document["training"].setdefault("max_seqlen_per_dp_cp_rank", most)
     own = document.pop("settings", None) or {}
-    framework = _framework(document, {**settings, **own})
+    framework = _framework(document, {**settings, **own}, written)
     document["cluster"] = {**framework, **document["cluster"]}
     document["settings"] = {**settings, **own}
     facts = load(document).facts
@@ -190,8 +192,8 @@ def release_for(device: object, loss: object, among: str | tuple[str, ...] = PLA
     return max(fitting, key=lambda name: catalog.framework(name).since, default=None)
 
 
-def _judging(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the releases whose parsers check the arguments: of the framework that is named, else all recent ones."""
+def _judging(overrides: Sequence[str], written: Arguments) -> tuple[str, ...]:
+    """Return the releases whose parsers check the arguments: of the framework that is named, else recent ones."""
     given: dict[str, Any] = {}
     for override in overrides:
         if override.partition("=")[0].partition(".")[0] == "cluster":
@@ -201,15 +203,27 @@ def _judging(overrides: Sequence[str]) -> tuple[str, ...]:
         return ()
     named = cluster.get("framework", release_for(cluster.get("device"), None))
     releases = RELEASES_OF.get(named, ()) if isinstance(named, str) else ()
-    return RECENT if releases and "framework" not in cluster and releases[-1] in RECENT else releases
+    is_open = releases and "framework" not in cluster and releases[-1] in RECENT
+    return tuple(_knowing(RECENT, written)) or RECENT if is_open else releases
 
 
-def _framework(document: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return a plain release of Megatron-LM that has the settings, where the job names no framework itself."""
+def _knowing(releases: Sequence[str], written: Arguments) -> Iterator[str]:
+    """Yield the releases that have all of the written options and choices."""
+    return (one for one in releases if not any(lacking(written, one)))
+
+
+def _framework(document: Mapping[str, Any], settings: Mapping[str, Any], written: Arguments) -> dict[str, str]:
+    """
+    Return a plain release of Megatron-LM that has the settings, where the job names no framework itself.
+
+    It is the newest of the catalog on the device, or the first one after it that has all of the written options.
+    """
     if "framework" in document["cluster"]:
         return {}
     name = release_for(document["cluster"]["device"], settings["loss"])
-    return {} if name is None else {"framework": name}
+    own = RELEASES_OF.get(name or "", ())
+    first = next(_knowing(RELEASES[RELEASES.index(own[0]) :], written), own[0]) if own else None
+    return {} if name is None else {"framework": name if first in (None, *own) else f"{PLAIN}{first}"}
 
 
 def _forbidden(facts: Facts, strategy: Strategy) -> Iterator[str]:
@@ -221,10 +235,10 @@ def _forbidden(facts: Facts, strategy: Strategy) -> Iterator[str]:
 
 def _note_release(framework: Mapping[str, str]) -> Iterator[str]:
     for name in framework.values():
-        yield (
-            f"No argument says the release: {name} is assumed, the newest one that runs this on the device. Add "
-            "cluster.framework=NAME for another one of planner catalog frameworks."
-        )
+        first = "the first one that has all of these options"
+        why = "the newest one that runs this on the device" if name in catalog.frameworks() else first
+        hint = "Add cluster.framework=NAME for another one of planner catalog frameworks."
+        yield f"No argument says the release: {name} is assumed, {why}. {hint}"
 
 
 def _require(document: Mapping[str, Any]) -> None:

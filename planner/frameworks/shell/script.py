@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -138,8 +139,8 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
         return _matches(one, other, is_known)
     if sign in ("<", ">"):
         return Verdict(one < other if sign == "<" else one > other, is_known)
-    same = one == other if "string" in right.type else fnmatchcase(one, other)
-    return Verdict(same == (sign != "!="), is_known)
+    is_same = one == other if "string" in right.type else fnmatchcase(one, other)
+    return Verdict(is_same == (sign != "!="), is_known)
 
 
 def _number(text: str, words: Words, node: Node) -> int | None:
@@ -169,12 +170,10 @@ def _matches(text: str, expression: str, is_known: bool) -> Verdict:
 
     Long expressions and nested repetitions are not evaluated, as they may take exponential time.
     """
-    if len(text) + len(expression) > LONGEST_MATCH or re.search(r"[+*}]\s*\)\s*[+*{]", expression):
-        return Verdict(False, False)
-    try:
-        return Verdict(re.search(expression, text) is not None, is_known)
-    except re.error:
-        return Verdict(False, False)
+    if len(text) + len(expression) <= LONGEST_MATCH and not re.search(r"[+*}]\s*\)\s*[+*{]", expression):
+        with suppress(re.error):
+            return Verdict(re.search(expression, text) is not None, is_known)
+    return Verdict(False, False)
 
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
@@ -188,15 +187,8 @@ def read_names(words: Sequence[str]) -> list[str]:
     """The variables that a command sets to what it reads, which is not known."""
     if not words or words[0] not in READERS:
         return []
-    names: list[str] = []
-    takes = False
-    for word in words[1:]:
-        if takes:
-            takes = False
-        elif word.startswith("-"):
-            takes = len(word) > 1 and word[-1] in READERS[words[0]]
-        elif re.fullmatch(r"[A-Za-z_]\w*", word):
-            names.append(word)
+    option = re.compile(f"-.*[{READERS[words[0]]}]")
+    names = [word for before, word in pairwise(words) if word.isidentifier() and not option.fullmatch(before)]
     return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
 
 
@@ -250,13 +242,17 @@ NAME = re.compile(rb"[A-Za-z_]\w*|\d|[@*#?]")
 
 def find_assignments(root: Node) -> set[str]:
     """Return the variables that a script sets anywhere, also in branches that are not taken."""
-    found, nodes = set[str](), [root]
+    names = (node.child_by_field_name("name") for node in _descend(root) if node.type == "variable_assignment")
+    return {source_of(name) for name in names if name is not None}
+
+
+def _descend(root: Node) -> Iterator[Node]:
+    """Yield a node and all nodes in it."""
+    nodes = [root]
     while nodes:
         node = nodes.pop()
-        nodes += node.named_children
-        if node.type == "variable_assignment" and (name := node.child_by_field_name("name")) is not None:
-            found.add(source_of(name))
-    return found
+        nodes += node.children
+        yield node
 
 
 MOST_REPAIRS = 50
@@ -284,10 +280,7 @@ def _repairs(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
     A name after a bare ``$`` gets braces, a line ``A=1 B=2`` a semicolon at its end. A ``$`` without a name and an
     escaped blank that begins a word get quotation marks.
     """
-    nodes = [root]
-    while nodes:
-        node = nodes.pop()
-        nodes += node.children
+    for node in _descend(root):
         if node.type == "$" and node.parent is not None and node.parent.type in ("concatenation", "command", "array"):
             if found := NAME.match(source, node.end_byte):
                 yield from ((found.start(), found.start(), b"{"), (found.end(), found.end(), b"}"))
@@ -427,7 +420,7 @@ class _Follower:
         self.find = find
         self.words = Words(script.variables)
         self.functions: dict[str, Node] = {}
-        self.frames: list[dict[str, dict[str, Value]]] = []
+        self.frames: list[dict[str, Value | None]] = []
         self.statements = 0
         self.depth = 0
         self.first_line = 0
@@ -468,8 +461,8 @@ class _Follower:
         if node.type == "ERROR" and not self.feeds:
             problem = f"is no Bash that is read here: {shown(write_unknowns(source_of(node))[:80])}."
             raise SpecError(f"{WHERE}, line {self._line(node)}", problem)
-        action: Callable[[Node], Verdict] | None = getattr(self, f"_visit_{node.type}", None)
-        return Verdict(True, True) if action is None else action(node)
+        action: Callable[[Node], Verdict | None] = getattr(self, f"_visit_{node.type}", lambda _: None)
+        return action(node) or Verdict(True, True)
 
     def _note(self, sentence: str) -> None:
         if sentence not in self.script.notes:
@@ -483,8 +476,7 @@ class _Follower:
         for node in nodes:
             if node.type != "comment":
                 following = node.next_sibling
-                is_background = following is not None and following.type == "&"
-                last = self._run_subshell([node]) if is_background else self._do(node)
+                last = self._run_subshell([node]) if following is not None and following.type == "&" else self._do(node)
         return last
 
     _visit_variable_assignments = _visit_do_group = _each
@@ -504,39 +496,35 @@ class _Follower:
 
     # --- variables -----------------------------------------------------------------------------------------
 
-    def _visit_variable_assignment(self, node: Node) -> Verdict:
+    def _visit_variable_assignment(self, node: Node) -> None:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name is None:
-            return Verdict(True, True)
+            return
         found: Value = ""
         if value is not None:
             found = self.words.array(value) if value.type == "array" else self.words.value(value)
         appends = any(child.type == "+=" for child in node.children)
         variables = self.script.variables
-        keyed = self.words.elements_by_key(value) if value is not None and value.type == "array" else {}
         if source_of(name) in variables.integers and isinstance(found, str):
             text = f"{source_of(name)} + ({found})" if appends else found
             variables.assign(source_of(name), self.words.number(text, self._line(node)), source=text)
         elif name.type == "subscript":
             self._element(name, found)
-        elif keyed:
-            variables.set_keys(source_of(name), keyed)
         elif appends:
             variables.append(source_of(name), found)
         else:
             variables.assign(source_of(name), found, source=source_of(value) if value is not None else "")
-        return Verdict(True, True)
 
     def _element(self, node: Node, value: Value) -> None:
         name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
         key = self.words.value(index) if index is not None else ""
-        text, variables = value if isinstance(value, str) else " ".join(value), self.script.variables
-        if name is not None and source_of(name) in variables.tables and not unknown_names(key):
-            variables.set_keys(source_of(name), {key: text})
-        elif name is None or not variables.set_element(source_of(name), self.words.number(key, line_of(node)), text):
+        text, variables = value if isinstance(value, str) else " ".join(value.values()), self.script.variables
+        target = source_of(name) if name is not None else ""
+        place = key if target in variables.tables else self.words.number(key, line_of(node))
+        if not target or not variables.set_element(target, place, text):
             self._note(f"Line {self._line(node)}: {write_unknowns(source_of(node))} is not followed.")
 
-    def _visit_declaration_command(self, node: Node) -> Verdict:
+    def _visit_declaration_command(self, node: Node) -> None:
         """``export``, ``declare`` and their kin: within a function some of them set variables of its own."""
         kind, line = source_of(node.children[0]), self._line(node)
         flags = "".join(text[1:] for one in node.named_children if (text := source_of(one)).startswith("-"))
@@ -553,23 +541,21 @@ class _Follower:
             if not name.isidentifier():
                 continue
             if is_own:
-                self.frames[-1].setdefault(name, variables.parts(name))
+                self.frames[-1].setdefault(name, variables.values.get(name))
             for flag, names in (("i", variables.integers), ("A", variables.tables)):
                 names |= {name} if flag in flags else set()
             if is_assignment:
                 self._visit_variable_assignment(child)
             elif equals or is_own:
                 variables.assign(name, value, source="") if equals else variables.values.update({name: ""})
-        return Verdict(True, True)
 
-    def _visit_unset_command(self, node: Node) -> Verdict:
+    def _visit_unset_command(self, node: Node) -> None:
         for child in node.named_children:
             self.script.variables.values.pop(source_of(child), None)
-        return Verdict(True, True)
 
     # --- branches and loops --------------------------------------------------------------------------------
 
-    def _visit_if_statement(self, node: Node) -> Verdict:
+    def _visit_if_statement(self, node: Node) -> Verdict | None:
         """The branches in turn; of a branch that ends the script and need not be taken, the others."""
         for position, (condition, body) in enumerate(branches := list(branches_of(node))):
             verdict = self._settle(self._all(condition), condition) if condition else Verdict(True, True)
@@ -581,7 +567,7 @@ class _Follower:
                 return self._all(body)
             if self._survives(body) is not None:
                 return Verdict(True, False)
-        return Verdict(True, True)
+        return None
 
     def _settle(self, verdict: Verdict, condition: Sequence[Node]) -> Verdict:
         """Return the outcome of a condition, as the command says it where the machine decides it (``line_N=false``)."""
@@ -624,7 +610,7 @@ class _Follower:
             return Verdict(sign == "||", False)
         return first.and_also(second) if sign == "&&" else first.or_else(second)
 
-    def _visit_case_statement(self, node: Node) -> Verdict:
+    def _visit_case_statement(self, node: Node) -> Verdict | None:
         value = node.child_by_field_name("value")
         text = self.words.value(value) if value is not None else ""
         names = unknown_names(text)
@@ -638,16 +624,15 @@ class _Follower:
         opposite = by_machine and line in self.script.variables.opposite
         for item in items:
             patterns = item.children_by_field_name("value")
-            matches = any(fnmatchcase(strip_unknown(text), self.words.value(pattern)) for pattern in patterns)
-            if matches != opposite:
+            if opposite != any(fnmatchcase(strip_unknown(text), self.words.value(pattern)) for pattern in patterns):
                 body = [child for child in item.named_children if child not in patterns]
                 if not names:
                     return self._all(body)
                 self._survives(body)
                 return Verdict(True, False)
-        return Verdict(True, True)
+        return None
 
-    def _visit_for_statement(self, node: Node) -> Verdict:
+    def _visit_for_statement(self, node: Node) -> None:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         values = [field for value in node.children_by_field_name("value") for field in self.words.fields(value)]
         before = dict(self.script.variables.values)
@@ -658,20 +643,14 @@ class _Follower:
                     break
         if not all(map(strip_unknown, values)) and any(map(unknown_names, values)):
             self._forget(before, node)
-        return Verdict(True, True)
 
-    def _visit_while_statement(self, node: Node) -> Verdict:
+    def _visit_while_statement(self, node: Node) -> None:
         """As long as the condition certainly holds; where that is not known, once."""
         conditions = [one for one in node.children_by_field_name("condition") if one.is_named]
         until = bool(node.children) and node.children[0].type == "until"
+        self._repeat(node, lambda: self._all(conditions).negate() if until else self._all(conditions), lambda: None)
 
-        def condition() -> Verdict:
-            verdict = self._all(conditions)
-            return verdict.negate() if until else verdict
-
-        return self._repeat(node, condition, lambda: None)
-
-    def _visit_c_style_for_statement(self, node: Node) -> Verdict:
+    def _visit_c_style_for_statement(self, node: Node) -> None:
         """``for ((start; condition; step))``."""
         parts: list[list[Node]] = [[]]
         for child in node.children[2 : [child.type for child in node.children].index("))")]:
@@ -679,14 +658,13 @@ class _Follower:
         start, ends, step = (*parts, [], [])[:3]
 
         def condition() -> Verdict:
-            number = self.words.arithmetic(*ends) if ends else "1"
-            return decide_number(number, line_of(node), self.words)
+            return decide_number(self.words.arithmetic(*ends) if ends else "1", line_of(node), self.words)
 
         if start:
             self.words.arithmetic(*start)
-        return self._repeat(node, condition, lambda: step and self.words.arithmetic(*step))
+        self._repeat(node, condition, lambda: step and self.words.arithmetic(*step))
 
-    def _repeat(self, node: Node, condition: Callable[[], Verdict], step: Callable[[], object]) -> Verdict:
+    def _repeat(self, node: Node, condition: Callable[[], Verdict], step: Callable[[], object]) -> None:
         """A loop; what commands print, other than a variable that nobody sets, is not empty in its condition."""
         body, before = node.child_by_field_name("body"), dict(self.script.variables.values)
         while body is not None:
@@ -698,7 +676,6 @@ class _Follower:
                 self._forget(before, node)
                 break
             step()
-        return Verdict(True, True)
 
     def _forget(self, before: Mapping[str, Value], node: Node) -> None:
         """A loop whose count is not known: what it changes is not known after it."""
@@ -732,11 +709,10 @@ class _Follower:
 
     # --- commands ------------------------------------------------------------------------------------------
 
-    def _visit_function_definition(self, node: Node) -> Verdict:
+    def _visit_function_definition(self, node: Node) -> None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self.functions[source_of(name)] = body
-        return Verdict(True, True)
 
     def _visit_command(self, node: Node) -> Verdict:
         own = [child for child in node.named_children if child.type == "variable_assignment"]
@@ -784,8 +760,7 @@ class _Follower:
         if name in ("true", ":", "false"):
             return Verdict(name != "false", True)
         if name == "shift":
-            count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
-            del self.script.variables.arguments[:count]
+            del self.script.variables.arguments[: int(arguments[0]) if arguments and arguments[0].isdecimal() else 1]
             return Verdict(True, True)
         if name == "let":
             return [decide_number(self.words.number(text, line), line, self.words) for text in arguments or ["0"]][-1]
@@ -802,7 +777,7 @@ class _Follower:
         for variable in read_names(words):
             text = self.script.variables.missing(variable, line)
             is_text = words[0] == "read" and "-a" not in words
-            self.script.variables.assign(variable, text if is_text else [text], source="")
+            self.script.variables.assign(variable, text if is_text else {"0": text}, source="")
         if name == "eval":
             self._text(" ".join(arguments), first_line=line)
             return Verdict(True, False)
@@ -859,8 +834,9 @@ class _Follower:
             self.depth -= 1
             variables.calls -= 1
             variables.arguments, variables.integers = before, integers
-            for one, parts in self.frames.pop().items():
-                variables.restore(one, parts)
+            for one, old in self.frames.pop().items():
+                variables.values.pop(one, None)
+                variables.values |= {} if old is None else {one: old}
 
     def _inner(self, text: str, line: int) -> None:
         """Run a script that stands in a word; its ``exit`` does not end this one."""

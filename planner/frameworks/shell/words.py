@@ -6,6 +6,7 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from itertools import dropwhile, takewhile
@@ -131,8 +132,7 @@ def split(pieces: Iterable[Piece]) -> Iterator[str]:
     """
     word, is_open = "", False
     for piece in pieces:
-        parts = re.split(r"[ \t\n]+", piece.text) if piece.splits else [piece.text]
-        for number, part in enumerate(parts):
+        for number, part in enumerate(re.split(r"[ \t\n]+", piece.text) if piece.splits else [piece.text]):
             if number and is_open:
                 yield word
                 word, is_open = "", False
@@ -145,7 +145,11 @@ def split(pieces: Iterable[Piece]) -> Iterator[str]:
         yield word
 
 
-Value: TypeAlias = str | list[str]
+Value: TypeAlias = str | dict[str, str]
+"""Text, or the elements of an array by their keys; those of a list by their numbers."""
+
+Expanded: TypeAlias = str | list[str]
+"""Text of a parameter, or those of several elements."""
 
 SHELLS_OWN = {"#": "", "?": "0", "-": "", "BASH_VERSION": "5.2.0", "OSTYPE": "linux-gnu", "IFS": " "}
 """Parameters that every shell sets itself; ``#`` is the number of arguments."""
@@ -200,8 +204,8 @@ class Variables:
     outer_line: int = 0
     values: dict[str, Value] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
-    uses: dict[str, list[int]] = field(default_factory=dict)
-    asked: dict[str, list[int]] = field(default_factory=dict)
+    uses: dict[str, dict[int, None]] = field(default_factory=dict)
+    asked: dict[str, dict[int, None]] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
@@ -229,7 +233,7 @@ class Variables:
         if name == "#":
             return str(len(self.arguments))
         if name in "@*":
-            return list(self.arguments)
+            return list_elements(self.arguments)
         if name in self.values:
             return self.values[name]
         return strip_marks(self.given[name]) if name in self.given else SHELLS_OWN.get(name)
@@ -239,9 +243,7 @@ class Variables:
         if self.calls and name.isdecimal():
             return ""
         text = unknown(name)
-        lines = self.uses.setdefault(unknown_names(text)[0], [])
-        if (self.outer_line or line) not in lines:
-            lines.append(self.outer_line or line)
+        self.uses.setdefault(unknown_names(text)[0], {})[self.outer_line or line] = None
         return text
 
     def ask(self, names: list[str], line: int, *, compares: Iterable[str] = ()) -> None:
@@ -251,10 +253,7 @@ class Variables:
         for name in names:
             if name.isdecimal():
                 self.compared.setdefault(name, set()).update(compares)
-        for name in names:
-            lines = self.asked.setdefault(name, [])
-            if line not in lines:
-                lines.append(line)
+            self.asked.setdefault(name, {})[line] = None
 
     def assign(self, name: str, value: Value, *, source: str) -> None:
         """
@@ -275,57 +274,40 @@ class Variables:
         if refers or given is None:
             self.values[name] = value
         else:
-            self.values[name] = _elements(strip_marks(given)) if isinstance(value, list) else strip_marks(given)
+            words = strip_marks(given)
+            self.values[name] = list_elements(_split_given(words)) if isinstance(value, dict) else words
 
     def append(self, name: str, value: Value) -> None:
         """Append to a variable, as ``+=`` does."""
         old = self.get(name)
-        if isinstance(value, list):
-            self.values[name] = [*(old if isinstance(old, list) else [old] if old else []), *value]
-        elif isinstance(old, list):
-            self.values[name] = [f"{old[0] if old else ''}{value}", *old[1:]]
+        elements = _elements_of(old)
+        if isinstance(value, str):
+            text = f"{elements.get('0', '')}{value}"
+            self.values[name] = elements | {"0": text} if isinstance(old, dict) else text
+        elif [*value] == [*list_elements(value)]:
+            self.values[name] = list_elements([*elements.values(), *value.values()])
         else:
-            self.values[name] = f"{old or ''}{value}"
+            self.values[name] = elements | value
 
-    def set_keys(self, name: str, elements: Mapping[str, str]) -> None:
-        """Set elements of an array by their keys, and the array itself to all of them in their order."""
-        self.seen.add(name)
-        self.values |= {f"{name}[{key}]": value for key, value in elements.items()}
-        start = f"{name}["
-        self.values[name] = [str(value) for one, value in self.values.items() if one.startswith(start)]
-
-    def parts(self, name: str) -> dict[str, Value]:
-        """A variable and the elements of an array with keys, as they are."""
-        return {one: value for one, value in self.values.items() if one.partition("[")[0] == name}
-
-    def restore(self, name: str, parts: Mapping[str, Value]) -> None:
-        """Have a variable as it was."""
-        for one in self.parts(name):
-            del self.values[one]
-        self.values |= parts
-
-    def set_element(self, name: str, number: str, text: str) -> bool:
-        """Set an element of a list by its number; False: it has no such place."""
-        old = self.get(name)
-        elements = list(old) if isinstance(old, list) else [old] if old else []
-        if not number.isdecimal() or int(number) > len(elements):
+    def set_element(self, name: str, key: str, text: str) -> bool:
+        """Set an element of an array with keys, or of a list by its number; False: it has no such place."""
+        elements = _elements_of(self.get(name))
+        is_place = key.isdecimal() and int(key) <= len(elements)
+        if unknown_names(key) or not (is_place or name in self.tables):
             return False
-        elements[int(number) : int(number) + 1] = [text]
-        self.values[name] = elements
+        self.values[name] = elements | {key: text}
         return True
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of an array, or its indices."""
-        start = f"{name}["
-        keys = [one.removeprefix(start).removesuffix("]") for one in self.values if one.startswith(start)]
         value = self.get(name)
-        return keys or [str(number) for number in range(len(value) if isinstance(value, list) else value is not None)]
+        return [*value] if isinstance(value, dict) else ["0"] * (value is not None)
 
     def holder(self, name: str) -> str | None:
         """Return the variable to give for an unknown name: itself, or the shortest that holds it; None: none does."""
         if name.isalnum() or name.isidentifier():
             return name
-        texts = {one: " ".join([value] if isinstance(value, str) else value) for one, value in self.values.items()}
+        texts = {one: " ".join(_elements_of(value).values()) for one, value in self.values.items()}
         holding = [one for one, text in texts.items() if one.isidentifier() and name in unknown_names(text)]
         return min(holding, key=lambda one: len(texts[one]), default=None)
 
@@ -336,12 +318,21 @@ class Variables:
         return {name: text for name, text in plain.items() if text == known[name] or name in LISTS}
 
 
-def _elements(text: str) -> list[str]:
+def list_elements(elements: Iterable[str]) -> dict[str, str]:
+    """Return the elements of a list by their numbers."""
+    return {str(number): element for number, element in enumerate(elements)}
+
+
+def _elements_of(value: Value | None) -> dict[str, str]:
+    """Return the elements of a value; a text is the first one of an array."""
+    return value if isinstance(value, dict) else {"0": value} if value else {}
+
+
+def _split_given(text: str) -> list[str]:
     """Split the given value of an array into words; at blanks where a quotation mark is not closed."""
-    try:
+    with suppress(ValueError):
         return argument_words(text)
-    except ValueError:
-        return text.split()
+    return text.split()
 
 
 Later: TypeAlias = Callable[[], int]
@@ -388,12 +379,7 @@ BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
 LAZY = (",", "?", "||", "&&")
 RANKS = {sign: rank for rank, signs in enumerate((*([one] for one in LAZY), *BINARY)) for sign in signs}
 FUNCTIONS = {sign: function for signs in BINARY for sign, function in signs.items()}
-UNARY: dict[str, Callable[[int], int]] = {
-    "-": operator.neg,
-    "+": operator.pos,
-    "~": operator.invert,
-    "!": operator.not_,
-}
+UNARY: dict[str, Callable[[int], int]] = {"-": operator.neg, "+": operator.pos, "~": operator.inv, "!": operator.not_}
 
 
 def value_of(
@@ -414,10 +400,9 @@ def value_of(
     >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99"), value_of("010")
     (4, 1, None, None, 8)
     """
-    try:
+    with suppress(ValueError, ZeroDivisionError, RecursionError):
         return _Expression(expression, read, put).value()
-    except (ValueError, ZeroDivisionError, RecursionError):
-        return None
+    return None
 
 
 class _Expression:
@@ -584,17 +569,15 @@ class Words:
                 raise SpecError(where, f"makes a word of more than {allowed}.", "Does it append to itself?")
             yield piece
 
-    def array(self, node: Node) -> list[str]:
-        """Return the elements of ``(...)``."""
-        return [field for child in node.named_children if child.type != "comment" for field in self.fields(child)]
-
-    def elements_by_key(self, node: Node) -> dict[str, str]:
-        """Return the elements of ``([key]=value ...)`` by their keys; empty for any other array."""
+    def array(self, node: Node) -> dict[str, str]:
+        """Return the elements of ``(...)`` by their keys, ``[key]=value``, or their numbers."""
         found: dict[str, str] = {}
-        for child in node.named_children:
-            match = KEYED.fullmatch(self.value(child)) if source_of(child).startswith("[") else None
-            if match is not None:
-                found[match[1].strip("\"'")] = match[2]
+        for child in (child for child in node.named_children if child.type != "comment"):
+            keyed = KEYED.fullmatch(self.value(child)) if source_of(child).startswith("[") else None
+            if keyed is not None:
+                found[keyed[1].strip("\"'")] = keyed[2]
+            else:
+                found |= {str(len(found) + place): field for place, field in enumerate(self.fields(child))}
         return found
 
     def document(self, node: Node) -> str:
@@ -651,7 +634,7 @@ class Words:
 
     # --- parameters ----------------------------------------------------------------------------------------
 
-    def _value_pieces(self, value: Value, index: str, *, is_quoted: bool) -> Iterator[Piece]:
+    def _value_pieces(self, value: Expanded, index: str, *, is_quoted: bool) -> Iterator[Piece]:
         """Yield a value as parts of a word; elements of an array are separate words, unless ``*`` joins them."""
         if isinstance(value, str):
             yield Piece(value, splits=not is_quoted, is_quoted=is_quoted)
@@ -681,7 +664,7 @@ class Words:
         yield from self._apply_operator(node, (name, index, sought[0], place), value, is_quoted=is_quoted)
 
     def _apply_operator(
-        self, node: Node, what: tuple[str, str, str, int], value: Value | None, *, is_quoted: bool
+        self, node: Node, what: tuple[str, str, str, int], value: Expanded | None, *, is_quoted: bool
     ) -> Iterator[Piece]:
         name, index, operator, place = what
         if operator.lstrip(":") and operator.lstrip(":") in "-=?+":
@@ -700,7 +683,7 @@ class Words:
         yield from self._value_pieces(known, index, is_quoted=is_quoted)
 
     def _default(
-        self, node: Node, what: tuple[str, str, str, int], value: Value | None, *, is_quoted: bool
+        self, node: Node, what: tuple[str, str, str, int], value: Expanded | None, *, is_quoted: bool
     ) -> Iterator[Piece]:
         """Apply ``-``, ``=``, ``?`` or ``+``; without a colon an empty value counts as set."""
         name, index, operator, place = what
@@ -728,23 +711,23 @@ class Words:
                 splits = piece.splits or not (is_quoted or piece.is_quoted)
                 yield Piece(piece.text, splits, piece.ends, piece.is_quoted)
 
-    def _or_missing(self, value: Value | None, name: str, node: Node) -> Value:
+    def _or_missing(self, value: Expanded | None, name: str, node: Node) -> Expanded:
         return self.variables.missing(name, line_of(node)) if value is None else value
 
-    def _look_up_index(self, name: str, index: str) -> Value | None:
+    def _look_up_index(self, name: str, index: str) -> Expanded | None:
         value = self.variables.get(name)
+        if value is None:
+            return None
+        elements = value if isinstance(value, dict) else {"0": value}
+        if (index or name) in ("@", "*"):
+            return [*elements.values()]
         key = re.sub(r"\$\{?(\w+)\}?", lambda found: str(self.variables.get(found[1]) or ""), index.strip("\"'"))
-        if index and f"{name}[{key}]" in self.variables.values:
-            return self.variables.values[f"{name}[{key}]"]
-        if index in ("@", "*"):
-            return [value] if isinstance(value, str) else value
-        if index:
-            number = value_of(self.number(index, 0))
-            elements = [value] if isinstance(value, str) else value
-            if elements is None or number is None:
-                return None
-            return elements[number] if -len(elements) <= number < len(elements) else None
-        return value if isinstance(value, str) or name in ("@", "*") or value is None else (value or [""])[0]
+        if key in elements or name in self.variables.tables:
+            return elements.get(key)
+        number = value_of(self.number(index, 0))
+        if number is not None and -len(elements) <= number < len(elements):
+            return [*elements.values()][number]
+        return None if index else ""
 
     def _length(self, name: str, index: str) -> str:
         value = self._look_up_index(name, index)
@@ -756,7 +739,7 @@ class Words:
         target = self.variables.get(name)
         if not isinstance(target, str) or _names(target):
             return self.variables.missing(name, line_of(node))
-        value = self._or_missing(self.variables.get(target), target, node)
+        value = self._or_missing(self._look_up_index(target, "@"), target, node)
         return value if isinstance(value, str) else " ".join(value)
 
     # --- numbers and commands ------------------------------------------------------------------------------
@@ -807,7 +790,7 @@ class Words:
                 text += self.arithmetic(part) if part.type == "arithmetic_expansion" else self._expression(part)
         return text
 
-    def _element(self, name: str) -> Value | None:
+    def _element(self, name: str) -> Expanded | None:
         name, _, index = name.partition("[")
         return self._look_up_index(name, index.removesuffix("]"))
 
@@ -856,7 +839,7 @@ def _unescape(text: bytes) -> Piece:
     return Piece(re.sub(r'\\(["\\$`\n])', lambda found: found[1].strip("\n"), text.decode()))
 
 
-def _names(value: Value) -> list[str]:
+def _names(value: Expanded) -> list[str]:
     return unknown_names("".join(value))
 
 

@@ -7,6 +7,7 @@ An installed release that the table does not have is read from its package.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -19,27 +20,16 @@ from planner.frameworks.imports.documents import read_plain, read_rows, read_wor
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
-LIBRARY = Path(__file__).parent / "library.csv"
-"""
-Fields of the recipes for pretraining by name and release, as overrides; ``?`` where a value is known only at run time.
-
-``python -m benchmarks.imports.library`` makes it from the wheels of PyPI.
-"""
+DATA = read_words("bridge.library")
 
 PACKAGE = "megatron-bridge"
 MODULES = "megatron.bridge.recipes"
-
-READ = ("model.seq_length", "dataset.seq_length", "dataset.sequence_length", "mixed_precision")
-"""Fields that are read besides those of options."""
-
-MORE_FIELDS: dict[str, str] = read_words("bridge.library")["more_fields"]
-"""Fields of options that no export writes."""
 
 
 @cache
 def options_by_field() -> Mapping[str, str]:
     """Return the option of Megatron-LM for each field."""
-    return {field: option.name for option in options().values() for field in option.bridge or ()} | MORE_FIELDS
+    return {field: option.name for option in options().values() for field in option.bridge or ()} | {**DATA.more_fields}
 
 
 LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
@@ -113,9 +103,7 @@ def recipe_of_file(text: str, where: str) -> Recipe:
             refuse_entries({one: getattr(value, "name", value) for one, value in config.fields.items()}, where)
             found.append(_recipe(name, where, config))
     if not found:
-        hint = "A recipe is a function without arguments that returns a ConfigContainer. For NeMo 2 give the run's "
-        hint += "run_config.yaml or its log. If a program starts another one, give that command as a script."
-        raise SpecError(where, "holds no recipe that is known here.", hint)
+        raise SpecError(where, "holds no recipe that is known here.", DATA.hint)
     return found[-1]
 
 
@@ -140,8 +128,7 @@ def recipes_of(root: Path, source: str) -> Iterator[Recipe]:
             if "pretrain_config" in name and function.names is modules[file]:
                 config = result_of(function, str(file), resolver)
                 if isinstance(config, Thing):
-                    whole = f"{file.stem}_{name}" if name == "pretrain_config" else name
-                    yield _recipe(whole, source, config)
+                    yield _recipe(f"{file.stem}_{name}" if name == "pretrain_config" else name, source, config)
 
 
 def _recipe(name: str, source: str, config: Thing) -> Recipe:
@@ -160,7 +147,7 @@ def _fields(config: Thing) -> Iterator[tuple[str, str]]:
         elif isinstance(thing, Thing):
             for name, value in thing.fields.items():
                 field = f"{section}.{name}"
-                if field in meaning or field in READ:
+                if field in meaning or field in DATA.read:
                     yield field, write_override(value)
 
 
@@ -215,20 +202,21 @@ def _configuration(recipe: Recipe) -> Thing:
     for name, text in recipe.fields.items():
         section, dot, entry = name.partition(".")
         if dot:
-            config.get(section).fields[entry] = _value(text)
+            value = Thing(text) if text.startswith("torch.") else UNKNOWN if text == OPEN else read_plain(text)
+            config.get(section).fields[entry] = value
     return config
-
-
-def _value(text: str) -> Any:
-    """Read the value of an override."""
-    return Thing(text) if text.startswith("torch.") else UNKNOWN if text == OPEN else read_plain(text)
 
 
 @cache
 def _table() -> Mapping[str, Recipe]:
-    """Return every recipe of the table in the newest release that has it."""
+    """
+    Return every recipe of the table in the newest release that has it.
+
+    The table has fields of the recipes for pretraining as overrides; ``?`` where a value is known only at run time.
+    ``python -m benchmarks.imports.library`` makes it from the wheels of PyPI.
+    """
     found: dict[str, Recipe] = {}
-    for row in read_rows(LIBRARY):
+    for row in read_rows("bridge/library.csv"):
         fields = dict(one.split("=", 1) for one in row["fields"].split(" "))
         release = row["releases"].split()[-1]
         if row["recipe"] not in found or found[row["recipe"]].source < f"Megatron-Bridge {release}":
@@ -239,15 +227,9 @@ def _table() -> Mapping[str, Recipe]:
 @cache
 def _read_installed() -> Mapping[str, Recipe]:
     """Return the recipes of an installed release that the table does not have; else none."""
-    try:
+    with suppress(metadata.PackageNotFoundError, OSError, SpecError):
         distribution = metadata.distribution(PACKAGE)
-    except metadata.PackageNotFoundError:
-        return {}
-    root = Path(str(distribution.locate_file("")))
-    source = f"Megatron-Bridge {distribution.version}"
-    if any(one.source == source for one in _table().values()):
-        return {}
-    try:
-        return {one.name: one for one in recipes_of(root, source)}
-    except (OSError, SpecError):
-        return {}
+        source = f"Megatron-Bridge {distribution.version}"
+        if all(one.source != source for one in _table().values()):
+            return {one.name: one for one in recipes_of(Path(str(distribution.locate_file(""))), source)}
+    return {}

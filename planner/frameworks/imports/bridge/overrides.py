@@ -19,13 +19,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
 from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, read_words, require_model, said_by, text_of
-from planner.frameworks.imports.finish import (
-    assumption_notes,
-    devices_contradicted,
-    entries_set_by,
-    newest,
-    release_assumed,
-)
+from planner.frameworks.imports.finish import assumption_notes, cluster_notes, entries_set_by, newest
 from planner.frameworks.imports.tools.keys import is_on, meaning_of
 from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
 from planner.frameworks.megatron.bridge import NEGATED
@@ -40,20 +34,6 @@ DATA = read_words("bridge.overrides")
 FIELD = re.compile(r"(?:\+\+?|~)?([a-z_]+(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
 """Override in Hydra's grammar: a dotted name and a value, with an optional sign that adds it."""
 
-SECTIONS = DATA["sections"]
-"""Other names of fields in NeMo 2 and in recipes."""
-
-SCALINGS = DATA["scalings"]
-"""Precisions by parts of their names, first match first (megatron/bridge/training/mixed_precision.py)."""
-
-NEEDED = DATA["needed"]
-"""Fields that are required where a recipe's own values are unknown, with the entries of a job in their place."""
-
-OF_A_RECIPE = {"model.context_parallel_size": "strategy.cp", "model.recompute_granularity": "strategy.recompute"}
-"""Fields that are also required where a recipe is only named: its values may differ from Megatron-LM's defaults."""
-
-OF_EXPERT_RECIPES = {"model.expert_model_parallel_size": "strategy.ep"}
-"""Fields that are also required of a recipe of an MoE model."""
 
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """PyTorch's names by Megatron-LM's."""
@@ -64,12 +44,6 @@ VIRTUAL, STAGES = "model.virtual_pipeline_model_parallel_size", "model.pipeline_
 NUMBERS = ("model.moe_deepep_num_sms", "model.moe_hybridep_num_sms", "model.cpu_offloading_num_layers")
 UNTOLD = {name: str(BRIDGE[name]) for name in NUMBERS}
 """Default numbers: kernels use their own numbers of SMs, and no layer is offloaded."""
-
-UNSAID = ("none", "null", "")
-"""Values of a field that mean Megatron-Bridge's default, which is Megatron-LM's."""
-
-WITHOUT = ("none", "null", "false", "[]", "")
-SIZES = ("trainer.num_nodes", "trainer.devices")
 
 
 def fields_of(words: Sequence[str]) -> dict[str, str]:
@@ -95,7 +69,8 @@ def fields_of(words: Sequence[str]) -> dict[str, str]:
 def is_override(word: str) -> bool:
     """Tell whether a word sets a known field."""
     match = FIELD.fullmatch(word)
-    return match is not None and (_plain(match[1]) in options_by_field() or match[1] in (*SIZES, "mixed_precision"))
+    known = {*options_by_field(), *DATA.sizes, "mixed_precision"}
+    return match is not None and not known.isdisjoint((match[1], _plain(match[1])))
 
 
 def override_list(text: str) -> list[str]:
@@ -164,9 +139,9 @@ def bridge_job(
     model, facts = _change_depth(model, facts, plain.get("model.num_layers", ""))
     architecture = architecture_words(facts, _sequence_length(entries, plain))
     compared = _compare_model(plain, architecture, is_named_here="model" in said_here)
-    chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in WITHOUT else ""
+    chunks = plain.pop(VIRTUAL, "") if plain.get(STAGES, "null").lower() not in DATA.without else ""
     words, strange = _words(plain)
-    basis = f"The recipe {known.name} ({known.source}) gives all that no override sets." if known else DEFAULTS
+    basis = f"The recipe {known.name} ({known.source}) gives all that no override sets." if known else DATA.defaults
     notes = [basis, *compared]
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
@@ -175,20 +150,18 @@ def bridge_job(
         words, plain, entries, is_named=known is None and bool(recipe) and not is_whole, has_experts=facts.has_experts
     )
     devices = _devices(fields)
-    notes += devices_contradicted(devices, overrides)
     entries = entries if devices is None else {"cluster.num_devices": str(devices), **entries}
     release = newest("nemo-" if is_nemo else "megatron-bridge-")
-    notes += release_assumed(release, overrides)
+    notes += cluster_notes(release, devices, overrides)
     entries.setdefault("cluster.framework", release)
-    if any(is_on(plain.get(name)) for name in NARROW_ATTENTION):
+    if any(is_on(plain.get(name)) for name in DATA.narrow_attention):
         entries.setdefault("settings.fp8_attention", "true")
-    rest = [f"{key}={value}" for key, value in entries.items()]
-    imported = megatron_job([*architecture, *words], rest, environment)
+    imported = megatron_job([*architecture, *words], [f"{key}={value}" for key, value in entries.items()], environment)
     vpp = imported.document["strategy"]["vpp"]
     if chunks.isdecimal() and int(chunks) != vpp:
         raise SpecError(VIRTUAL, f"is {chunks}, the stages of {STAGES} are {vpp} for each pipeline rank.")
-    if is_on(plain.get(NARROW_ATTENTION[1])):
-        notes.append(f"{NARROW_ATTENTION[1]}: costed as {NARROW_ATTENTION[0]}.")
+    if is_on(plain.get(DATA.narrow_attention[1])):
+        notes.append(f"{DATA.narrow_attention[1]}: costed as {DATA.narrow_attention[0]}.")
     notes += [f"Not understood, no fields that are known here: {', '.join(strange)}."] if strange else []
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
     said = entries_set_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
@@ -197,14 +170,10 @@ def bridge_job(
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
 
 
-NARROW_ATTENTION = ("mixed_precision.fp8_dot_product_attention", "mixed_precision.fp8_multi_head_attention")
-"""Entries that compute attention in 8 bits."""
-
-
 def _compare_model(fields: Mapping[str, str], architecture: Sequence[str], *, is_named_here: bool) -> Iterator[str]:
     """Refuse a size that the model by its name does not have; yield a note on others, which do not count."""
     own, others = dict(split_options(architecture)), list[str]()
-    is_stand_in = " ".join(architecture).startswith(STAND_IN)
+    is_stand_in = " ".join(architecture).startswith(DATA.stand_in)
     has_dense = "--num-experts" not in own or "--moe-layer-freq" in own
     unused = ("--vocab-size",) if has_dense else ("--vocab-size", "--ffn-hidden-size")
     for name, value in fields.items():
@@ -232,12 +201,8 @@ def architecture_words(model: Model, length: int) -> list[str]:
     except SpecError:
         experts = [block.num_experts for layer in model.layers for block in layer.blocks if isinstance(block, Experts)]
         more = f" --num-experts {max(experts)} --moe-router-topk 1 --moe-ffn-hidden-size 1024" if experts else ""
-        return f"{STAND_IN} --num-layers {model.num_layers}{more}".split()
-    lines = argument_lines(model_entries(model, length))
-    return [word for line in lines for word in shlex.split(line)]
-
-
-STAND_IN = DATA["stand_in"]
+        return f"{DATA.stand_in} --num-layers {model.num_layers}{more}".split()
+    return [word for line in argument_lines(model_entries(model, length)) for word in shlex.split(line)]
 
 
 def _require_needed(
@@ -245,8 +210,8 @@ def _require_needed(
 ) -> None:
     """Refuse a command without degrees, batches or recomputation where the recipe's own values are unknown."""
     given = {word.partition("=")[0] for word in words}
-    more = {**OF_A_RECIPE, **(OF_EXPERT_RECIPES if has_experts else {})} if is_named else {}
-    needed = {field: entry for field, entry in NEEDED.items() if options_by_field()[field] not in given}
+    more = {**DATA.of_a_recipe, **(DATA.of_expert_recipes if has_experts else {})} if is_named else {}
+    needed = {field: entry for field, entry in DATA.needed.items() if options_by_field()[field] not in given}
     needed |= {field: entry for field, entry in more.items() if field not in fields}
     missing = [field for field, entry in needed.items() if entry not in entries]
     if missing:
@@ -257,16 +222,9 @@ def _require_needed(
         raise SpecError("overrides", problem, hint)
 
 
-DEFAULTS = "Megatron-LM's defaults stand for all that no override sets; the recipe may set other values."
-
-
-OF_EXPERTS = {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_gemm": "true"}
-"""Defaults of MoE models that differ from Megatron-LM's (megatron/bridge/models/*/*_provider.py)."""
-
-
 def _merge_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: bool) -> dict[str, str]:
     """Apply overrides to the fields of a recipe; a precision by name replaces the recipe's precision as a whole."""
-    own = dict(OF_EXPERTS) if has_experts else {}
+    own = dict(DATA.of_experts) if has_experts else {}
     own |= {} if recipe is None else {_plain(name): value for name, value in recipe.fields.items()}
     if recipe is not None and "model.seq_length" in recipe.fields:
         own["model.seq_length"] = recipe.fields["model.seq_length"]
@@ -281,12 +239,12 @@ def _merge_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts:
 
 
 def _devices(fields: Mapping[str, str]) -> int | None:
-    sizes = [fields.get(name, "") for name in SIZES]
+    sizes = [fields.get(name, "") for name in DATA.sizes]
     return int(sizes[0]) * int(sizes[1]) if all(size.isdecimal() for size in sizes) else None
 
 
 def _plain(name: str) -> str:
-    for other, own in SECTIONS:
+    for other, own in DATA.sections:
         if name.startswith(other):
             return f"{own}{name.removeprefix(other)}"
     return name
@@ -298,7 +256,7 @@ def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
     words = _precision(fields)
     for name, value in fields.items():
         option = known.get(name)
-        if name.startswith("mixed_precision") or name in SIZES or value == UNTOLD.get(name):
+        if name.startswith("mixed_precision") or name in DATA.sizes or value == UNTOLD.get(name):
             continue
         if option is None:
             _refuse_decisive(name, value)
@@ -311,11 +269,10 @@ def _words(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 def _option(name: str, value: str) -> list[str]:
     """Return an option with the value of its field: a switch is present or not, a list has one word per entry."""
-    value = value.lower() if value.lower() in ("true", *WITHOUT) else value
-    is_set = value not in WITHOUT
+    value = value.lower() if value.lower() in ("true", *DATA.without) else value
+    is_set = value not in DATA.without
     if options()[name].nargs == "0":
-        is_open = name in NEGATED and value in UNSAID
-        return [] if is_open or is_set == (name in NEGATED) else [name]
+        return [] if (name in NEGATED and value in DATA.means_default) or is_set == (name in NEGATED) else [name]
     value = value.removeprefix("torch.")
     return [name, *_values(DTYPES.get(value, value))] if is_set else []
 
@@ -327,7 +284,7 @@ def _values(value: str) -> list[str]:
 def _precision(fields: Mapping[str, str]) -> list[str]:
     """Return the options of the precision, from its name and the entries of its object."""
     name = fields.get("mixed_precision", "").replace("-", "_")
-    scaling = next((scaling for part, scaling in SCALINGS if part in name), None)
+    scaling = next((scaling for part, scaling in DATA.scalings if part in name), None)
     if name and scaling is None:
         raise SpecError("mixed_precision", f"is {shown(name)}, which is no precision that is known here.")
     halves = {name.partition("_")[0]: "true"} if name.startswith(("bf16", "fp16")) else {"bf16": "true"} if name else {}
@@ -337,29 +294,15 @@ def _precision(fields: Mapping[str, str]) -> list[str]:
     return meaning_of("bridge_precision", entries).words
 
 
-DECISIVE = DATA["decisive"]
-"""Parts of the names of fields of each section that are refused where nobody knows them."""
-
-
-WITHOUT_COSTS = ("params_dtype", "fsdp_all_gather_in_start_param_sync", "megatron_fsdp_cuda_graph_mode")
-"""Fields with such a part whose costs other fields say: precision, and FSDP in CUDA graphs."""
-
-
 def _refuse_decisive(name: str, value: str) -> None:
     section, _, field = name.partition(".")
-    decides = any(part in field for part in DECISIVE.get(section, ())) and field not in WITHOUT_COSTS
+    decides = any(part in field for part in DATA.decisive.get(section, ())) and field not in DATA.without_costs
     decides &= not ("dtype" in field and value.endswith("float32"))
-    if decides and value.lower() not in WITHOUT:
+    if decides and value.lower() not in DATA.without:
         raise SpecError(name, "is no field that is known here, and may say what matters.", "Take it out.")
 
 
-MEGATRON = ("language_model", "model_parallel")
-"""Sections of Megatron-LM's own YAML (megatron/training/yaml_arguments.py)."""
-
-OWN_SECTIONS = ("train", "ddp", "comm_overlap", "trainer", "mixed_precision", "checkpoint", "dataset")
-"""Sections of ConfigContainer and of NeMo's recipes; such a file has at least one."""
-
-MARKS = (*MEGATRON, *OWN_SECTIONS)
+MARKS = (*DATA.megatron, *DATA.own_sections)
 
 UNWRITTEN = "???"
 
@@ -396,12 +339,12 @@ def import_nested_job(
         raise SpecError("model", f"expected a mapping, got {shown(content['model'])}.")
     content, notes = _sort_into_sections(content)
     flat = {name: value for name, value in flat_entries(content, {}).items() if not isinstance(value, Mapping)}
-    if any(isinstance(content.get(section), Mapping) for section in MEGATRON):
+    if any(isinstance(content.get(section), Mapping) for section in DATA.megatron):
         short = {name.rsplit(".", 1)[-1]: value for name, value in flat.items() if name.count(".") <= 1}
         meaning = meaning_of("megatron_yaml", short, section="")
         imported = megatron_job(meaning.words, overrides, {})
         return imported.add_notes(*meaning.notes)
-    texts = {name: _text(value) for name, value in flat.items() if not name.endswith(OF_OBJECTS)}
+    texts = {name: _text(value) for name, value in flat.items() if not name.endswith(DATA.of_objects)}
     config = _section(content, "model", "config")
     imported = bridge_job({**texts, **(fields or {})}, recipe or _class_of(config), overrides, {}, is_whole=not recipe)
     return imported.add_notes(*notes)
@@ -409,14 +352,6 @@ def import_nested_job(
 
 # --- NeMo 2 ------------------------------------------------------------------------------------------------
 
-OF_OBJECTS = ("_target_", "_call_", "_partial_", "_args_")
-"""Entries by which NeMo-Run writes an object."""
-
-PARTS = {"MegatronMixedPrecision": "mixed_precision", "MegatronCommOverlapCallback": "comm_overlap"}
-"""Sections of Megatron-Bridge that say what plugins and callbacks of NeMo 2 say."""
-
-OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
-"""Entries of DDP that MegatronCommOverlapCallback sets."""
 
 PLUGINS = re.compile(r"Precision|Overlap|FSDP|DDP|Parallel|DeepEP|Token|Transform|PEFT|LoRA|Offload|Quant|Prun|Distill")
 """Parts of the names of plugins, callbacks and strategies that decide time or memory."""
@@ -451,8 +386,8 @@ def _sort_into_sections(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
         listed = trainer.pop(name, None) or []
         for part in listed if isinstance(listed, list) else [listed]:
             kind = _class_of(part) or str(part)
-            if kind in PARTS:
-                found[PARTS[kind]] = {key: value for key, value in part.items() if key not in OF_OBJECTS}
+            if kind in DATA.parts:
+                found[DATA.parts[kind]] = {key: value for key, value in part.items() if key not in DATA.of_objects}
             elif PLUGINS.search(kind) or (name == "plugins" and "Checkpoint" not in kind):
                 raise SpecError(f"trainer.{name}", f"has {shown(kind)}, which is not read and decides time or memory.")
             else:
@@ -463,16 +398,15 @@ def _sort_into_sections(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     notes = [f"Ignored (callbacks without influence): {', '.join(sorted(others))}."] if others else []
     in_fp32, overlap = ddp.pop("grad_reduce_in_fp32", None), found.get("comm_overlap")
     overruled = ["grad_reduce_in_fp32"] if in_fp32 is not None and "mixed_precision" in found else []
-    overruled += [name for name in OVERLAPS if name in ddp and overlap is not None]
+    overruled += [name for name in DATA.overlaps if name in ddp and overlap is not None]
     notes += [f"Ignored (plugins and callbacks overrule them): {', '.join(overruled)}."] if overruled else []
     if "mixed_precision" not in found and ("precision" in trainer or in_fp32 is not None):
         notes += [] if "precision" in trainer else ["No entry says the precision: bf16-mixed is assumed."]
         half = trainer.pop("precision", "bf16-mixed")
         found["mixed_precision"] = {"precision": half, "grad_reduce_in_fp32": in_fp32}
     if overlap is not None:
-        for name in OVERLAPS:
-            said = overlap.pop(name, None)
-            ddp |= {name: said is not False} if ddp.get("use_distributed_optimizer") is True else {}
+        overlapped = {name: overlap.pop(name, None) is not False for name in DATA.overlaps}
+        ddp |= overlapped if ddp.get("use_distributed_optimizer") is True else {}
         tp, is_split = (strategy.get(name) for name in ("tensor_model_parallel_size", "sequence_parallel"))
         overlap |= {} if tp not in (None, 1) and is_split is True else {"tp_comm_overlap": False}
     if (precision := found.get("mixed_precision")) is not None:

@@ -11,6 +11,7 @@ import ast
 import operator
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -133,7 +134,7 @@ def result_of(function: Function, where: str, resolver: Resolver = lambda module
 
 
 OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    **{getattr(ast, node): getattr(operator, name) for node, name in DATA["operators"].items()},
+    **{getattr(ast, node): getattr(operator, name) for node, name in DATA.operators.items()},
     **{ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many},
 }
 BUILT_IN: Mapping[str, Callable[..., Any]] = {
@@ -252,9 +253,7 @@ class _Reader:
                 return self._dict(keys, values, of)
             case ast.UnaryOp(op=kind, operand=operand):
                 return _operate(kind, of(operand))
-            case ast.BinOp(left=left, op=kind, right=right):
-                return _operate(kind, of(left), of(right))
-            case ast.Compare(left=left, ops=[kind], comparators=[right]):
+            case ast.BinOp(left=left, op=kind, right=right) | ast.Compare(left=left, ops=[kind], comparators=[right]):
                 return _operate(kind, of(left), of(right))
             case ast.BoolOp(op=kind, values=parts):
                 return self._either(isinstance(kind, ast.Or), parts, of)
@@ -333,10 +332,10 @@ class _Reader:
     def _refuse_changes(self, node: ast.Call, name: str, arguments: Sequence[Any]) -> None:
         """Refuse a call of an unknown function with the configuration, which it may change; classes and logs do not."""
         last = name.rsplit(".", 1)[-1]
-        changes = last[:1].islower() and not last.startswith(HARMLESS)
+        changes = last[:1].islower() and not last.startswith(DATA.harmless)
         things = [one for one in arguments if isinstance(one, Thing) and one.fields]
         handed = [one for one in things if not one.name.startswith("torch")]
-        if handed and last in STARTING:
+        if handed and last in DATA.starting:
             raise _Return(handed[0])
         if handed and changes:
             problem = f"hands the configuration to {shown(name)}, which is not read and may change it."
@@ -372,12 +371,6 @@ class _Reader:
         return ChainMap(local, function.names)
 
 
-HARMLESS = ("print", "log", "info", "warn", "debug", "isinstance", "hasattr", "replace", "cast", "decoder_vocab_size")
-"""Prefixes of functions that change nothing."""
-
-STARTING = ("pretrain", "run")
-"""Functions that start the training with a configuration, which the function that calls them is for."""
-
 FLEXIBLE = "apply_flex_dispatcher_backend"
 """Megatron-Bridge's function that chooses DeepEP or HybridEP where the device has it."""
 
@@ -391,12 +384,10 @@ def _flexible(model: Any, backend: Any) -> None:
 
 def _try_operation(function: Callable[..., Any], *arguments: Any) -> Any:
     """Apply a function to plain values; the result is unknown for other values, and for errors."""
-    if not all(map(is_known, arguments)):
-        return UNKNOWN
-    try:
-        return function(*arguments)
-    except (TypeError, ValueError, KeyError, IndexError, ArithmeticError):
-        return UNKNOWN
+    if all(map(is_known, arguments)):
+        with suppress(TypeError, ValueError, KeyError, IndexError, ArithmeticError):
+            return function(*arguments)
+    return UNKNOWN
 
 
 def _operate(kind: ast.AST, *values: Any) -> Any:

@@ -8,42 +8,37 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.frameworks.imports.arguments import SIMILAR, refuse_misspelled
 from planner.frameworks.imports.bridge.library import options_by_field
-from planner.frameworks.imports.documents import read_plain, read_rows, text_of
-from planner.frameworks.imports.finish import degree
-from planner.frameworks.megatron.options import TABLE, options
-from planner.frameworks.shell.words import refuse_unknown, value_of
+from planner.frameworks.imports.documents import degree, read_plain, read_rows, read_words, text_of
+from planner.frameworks.megatron.options import TABLE, WHERE, options
+from planner.frameworks.shell.words import refuse_unknown, value_of, write_unknowns
 
-KEYS = Path(__file__).parent / "keys.csv"
-"""
-Table of the keys of each tool; the first row that matches counts.
+DATA = read_words("tools.keys")
 
-A row has options and entries (``means``), or a reason to ignore (``ignored``) or refuse (``refused``) a key. The value
-stands at ``{}``, numbers that other keys make at ``$((...))``, a remark after ``#``. Some keys are read by code
-(``read``), and some have a default (``default``).
 
-``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match all
-values that switch something on or off. ``beside`` has keys that must be on, or have a value, for the row to match.
-"""
+SIMILAR = 0.9
+"""Similarity of an unknown name to an option that is read, from which it counts as a typing error (difflib's ratio)."""
 
-OFF = ("", "none", "null", "false", "0", "0.0", "[]", "{}")
-"""Values that switch something off, in lower case."""
-
-DECISIVE = ("parallel", "recompute", "checkpoint_act", "micro_batch", "batch_size", "fp8", "shard", "offload", "zero_")
-"""Parts of names of unknown keys that are refused, as they may be a degree, a batch or a precision."""
-
-OPPOSITE = ("--no-", "--disable-")
-"""Prefixes of switches that turn a variable of another name off."""
+SHORTEST = 12
+"""Letters of a beginning of an option's name that counts as one; Megatron-LM takes no abbreviations."""
 
 
 class Row(NamedTuple):
-    """Row of the table ``KEYS``."""
+    """
+    Row of ``keys.csv``, the table of the keys of each tool; the first row that matches counts.
+
+    A row has options and entries (``means``), or a reason to ignore (``ignored``) or refuse (``refused``) a key. The
+    value stands at ``{}``, numbers that other keys make at ``$((...))``, a remark after ``#``. Some keys are read by
+    code (``read``), and some have a default (``default``).
+
+    ``key`` and ``value`` are patterns of a shell, separated by ``|``, values in lower case; ``on`` and ``off`` match
+    all values that switch something on or off. ``beside`` has keys that must be on, or have a value, for the row to
+    match.
+    """
 
     tool: str
     key: str
@@ -84,7 +79,7 @@ class Meaning:
 
 def is_on(value: Any) -> bool:
     """Tell whether a value is set and does not switch its key off."""
-    return text_of(value).lower() not in OFF
+    return text_of(value).lower() not in DATA.off
 
 
 def meaning_of(
@@ -134,6 +129,7 @@ def meaning_of(
             _refuse_decisive(tool, key, value)
             passed.setdefault("", []).append(key)
         elif row.meaning == "refused":
+            refuse_unknown(text_of(value), key)
             raise SpecError(key, f"is {shown(value)}: {row.what}.")
         elif row.meaning == "ignored":
             passed.setdefault(row.what, []).append(key)
@@ -145,7 +141,7 @@ def meaning_of(
 
 
 COMPUTED = re.compile(r"\$\(\((.*)\)\)")
-OPERAND = re.compile(r"\$\{([\w.]+):-(\d+)\}|([A-Za-z_][\w.]*)")
+OPERAND = re.compile(r"\$\{([\w.-]+):-(\d+)\}|(--[\w-]+|[A-Za-z_][\w.]*)")
 """Key of a computed number: ``${key:-default}``, or a key that must be a whole number of at least 1."""
 
 
@@ -159,6 +155,7 @@ def _compute(expression: str, flat: Mapping[str, Any]) -> int | None:
 
     def read(found: re.Match[str]) -> str:
         name = found[1] or found[3]
+        refuse_unknown(text_of(flat.get(name)), name)
         return found[2] if found[2] and flat.get(name) is None else str(degree(flat.get(name), name))
 
     return value_of(OPERAND.sub(read, expression))
@@ -204,6 +201,8 @@ def _add(found: Meaning, key: str, value: Any, what: str, flat: Mapping[str, Any
             found.keys[name] = key
         elif word == "{}" and isinstance(value, list):
             found.words += map(text_of, value)
+        elif computed := COMPUTED.fullmatch(word):
+            found.words.append(text_of(_compute(computed[1], flat)))
         else:
             found.words.append(word.replace("{}", text_of(value)))
             found.keys.setdefault(word, key)
@@ -237,7 +236,7 @@ def _option(name: str, value: Any) -> str | None:
         return None
     if options()[option].nargs != "0":
         return "" if value is None or value is False or value == [] else f"{option} {{}}"
-    turns_off = option.startswith(OPPOSITE) and option[2:].replace("-", "_") != last
+    turns_off = option.startswith(DATA.opposite) and option[2:].replace("-", "_") != last
     return option if value is not None and is_on(value) != turns_off else ""
 
 
@@ -247,17 +246,34 @@ def _options_by_variable() -> Mapping[str, str]:
     return {row["dest"]: row["flags"].split()[0] for row in reversed(read_rows(TABLE))}
 
 
+def refuse_misspelled(name: str, where: str = "") -> None:
+    """
+    Refuse the name of an unknown option that is nearly that of one that is read.
+
+    Raises
+    ------
+    SpecError
+        Names the option that may be meant.
+    """
+    read = [one for one, option in options().items() if option.in_import == "read"]
+    near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
+    near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
+    if near:
+        place = where or f"{WHERE}.{write_unknowns(name)[:80]}"
+        raise SpecError(place, "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
+
+
 def _refuse_decisive(tool: str, key: str, value: Any) -> None:
     """Refuse an unknown key that is nearly one that is read, or that may be a degree, a batch or a precision."""
     names = [one for row in _rows(tool) if row.meaning != "ignored" for one in row.key.split("|")]
     read = [f"{key.partition('.')[0]}{one[1:]}" if one.startswith("*.") else one for one in names]
     if near := get_close_matches(key, read, n=1, cutoff=SIMILAR):
         raise SpecError(key, f"is not known as a key of {tool}.", f"Did you mean '{near[0]}'?")
-    if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DECISIVE):
+    if is_on(value) and any(part in key.lower().rpartition(".")[2] for part in DATA.decisive):
         problem = f"is {shown(value)}. This key is not known and may set a degree, a batch size or the memory."
         raise SpecError(key, problem, "Take it out to plan without it.")
 
 
 @cache
 def _rows(tool: str) -> tuple[Row, ...]:
-    return tuple(Row(**row) for row in read_rows(KEYS) if tool in row["tool"].split())
+    return tuple(Row(**row) for row in read_rows("tools/keys.csv") if tool in row["tool"].split())

@@ -36,6 +36,7 @@ from planner.frameworks.imports.bridge.python_source import Thing, is_known, pub
 from planner.frameworks.imports.documents import (
     MOST_FOLDERS,
     File,
+    degree,
     flat_entries,
     flatten,
     model_named,
@@ -44,6 +45,7 @@ from planner.frameworks.imports.documents import (
     read_rows,
     read_words,
     read_yaml,
+    require_mapping,
     require_model,
     resolve,
     said_by,
@@ -52,13 +54,11 @@ from planner.frameworks.imports.documents import (
 )
 from planner.frameworks.imports.finish import (
     assumption_notes,
+    cluster_notes,
     complete_job,
-    degree,
-    devices_contradicted,
     entries_set_by,
     newest,
     prepare_job,
-    release_assumed,
 )
 from planner.frameworks.imports.refused import refuse_entries
 from planner.frameworks.imports.tools.keys import Meaning, is_on, is_read, meaning_of
@@ -74,35 +74,30 @@ DATA = read_words("tools.readers")
 GPT2 = "GPT2BPETokenizer"
 """Tokenizer whose vocabulary needs no file."""
 
-LOCAL = "local_setup.yml"
-"""GPT-NeoX's second file of a run, with the paths of data and tokenizer."""
-
 
 def neox_job(file: File) -> Imported:
     """Import GPT-NeoX: its own keys with dashes or underscores, and ZeRO by DeepSpeed."""
-    beside = file.path.parent / LOCAL
-    other = read_mapping(beside) if os.path.isfile(beside) and file.path.name != LOCAL else {}
+    beside = file.path.parent / DATA.local
+    other = read_mapping(beside) if os.path.isfile(beside) and file.path.name != DATA.local else {}
     flat = file.flat({name.replace("-", "_"): value for name, value in {**other, **file.content}.items()})
     if "num_layers" not in flat:
         problem = "is a part of a run of GPT-NeoX, which merges several files: it has no num_layers."
         raise SpecError(str(file.path), problem, "Import the file with num_layers, with this one's keys in it.")
     meaning = meaning_of("gpt_neox", flat)
-    meaning.notes += (
-        [f"{LOCAL} in the same folder gives the keys that this file lacks, as in a run with both."] if other else []
-    )
+    if other:
+        meaning.notes.append(
+            f"{DATA.local} in the same folder gives the keys that this file lacks, as in a run with both."
+        )
     entries = meaning.entries
     if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
-    newer = [name for name in NEWER if text_of(entries.get(name)) not in ("null", "false", "1")]
+    newer = [name for name in DATA.newer if text_of(entries.get(name)) not in ("null", "false", "1")]
     meaning.notes += [f"{meaning.keys[name]}: a key since 2024, costed on gpt-neox-2.0." for name in newer]
-    features = {name.partition(".")[2]: NEWER[name] for name in newer}
-    return entries_job(meaning, {"base": NEOX, "features": features} if newer else NEOX, file.overrides)
+    features = {name.partition(".")[2]: list(DATA.newer[name]) for name in newer}
+    return entries_job(meaning, {"base": DATA.neox, "features": features} if newer else DATA.neox, file.overrides)
 
 
-NEOX = "gpt-neox-2.0"
 MOST_LAYERS = 10_000
-NEWER = {"strategy.sequence_parallel": ["false", "true"], "strategy.cp": ["1", "many"]}
-"""Decisions that GPT-NeoX has learnt after that release, with their values."""
 
 
 def _deal_layers(method: str, num_layers: int, pp: int) -> list[int]:
@@ -166,10 +161,6 @@ def require_deepspeed(config: Any, source: str) -> dict[str, Any]:
     return config
 
 
-USUAL = DATA["usual"]
-"""Decisions of DeepSpeed and Accelerate where no key says another."""
-
-
 def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str]) -> Imported:
     """
     Import a configuration of DeepSpeed with the arguments of its script, which replace ``auto``.
@@ -184,7 +175,7 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
     """
     flat = flatten(config)
     own, half, given = meaning_of("deepspeed", flat), trainer.entries.get("given.half"), said_by(overrides)
-    entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
+    entries = {**DATA.single, **DATA.usual, **trainer.entries, **own.entries}
     halves = {name: value for name, value in flat.items() if name.startswith(("bf16", "bfloat16", "fp16"))}
     if half and (not halves or "auto" in (halves.get(f"{half}.enabled"), halves.get("bfloat16.enabled"))):
         entries.setdefault("training.precision", half)
@@ -197,11 +188,7 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
         entries["strategy.recompute"] = trainer.entries["strategy.recompute"]
     elif "strategy.recompute" not in given:
         what = "none: no layer is" if entries["strategy.recompute"] == "none" else "full: all layers are"
-        own.notes = [
-            f"Recomputation is assumed to be {what} checkpointed. DeepSpeed's configuration alone does not decide it, "
-            "the model must be told, too (gradient_checkpointing); strategy.recompute=none or full says it.",
-            *own.notes,
-        ]
+        own.notes.insert(0, f"Recomputation is assumed to be {what} checkpointed. {DATA.recompute_of_deepspeed}")
     entries["strategy.etp"] = entries["strategy.tp"] if entries["strategy.ep"] == 1 else 1
     meaning = Meaning(entries=entries, notes=own.notes + trainer.notes, keys={**trainer.keys, **own.keys})
     return entries_job(meaning, newest("deepspeed-"), overrides)
@@ -209,13 +196,8 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
 
 # --- Accelerate --------------------------------------------------------------------------------------------
 
-SECTIONS = DATA["sections"]
-"""Sections of a configuration by the prefix of an option."""
 
 TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
-
-OWN = ("mixed_precision", "num_processes", "num_machines", "gradient_accumulation_steps")
-"""Options outside any section."""
 
 
 def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequence[str]) -> Imported:
@@ -232,7 +214,7 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     half = own.entries.pop("given.precision", trainer.entries.get("given.half"))
     if kind == "DEEPSPEED":
         return deepspeed_job(_rename_for_deepspeed(flat), trainer, overrides).add_notes(*own.notes)
-    entries = {**SINGLE, **USUAL, **trainer.entries, **own.entries}
+    entries = {**DATA.single, **DATA.usual, **trainer.entries, **own.entries}
     recomputes = [one.entries.get("strategy.recompute") for one in (own, trainer)]
     if kind == "MEGATRON_LM":
         entries |= {"strategy.recompute": recomputes[0] or "none", "strategy.tp_overlap": False}
@@ -243,10 +225,7 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
         entries["strategy.recompute"] = "full" if "full" in recomputes else "none"
         entries["given.may_replicate"] = False
         if recomputes == [None, None] and "strategy.recompute" not in said_by(overrides):
-            own.notes.append(
-                "Recomputation is assumed to be none: neither fsdp_activation_checkpointing nor gradient_checkpointing "
-                "is said, and the script may switch it on; strategy.recompute=none or full says it."
-            )
+            own.notes.append(DATA.recompute_of_accelerate)
     if half in ("bf16", "fp16"):
         entries["training.precision"] = half
     elif not {"training.precision", "training"} & {*said_by(overrides)}:
@@ -260,17 +239,13 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     return entries_job(meaning, newest("megatron-lm-" if kind == "MEGATRON_LM" else "accelerate-"), overrides)
 
 
-RENAMED = DATA["renamed"]
-"""Keys of DeepSpeed by those of ``deepspeed_config``."""
-
-
 def _rename_for_deepspeed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of ``deepspeed_config`` as DeepSpeed's own."""
     if "deepspeed_config.deepspeed_config_file" in flat:
         raise SpecError("deepspeed_config.deepspeed_config_file", "is a file of its own.", "Import that one.")
     half = {f"{flat.get('mixed_precision')}.enabled": True} if flat.get("mixed_precision") in ("bf16", "fp16") else {}
-    given = {name: flat.get(f"deepspeed_config.{name}") for name in RENAMED}
-    return {**{RENAMED[name]: value for name, value in given.items() if value is not None}, **half}
+    given = {name: flat.get(f"deepspeed_config.{name}") for name in DATA.renamed}
+    return {**{DATA.renamed[name]: value for name, value in given.items() if value is not None}, **half}
 
 
 def apply_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
@@ -283,12 +258,12 @@ def apply_launch_options(config: Mapping[str, Any], words: Sequence[str]) -> dic
     whole: dict[str, Any] = dict(config)
     for option, text in switches_of(words).items():
         name = option.removeprefix("--").replace("-", "_")
-        section = next((section for start, section in SECTIONS.items() if name.startswith(start)), None)
+        section = next((section for start, section in DATA.sections.items() if name.startswith(start)), None)
         if name in TYPES:
             whole["distributed_type"] = TYPES[name]
         elif section is not None and isinstance(whole.get(section) or {}, Mapping):
             whole[section] = {**(whole.get(section) or {}), name: read_yaml(text, option)}
-        elif name in OWN:
+        elif name in DATA.own:
             whole[name] = text if name == "mixed_precision" else read_yaml(text, option)
     return whole
 
@@ -334,8 +309,7 @@ def trainer_of(words: Sequence[str]) -> Meaning:
     SpecError
         If a value that is read is left open.
     """
-    options = switches_of(words)
-    flat = {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in options.items()}
+    flat = {name.removeprefix("--").replace("-", "_"): read_plain(text) for name, text in switches_of(words).items()}
     meaning = meaning_of("trainer", flat)
     meaning.keys = {entry: f"--{key}" for entry, key in meaning.keys.items()}
     model = model_named(str(meaning.entries.pop("given.model", "")))
@@ -344,13 +318,6 @@ def trainer_of(words: Sequence[str]) -> Meaning:
 
 
 # --- completion --------------------------------------------------------------------------------------------
-
-
-SINGLE = dict.fromkeys(("strategy.tp", "strategy.cp", "strategy.pp", "strategy.ep"), 1)
-"""Degrees of frameworks whose configuration says every degree above one."""
-
-COUNTS = ("training.sequence_length", "training.global_batch_size", "strategy.mbs")
-"""Entries that are multiplied before a job checks them, and are checked here."""
 
 
 def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> Imported:
@@ -366,7 +333,7 @@ def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> I
     """
     document: dict[str, Any] = {"cluster": {"framework": framework}}
     for name, value in meaning.entries.items():
-        set_entry(document, name, degree(value, meaning.keys.get(name, name)) if name in COUNTS else value)
+        set_entry(document, name, degree(value, meaning.keys.get(name, name)) if name in DATA.counts else value)
     given = document.pop("given", {})
     document = prepare_job(document, overrides)
     strategy, training, model = document["strategy"], document["training"], document.get("model")
@@ -383,15 +350,15 @@ def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> I
         document["search"] = {"framework_rules": False, **document.get("search", {})}
         remarks.append("Whole replicas (DDP), which the catalog's framework with FSDP2 has not: no rules of its own.")
     said = {*meaning.entries, *said_by(overrides)}
-    release = release_assumed(framework if isinstance(framework, str) else framework["base"], overrides)
-    other = devices_contradicted(meaning.entries.get("cluster.num_devices"), overrides)
+    name = framework if isinstance(framework, str) else framework["base"]
+    notes = [*cluster_notes(name, meaning.entries.get("cluster.num_devices"), overrides), *meaning.notes, *remarks]
     every = None if "strategy.recompute" in said_by(overrides) else int(given.get("full_every", 0)) or None
     try:
         _settle_batches(overrides, strategy, training, given)
         if "mbs" in strategy and ("given.accumulation" in meaning.keys or "given.accumulation" not in meaning.entries):
             said.add("strategy.mbs")  # it follows from what is said
         _add_tokens(training, given)
-        return complete_job(document, [*release, *other, *meaning.notes, *remarks], said=said, full_every=every)
+        return complete_job(document, notes, said=said, full_every=every)
     except SpecError as error:
         raise SpecError(meaning.keys.get(error.where, error.where), error.problem, error.hint) from None
 
@@ -456,9 +423,8 @@ def _settle_batches(
 def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> None:
     """Add entries that several keys determine: widths of experts, and the tokenizer's vocabulary."""
     if "num_experts" in model:
-        width = {"expert_ffn_hidden_size": model.get("ffn_hidden_size")}
-        own = {"top_k": given.get("top_k", 1), **width, "moe_layer_interval": given.get("interval", 1)}
-        model |= {**own, **model}
+        own = {"top_k": given.get("top_k", 1), "expert_ffn_hidden_size": model.get("ffn_hidden_size")}
+        model |= {**own, "moe_layer_interval": given.get("interval", 1), **model}
         if given.get("shared"):
             model.setdefault("shared_ffn_hidden_size", model["expert_ffn_hidden_size"])
     if "vocab_size" not in model:
@@ -483,19 +449,9 @@ def _add_tokens(training: dict[str, Any], given: Mapping[str, Any]) -> None:
         training.setdefault("tokens", int(steps) * batch * length)
 
 
-FRAMEWORK = "torchtitan-0.1"
-
-"""Framework of configurations in TOML: torchtitan of 2025."""
-
 PER_STAGE_RANK = 2
 
 """VPP of schedules with several chunks, where no number of layers per stage is given."""
-
-PLAIN_SCHEDULES = ("1F1B", "GPipe")
-
-SCHEDULES = DATA["schedules"]
-
-"""Names of PyTorch's schedules, torch/distributed/pipelining/schedules.py, that have costs."""
 
 
 def read_torchtitan(text: str, source: str) -> dict[str, Any]:
@@ -560,10 +516,10 @@ def torchtitan_job(
     """
     flat = flatten(config)
     is_numbered = "experimental.pipeline_parallel_degree" in flat
-    moved = [name for name in flat if name.startswith(PLACES) and f"parallelism.{name.rpartition('.')[2]}" in flat]
+    moved = [name for name in flat if name.startswith(DATA.places) and f"parallelism.{name.rpartition('.')[2]}" in flat]
     flat = {name: value for name, value in flat.items() if name not in moved}
     meaning = meaning_of("torchtitan", flat)
-    entries, framework = meaning.entries, str(config.get("framework", FRAMEWORK))
+    entries, framework = meaning.entries, str(config.get("framework", DATA.framework))
     given = prepare_job({"cluster": {"framework": framework}}, overrides)
     name = str(flat.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
     label = "/".join(filter(None, (name, str(flat.get("model.flavor", "")))))
@@ -573,10 +529,10 @@ def torchtitan_job(
     degree(entries["given.steps"], "training.steps")
     meaning.notes += ["Layers are not compiled: costed as eager kernels."] if kernels == "eager" else []
     tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
-    places = (*PLACES, "parallelism.")
+    places = (*DATA.places, "parallelism.")
     pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith(places)}
     meaning.entries = {
-        **{**SINGLE, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
+        **{**DATA.single, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
         **{"strategy.dp_overlap": pp == 1, "strategy.sharding": "weights", "strategy.etp": 1 if ep > 1 else tp},
         **entries,
         **_pipeline(pipeline, model, pp, local, is_numbered),
@@ -587,9 +543,6 @@ def torchtitan_job(
     }
     return entries_job(meaning, framework, overrides)
 
-
-PLACES = ("training.", "experimental.")
-"""Sections that hold what stands in ``parallelism`` in other releases."""
 
 PREFIX = "pipeline_parallel_"
 
@@ -609,8 +562,8 @@ def _pipeline(given: Mapping[str, Any], model: Any, pp: int, local: int, is_numb
     if pp == 1:
         return {"strategy.vpp": 1, "strategy.pp_overlap": False, "strategy.mbs": local}
     name = given.get(f"{PREFIX}schedule", "1F1B")
-    if name not in SCHEDULES:
-        problem = f"expected one of {', '.join(SCHEDULES)}, got {shown(name)}."
+    if name not in DATA.schedules:
+        problem = f"expected one of {', '.join(DATA.schedules)}, got {shown(name)}."
         raise SpecError(f"parallelism.{PREFIX}schedule", problem)
     if given.get(f"{PREFIX}schedule_csv"):
         raise SpecError(f"parallelism.{PREFIX}schedule_csv", "is a schedule of its own, which is not read.")
@@ -626,14 +579,14 @@ def _pipeline(given: Mapping[str, Any], model: Any, pp: int, local: int, is_numb
         less = [given.get(f"{PREFIX}{end}_stage_less_layers", 1) for end in ("first", "last")]
         whole = read(model, Path()).model.num_layers + sum(less)
         stages = math.ceil(whole / degree(per_stage, f"{PREFIX}layers_per_stage"))
-    is_single = name in PLAIN_SCHEDULES
+    is_single = name in DATA.plain_schedules
     chunks, rest = divmod(stages or pp * (1 if is_single else PER_STAGE_RANK), pp)
     if rest or (chunks == 1) != is_single or not chunks:
         problem = f"makes {stages} stages, which {pp} pipeline ranks of this schedule cannot share."
         raise SpecError(f"parallelism.{PREFIX}layers_per_stage", problem)
     found = {"strategy.vpp": chunks, "strategy.pp_overlap": chunks > 1, "strategy.mbs": size}
     layout = {} if None in layers or not layers else {"strategy.layout": {"layers": layers}}
-    return {**found, "strategy.schedule": SCHEDULES[name], **layout}
+    return {**found, "strategy.schedule": DATA.schedules[name], **layout}
 
 
 def _stage_layers(given: Mapping[str, Any], model: Any) -> list[Any]:
@@ -671,21 +624,9 @@ def _precision(flat: Mapping[str, Any], meaning: Meaning) -> dict[str, Any]:
     return {**precision, "settings.fp8_param_gather": bool(last(*gathered)) and is_float8}
 
 
-PLAIN_SECTIONS = ("parallelism", "training", "compile", "checkpoint", "comm")
-
-"""Sections of Trainer.Config with plain values."""
-
-SETTLED = ("parallelism", "training", "activation_checkpoint")
-
-"""Sections that a configuration must set if it changes another one, which is not read."""
-
-MODES = DATA["modes"]
+MODES = DATA.modes
 
 """Entries of recomputation by its class."""
-
-REGISTRY = "model_registry"
-
-MODELS = "torchtitan.models."
 
 
 def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
@@ -708,15 +649,15 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
     """
 
     def resolver(module: str, one: str) -> Any:
-        of_model = module.removeprefix(MODELS) if module.startswith(MODELS) else Path(where).parent.name
-        return Thing(f"{of_model.split('.')[0]}.{REGISTRY}") if one == REGISTRY else None
+        of_model = module.removeprefix(DATA.models) if module.startswith(DATA.models) else Path(where).parent.name
+        return Thing(f"{of_model.split('.')[0]}.{DATA.registry}") if one == DATA.registry else None
 
     functions = public_functions(read_module(text, where, resolver))
     if name and name not in functions:
         raise SpecError(where, f"has no configuration {shown(name)}.", did_you_mean(name, functions))
     for one in [name] if name else reversed(functions):
         config = result_of(functions[one], where, resolver)
-        if isinstance(config, Thing) and {"model_spec", *PLAIN_SECTIONS} & {*config.fields}:
+        if isinstance(config, Thing) and {"model_spec", *DATA.plain_sections} & {*config.fields}:
             return _tables(config, where)
     raise SpecError(where, "holds no function that returns a Trainer.Config.")
 
@@ -743,7 +684,7 @@ def read_installed(module: str, name: str) -> dict[str, Any]:
 
 def _tables(config: Thing, where: str) -> dict[str, Any]:
     changed = config.name.endswith("replace")
-    missing = [name for name in SETTLED if name not in config.fields]
+    missing = [name for name in DATA.settled if name not in config.fields]
     if changed and missing:
         raise SpecError(where, f"changes a configuration that is not read, and says no {missing[0]}.")
     tables: dict[str, Any] = {
@@ -752,12 +693,12 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
         "training": {"disable_cuda_graphs": False},
         **_read_loss(config),
     }
-    for section in PLAIN_SECTIONS:
+    for section in DATA.plain_sections:
         thing = config.fields.get(section)
         for name, value in thing.fields.items() if isinstance(thing, Thing) else ():
             if is_known(value):
                 tables.setdefault(section, {})[name] = value
-            elif section in SETTLED and not isinstance(value, Thing):
+            elif section in DATA.settled and not isinstance(value, Thing):
                 raise SpecError(f"{where}: {section}.{name}", "is something that only running it would say.")
     return tables | _model(config.fields.get("model_spec"))
 
@@ -778,9 +719,7 @@ def _read_loss(config: Thing) -> dict[str, dict[str, Any]]:
     """Return the chunks of the loss, where the configuration names a loss that is known."""
     loss = config.fields.get("loss")
     chunks = {"ChunkedLossWrapper": 8, "CrossEntropyLoss": 1}.get(_class_of(loss))
-    if not isinstance(loss, Thing) or chunks is None:
-        return {}
-    return {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
+    return {} if loss is None or chunks is None else {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
 
 
 def _model(spec: Any) -> dict[str, Any]:
@@ -793,8 +732,7 @@ def _model(spec: Any) -> dict[str, Any]:
         kind = converter.name if isinstance(converter, Thing) else ""
         if "Float8Linear" in kind:
             model["converters"] = ["quantize.linear.float8"]
-            recipe = converter.fields.get("recipe_name", "rowwise")
-            tables["quantize"] = {"linear": {"float8": {"recipe_name": recipe}}}
+            tables["quantize.linear.float8"] = {"recipe_name": converter.fields.get("recipe_name", "rowwise")}
         elif "MXFP8Linear" in kind:
             model["converters"] = ["quantize.linear.mx"]
         elif "NVFP4" in kind or not kind:
@@ -813,25 +751,21 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
         raise SpecError(key, error.problem, error.hint) from None
     has_experts = load(imported.document).facts.model.has_experts
     said = entries_set_by({word for word in meaning.words if word.startswith("--")}, [*own, *file.overrides])
-    notes = assumption_notes(imported.document, said, has_experts=has_experts, whose=whose)
-    framework = meaning.entries.get("cluster.framework")
-    release = release_assumed(str(framework), file.overrides) if framework else ()
-    other = devices_contradicted(meaning.entries.get("cluster.num_devices"), file.overrides)
+    assumed = assumption_notes(imported.document, said, has_experts=has_experts, whose=whose)
+    framework, stated = (meaning.entries.get(f"cluster.{name}") for name in ("framework", "num_devices"))
     keyed = [re.sub(r"--[\w-]+", lambda found: meaning.keys.get(found[0], found[0]), note) for note in imported.notes]
-    return Imported(document=imported.document, notes=(*release, *other, *notes, *meaning.notes, *keyed))
+    notes = [*cluster_notes(framework, stated, file.overrides), *assumed, *meaning.notes]
+    return Imported(document=imported.document, notes=(*notes, *keyed))
 
 
 def nemo_job(file: File) -> Imported:
     """Import NeMo 1: a trainer, and a model with its sizes, degrees and batches."""
-    flat = file.flat()
-    meaning = meaning_of("nemo1", flat, section="model.")
+    meaning = meaning_of("nemo1", file.flat(), section="model.")
     meaning.entries["cluster.framework"] = newest("nemo-")
     return _job(file, meaning, {}, whose="NeMo's defaults")
 
 
 # --- FlagScale ---------------------------------------------------------------------------------------------
-
-ENVIRONMENT = "experiment.envs."
 
 
 def flagscale_job(file: File) -> Imported:
@@ -846,8 +780,8 @@ def flagscale_job(file: File) -> Imported:
     meaning = meaning_of("flagscale", flat, section="")
     if "multiple_of" in flat and "--ffn-hidden-size" not in meaning.words:
         meaning.words += ["--ffn-hidden-size", str(_round_width(flat))]
-    variables = {name: text_of(value) for name, value in whole.items() if name.startswith(ENVIRONMENT)}
-    return _job(file, meaning, {name.removeprefix(ENVIRONMENT): value for name, value in variables.items()})
+    variables = {name: text_of(value) for name, value in whole.items() if name.startswith(DATA.environment)}
+    return _job(file, meaning, {name.removeprefix(DATA.environment): value for name, value in variables.items()})
 
 
 def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -856,8 +790,7 @@ def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         outer = file.path.parent.with_suffix(".yaml")
         return (read_mapping(outer) if os.path.isfile(outer) else {}), file.content
     defaults = file.content.get("defaults")
-    defaults = defaults if isinstance(defaults, list) else []
-    listed = [one.get("train") for one in defaults if isinstance(one, Mapping)]
+    listed = [one.get("train") for one in defaults if isinstance(one, Mapping)] if isinstance(defaults, list) else []
     named = [one for one in listed if isinstance(one, str)]
     inner = file.named(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
     if inner is None:
@@ -883,9 +816,6 @@ def _round_width(flat: Mapping[str, Any]) -> int:
 
 # --- Primus ------------------------------------------------------------------------------------------------
 
-PRIMUS_FOLDERS = ("primus/configs", "configs", ".")
-"""Folders with the files of trainers and models."""
-
 
 def primus_job(file: File) -> Imported:
     """Import Primus: a trainer's file, a model's file and overrides, each with the files that it extends."""
@@ -894,9 +824,7 @@ def primus_job(file: File) -> Imported:
     framework, own = text_of(module.get("framework", "megatron")), module.get("overrides") or {}
     if framework not in ("megatron", "torchtitan"):
         raise SpecError("modules.pre_trainer.framework", f"is {shown(framework)}; megatron and torchtitan are read.")
-    if not isinstance(own, Mapping):
-        raise SpecError("modules.pre_trainer.overrides", f"expected a mapping, got {shown(own)}.")
-    refuse_entries(own, str(file.path))
+    refuse_entries(require_mapping(own, "modules.pre_trainer.overrides"), str(file.path))
     trainer = _read_extended(file, f"modules/{framework}/{text_of(module.get('config', 'pre_trainer.yaml'))}", ())
     model = _read_extended(file, f"models/{framework}/{text_of(module.get('model'))}", ())
     lacking = "config: Primus' trainer file was not found: Megatron-LM's defaults stand for its values."
@@ -921,7 +849,7 @@ def primus_job(file: File) -> Imported:
 
 def _read_extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
     """Read a file with those that it extends, the last of which counts; empty: not found."""
-    found = file.named(name, PRIMUS_FOLDERS)
+    found = file.named(name, DATA.primus_folders)
     if found is None or len(above) > MOST_FOLDERS or name in above:
         return {}
     content, whole = read_mapping(found), dict[str, Any]()
@@ -973,29 +901,20 @@ def _recompute_layers(imported: Imported, listed: Sequence[str]) -> Imported:
     return Imported(document=document, notes=imported.notes)
 
 
-TOOLS = Path(__file__).parent / "tools.csv"
-"""
-Table of tools by keys that mark their files; the first row whose marks all match counts.
-
-``marks`` are patterns of dotted names, with ``=`` also of values; ``import:NAME`` is a module that a file of Python
-imports. ``reader`` is the name in the table of keys; empty: the tool is not imported, and the last column describes it.
-"""
-
-BY_HAND = (
-    "Write the job by hand (planner init), or give what Megatron-LM, a fork of it, NeMo, Megatron-Bridge, torchtitan, "
-    "DeepSpeed, Accelerate, GPT-NeoX, FlagScale, Primus, nanotron or llm-foundry starts with."
-)
-
-
 def tool_of(content: Mapping[Any, Any]) -> Mapping[str, str] | None:
     """
     Return the row of the tool whose keys a configuration has; None: unknown.
+
+    ``tools.csv`` has tools by keys that mark their files; the first row whose marks all match counts. ``marks`` are
+    patterns of dotted names, with ``=`` also of values; ``import:NAME`` is a module that a file of Python imports.
+    ``reader`` is the name in the table of keys; empty: the tool is not imported, and the last column describes it.
 
     >>> tool_of({"pipe-parallel-size": 4, "num-layers": 8})["name"], tool_of({"model": "llama3-8b"})
     ('GPT-NeoX', None)
     """
     flat = {key if "." in key else key.replace("-", "_"): value for key, value in flatten(content).items()}
-    return next((tool for tool in read_rows(TOOLS) if all(_has(flat, mark) for mark in tool["marks"].split())), None)
+    rows = read_rows("tools/tools.csv")
+    return next((row for row in rows if all(_has(flat, mark) for mark in row["marks"].split())), None)
 
 
 def refuse_other_tool(tool: Mapping[str, str] | None, where: str) -> None:
@@ -1008,7 +927,9 @@ def refuse_other_tool(tool: Mapping[str, str] | None, where: str) -> None:
         Names and describes the tool, and the inputs that are accepted.
     """
     if tool is not None and not tool["reader"]:
-        raise SpecError(where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", BY_HAND)
+        raise SpecError(
+            where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", DATA.by_hand
+        )
 
 
 def refuse_other_program(text: str, where: str) -> None:
@@ -1020,7 +941,7 @@ def refuse_other_program(text: str, where: str) -> None:
     SpecError
         As :func:`refuse_other_tool`.
     """
-    for tool in read_rows(TOOLS):
+    for tool in read_rows("tools/tools.csv"):
         package = tool["marks"].removeprefix("import:")
         if package != tool["marks"] and re.search(rf"(?m)^\s*(from|import)\s+{package}\b", text):
             refuse_other_tool(tool, where)

@@ -704,7 +704,7 @@ def residual_operators(shape: Shape, *, streams: int = 1, snapshots: int = 0) ->
         added = attach_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
         added = replace(added, saved_bytes=shape.memory.dropout_mask_bytes * elements, saved_as="dropout")
         return (*_weight_snapshots(shape, elements=elements, snapshots=snapshots), added)
-    weights = _project_streams("stream_weights", shape, streams=streams, outputs=(2 + streams) * streams, scales=3)
+    weights = _project_streams(shape, streams=streams, outputs=(2 + streams) * streams, scales=3)
     (one, of_one), (all_, of_all) = MIXED_PASSES
     mixed = elementwise(
         "residuals",
@@ -757,13 +757,13 @@ def collapse_operators(shape: Shape, *, streams: int) -> tuple[Operator, ...]:
         saved_elements=streams * elements,
         saved_as="streams",
     )
-    return _project_streams("stream_weights", shape, streams=streams, outputs=streams, scales=1), collapsed
+    return _project_streams(shape, streams=streams, outputs=streams, scales=1), collapsed
 
 
-def _project_streams(name: str, shape: Shape, *, streams: int, outputs: int, scales: int) -> Operator:
+def _project_streams(shape: Shape, *, streams: int, outputs: int, scales: int) -> Operator:
     """Return the weights of streams from their concatenation, with a bias each and a few scales."""
     return matmul(
-        name,
+        "stream_weights",
         shape,
         rows=shape.tokens / shape.sequence_shards,
         inputs=streams * shape.hidden_size,

@@ -53,9 +53,9 @@ def architecture_of(model: Model) -> str:
 Kind = TypeVar("Kind")
 
 
-def read_stored_rows(file: str, package: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a table of a package, cells by column."""
-    return read_rows((files(package) / file).read_text(encoding="utf-8"))
+def read_stored_rows(file: str) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of a table of this package, cells by column."""
+    return read_rows((files(__package__) / file).read_text(encoding="utf-8"))
 
 
 def read_stored(kind: type[Kind], file: str, package: str) -> Kind:
@@ -157,7 +157,7 @@ def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
 def read_counts() -> Counts:
     """Return the counts of the project's measured runs."""
     counts: dict[tuple[str, str], Counter[Value]] = {}
-    for row in read_stored_rows(TABLE, "planner.uncertainty"):
+    for row in read_stored_rows(TABLE):
         value = int(row["value"]) if row["value"].isdecimal() else row["value"]
         counts.setdefault((row["dimension"], row["among"]), Counter())[value] = int(row["runs"])
     return Counts(counts)

@@ -158,7 +158,7 @@ class BestRun:
 
 def records(devices: Collection[str]) -> tuple[RunRecord, ...]:
     """Read the project's records on some devices."""
-    rows = read_stored_rows(TABLE, "planner.uncertainty")
+    rows = read_stored_rows(TABLE)
     return tuple(_record(row) for row in rows if row["device"] in devices)
 
 

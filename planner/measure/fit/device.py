@@ -398,7 +398,7 @@ def _calibration(
         "attention_efficiency": _share(_rate_of(found, "attention", dtype) or rates[dtype], peaks[dtype]),
         "memory_efficiency": _share(_streaming_rate(operators) or entry["memory_bandwidth"], entry["memory_bandwidth"]),
         "kernel_gap_seconds": found["matmul", "forward", dtype].smallest_seconds,
-        "launch_overhead_seconds": _seconds_of(samples, "launch"),
+        "launch_overhead_seconds": _launch_seconds(samples),
     }
     grouped = _rate_of(found, "grouped_matmul", dtype)
     if grouped:
@@ -432,8 +432,8 @@ def _streaming_rate(operators: Sequence[SampledOperator]) -> float | None:
     return float(np.median(rates)) if rates else None
 
 
-def _seconds_of(samples: Sequence[Sample], operator: str) -> float:
-    seconds = [one.timing.seconds for one in samples if one.point.operator == operator]
+def _launch_seconds(samples: Sequence[Sample]) -> float:
+    seconds = [one.timing.seconds for one in samples if one.point.operator == "launch"]
     return round_digits(float(np.median(seconds))) if seconds else 0.0
 
 

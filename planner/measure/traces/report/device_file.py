@@ -283,8 +283,8 @@ def _lines(found: Extracted, path: str, hosts: Sequence[HostTime], missing: Sequ
         yield f"  {sentence}"
 
 
-def _short(name: str, most: int = 50) -> str:
-    return name if len(name) <= most else f"{name[: most - 3]}..."
+def _short(name: str) -> str:
+    return name if len(name) <= 50 else f"{name[:47]}..."
 
 
 def device_report(fitted: FittedDevice, constants: Sequence[Constant], path: str) -> str:

@@ -138,8 +138,8 @@ def tensor_parallel_messages(facts: Facts, strategy: Strategy) -> Mapping[tuple[
     counts = facts.model.layer_counts
     of_role = {
         Role.LAYER: layer_communications(max(counts, key=lambda one: counts[one]), shape),
-        Role.EMBEDDING: embedding_communications(facts.model, shape),
-        Role.HEAD: head_communications(facts.model, shape),
+        Role.EMBEDDING: embedding_communications(shape),
+        Role.HEAD: head_communications(shape),
     }
     found: dict[tuple[Phase, Role], list[Message]] = defaultdict(list)
     for role, several in of_role.items():

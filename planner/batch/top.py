@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from costmodel.errors import SpecError
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from planner.batch.choices import METRICS
 from planner.batch.results import row_of, sentences
@@ -34,7 +35,7 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "step, s": lambda plan: f"{plan['step_time_seconds']:.3f}",
     "tokens/s/GPU": lambda plan: f"{plan['tokens_per_second_per_gpu']:,.1f}",
     "MFU": lambda plan: f"{plan['mfu']:.1%}",
-    "peak GiB": lambda plan: f"{plan['peak_memory_bytes'] / 2**30:.1f}",
+    "peak GiB": lambda plan: f"{plan['peak_memory_bytes'] / GIB_BYTES:.1f}",
     "days": lambda plan: f"{plan['days']:,.2f}",
     "GPU-hours": lambda plan: f"{plan['gpu_hours']:,.0f}",
     **{

@@ -22,13 +22,12 @@ from costmodel.lowering import embedding_operators, layer_operators
 from costmodel.lowering.framework import MUON, OF_MUON, apply_framework, find_absent_features, limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
 from costmodel.models.flops import mtp_parameters, parameters, whole_shape
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record, strict_record
 from costmodel.validation import build, shown
 from planner.jobs.document import require_one_of, similar_files
 from planner.jobs.entries import ClusterSection, Reference
 from planner.jobs.strategy_file import require_sound
-
-GIB_BYTES = 2**30
 
 DEVICE, FRAMEWORK, TARGET = "cluster.device", "cluster.framework", "search.target"
 

@@ -10,6 +10,7 @@ from costmodel.catalog.releases import Share
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
 from costmodel.memory import held_share, seen_bytes, share_without_retries
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record, strict_record
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.counts import ANY, read_stored, stack_of
@@ -20,7 +21,7 @@ STARTS = 0.95
 
 """Chance to fit with the default headroom."""
 
-LEAST_HEADROOM_BYTES = 2 * 2**30
+LEAST_HEADROOM_BYTES = 2 * GIB_BYTES
 
 """Least default headroom: memory of other processes and of the next release does not shrink with the device."""
 

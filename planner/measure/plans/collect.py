@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from costmodel.errors import SpecError
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from planner.jobs.run_jobs import PLANNED, References, RejectedRow, Run, read
-from planner.measure.plans.logs import GIB, Logged, read_logs
+from planner.measure.plans.logs import Logged, read_logs
 from planner.measure.runs.predictions import Prediction, predictions
 
 MEASURED = ("step_seconds", "peak_memory_gib", "memory_kind")
@@ -106,7 +107,7 @@ def _fill(row: dict[str, str], found: Logged) -> Iterator[str]:
     row.update(kind="", step_seconds=f"{seconds:.6g}")
     for kind, nbytes in (("reserved", found.reserved_bytes), ("allocated", found.allocated_bytes)):
         if nbytes:
-            row.update(peak_memory_gib=f"{nbytes / GIB:.6g}", memory_kind=kind)
+            row.update(peak_memory_gib=f"{nbytes / GIB_BYTES:.6g}", memory_kind=kind)
     yield from (f"{row['id']}: {doubt}." for doubt in found.doubts)
 
 

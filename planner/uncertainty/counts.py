@@ -58,10 +58,10 @@ def read_stored_rows(file: str) -> tuple[Mapping[str, str], ...]:
     return read_rows((files(__package__) / file).read_text(encoding="utf-8"))
 
 
-def read_stored(kind: type[Kind], file: str, package: str) -> Kind:
-    """Return the record that a JSON file of a package holds."""
-    text = (files(package) / file).read_text(encoding="utf-8")
-    return build(kind, json.loads(text), file)
+def read_stored(kind: type[Kind], file: str, package: str, name: str = "") -> Kind:
+    """Return the record that a JSON file of a package holds, or the records of one of its entries."""
+    document = json.loads((files(package) / file).read_text(encoding="utf-8"))
+    return build(kind, document[name] if name else document, file)
 
 
 TABLE, COLUMNS = "counts.csv", ("dimension", "among", "value", "runs")

@@ -84,27 +84,10 @@ class Law:
         return high
 
 
-@strict_record(frozen=True, kw_only=True, slots=True)
-class Laws:
-    """
-    Laws that give all chances to fit.
-
-    Parameters
-    ----------
-    source
-        Runs that the laws are fitted to.
-    laws
-        Law for each stack with runs, and one for ``any``.
-    """
-
-    source: str
-    laws: tuple[Law, ...]
-
-
 @cache
 def laws() -> Mapping[str, Law]:
-    """Return the project's laws, by stack."""
-    return {law.stack: law for law in read_stored(Laws, TABLE, "planner.uncertainty").laws}
+    """Return the laws that give all chances to fit: one for each stack with runs, and one for ``any``."""
+    return {law.stack: law for law in read_stored(tuple[Law, ...], TABLE, "planner.uncertainty", "laws")}
 
 
 def law_of(cluster: Cluster) -> Law:

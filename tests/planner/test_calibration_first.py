@@ -101,11 +101,11 @@ def test_stacks_are_compared_by_their_models(tmp_path):
 
 def test_eight_runs_measured_first_halve_the_error():
     """The stored curve: in the median over at least twelve stacks, and better than eight runs of any kind."""
-    by = {(one.models, one.chosen, one.runs): one for one in learning_curve().worth}
+    by = {(one.models, one.chosen, one.runs): one for one in learning_curve()}
 
     first, anything = by["all", "first", 8], by["all", "any", 8]
 
     assert first.stacks >= 12
     assert first.ratio <= 0.5
     assert first.ratio < anything.ratio
-    assert all(one.quarter <= one.ratio <= one.three_quarters for one in learning_curve().worth)
+    assert all(one.quarter <= one.ratio <= one.three_quarters for one in learning_curve())

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from costmodel.facts.fields import Count, NotNegative
 from costmodel.record import strict_record
@@ -49,27 +47,10 @@ class Worth:
     three_quarters: NotNegative
 
 
-@strict_record(frozen=True, kw_only=True, slots=True)
-class LearningCurve:
-    """
-    The whole file.
-
-    Parameters
-    ----------
-    source
-        Source of the numbers.
-    worth
-        Entries by models, choice and number of runs.
-    """
-
-    source: str
-    worth: Annotated[tuple[Worth, ...], Field(min_length=1)]
-
-
 @cache
-def learning_curve() -> LearningCurve:
-    """Read the learning curve of the published stacks."""
-    return read_stored(LearningCurve, TABLE, "planner.measure.calibrate")
+def learning_curve() -> tuple[Worth, ...]:
+    """Read the learning curve of the published stacks: entries by models, choice and number of runs."""
+    return read_stored(tuple[Worth, ...], TABLE, "planner.measure.calibrate", "worth")
 
 
 FEWEST_STACKS = 4
@@ -91,7 +72,7 @@ def comparable(runs: Sequence[Case]) -> tuple[Worth, ...]:
 
 
 def _curve(kind: str) -> tuple[Worth, ...]:
-    return tuple(one for one in learning_curve().worth if (one.models, one.chosen) == (kind, "first"))
+    return tuple(one for one in learning_curve() if (one.models, one.chosen) == (kind, "first"))
 
 
 def calibration_text(found: Calibration, path: str) -> str:

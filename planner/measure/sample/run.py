@@ -14,7 +14,7 @@ from costmodel.record import record
 from planner.jobs.problem import Problem
 from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.job_shapes import job_shapes
-from planner.measure.sample.measure import Sampler, Skipped
+from planner.measure.sample.measure import Sampler
 from planner.measure.sample.ranks import joined_ranks
 from planner.measure.sample.samples import Point, Timing, device_of, require_torch
 from planner.measure.sample.shapes import points_to_measure
@@ -186,9 +186,9 @@ def measure_points(
             progress(_line(number, len(wanted), point, TOO_LONG))
             continue
         found = measurer.measure(point, replace(limits, seconds=min(limits.seconds, left)))
-        if isinstance(found, Skipped):
-            skipped[found.reason] += 1
-            progress(_line(number, len(wanted), point, f"skipped: {found.reason}"))
+        if isinstance(found, str):
+            skipped[found] += 1
+            progress(_line(number, len(wanted), point, f"skipped: {found}"))
             continue
         table.add(point, found)
         measured += 1

@@ -164,7 +164,7 @@ def fit_device(
     if host_seconds:
         operators, unlearned = learn_operators(samples, num_processors=processors, host_seconds=host_seconds)
     if not any((one.operator, one.of_pass) == ("matmul", "forward") for one in operators):
-        reasons = "; ".join(f"{one.name}: {one.reason}" for one in unlearned if one.name.startswith("matmul forward"))
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unlearned if name.startswith("matmul forward"))
         raise SpecError("samples", f"matmuls could not be learned: {reasons}.", "Sample again, on an idle machine.")
     source = _source(samples)
     entry["calibration"] = _calibration(entry, bare, samples, name, source)
@@ -508,8 +508,8 @@ def _lines(found: FittedDevice, path: str) -> Iterator[str]:
         yield _collectives(found.collectives)
     if found.operators:
         yield "error: of the median sample, with its family of shapes held out (collectives: none held out)"
-    for other in found.unlearned:
-        yield f"  not learned: {other.name}: {other.reason}; the roofline times it"
+    for name, reason in found.unlearned:
+        yield f"  not learned: {name}: {reason}; the roofline times it"
     assumed = [name for name, source in found.entry["sources"].items() if source.startswith("assumption")]
     if assumed:
         yield f"  assumed, neither measured nor stated: {', '.join(assumed)} (state them with --device)"

@@ -13,7 +13,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.measure.fit.device import FittedDevice, change_device, fit_device, num_matmuls, render_fit
-from planner.measure.fit.operators import FEWEST, Unlearned, round_digits
+from planner.measure.fit.operators import FEWEST, round_digits
 from planner.measure.traces.events import UNKNOWN, Category, Trace, overlap_nanoseconds
 from planner.measure.traces.operators import TracedOperators
 from planner.measure.traces.operators.device import Slowdown, late_launches
@@ -130,7 +130,7 @@ def _add_to_base(
         entry=entry,
         operators=(),
         collectives=None,
-        unlearned=(Unlearned(name="all operators", reason=f"traces {reason.rstrip('.')}"),),
+        unlearned=(("all operators", f"traces {reason.rstrip('.')}"),),
         num_samples=len(found.samples),
         machine=str(found.samples[0].machine),
     )

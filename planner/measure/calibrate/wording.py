@@ -162,21 +162,22 @@ def first_text(first: First) -> str:
 
 
 def _first(first: First) -> Iterator[str]:
-    yield f"Measure first: {len(first.order)} planned runs, the most informative about the others first"
+    order, errors = first
+    yield f"Measure first: {len(order)} planned runs, the most informative about the others first"
     yield f"  {'run':<48} {'expected error of the planned runs':>36}"
-    yield f"  {'(none of them)':<48} {first.errors[0]:>36.1%}"
-    for one, error in list(zip(first.order, first.errors[1:], strict=True))[:MOST_SHOWN]:
+    yield f"  {'(none of them)':<48} {errors[0]:>36.1%}"
+    for one, error in list(zip(order, errors[1:], strict=True))[:MOST_SHOWN]:
         yield f"  {one.run.id:<48} {error:>36.1%}"
-    if len(first.order) > MOST_SHOWN:
-        yield f"  ... and {len(first.order) - MOST_SHOWN} more, less informative"
+    if len(order) > MOST_SHOWN:
+        yield f"  ... and {len(order) - MOST_SHOWN} more, less informative"
     yield "The expected error is a standard deviation, from the constants' priors and published runs."
     yield ""
-    yield from _worth(first)
+    yield from _worth(order)
 
 
-def _worth(first: First) -> Iterator[str]:
+def _worth(order: Sequence[Case]) -> Iterator[str]:
     """Yield the learning curve of stacks like the planned runs."""
-    curve = comparable(first.order)
+    curve = comparable(order)
     kinds = {"all": "all kinds of models", "dense": "dense models", "experts": "MoE models, or hybrids"}
     yield f"Value on published stacks ({kinds[curve[0].models]}) left out of the fits"
     yield f"  {'own runs':>8} {'stacks':>7} {'catalog':>8} {'calibrated':>11} {'ratio':>6} {'half of the stacks':>19}"

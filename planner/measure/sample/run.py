@@ -142,7 +142,7 @@ def measure_points(
     budget_seconds: float,
     limits: Limits | None = None,
     notify: Callable[[str], None] = ignore,
-    progress: Callable[[str], None] = ignore,
+    progress: Callable[[str], None],
     now: Callable[[], float] = time.monotonic,
 ) -> Counts:
     """

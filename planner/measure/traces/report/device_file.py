@@ -60,7 +60,7 @@ class HostTime:
 
 
 def fit_device_file(
-    traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any] | None = None
+    traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any] | None
 ) -> tuple[FittedDevice, tuple[Constant, ...]]:
     """
     Fit the device of traces, and the constants that only traces show.
@@ -221,7 +221,7 @@ MOST_OTHERS = 12
 
 
 def write_extraction_text(
-    found: Extracted, path: str, *, hosts: Sequence[HostTime] = (), missing: Sequence[str] | None = None
+    found: Extracted, path: str, *, hosts: Sequence[HostTime], missing: Sequence[str] | None
 ) -> str:
     """
     Write the report of a table.

@@ -100,10 +100,6 @@ class Counts:
             for value, runs in sorted(counter.items(), key=_number_or_text):
                 yield dimension, among, value, runs
 
-    def has(self, among: str) -> bool:
-        """Return True if a subset has runs."""
-        return any(known == among for _, known in self.by_value)
-
     def values(self, dimension: str, among: str = ANY) -> Counter[Value]:
         """Return the number of runs with each value of a dimension."""
         return self.by_value.get((dimension, among), Counter())

@@ -140,7 +140,6 @@ def measure_points(
     measurer: Sampler,
     *,
     budget_seconds: float,
-    limits: Limits | None = None,
     notify: Callable[[str], None] = ignore,
     progress: Callable[[str], None],
     now: Callable[[], float] = time.monotonic,
@@ -156,8 +155,6 @@ def measure_points(
         As in :func:`sample_operators`.
     measurer
         Measures the points.
-    limits
-        Time and repeats of each point.
     now
         Clock of the budget, in seconds.
 
@@ -167,7 +164,7 @@ def measure_points(
         If the budget is not positive, or the table belongs to another machine.
     """
     _require_budget(budget_seconds)
-    started, limits = now(), limits or Limits()
+    started, limits = now(), Limits()
     table = SamplesFile(path, measurer.machine, notify=notify)
     wanted = tuple(dict.fromkeys(points))
     skipped: Counter[str] = Counter()

@@ -193,7 +193,7 @@ RELEASE_RULES: tuple[Rule, ...] = (
 MEGATRON_RULES: tuple[Rule, ...] = (
     *FRAMEWORK_RULES,
     targets.exchanged_heads_split_over_cp,
-    targets.megatron_offloads_masters,
+    targets.masters_are_offloaded_with_moments,
     targets.hybrids_have_one_chunk_per_rank,
     targets.hybrids_have_layers_on_every_rank,
 )

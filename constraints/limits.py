@@ -180,7 +180,7 @@ def list_limits(
 
 
 def list_pins(
-    *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
+    *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound]
 ) -> dict[str, tuple[int, ...]]:
     """
     Return the values that the job's entries name, reachable or not; for a bound, the first value that satisfies it.

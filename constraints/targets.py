@@ -22,8 +22,8 @@ from costmodel.lowering.framework import (
     NARROW_WEIGHTS,
     OF_MUON,
     loss_of,
-    replace_loss,
     storage_precision,
+    unfuse_loss,
 )
 from costmodel.step.estimate import Estimate, estimate
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
@@ -312,7 +312,7 @@ def estimate_own_loss(facts: Facts, strategy: Strategy) -> Estimate:
     """Estimate a strategy with Megatron-LM's own loss instead of Transformer Engine's fused one."""
     cluster = facts.cluster
     settings = replace(cluster.settings, loss="unfused")
-    own = replace(cluster, device=replace_loss(cluster.device, "unfused"), settings=settings)
+    own = replace(cluster, device=unfuse_loss(cluster.device), settings=settings)
     return estimate(replace(facts, cluster=own), strategy)
 
 

@@ -49,6 +49,8 @@ class Kind:
     meant: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+MIB_BYTES, GIB_BYTES = 2**20, 2**30
+
 _DECIMAL: Factors = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _BYTES: Factors = {
     "B": 1,
@@ -84,7 +86,7 @@ BYTES = Kind(name="bytes", example="80GiB", units=_BYTES, meant=_MEANT_BYTES)
 GIBIBYTES = Kind(
     name="GiB",
     example="80GiB",
-    units={unit: Fraction(factor) / 2**30 for unit, factor in _BYTES.items()},
+    units={unit: Fraction(factor) / GIB_BYTES for unit, factor in _BYTES.items()},
     meant=_MEANT_BYTES,
 )
 RATE = Kind(

@@ -12,6 +12,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster, Sites
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import cut_line, record
 from costmodel.reliability import storage_bandwidth
 from costmodel.step import estimate as detail
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from planner.search.certificate import Certificate
     from planner.search.recommendation import Recommendation
 
-GIB = 2**30
 
 LOCAL_STEPS_CAVEAT = (
     "Quality is not modelled: local steps (DiLoCo) train another optimizer, whose loss per token differs from that of "
@@ -91,7 +91,7 @@ def _line(kind: str, problem: Problem, status: str, best: Plan | None) -> str:
 def _figures(plan: Plan) -> str:
     """Return a plan's figures and its line."""
     line = write_line(plan.facts, plan.strategy, plan.problem.settings)
-    return f"{plan.step_seconds:,.3f} s, {plan.estimate.device_bytes / GIB:.1f} GiB, MFU {plan.mfu:.1%}, {line}"
+    return f"{plan.step_seconds:,.3f} s, {plan.estimate.device_bytes / GIB_BYTES:.1f} GiB, MFU {plan.mfu:.1%}, {line}"
 
 
 @record(frozen=True, kw_only=True, slots=True)

@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 
 from costmodel.errors import PlanningError, SpecError
+from costmodel.quantities import GIB_BYTES
 from planner.jobs.problem import load
 from planner.jobs.run_jobs import RejectedRow
 from planner.jobs.strategy_file import strategy_entries
-from planner.measure.runs.predictions import GIB, Case, Prediction
+from planner.measure.runs.predictions import Case, Prediction
 from planner.report import render
 from planner.verbs.plan import estimate
 
@@ -100,7 +101,7 @@ def _differences(one: Prediction, path: Path) -> Iterator[tuple[str, str]]:
 
 def figures(one: Prediction) -> dict[str, float]:
     """What the benchmark says of a row, by the names of ``planner estimate --format json``."""
-    seen = {SEEN[one.run.memory_kind]: one.peak_memory_gib * GIB} if one.run.memory_kind in SEEN else {}
+    seen = {SEEN[one.run.memory_kind]: one.peak_memory_gib * GIB_BYTES} if one.run.memory_kind in SEEN else {}
     return {"step_time_seconds": one.step_seconds, "peak_memory_bytes": one.device_bytes, **seen}
 
 

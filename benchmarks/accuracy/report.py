@@ -23,9 +23,10 @@ from benchmarks.accuracy.metrics import (
     rankings,
 )
 from benchmarks.output import format_csv
+from costmodel.quantities import GIB_BYTES
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.run_jobs import RejectedRow
-from planner.measure.runs.predictions import GIB, Prediction
+from planner.measure.runs.predictions import Prediction
 from planner.report.records import finite
 
 WORST = 12
@@ -310,5 +311,5 @@ def _cells(one: Prediction | RejectedRow) -> tuple[Any, ...]:
     if isinstance(one, RejectedRow):
         return (one.id, one.step_seconds, "", one.peak_memory_gib, "", "", "", one.reason)
     run = one.run
-    memory = (run.peak_memory_gib, one.peak_memory_gib, one.device_bytes / GIB)
+    memory = (run.peak_memory_gib, one.peak_memory_gib, one.device_bytes / GIB_BYTES)
     return (run.id, run.step_seconds, one.step_seconds, *memory, int(one.fits), "")

@@ -16,6 +16,7 @@ import yaml
 from costmodel.errors import SpecError
 from costmodel.facts.model import Mlp
 from costmodel.memory import seen_bytes
+from costmodel.quantities import GIB_BYTES
 from costmodel.step.estimate import Estimate, estimate
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import complete_strategy, read_given
@@ -25,7 +26,6 @@ HERE = Path(__file__).parent
 
 RUNS, STACK = HERE / "runs.csv", HERE / "nanotron.yaml"
 
-GIB = 2**30
 """What nanotron calls GB (helpers.py:429: bytes / 1024**3)."""
 
 DEVICES_PER_NODE = 8
@@ -85,7 +85,7 @@ class GridRun:
     @property
     def tensor_gib(self) -> float:
         """Predicted peak of tensors on its fullest rank."""
-        return seen_bytes(self.problem.facts.cluster.device, self.predicted.device_bytes, "allocated") / GIB
+        return seen_bytes(self.problem.facts.cluster.device, self.predicted.device_bytes, "allocated") / GIB_BYTES
 
     @cached_property
     def fits(self) -> float:

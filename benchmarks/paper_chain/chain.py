@@ -235,8 +235,8 @@ def _modules(facts: Facts, shape: Shape) -> tuple[_Module, _Module, _Module]:
     model, layer = facts.model, facts.model.layers[0]
     return (
         _Module(operators=layer_operators(layer, shape), communications=layer_communications(layer, shape)),
-        _Module(operators=embedding_operators(model, shape), communications=embedding_communications(model, shape)),
-        _Module(operators=head_operators(model, shape), communications=head_communications(model, shape)),
+        _Module(operators=embedding_operators(model, shape), communications=embedding_communications(shape)),
+        _Module(operators=head_operators(model, shape), communications=head_communications(shape)),
     )
 
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from benchmarks.accuracy.metrics import read_table
 from benchmarks.output import format_generated
 from benchmarks.plans.laws import Use, chances_without_groups, fit_laws, fit_laws_without_groups
+from costmodel.quantities import GIB_BYTES
 from costmodel.strategy import Sharding
 from planner.measure.calibrate.cases import group_of
-from planner.measure.runs.predictions import GIB, Prediction, predictions
+from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.counts import stack_of
 from planner.uncertainty.peaks import (
     RUNS_FAST,
@@ -143,7 +144,7 @@ def _reserved_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
     for one in predicted:
         if one.run.memory_kind == "reserved" and one.run.peak_memory_gib is not None:
             ends = allocator_interval(one.facts.cluster, one.strategy, device_bytes=one.device_bytes)
-            found.append(ends[0] <= one.run.peak_memory_gib * GIB <= ends[1])
+            found.append(ends[0] <= one.run.peak_memory_gib * GIB_BYTES <= ends[1])
     yield f"reserved: {sum(found)} of {len(found)} measured peaks lie within the interval of the allocator's simulation"
 
 

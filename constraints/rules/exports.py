@@ -421,7 +421,7 @@ DEEPSPEED: Refusals = {
     **dict.fromkeys(("settings.cp_comm_type", "settings.cp_a2a_ranks"), _only(NO_CONTEXT, None)),
     "settings.offloaded_layers": _only("Activations stay in device memory.", None),
     "settings.offloaded_states": (targets.deepspeed_offloads_a_share_in_zero_3,),
-    "settings.offloaded_masters": (targets.deepspeed_offloads_masters,),
+    "settings.offloaded_masters": (targets.masters_are_offloaded_with_moments,),
     "settings.offload_overlap": (targets.deepspeed_offloads_and_waits,),
     "settings.optimizer_group": (targets.deepspeed_shares_among_all_replicas,),
     "settings.optimizer": _only(
@@ -541,7 +541,7 @@ MEGATRON: Refusals = {
     ),
     "settings.delay_wgrad": (frameworks.delayed_weight_gradients_need_ep_overlap,),
     "settings.offloaded_layers": (frameworks.counted_layers_are_offloaded_whole,),
-    "settings.offloaded_masters": (targets.megatron_offloads_masters,),
+    "settings.offloaded_masters": (targets.masters_are_offloaded_with_moments,),
     "settings.optimizer_group": (
         frameworks.optimizer_groups_divide_the_replicas,
         frameworks.optimizer_groups_divide_the_experts,

@@ -46,14 +46,14 @@ def exchanged_heads_split_over_cp(model: Model, cluster: Cluster, *, tp: Ints, c
     return implies(np.greater(cp, 1) & is_default, whole)
 
 
-def megatron_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
+def masters_are_offloaded_with_moments(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
     """
-    In Megatron-LM FP32 weights are offloaded with the moments (settings.offloaded_masters).
+    In Megatron-LM and DeepSpeed FP32 weights are offloaded with the moments (settings.offloaded_masters).
 
     References
     ----------
     megatron/training/arguments.py, validate_args: --optimizer-cpu-offload needs --use-precision-aware-optimizer, whose
-    FP32 weights are the optimizer's.
+    FP32 weights are the optimizer's. deepspeed/runtime/zero/stage_1_and_2.py.
     """
     return implies(optimizer_offload, cluster.device.behaviour.offload.offloaded_masters)
 
@@ -874,17 +874,6 @@ def deepspeed_offloads_a_share_in_zero_3(cluster: Cluster, *, sharding: Ints, op
     """
     is_share = cluster.device.behaviour.offload.offloaded_states < 1
     return implies(np.logical_and(optimizer_offload, is_share), np.equal(sharding, Sharding.WEIGHTS))
-
-
-def deepspeed_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
-    """
-    In DeepSpeed FP32 weights are offloaded with the moments (settings.offloaded_masters).
-
-    References
-    ----------
-    deepspeed/runtime/zero/stage_1_and_2.py.
-    """
-    return implies(optimizer_offload, cluster.device.behaviour.offload.offloaded_masters)
 
 
 def deepspeed_offloads_and_waits(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:

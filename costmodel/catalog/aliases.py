@@ -310,7 +310,7 @@ def device_of(given: Mapping[str, Any], where: str, changes: Changes | None = No
     return build(Device, whole, where)
 
 
-def calibration_of(given: object, where: str, changes: Changes | None = None) -> Calibration:
+def calibration_of(given: object, where: str, changes: Changes | None) -> Calibration:
     """Build a calibration from its name, or from changes to a named ``base``; errors as in :func:`device_of`."""
     if isinstance(given, str):
         if given not in calibrations():

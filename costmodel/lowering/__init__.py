@@ -9,7 +9,6 @@ from costmodel.lowering.embedding import (
 from costmodel.lowering.layer import (
     layer_communications,
     layer_operators,
-    mtp_communications,
     mtp_operators,
     mtp_projection_communications,
     mtp_projection_operators,
@@ -24,7 +23,6 @@ __all__ = [
     "head_operators",
     "layer_communications",
     "layer_operators",
-    "mtp_communications",
     "mtp_operators",
     "mtp_projection_communications",
     "mtp_projection_operators",

@@ -92,7 +92,7 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     )
 
 
-def embedding_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
+def embedding_communications(shape: Shape) -> tuple[Communication, ...]:
     """Return the collectives that sum the ranks' rows of the vocabulary: scatter or reduce forward, gather backward."""
     nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size
     split = shape.sequence_parallel
@@ -103,7 +103,7 @@ def embedding_communications(model: Model, shape: Shape) -> tuple[Communication,
     )
 
 
-def head_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
+def head_communications(shape: Shape) -> tuple[Communication, ...]:
     """Return the gather of the hidden state and the sum of its gradient; scalars of the loss are not counted."""
     nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size
     split = shape.sequence_parallel
@@ -156,12 +156,12 @@ def next_token_communications(
 ) -> tuple[Communication, ...]:
     """Return the collectives of one layer of multi-token prediction, in the order of its operators."""
     return (
-        *embedding_communications(model, shape),
+        *embedding_communications(shape),
         *tensor_parallel_collectives(
             shape, entry_width=2 * shape.hidden_size, exit_width=shape.hidden_size, sums_gradients=False
         ),
         *block,
-        *head_communications(model, shape),
+        *head_communications(shape),
     )
 
 

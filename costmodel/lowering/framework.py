@@ -256,9 +256,9 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     return Behaviour(**{name: replace(getattr(behaviour, name), **changed) for name, changed in changes.items()})
 
 
-def replace_loss(device: EquippedDevice, loss: Loss) -> EquippedDevice:
-    """Return a device whose framework computes the loss in another way."""
-    return replace(device, behaviour=_behaviour(device.behaviour, Settings(loss=loss), None))
+def unfuse_loss(device: EquippedDevice) -> EquippedDevice:
+    """Return a device whose framework keeps the logits of the loss."""
+    return replace(device, behaviour=_behaviour(device.behaviour, Settings(loss="unfused"), None))
 
 
 def loss_of(memory_model: MemoryModel) -> Loss:

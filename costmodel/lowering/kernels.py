@@ -314,7 +314,7 @@ def core_attention(
     kv_heads: Numbers,
     qk_head_dim: int,
     v_head_dim: int,
-    window: int | None = None,
+    window: int | None,
     chunk: int | None = None,
     entries: float = 0.0,
     sinks: Numbers = 0.0,
@@ -531,7 +531,7 @@ def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
     return (Operator(name="context_output", kind="copy", kernels=0, saved_bytes=nbytes, saved_as="core_attention"),)
 
 
-def readable_keys(shape: Shape, window: int | None = None) -> float:
+def readable_keys(shape: Shape, window: int | None) -> float:
     """
     Number of keys that a query may read before the causal mask: its sequence s, or the window w.
 
@@ -540,7 +540,7 @@ def readable_keys(shape: Shape, window: int | None = None) -> float:
     return shape.own_length if window is None else min(window, shape.own_length)
 
 
-def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None) -> float:
+def mean_keys(shape: Shape, window: int | None, chunk: int | None) -> float:
     """
     Number of keys that a query is multiplied with, averaged over the tokens of a sample.
 
@@ -551,7 +551,7 @@ def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None)
     without a window. Of packed sequences it is the mean over their tokens
     (:meth:`costmodel.facts.workload.SequenceLengths.keys`).
 
-    >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True))
+    >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True), None, None)
     2048.0
     """
     packed = key_statistics(shape, window, chunk)
@@ -560,7 +560,7 @@ def mean_keys(shape: Shape, window: int | None = None, chunk: int | None = None)
     return float(_sequence_keys(shape.sequence_length, causal=shape.causal, window=window, chunk=chunk))
 
 
-def key_statistics(shape: Shape, window: int | None = None, chunk: int | None = None) -> KeyStatistics | None:
+def key_statistics(shape: Shape, window: int | None, chunk: int | None) -> KeyStatistics | None:
     """Return :func:`mean_keys` of packed sequences with its spread; None if a sample is one sequence."""
     if shape.lengths is None:
         return None
@@ -671,7 +671,7 @@ their sum, read to be mixed, written. The backward pass reads and writes their g
 """
 
 
-def residual_operators(shape: Shape, *, streams: int = 1, snapshots: int = 0) -> tuple[Operator, ...]:
+def residual_operators(shape: Shape, *, streams: int, snapshots: int) -> tuple[Operator, ...]:
     """
     Return the addition after a block, with the weighted sum before it, or the hyper-connections around it.
 
@@ -704,7 +704,7 @@ def residual_operators(shape: Shape, *, streams: int = 1, snapshots: int = 0) ->
         added = attach_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
         added = replace(added, saved_bytes=shape.memory.dropout_mask_bytes * elements, saved_as="dropout")
         return (*_weight_snapshots(shape, elements=elements, snapshots=snapshots), added)
-    weights = _project_streams("stream_weights", shape, streams=streams, outputs=(2 + streams) * streams, scales=3)
+    weights = _project_streams(shape, streams=streams, outputs=(2 + streams) * streams, scales=3)
     (one, of_one), (all_, of_all) = MIXED_PASSES
     mixed = elementwise(
         "residuals",
@@ -757,13 +757,13 @@ def collapse_operators(shape: Shape, *, streams: int) -> tuple[Operator, ...]:
         saved_elements=streams * elements,
         saved_as="streams",
     )
-    return _project_streams("stream_weights", shape, streams=streams, outputs=streams, scales=1), collapsed
+    return _project_streams(shape, streams=streams, outputs=streams, scales=1), collapsed
 
 
-def _project_streams(name: str, shape: Shape, *, streams: int, outputs: int, scales: int) -> Operator:
+def _project_streams(shape: Shape, *, streams: int, outputs: int, scales: int) -> Operator:
     """Return the weights of streams from their concatenation, with a bias each and a few scales."""
     return matmul(
-        name,
+        "stream_weights",
         shape,
         rows=shape.tokens / shape.sequence_shards,
         inputs=streams * shape.hidden_size,

@@ -171,12 +171,6 @@ def mtp_projection_communications(model: Model, shape: Shape) -> tuple[Communica
     return tuple(collective for _ in model.mtp_layers for collective in next_token_communications(model, shape, ()))
 
 
-def mtp_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
-    """Return the collectives of all layers of multi-token prediction."""
-    blocks = (layer_communications(layer, shape) for layer in model.mtp_layers)
-    return tuple(collective for block in blocks for collective in next_token_communications(model, shape, block))
-
-
 FIRST_MODULE = int(Recompute.of(MODULES[0]))
 
 """The decision's value for the first module; each further one doubles it."""

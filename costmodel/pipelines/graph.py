@@ -339,15 +339,6 @@ def spans_seconds(
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class _Wave:
-    """Blocks ``start`` to ``stop``, and the two or three blocks that each depends on."""
-
-    start: int
-    stop: int
-    waits: tuple[Ints, ...]
-
-
-@record(frozen=True, kw_only=True, slots=True)
 class _Wavefronts:
     """
     Blocks of all ranks in the order of their depth.
@@ -359,7 +350,7 @@ class _Wavefronts:
     block
         Index of each block's distinct block, shape (N,).
     waves
-        The wavefronts.
+        First block of each wavefront, the one behind its last, and the two or three blocks that each depends on.
     firsts, lasts
         First and last block of each rank, shape (pp,).
     strides
@@ -368,7 +359,7 @@ class _Wavefronts:
 
     stages: Ints
     block: Ints
-    waves: tuple[_Wave, ...]
+    waves: tuple[tuple[int, int, tuple[Ints, ...]], ...]
     firsts: Ints
     lasts: Ints
     strides: Ints | None
@@ -406,19 +397,18 @@ class _Wavefronts:
     def ends(self, durations: Array) -> Array:
         """Return the second at which each block ends, shape (N + 1, C); the last row stands for no block and is 0."""
         if durations.shape[1] * len(self.block) <= FEW_BLOCKS * len(self.waves):
-            columns = zip(*(wave.waits for wave in self.waves), strict=True)
+            columns = zip(*(waits for _, _, waits in self.waves), strict=True)
             previous, *others = (np.concatenate(column).tolist() for column in columns)
-            waits = (previous, others[0], others[-1])
-            return np.array([_end_in_order(waits, each) for each in durations.T[:, self.block].tolist()]).T
+            latest_of = (previous, others[0], others[-1])
+            return np.array([_end_in_order(latest_of, each) for each in durations.T[:, self.block].tolist()]).T
         ends = np.zeros((len(self.block) + 1, durations.shape[1]))
         np.take(durations, self.block, axis=0, out=ends[:-1])
-        take = ends.take
-        for wave in self.waves:  # one take for each: of few blocks, NumPy takes longest to split an array
-            previous, *others = wave.waits
+        take = ends.take  # one for each: of few blocks, NumPy takes longest to split an array
+        for start, stop, (previous, *others) in self.waves:
             latest = take(previous, 0)
             for other in others:
                 np.maximum(latest, take(other, 0), out=latest)
-            block = ends[wave.start : wave.stop]
+            block = ends[start:stop]
             block += latest
         return ends
 
@@ -442,10 +432,7 @@ def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, gr
     return _Wavefronts(
         stages=different,
         block=block.ravel()[in_order],
-        waves=tuple(
-            _Wave(start=start, stop=stop, waits=tuple(each[start:stop] for each in waits))
-            for start, stop in pairwise(bounds)
-        ),
+        waves=tuple((start, stop, tuple(each[start:stop] for each in waits)) for start, stop in pairwise(bounds)),
         firsts=position[graph.firsts],
         lasts=position[graph.stops - 1],
         strides=None if strides is None else position[strides],

@@ -238,19 +238,6 @@ class _Layout:
         return np.asarray(holds.mean(axis=1) if self.schedule in BIDIRECTIONAL else holds.any(axis=1), dtype=np.float64)
 
 
-class _Same:
-    """A model as a key that compares by identity: comparing all layers would take longer than the table saves."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.model is other.model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-
 @record(frozen=True, kw_only=True, slots=True)
 class _Order:
     """Layers of each kind before each layer, (num_layers + 1, K); those of MTP; length of the head in layers."""
@@ -261,12 +248,11 @@ class _Order:
 
 
 @lru_cache(maxsize=64)
-def _order(model: _Same) -> _Order:
-    kinds = model.model.kinds
+def _order(model: Model) -> _Order:
     return _Order(
-        before=_layers_before(model.model.layers, kinds),
-        mtp=_layers_before(model.model.mtp_layers, kinds)[-1],
-        head_layers=head_layers(model.model),
+        before=_layers_before(model.layers, model.kinds),
+        mtp=_layers_before(model.mtp_layers, model.kinds)[-1],
+        head_layers=head_layers(model),
     )
 
 
@@ -283,7 +269,7 @@ def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
     if strategy.layout is not None:
         return strategy.layout.layers
     dealing = _Layout(pp=strategy.pp, vpp=strategy.vpp, schedule=strategy.schedule, vocabulary=strategy.vocabulary)
-    return dealing.layers_per_chunk(model.num_layers, _order(_Same(model)))
+    return dealing.layers_per_chunk(model.num_layers, _order(model))
 
 
 def stage_layout(strategy: Strategy, model: Model) -> StageLayout:
@@ -316,7 +302,7 @@ def layers_between(model: Model, starts: NDArray[np.int64], ends: NDArray[np.int
     Derivation: the layers of each kind before every position are counted once; the difference of two counts is the
     number between.
     """
-    before = _order(_Same(model)).before
+    before = _order(model).before
     return np.asarray(before[ends] - before[starts], dtype=np.float64)
 
 
@@ -326,14 +312,14 @@ def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.f
 
     Derivation: a count over the model's layers; the first number includes the second one.
     """
-    order = _order(_Same(model))
+    order = _order(model)
     mtp = order.mtp.astype(np.float64)
     return order.before[-1] + mtp, mtp
 
 
 @lru_cache(maxsize=2**10)
 def _ranks(
-    model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
+    model: Model, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
 ) -> NDArray[np.float64]:
     """
     Selected ranks of a pipeline, and the layers before each.
@@ -401,7 +387,7 @@ def virtual_stage_layers(
     Derivation: :func:`layers_per_chunk` (or the layout of the vocabulary) splits the list of layers; those of
     multi-token prediction are on the last stage.
     """
-    order = _order(_Same(model))
+    order = _order(model)
     layout = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary)
     layers = layout.layers_of_each_kind(order)
     layers[-1] += order.mtp
@@ -436,13 +422,12 @@ def _stages(
     select: Callable[[list[tuple[float, ...]]], list[int]],
 ) -> Stages:
     pp, vpp, schedule, vocabulary = np.broadcast_arrays(*map(np.asarray, decisions))
-    same = _Same(model)
     every, mtp = layers_of_each_kind(model)
     layouts = [
         _Layout(pp=int(p), vpp=int(v), schedule=int(s), vocabulary=int(o))
         for p, v, s, o in zip(pp.flat, vpp.flat, schedule.flat, vocabulary.flat, strict=True)
     ]
-    tables = [_ranks(same, layout, select) for layout in layouts]
+    tables = [_ranks(model, layout, select) for layout in layouts]
     most = max(len(rows) for rows in tables)
     padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows in tables])
     padded = padded.reshape(*pp.shape, *padded.shape[1:])

@@ -107,9 +107,9 @@ def embedding_head_seconds(
     ends = {
         "embedding": (
             _slice_operators(embedding_operators(model, shape), slices, rows=slices),
-            embedding_communications(model, shape),
+            embedding_communications(shape),
         ),
-        "head": (_slice_operators(head_operators(model, shape), slices), head_communications(model, shape)),
+        "head": (_slice_operators(head_operators(model, shape), slices), head_communications(shape)),
         "mtp": (mtp_projection_operators(model, shape), mtp_projection_communications(model, shape)),
     }
     parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}

@@ -348,7 +348,7 @@ def _rank_parts(
     ``ending`` is the rank whose update ends the step; None: the one that finishes last.
     """
     decisions, m = strategy.decisions(), int(microbatches(facts, strategy.decisions()))
-    edge, constants = _edge_parts(facts, ranks), facts.cluster.device.constants
+    (edge_compute, edge_communication), constants = _edge_parts(facts, ranks), facts.cluster.device.constants
     busy = {
         name: m * ranks.busy_seconds(name, rank)
         for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
@@ -357,15 +357,15 @@ def _rank_parts(
     sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.stages))[rank])
     edges = float(ep_fill_seconds(facts, decisions, whole, layer_parts(facts, decisions)))
     exposed = busy | {
-        "compute": busy["compute"] + m * float(edge.compute[rank]),
-        "tp": busy["tp"] + m * float(edge.communication[rank]),
+        "compute": busy["compute"] + m * float(edge_compute[rank]),
+        "tp": busy["tp"] + m * float(edge_communication[rank]),
         "ep": busy["ep"] + edges,
         "host": busy["host"] + m * constants.microbatch_seconds + float(once_seconds(facts, decisions)),
         "pp": sent + _transfer_seconds(facts, decisions, whole),
         **_ending(facts, ranks.decisions, ranks.stages, ending),
     }
     communication = {name: m * seconds for name, seconds in _layers_alone(facts, decisions, ranks.layers[rank]).items()}
-    communication["tp"] += m * float(edge.communication[rank])
+    communication["tp"] += m * float(edge_communication[rank])
     communication["pp"] = sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole)
     communication["dp"] = _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.stages, ending)["dp"]
     return exposed, communication
@@ -428,19 +428,13 @@ def _ending(facts: Facts, decisions: Decisions, stages: Stages, rank: int | None
     return {"dp": float(dp[last]), "optimizer": float(update[last])}
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _EdgeParts:
-    compute: Array
-    communication: Array
-
-
-def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
-    """Return the seconds that embedding, head and MTP add to each rank."""
+def _edge_parts(facts: Facts, ranks: _Ranks) -> tuple[Array, Array]:
+    """Return the seconds of computation and of communication that embedding, head and MTP add to each rank."""
     edge = lookup(embedding_head_seconds, facts, {**ranks.decisions})
     first, last = ranks.stages.first.ravel(), ranks.stages.last.ravel()
-    return _EdgeParts(
-        compute=first * edge.embedding + last * (edge.head + edge.mtp),
-        communication=first * edge.embedding_communication + last * (edge.head_communication + edge.mtp_communication),
+    return (
+        first * edge.embedding + last * (edge.head + edge.mtp),
+        first * edge.embedding_communication + last * (edge.head_communication + edge.mtp_communication),
     )
 
 

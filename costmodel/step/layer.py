@@ -255,14 +255,6 @@ class LayerWindow(Record):
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class _Launches:
-    """Seconds in which the host launches both passes of a layer; :attr:`LayerParts.launches_beyond`: (..., K)."""
-
-    seconds: Array
-    beyond: Array
-
-
-@record(frozen=True, kw_only=True, slots=True)
 class Exposed(LayerCommunication):
     """
     Exposed communication of one layer of each kind, shape (..., K).
@@ -298,8 +290,8 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
     offload = down + up
     working = seconds.forward + seconds.backward + tp + cp + ep + repeated + offload
     apart = working - ep - offload + _separate_seconds(facts, decisions, seconds, exposed)
-    launches = _launches(facts, decisions, seconds, apart_seconds=apart)
-    host = host_exposed(launches.seconds, device_seconds=working)
+    launching, beyond = _launches(facts, decisions, seconds, apart_seconds=apart)
+    host = host_exposed(launching, device_seconds=working)
     forward = seconds.forward + exposed.contention * seconds.tp_forward + down
     forward = forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
     return LayerParts(
@@ -314,7 +306,7 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
         ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep - offload - host, 0.0),
         forward=forward + np.clip(seconds.host_forward - forward, 0.0, host),
         weight=seconds.weight,
-        launches_beyond=launches.beyond,
+        launches_beyond=beyond,
     )
 
 
@@ -332,13 +324,16 @@ def _repeated_seconds(
     )
 
 
-def _launches(facts: Facts, decisions: Decisions, seconds: LayerSeconds, *, apart_seconds: Array) -> _Launches:
+def _launches(
+    facts: Facts, decisions: Decisions, seconds: LayerSeconds, *, apart_seconds: Array
+) -> tuple[Array, Array]:
+    """Seconds in which the host launches both passes of a layer; :attr:`LayerParts.launches_beyond`: (..., K)."""
     launching = launching_seconds(seconds, recompute=add_layer_axis(decisions["recompute"]))
     alternates, constants = add_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
     slowed = constants.overlap_slowdown_launches * launching
     measured = alternating_launch_seconds(launching, apart_seconds=apart_seconds, constants=constants)
     beyond = np.where(alternates & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
-    return _Launches(seconds=np.where(alternates, measured, launching), beyond=beyond)
+    return np.where(alternates, measured, launching), beyond
 
 
 def _separate_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:

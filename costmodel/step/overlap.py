@@ -41,8 +41,8 @@ def excess_seconds(
     slowdowns: Slowdowns,
     *,
     copying_seconds: Numbers,
-    adapter_seconds: Numbers = 0.0,
-    scale_up_seconds: Numbers = 0.0,
+    adapter_seconds: Numbers,
+    scale_up_seconds: Numbers,
 ) -> Numbers:
     r"""
     Seconds by which links are busy for longer than the computation overlapped with them; negative: for less.

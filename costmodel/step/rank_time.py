@@ -724,7 +724,7 @@ def simulated_waiting_seconds(
     parts: LayerParts,
     ranks: Array,
     otherwise: Array,
-    matters: NDArray[np.bool_] | None = None,
+    matters: NDArray[np.bool_] | None,
 ) -> Array:
     """
     Seconds in which the slowest rank waits, for pipelines simulated pass by pass: shape (...).

@@ -251,9 +251,7 @@ def theoretical_roofline(
     )
 
 
-def build_modified_roofline(
-    device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
-) -> Roofline:
+def build_modified_roofline(device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers) -> Roofline:
     """Return the roofline with the device's fitted rates, and the gap between kernels that no rate explains."""
     constants, wide = device.constants, device.wide_dtype(compute_dtype)
     clock = constants.throttled_clock

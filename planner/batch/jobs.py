@@ -47,41 +47,24 @@ NEARLY_RANGE = re.compile(r"[+-]?[0-9][^/\s]*\.\.[^/\s]*|\w*\.\.[0-9]+")
 CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Axis:
+def read_axis(assignment: str) -> tuple[str, tuple[Plain, ...]]:
     """
-    One entry of a job and the values that it takes in turn.
-
-    Parameters
-    ----------
-    key
-        Dotted path of the entry.
-    values
-        Values, at least one.
-    """
-
-    key: str
-    values: tuple[Plain, ...]
-
-
-def read_axis(assignment: str) -> Axis:
-    """
-    Read ``key=value,value``.
+    Read ``key=value,value``: the dotted path of a job's entry, and at least one value that it takes in turn.
 
     Raises
     ------
     SpecError
         If it is no assignment, or a value is missing or a range empty.
 
-    >>> read_axis("cluster.num_devices=64..512,768..1024..128").values
-    (64, 128, 256, 512, 768, 896, 1024)
-    >>> read_axis("search.allow.pp=[4, 8],[16]").values
-    ([4, 8], [16])
+    >>> read_axis("cluster.num_devices=64..512,768..1024..128")
+    ('cluster.num_devices', (64, 128, 256, 512, 768, 896, 1024))
+    >>> read_axis("search.allow.pp=[4, 8],[16]")
+    ('search.allow.pp', ([4, 8], [16]))
     """
     name, equals, text = assignment.partition("=")
     key, _ = split_assignment(f"{name}{equals}")
     values = [value for item in _items(text) for value in _values(item, key)]
-    return Axis(key=key, values=tuple(values))
+    return key, tuple(values)
 
 
 def _items(text: str) -> Iterator[str]:
@@ -266,7 +249,7 @@ class JobSet:
         self.files = tuple(path for source in sources for path in _job_files(Path(source)))
         self.rows = None if rows is None else RowFile(Path(rows))
         self.axes = tuple(read_axis(assignment) for assignment in assignments)
-        for key, count in Counter(axis.key for axis in self.axes).items():
+        for key, count in Counter(key for key, _ in self.axes).items():
             if count > 1:
                 raise SpecError(key, "is given twice.", "Write all its values after one key=.")
         self._require_few(max_jobs)
@@ -288,7 +271,7 @@ class JobSet:
     def _count(self) -> int:
         """Count the jobs; ``len`` itself refuses numbers beyond the machine's integers."""
         num_rows = 1 if self.rows is None else len(self.rows)
-        return len(self.files) * num_rows * prod(len(axis.values) for axis in self.axes)
+        return len(self.files) * num_rows * prod(len(values) for _, values in self.axes)
 
     def _require_few(self, max_jobs: int) -> None:
         if self.rows is not None and not len(self.rows):
@@ -298,7 +281,7 @@ class JobSet:
         if self._count() > max_jobs:
             factors = [f"{len(self.files):,} files"]
             factors += [] if self.rows is None else [f"{len(self.rows):,} rows"]
-            factors += [f"{len(axis.values):,} of {axis.key}" for axis in self.axes if len(axis.values) > 1]
+            factors += [f"{len(values):,} of {key}" for key, values in self.axes if len(values) > 1]
             made_of = " x ".join(factors)
             raise SpecError(
                 "jobs",
@@ -434,11 +417,11 @@ class RowFile:
 
 
 # --- one job -----------------------------------------------------------------------------------------------
-def _combinations(axes: Sequence[Axis]) -> Iterator[tuple[Overrides, str]]:
+def _combinations(axes: Sequence[tuple[str, tuple[Plain, ...]]]) -> Iterator[tuple[Overrides, str]]:
     """Yield every choice of one value per axis, with a label of its swept values."""
-    swept = [axis.key for axis in axes if len(axis.values) > 1]
-    for values in product(*(axis.values for axis in axes)):
-        overrides = {axis.key: value for axis, value in zip(axes, values, strict=True)}
+    swept = [key for key, values in axes if len(values) > 1]
+    for chosen in product(*(values for _, values in axes)):
+        overrides = {key: value for (key, _), value in zip(axes, chosen, strict=True)}
         yield overrides, " ".join(f"{key}={_text(overrides[key])}" for key in swept)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
-from costmodel.record import record
+from costmodel.quantities import GIB_BYTES
 from planner.batch.choices import METRICS
 from planner.batch.results import row_of, sentences
 from planner.jobs.strategy_file import layers_text
@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "step, s": lambda plan: f"{plan['step_time_seconds']:.3f}",
     "tokens/s/GPU": lambda plan: f"{plan['tokens_per_second_per_gpu']:,.1f}",
     "MFU": lambda plan: f"{plan['mfu']:.1%}",
-    "peak GiB": lambda plan: f"{plan['peak_memory_bytes'] / 2**30:.1f}",
+    "peak GiB": lambda plan: f"{plan['peak_memory_bytes'] / GIB_BYTES:.1f}",
     "days": lambda plan: f"{plan['days']:,.2f}",
     "GPU-hours": lambda plan: f"{plan['gpu_hours']:,.0f}",
     **{
@@ -70,29 +70,13 @@ def _figure(plan: Mapping[str, Any], name: str, form: str) -> str:
     return "-" if plan.get(name) is None else f"{plan[name]:{form}}"
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Ranked:
-    """
-    One job's place among the others.
-
-    Parameters
-    ----------
-    rank
-        Rank, from 1, the best.
-    line
-        The job's line of the results file.
-    plan
-        The best of its plans, by the ranked figure.
-    """
-
-    rank: int
-    line: Mapping[str, Any]
-    plan: Mapping[str, Any]
+Ranked: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""A job's line of the results file, and the best of its plans by the ranked figure."""
 
 
 def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int = 10) -> list[Ranked]:
     """
-    Rank the best jobs, each by its best plan.
+    Rank the best jobs, each by its best plan; the best is the first.
 
     Parameters
     ----------
@@ -113,7 +97,7 @@ def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int
     def value(plan: Mapping[str, Any]) -> float:
         return float("inf") if plan.get(name) is None else sign * float(plan[name])
 
-    def best() -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    def best() -> Iterator[Ranked]:
         for line in lines:
             if line.get("plans"):
                 yield line, min(line["plans"], key=value)
@@ -123,7 +107,7 @@ def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int
     if by == "cost" and len(currencies) > 1:
         problem = f"'cost' cannot rank jobs with costs in {' and '.join(currencies)}."
         raise SpecError("--by", problem, "Give them one costs.currency, or rank by another figure.")
-    return [Ranked(rank=rank, line=line, plan=plan) for rank, (line, plan) in enumerate(chosen, start=1)]
+    return chosen
 
 
 def render_top(ranked: list[Ranked], form: str, by: str = "step_time", screen: Screen = ENDLESS) -> str:
@@ -136,32 +120,35 @@ def _table(ranked: list[Ranked], by: str, screen: Screen) -> str:
 
     if not ranked:
         return "No job has a plan.\n"
-    is_staged = any(_cell(_layers, one.plan) != "-" for one in ranked)
+    is_staged = any(_cell(_layers, plan) != "-" for _, plan in ranked)
     columns = {**dict([OF_COSTS[by]] if by in OF_COSTS else []), **COLUMNS, **(OF_PIPELINES if is_staged else {})}
     header = ("#", *columns, "job")
-    rows = [(str(one.rank), *(_cell(text, one.plan) for text in columns.values()), _name(one)) for one in ranked]
+    rows = [
+        (str(rank), *(_cell(text, one[1]) for text in columns.values()), _name(one))
+        for rank, one in enumerate(ranked, start=1)
+    ]
     return table_text(header, rows, screen, notes=_notes(ranked))
 
 
 def _name(one: Ranked) -> str:
-    return f"{one.line.get('name', '')}{f' {MARK}' if _doubts(one) else ''}"
+    return f"{one[0].get('name', '')}{f' {MARK}' if _doubts(one) else ''}"
 
 
 def _doubts(one: Ranked) -> list[str]:
     """Return the reasons for which the figures of a job are uncertain."""
-    line = one.line
+    line, plan = one
     pair = f"no measured run of {line.get('framework')} on such devices is known"
     of_line = [pair if line.get("framework_is_extrapolated") else None, line.get("framework_doubt")]
-    extrapolated = [f"extrapolated: {text}" for text in sentences(one.plan)]
+    extrapolated = [f"extrapolated: {text}" for text in sentences(plan)]
     return [*extrapolated, *(str(text) for text in (*of_line, line.get("device_note")) if text)]
 
 
 def _notes(ranked: list[Ranked]) -> list[str]:
     """Return the notes: every doubt with its ranks."""
     ranks: dict[str, list[str]] = {}
-    for one in ranked:
+    for rank, one in enumerate(ranked, start=1):
         for text in _doubts(one):
-            ranks.setdefault(text, []).append(str(one.rank))
+            ranks.setdefault(text, []).append(str(rank))
     notes = [f"{MARK} {'all' if len(of) == len(ranked) else ', '.join(of)}: {text}" for text, of in ranks.items()]
     more = len(notes) - MOST_NOTES
     return [*notes[:MOST_NOTES], *([f"{MARK} and {more} more, which --format json has."] if more > 0 else [])]
@@ -176,10 +163,13 @@ def _cell(text: Callable[[Mapping[str, Any]], str], plan: Mapping[str, Any]) -> 
 
 
 def _json(ranked: list[Ranked]) -> str:
-    entries = [{"rank": one.rank, **{name: one.line.get(name) for name in OF_LINE}, "plan": one.plan} for one in ranked]
+    entries = [
+        {"rank": rank, **{name: line.get(name) for name in OF_LINE}, "plan": plan}
+        for rank, (line, plan) in enumerate(ranked, start=1)
+    ]
     return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
 
 
 def _csv(ranked: list[Ranked]) -> str:
-    rows = [{"rank": one.rank, **row_of(one.line, one.plan)} for one in ranked]
+    rows = [{"rank": rank, **row_of(line, plan)} for rank, (line, plan) in enumerate(ranked, start=1)]
     return csv_table(list(dict.fromkeys(name for row in rows for name in row)), rows)

@@ -124,7 +124,7 @@ def read_choices(arguments: argparse.Namespace) -> ClusterChoices:
 
     def numbers(option: str, text: str) -> tuple[Any, ...]:
         try:
-            return read_axis(f"{option}={text}").values
+            return read_axis(f"{option}={text}")[1]
         except SpecError as error:
             raise SpecError(f"--{option}", error.problem, "Write 512,1024 or 64..8192.") from None
 

@@ -204,9 +204,9 @@ def _collect(arguments: argparse.Namespace, known: References) -> Path:
     table: Path = arguments.output.with_name(f"{arguments.output.stem}-runs.csv")
     check_output(table, arguments.files)
     require_new(table, force=arguments.force)
-    found = collect(arguments.files[0], arguments.logs)
-    write(found.text, table)
-    for line in found.notes:
+    text, notes, ids = collect(arguments.files[0], arguments.logs)
+    write(text, table)
+    for line in notes:
         note(line)
-    write(f"{ranking_text(table, known, found.ids)}\nmeasured runs written to {table}\n", None)
+    write(f"{ranking_text(table, known, ids)}\nmeasured runs written to {table}\n", None)
     return table

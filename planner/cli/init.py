@@ -63,7 +63,8 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def _defaults(problem: Problem) -> dict[str, dict[str, Plain]]:
     """Return the values that hold for entries whose default depends on the device or the framework."""
-    from planner.jobs.cluster import GIB_BYTES, device_of
+    from costmodel.quantities import GIB_BYTES
+    from planner.jobs.cluster import device_of
 
     cluster, workload = problem.facts.cluster, problem.facts.workload
     device = device_of(problem.machine.device) if problem.machine else cluster.device  # with nominal bandwidths

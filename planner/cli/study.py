@@ -59,10 +59,10 @@ def run_study(arguments: argparse.Namespace) -> int:
         check_output(arguments.output, problem.sources)
         values = {}
         for text in arguments.values:
-            axis = read_axis(text)
-            if axis.key in values:
-                raise SpecError(f"--values {axis.key}", "is given twice; write its values with commas.")
-            values[axis.key] = axis.values
+            key, chosen = read_axis(text)
+            if key in values:
+                raise SpecError(f"--values {key}", "is given twice; write its values with commas.")
+            values[key] = chosen
         report = study(problem, arguments.study, values, step_seconds=arguments.step)
         text = render_study(report, arguments.format, screen=screen_of(arguments.output))
     write(text, arguments.output)

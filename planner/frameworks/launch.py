@@ -23,6 +23,7 @@ from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.target import Export, Program, subject
+from planner.jobs.document import BlockDumper
 
 if TYPE_CHECKING:
     from planner.results import Plan
@@ -277,7 +278,7 @@ def _kubernetes(start: Start) -> str:
                 "numNodes": start.num_nodes,
                 "numProcPerNode": start.devices_per_node,
                 "command": ["bash", "-c"],
-                "args": [_Block(script)],
+                "args": [script],
                 **({"env": environment} if environment else {}),
                 "resourcesPerNode": {"limits": {start.resource: start.devices_per_node}},
             },
@@ -286,21 +287,8 @@ def _kubernetes(start: Start) -> str:
     return (
         f"# {start.title}.\n"
         "# TODO: spec.trainer.image: an image with the program and its packages\n"
-        f"{yaml.dump(job, Dumper=_Dumper, sort_keys=False, width=1000)}"
+        f"{yaml.dump(job, Dumper=BlockDumper, sort_keys=False, width=1000)}"
     )
-
-
-class _Block(str):
-    """Text that YAML writes as a block, line by line."""
-
-    __slots__ = ()
-
-
-class _Dumper(yaml.SafeDumper):
-    """Dumper of plain YAML that writes blocks."""
-
-
-_Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
 
 
 def _join_lines(lines: Lines) -> str:

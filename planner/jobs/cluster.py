@@ -22,13 +22,12 @@ from costmodel.lowering import embedding_operators, layer_operators
 from costmodel.lowering.framework import MUON, OF_MUON, apply_framework, find_absent_features, limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
 from costmodel.models.flops import mtp_parameters, parameters, whole_shape
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record, strict_record
 from costmodel.validation import build, shown
-from planner.jobs.document import require_one_of, similar_files
+from planner.jobs.document import BlockDumper, require_one_of, similar_files
 from planner.jobs.entries import ClusterSection, Reference
 from planner.jobs.strategy_file import require_sound
-
-GIB_BYTES = 2**30
 
 DEVICE, FRAMEWORK, TARGET = "cluster.device", "cluster.framework", "search.target"
 
@@ -64,20 +63,9 @@ def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
     return None
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML writer that keeps tables as blocks of lines."""
-
-
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _block)
-
-
 def device_text(entry: Mapping[str, Any]) -> str:
     """Write a device as YAML, in the form that ``cluster.device`` of a job accepts."""
-    return yaml.dump(dict(entry), Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
+    return yaml.dump(dict(entry), Dumper=BlockDumper, sort_keys=False, width=116, allow_unicode=True)
 
 
 def add_target(section: ClusterSection, entry: Reference, target: str | None) -> ClusterSection:

@@ -42,6 +42,16 @@ MAX_INTEGER_DIGITS = 40
 TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels."
 
 
+class BlockDumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks: tables, scripts."""
+
+
+BlockDumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the base is chosen at run time
     """Safe YAML whose plain words are numbers only where YAML 1.2 says so."""
 

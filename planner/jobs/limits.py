@@ -11,11 +11,11 @@ from typing import Any
 from constraints.limits import RELATIONS, Bound, CandidateList
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.cluster import GIB_BYTES
 from planner.jobs.document import decision_value, parse, parse_count, require_entry, require_one_of
 from planner.jobs.entries import Job, SearchSection
 from planner.jobs.line import PIN, read_words

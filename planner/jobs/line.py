@@ -551,7 +551,7 @@ def expand_lines(document: dict[str, Any], overrides: Sequence[str] = ()) -> Non
             document["search"] = {**search, "pin": entries}
 
 
-def pin_words(words: Sequence[str], overrides: Sequence[str] = ()) -> list[str]:
+def pin_words(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """
     Write words of a command line as entries that pin them; a whole line replaces all pins.
 
@@ -562,7 +562,7 @@ def pin_words(words: Sequence[str], overrides: Sequence[str] = ()) -> list[str]:
 
     Examples
     --------
-    >>> pin_words(["TP4", "mbs=2"])
+    >>> pin_words(["TP4", "mbs=2"], [])
     ['search.pin.tp=4', 'search.pin.mbs=2']
     """
     given = read_words(words, PIN, SECTIONS)

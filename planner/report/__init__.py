@@ -94,7 +94,7 @@ def record_of(report: AnyReport) -> AnyRecord:
     return ComparisonRecord.build(report) if isinstance(report, Comparison) else ExplanationRecord.build(report)
 
 
-def lay_out(sections: Iterable[Section], format: str = "table", *, screen: Screen = PLAIN, title: str = "#") -> str:
+def lay_out(sections: Iterable[Section], format: str = "table", *, screen: Screen, title: str = "#") -> str:
     """Format sections for a console, or as Markdown, the first one's heading as the title."""
     if format == "markdown":
         from planner.report.markdown import sections_markdown

@@ -18,8 +18,9 @@ from costmodel.models.flops import (
     mtp_parameters,
     parameters,
 )
+from costmodel.quantities import GIB_BYTES
 from costmodel.validation import build, shown
-from planner.jobs.cluster import GIB_BYTES, read
+from planner.jobs.cluster import read
 from planner.jobs.entries import TrainingSection
 from planner.jobs.run_jobs import plain, recipe, recipes, select_recipes
 

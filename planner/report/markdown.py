@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from planner.report.section import Section, is_numeric
 
 
-def sections_markdown(sections: Iterable[Section], title: str = "#") -> str:
+def sections_markdown(sections: Iterable[Section], title: str) -> str:
     """Format sections as Markdown; the first one's heading is of the title's level."""
     levels = [title, *["##"] * 100]
     blocks = ("\n".join(section_lines(section, level)) for section, level in zip(sections, levels, strict=False))

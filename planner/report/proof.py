@@ -1,4 +1,4 @@
-"""Sections on the proof: status, bound, gap, statistics of the search, and the candidates that rules forbid."""
+"""Sections on the search: status, bound, gap, statistics, the recommendation, and candidates that rules forbid."""
 
 from __future__ import annotations
 
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
         RecommendationRecord,
     )
     from planner.search.branch_and_bound import SearchStats
-
-
-def proof_text(whole: PlanReportRecord) -> str:
-    """Word the proof for a report's first plan, with the model error of differences between layouts."""
-    advice, best = whole.recommendation, whole.plans[0]
-    preferred = ""
-    if advice is not None and not advice.is_fastest:
-        preferred = f"preferred to the fastest plan, {seconds(advice.fastest_step_time_seconds)} s"
-    if whole.report.exit_code:
-        return f"{preferred}, not proven optimal" if preferred else "not proven optimal"
-    noise = f"in the cost model (model error {best.plan.noise_fraction:.1%})"
-    if whole.idle is not None and not whole.idle.is_proven:
-        noise += ", among plans that use all GPUs"
-    is_uneven = whole.bound_of == EVEN and (advice.fastest_strategy if advice else best.strategy).has_own_stages
-    proof = f"proven {'faster than any even stages' if is_uneven else 'optimal'} {noise}"
-    return f"{preferred}: {proof}" if preferred else proof
 
 
 def candidates_sections(whole: PlanReportRecord) -> Iterator[Section]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.facts.device import Sites
 from planner.jobs.strategy_file import text_of
+from planner.report.records.reports import EVEN
 from planner.report.records.setting import framework_text, targets_text
 from planner.report.section import (
     NOTHING,
@@ -78,6 +79,22 @@ def device_notes(plans: Sequence[PlanRecord], num_devices: int) -> Iterator[str]
     """Return the note that figures per GPU count only GPUs in use; none where all are in use."""
     if any(plan.num_devices < num_devices for plan in plans):
         yield "Tokens/s/GPU, MFU, HFU, GPU-hours and failures count the GPUs that a strategy uses, not those left idle."
+
+
+def proof_text(whole: PlanReportRecord) -> str:
+    """Word the proof for a report's first plan, with the model error of differences between layouts."""
+    advice, best = whole.recommendation, whole.plans[0]
+    preferred = ""
+    if advice is not None and not advice.is_fastest:
+        preferred = f"preferred to the fastest plan, {seconds(advice.fastest_step_time_seconds)} s"
+    if whole.report.exit_code:
+        return f"{preferred}, not proven optimal" if preferred else "not proven optimal"
+    noise = f"in the cost model (model error {best.plan.noise_fraction:.1%})"
+    if whole.idle is not None and not whole.idle.is_proven:
+        noise += ", among plans that use all GPUs"
+    is_uneven = whole.bound_of == EVEN and (advice.fastest_strategy if advice else best.strategy).has_own_stages
+    proof = f"proven {'faster than any even stages' if is_uneven else 'optimal'} {noise}"
+    return f"{preferred}: {proof}" if preferred else proof
 
 
 def idle_proof_rows(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 
-GIB_BYTES = 2**30
 MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3600, 86_400
 
 NOTHING = "-"

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import memory_section
-from planner.report.proof import (
-    alternatives_sections,
-    candidates_sections,
-    proof_text,
-    recommendation_sections,
-    search_section,
-)
+from planner.report.proof import alternatives_sections, candidates_sections, recommendation_sections, search_section
 from planner.report.results import (
     breakdown_section,
     conventions_section,
@@ -23,6 +17,7 @@ from planner.report.results import (
     loss_sections,
     nearby_sections,
     operator_sections,
+    proof_text,
     publication_rows,
     results_section,
     run_section,

@@ -11,7 +11,6 @@ from constraints.rules.exports import EXPORTS
 from constraints.targets import find_refusal
 from costmodel import catalog
 from costmodel.strategy import DECISIONS, DEGREES
-from planner.report.proof import proof_text
 from planner.report.records.reports import EstimateReportRecord, ReportRecord, report_record
 from planner.report.results import (
     ambiguity_rows,
@@ -26,6 +25,7 @@ from planner.report.results import (
     model_doubt_rows,
     money_rows,
     nearby_rows,
+    proof_text,
     publication_rows,
     sites_rows,
     title_of,

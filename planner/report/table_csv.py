@@ -23,6 +23,17 @@ OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hou
 
 OF_COSTS = tuple(names_of(CostsRecord))
 
+OF_OUTCOME = (
+    "status",
+    "lower_bound_seconds",
+    "gap",
+    "rounding_bound_seconds",
+    "num_strategies",
+    "num_candidates",
+    "broken_rules",
+    "broken_preferences",
+)
+
 COLUMNS = (
     "job",
     *OF_CLUSTER,
@@ -63,14 +74,7 @@ COLUMNS = (
     *OF_RUN,
     *OF_COSTS,
     "difference_cost",
-    "status",
-    "lower_bound_seconds",
-    "gap",
-    "rounding_bound_seconds",
-    "num_strategies",
-    "num_candidates",
-    "broken_rules",
-    "broken_preferences",
+    *OF_OUTCOME,
     "settings",
 )
 
@@ -134,14 +138,7 @@ OF_SEARCH = (
     "difference_seconds",
     *(f"{part}_difference_seconds" for part in PARTS),
     "difference_cost",
-    "status",
-    "lower_bound_seconds",
-    "gap",
-    "rounding_bound_seconds",
-    "num_strategies",
-    "num_candidates",
-    "broken_rules",
-    "broken_preferences",
+    *OF_OUTCOME,
 )
 """Columns that rank a plan among others; a comparison lacks them."""
 

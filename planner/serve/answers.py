@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import PlanningError, SpecError
+from costmodel.quantities import GIB_BYTES
 from costmodel.validation import shown
 from planner.batch.job_result import JobOutcome, JobStatus
 from planner.confinement import MEMORY_BYTES, refuse_outside, unfold
@@ -44,7 +45,7 @@ def answer(question: Question, *, seconds: float, scratch: Path) -> JobOutcome:
     except (PlanningError, OSError, RecursionError) as error:
         return JobOutcome(status=JobStatus.WRONG_INPUT, exit_code=2, message=str(error))
     except MemoryError:
-        return JobOutcome(status=JobStatus.FAILED, message=f"It needs more than {MEMORY_BYTES / 2**30:g} GiB.")
+        return JobOutcome(status=JobStatus.FAILED, message=f"It needs more than {MEMORY_BYTES / GIB_BYTES:g} GiB.")
 
 
 def _answer(question: Question, seconds: float) -> dict[str, Any]:

@@ -237,29 +237,13 @@ def change_errors() -> ChangeErrors:
     return read_stored(ChangeErrors, TABLE, "planner.uncertainty")
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class RatioInterval:
-    """
-    Interval of a measured ratio of two steps over the predicted one.
-
-    Parameters
-    ----------
-    low, high
-        Its ends; 1 where both are the same strategy for the same job.
-    basis
-        Errors that give the interval.
-    """
-
-    low: float
-    high: float
-    basis: str
-
-
 def ratio_interval(
     first: Costed, second: Costed, own: tuple[Interval, Interval], *, num_unshown: int = 0
-) -> RatioInterval:
+) -> tuple[float, float, str]:
     """
-    Return the interval of the second step over the first, never wider than for independent errors of both steps.
+    Return both ends of the interval of a measured ratio of two steps over the predicted one, and its errors in words.
+
+    It is never wider than for independent errors of both steps; both ends are 1 for one strategy of one job.
 
     Parameters
     ----------
@@ -278,7 +262,7 @@ def ratio_interval(
         half = errors.half_width(changes, distance(first, second), num_unshown=num_unshown)
         if -half > low or half < high:
             low, high, basis = max(low, -half), min(high, half), _basis(errors, changes)
-    return RatioInterval(low=math.exp(low), high=math.exp(high), basis=basis)
+    return math.exp(low), math.exp(high), basis
 
 
 def _logs(one: Costed, interval: Interval) -> tuple[float, float]:

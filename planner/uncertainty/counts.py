@@ -53,15 +53,15 @@ def architecture_of(model: Model) -> str:
 Kind = TypeVar("Kind")
 
 
-def read_stored_rows(file: str, package: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a table of a package, cells by column."""
-    return read_rows((files(package) / file).read_text(encoding="utf-8"))
+def read_stored_rows(file: str) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of a table of this package, cells by column."""
+    return read_rows((files(__package__) / file).read_text(encoding="utf-8"))
 
 
-def read_stored(kind: type[Kind], file: str, package: str) -> Kind:
-    """Return the record that a JSON file of a package holds."""
-    text = (files(package) / file).read_text(encoding="utf-8")
-    return build(kind, json.loads(text), file)
+def read_stored(kind: type[Kind], file: str, package: str, name: str = "") -> Kind:
+    """Return the record that a JSON file of a package holds, or the records of one of its entries."""
+    document = json.loads((files(package) / file).read_text(encoding="utf-8"))
+    return build(kind, document[name] if name else document, file)
 
 
 TABLE, COLUMNS = "counts.csv", ("dimension", "among", "value", "runs")
@@ -99,10 +99,6 @@ class Counts:
         for (dimension, among), counter in sorted(self.by_value.items()):
             for value, runs in sorted(counter.items(), key=_number_or_text):
                 yield dimension, among, value, runs
-
-    def has(self, among: str) -> bool:
-        """Return True if a subset has runs."""
-        return any(known == among for _, known in self.by_value)
 
     def values(self, dimension: str, among: str = ANY) -> Counter[Value]:
         """Return the number of runs with each value of a dimension."""
@@ -157,7 +153,7 @@ def _number_or_text(item: tuple[Value, int]) -> tuple[int, str]:
 def read_counts() -> Counts:
     """Return the counts of the project's measured runs."""
     counts: dict[tuple[str, str], Counter[Value]] = {}
-    for row in read_stored_rows(TABLE, "planner.uncertainty"):
+    for row in read_stored_rows(TABLE):
         value = int(row["value"]) if row["value"].isdecimal() else row["value"]
         counts.setdefault((row["dimension"], row["among"]), Counter())[value] = int(row["runs"])
     return Counts(counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from costmodel.facts.device import Cluster
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
@@ -60,12 +60,8 @@ class TimedOperator:
         return self.share * self.relative_deviation
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _Pass:
-    seconds: float
-    relative_deviation: float
-    is_outside: bool
-
+Pass: TypeAlias = tuple[float, float, bool]
+"""Seconds of a pass, the relative deviation of that time, and a flag: its sizes are outside the samples."""
 
 COMMUNICATION = {"tp": "all_gather", "cp": "send", "ep": "all_to_all", "pp": "send", "dp": "all_gather"}
 """Groups of ranks with collectives in a step, and a kind that they use."""
@@ -91,12 +87,14 @@ def list_timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[P
     if device.constants.times != "sampled":
         return ()
     source = build_sampled_source(device, facts.workload.precision.compute, cuda_graphs=strategy.cuda_graphs)
-    passes: dict[str, list[_Pass]] = defaultdict(list)
+    passes: dict[str, list[Pass]] = defaultdict(list)
     origins: dict[str, Operator] = {}
     for operator, count in strategy_operators(facts, strategy):
         origins.setdefault(operator.name, operator)
-        passes[operator.name] += [_times(one, count) for one in _passes(source, operator)]
-    total = sum(one.seconds for of_name in passes.values() for one in of_name)
+        passes[operator.name] += [
+            (count * seconds, deviation, is_outside) for seconds, deviation, is_outside in _passes(source, operator)
+        ]
+    total = sum(seconds for of_name in passes.values() for seconds, _, _ in of_name)
     groups = list(_groups(facts.cluster, strategy, breakdown))
     alone = 1.0 - sum(one.share for one in groups)
     operators = [
@@ -168,7 +166,7 @@ def strategy_shape(facts: Facts, strategy: Strategy) -> Shape:
     )
 
 
-def _passes(source: SampledSource, operator: Operator) -> Iterator[tuple[float, float, bool]]:
+def _passes(source: SampledSource, operator: Operator) -> Iterator[Pass]:
     """Yield seconds, deviation, and True if outside of the samples, of each pass of an operator."""
     from costmodel.timing.sampled_source import backward_passes, forward_passes
 
@@ -187,24 +185,19 @@ def _passes(source: SampledSource, operator: Operator) -> Iterator[tuple[float, 
         yield float(seconds), whole, any(law.is_outside(sizes) for law, sizes in laws)
 
 
-def _times(one: tuple[float, float, bool], count: int) -> _Pass:
-    seconds, deviation, is_outside = one
-    return _Pass(seconds=count * seconds, relative_deviation=deviation, is_outside=is_outside)
-
-
 def _combine_passes(
-    name: str, passes: list[_Pass], total: float, source: SampledSource, operator: Operator
+    name: str, passes: list[Pass], total: float, source: SampledSource, operator: Operator
 ) -> TimedOperator:
     """Combine all passes of an operator: their errors are equal, and add up."""
-    seconds = sum(one.seconds for one in passes)
-    doubt = sum(one.seconds * one.relative_deviation for one in passes)
+    seconds = sum(seconds for seconds, _, _ in passes)
+    doubt = sum(seconds * deviation for seconds, deviation, _ in passes)
     return TimedOperator(
         name=name,
         share=seconds / total if total else 0.0,
         relative_deviation=doubt / seconds if seconds else 0.0,
         origin=source.origin(operator),
         is_sampled=source.is_sampled(operator),
-        is_outside=any(one.is_outside for one in passes),
+        is_outside=any(is_outside for _, _, is_outside in passes),
     )
 
 

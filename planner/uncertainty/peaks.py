@@ -10,6 +10,7 @@ from costmodel.catalog.releases import Share
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
 from costmodel.memory import held_share, seen_bytes, share_without_retries
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record, strict_record
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.counts import ANY, read_stored, stack_of
@@ -20,7 +21,7 @@ STARTS = 0.95
 
 """Chance to fit with the default headroom."""
 
-LEAST_HEADROOM_BYTES = 2 * 2**30
+LEAST_HEADROOM_BYTES = 2 * GIB_BYTES
 
 """Least default headroom: memory of other processes and of the next release does not shrink with the device."""
 
@@ -83,27 +84,10 @@ class Law:
         return high
 
 
-@strict_record(frozen=True, kw_only=True, slots=True)
-class Laws:
-    """
-    Laws that give all chances to fit.
-
-    Parameters
-    ----------
-    source
-        Runs that the laws are fitted to.
-    laws
-        Law for each stack with runs, and one for ``any``.
-    """
-
-    source: str
-    laws: tuple[Law, ...]
-
-
 @cache
 def laws() -> Mapping[str, Law]:
-    """Return the project's laws, by stack."""
-    return {law.stack: law for law in read_stored(Laws, TABLE, "planner.uncertainty").laws}
+    """Return the laws that give all chances to fit: one for each stack with runs, and one for ``any``."""
+    return {law.stack: law for law in read_stored(tuple[Law, ...], TABLE, "planner.uncertainty", "laws")}
 
 
 def law_of(cluster: Cluster) -> Law:

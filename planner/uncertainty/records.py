@@ -158,7 +158,7 @@ class BestRun:
 
 def records(devices: Collection[str]) -> tuple[RunRecord, ...]:
     """Read the project's records on some devices."""
-    rows = read_stored_rows(TABLE, "planner.uncertainty")
+    rows = read_stored_rows(TABLE)
     return tuple(_record(row) for row in rows if row["device"] in devices)
 
 
@@ -377,23 +377,6 @@ class MeasuredRun:
         return self.predicted_seconds / self.step_seconds - 1
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Match:
-    """
-    A measured run with a strategy's degrees, for its model, devices and batch.
-
-    Parameters
-    ----------
-    run
-        The run.
-    unlike
-        Features and release in which it differs, each as ``name value`` of the run.
-    """
-
-    run: MeasuredRun
-    unlike: tuple[str, ...]
-
-
 def job_of(facts: Facts) -> Job:
     """Return the entries of a job that a run must share."""
     cluster, work = facts.cluster, facts.workload
@@ -444,20 +427,20 @@ def _run(cells: Mapping[str, str]) -> MeasuredRun:
     )
 
 
-def nearest_run(facts: Facts, strategy: Strategy) -> Match | None:
+def nearest_run(facts: Facts, strategy: Strategy) -> tuple[MeasuredRun, tuple[str, ...]] | None:
     """
     Find the measured run of a strategy: same model, device, number of devices, batch, precision and degrees.
 
     If there are several, it is the one that differs in the fewest features, and of these the first of the table, which
-    begins with the newest releases.
+    begins with the newest releases. The features and release in which it differs come with it, each as its value.
     """
     decisions, release = decisions_of(strategy), release_name(facts.cluster)
     matches = [
-        Match(run=run, unlike=_unlike(run, decisions, release))
+        (run, _unlike(run, decisions, release))
         for run in read_measured_runs().get(job_of(facts), ())
         if _is_same_model(run, facts) and all(run.decisions.get(name) == decisions.get(name) for name in DEGREES)
     ]
-    return min(matches, key=lambda match: len(match.unlike), default=None)
+    return min(matches, key=lambda match: len(match[1]), default=None)
 
 
 def _is_same_model(run: MeasuredRun, facts: Facts) -> bool:

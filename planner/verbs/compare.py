@@ -149,15 +149,15 @@ def gain_interval(given: Plan, best: Plan) -> Gain:
     """Return the gain of a plan over a given one, with its interval alone."""
     ours, theirs = _cost(given), _cost(best)
     apart = {*map(_name, filter(widens, given.gaps))} ^ {*map(_name, filter(widens, best.gaps))}
-    interval = ratio_interval(ours, theirs, (given.interval, best.interval), num_unshown=len(apart))
+    lowest, highest, basis = ratio_interval(ours, theirs, (given.interval, best.interval), num_unshown=len(apart))
     ratio = (1 + best.slower_fraction(given)) * _token_ratio(given, best)
-    low, high = 1 - ratio * interval.high, 1 - ratio * interval.low
+    low, high = 1 - ratio * highest, 1 - ratio * lowest
     return Gain(
         fraction=1 - ratio,
         low_fraction=low,
         high_fraction=high,
         is_sure=low > 0 or high < 0,
-        basis=interval.basis,
+        basis=basis,
         changes=tuple(sorted(changes_between(ours, theirs))),
     )
 
@@ -217,17 +217,17 @@ def _seconds_with(best: Plan, strategy: Strategy) -> float | None:
 def _find_measured(given: Plan, best: Plan) -> Iterator[MeasuredSide]:
     for side, own in (("given", given), ("best", best)):
         if match := nearest_run(own.facts, own.strategy):
-            run = match.run
+            run, unlike = match
             yield MeasuredSide(
                 side=side,
                 id=run.id,
                 source=run.source,
                 release=run.release,
-                unlike=match.unlike,
+                unlike=unlike,
                 step_time_seconds=run.step_seconds,
                 predicted_seconds=run.predicted_seconds,
                 error_fraction=run.error_fraction,
-                corrected_seconds=own.step_seconds / (1 + run.error_fraction) if match.unlike else run.step_seconds,
+                corrected_seconds=own.step_seconds / (1 + run.error_fraction) if unlike else run.step_seconds,
             )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.events import log_progress
+from costmodel.quantities import MIB_BYTES
 from costmodel.record import record
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
@@ -19,8 +20,6 @@ from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import build_space
 from planner.verbs.explain import move_to_device
 from planner.verbs.memory_gap import closest
-
-MEBIBYTE_BYTES = 2**20
 
 NUM_STEPS = 8
 """Number of steps from the least memory of a strategy to the memory of a GPU."""
@@ -121,14 +120,14 @@ def _fastest(points: Sequence[Point], within: Point) -> Point:
 
 def _least_bytes(problem: Problem, clock: Clock) -> float | None:
     """Return the least memory of any strategy, in whole MiB as the solver counts."""
-    none = _limit_memory(problem, MEBIBYTE_BYTES)
+    none = _limit_memory(problem, MIB_BYTES)
     try:
         memory_gap = closest(none, build_space(none), memory_only, clock)
     except OutOfTimeError:
         return None
     if memory_gap is None or memory_gap.host_bytes or not memory_gap.is_proven:
         return None
-    return (math.ceil(memory_gap.device_bytes / MEBIBYTE_BYTES) + 1) * MEBIBYTE_BYTES
+    return (math.ceil(memory_gap.device_bytes / MIB_BYTES) + 1) * MIB_BYTES
 
 
 def _amounts(least: float, whole: float) -> list[float]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from constraints import find_violations, sentence
 from costmodel.errors import SpecError
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
@@ -101,7 +102,7 @@ def reasons_outside(report: EstimateReport) -> Iterator[str]:
     yield from (one for one in report.broken_preferences if one not in dealt)
     headroom = published_headroom_bytes(problem)
     if not problem.search.asks_headroom and report.plan.headroom_bytes < headroom:
-        yield f"The search leaves {headroom / 2**30:.1f} GiB free (search.memory_headroom_gib)."
+        yield f"The search leaves {headroom / GIB_BYTES:.1f} GiB free (search.memory_headroom_gib)."
     bounds = find_violations(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)
     yield from (sentence(rule) for rule in bounds)
     if strategy.layout is not None and problem.search.stages == StageChoice.EVEN and problem.search.asks_stages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from costmodel.facts.reliability import Reliability
@@ -27,9 +27,9 @@ NUM_INTERVALS = 12
 """Checkpoint intervals that are studied, at most, besides the best one."""
 
 
-def _multiply(value: float, factors: Iterable[float] = FACTORS) -> list[float]:
+def _multiply(value: float) -> list[float]:
     """Return multiples of a value; those of a whole number that are whole."""
-    found = [value * factor for factor in factors]
+    found = [value * factor for factor in FACTORS]
     return [int(one) for one in found if one.is_integer() and one >= 1] if isinstance(value, int) else found
 
 

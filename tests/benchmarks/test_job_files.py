@@ -16,9 +16,10 @@ import benchmarks.accuracy
 from benchmarks.accuracy.__main__ import JOBS_DIFFER, main
 from benchmarks.accuracy.jobs import differences, figures, file_name, write_jobs
 from costmodel.errors import SpecError
+from costmodel.quantities import GIB_BYTES
 from planner import load
 from planner.cli import main as planner
-from planner.measure.runs.predictions import GIB, Prediction
+from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import GOOD, a_file, predicted, project_predictions
 
 NUM_ROWS = 60
@@ -80,7 +81,7 @@ def test_the_command_estimates_a_rows_file_as_the_benchmark_its_row(rows, folder
         assert said["step_time_seconds"] == one.step_seconds, one.run.id
         assert said["peak_memory_bytes"] == one.device_bytes, one.run.id
         if one.run.memory_kind == "allocated":
-            assert said["allocated_bytes"] == one.peak_memory_gib * GIB, one.run.id
+            assert said["allocated_bytes"] == one.peak_memory_gib * GIB_BYTES, one.run.id
 
 
 @pytest.mark.slow
@@ -197,7 +198,7 @@ def test_each_kind_of_memory_has_its_figure(tmp_path, kind, name):
     """What the benchmark compares with a measurement is what the command prints."""
     (one,) = predicted(tmp_path, {"memory_kind": kind})
 
-    assert figures(one)[name] == one.peak_memory_gib * GIB
+    assert figures(one)[name] == one.peak_memory_gib * GIB_BYTES
     assert list(differences([one])) == []
 
 

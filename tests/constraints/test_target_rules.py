@@ -78,7 +78,7 @@ CASES = (
         cluster=EXCHANGED,
     ),
     Case(
-        rule=targets.megatron_offloads_masters,
+        rule=targets.masters_are_offloaded_with_moments,
         allowed={},
         refused=OFFLOADED,
         cluster=offloading(offloaded_masters=False),
@@ -309,12 +309,6 @@ CASES = (
         allowed={"dp": 2, "sharding": Sharding.WEIGHTS, **OFFLOADED},
         refused={"dp": 2, "sharding": Sharding.OPTIMIZER, **OFFLOADED},
         cluster=offloading(offloaded_states=0.5),
-    ),
-    Case(
-        rule=targets.deepspeed_offloads_masters,
-        allowed={},
-        refused=OFFLOADED,
-        cluster=offloading(offloaded_masters=False),
     ),
     Case(
         rule=targets.deepspeed_offloads_and_waits,

@@ -296,7 +296,7 @@ class TestWithoutAnnotations:
 
     @pytest.mark.sampled(1)
     @pytest.mark.parametrize(
-        "after", [{"dp": 2, "num_layers": 16}, {"dp": 2, "num_layers": 4}, {"dp": 64}, {"dp": 1}], ids=str
+        "after", [{"dp": 2, "num_layers": 4}, {"dp": 2, "num_layers": 16}, {"dp": 64}, {"dp": 1}], ids=str
     )
     def test_gradients_that_are_reduced_behind_the_backward_pass(self, after):
         """They are no part of the optimizer, which stays."""
@@ -315,7 +315,7 @@ class TestReplicas:
     @pytest.mark.parametrize("sharded", ["optimizer", "all"])
     @pytest.mark.parametrize("described", [True, False])
     @pytest.mark.parametrize(
-        "after", [{"dp": 8}, {"dp": 1}, {"dp": 2, "num_microbatches": 8}, {"dp": 2, "num_layers": 12}], ids=str
+        "after", [{"dp": 4}, {"dp": 1}, {"dp": 2, "num_microbatches": 8}, {"dp": 2, "num_layers": 12}], ids=str
     )
     def test_weights_are_gathered_and_gradients_scattered(self, sharded, described, after):
         """Before each pass, or behind the optimizer."""

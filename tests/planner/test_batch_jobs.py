@@ -54,7 +54,7 @@ def keys(*arguments, **options):
 )
 def test_values_of_a_sweep(text, values):
     """Commas outside brackets and quotes part values; ranges double or step."""
-    assert read_axis(f"search.x={text}").values == values
+    assert read_axis(f"search.x={text}") == ("search.x", values)
 
 
 @pytest.mark.parametrize(

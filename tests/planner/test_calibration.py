@@ -21,8 +21,7 @@ from planner.measure.calibrate.advice import narrow_covariance
 from planner.measure.calibrate.cases import folds_of, group_of
 from planner.measure.calibrate.constants import (
     MOST_PER_FRAMEWORK,
-    CalibrationEntry,
-    FrameworkEntry,
+    Entry,
     Table,
     calibration_fields,
     constants,
@@ -133,9 +132,7 @@ def test_every_constant_is_physical_and_in_the_catalog(constant):
 def test_tables_name_entries_of_the_catalog():
     """A misspelt calibration would never be fitted."""
     known = table()
-    entry = CalibrationEntry(
-        fields=("step_seconds",), of=("hoper",), prior=1.0, lower=0.5, upper=2.0, sigma=0.1, source="a guess"
-    )
+    entry = Entry(fields=("step_seconds",), of=("hoper",), prior=1.0, lower=0.5, upper=2.0, sigma=0.1, source="a guess")
 
     assert {name for one in known.calibrations for name in one.of} <= set(catalog.calibrations())
     assert {name for one in known.frameworks for name in one.of} <= set(catalog.frameworks())
@@ -145,8 +142,8 @@ def test_tables_name_entries_of_the_catalog():
 
 def test_a_framework_with_too_many_constants_is_refused():
     """Seven of six."""
-    entry = FrameworkEntry(
-        field="step_seconds", of=("torchtitan-0.1",) * 7, lower=0.5, upper=2.0, sigma=0.1, source="a guess"
+    entry = Entry(
+        fields=("step_seconds",), of=("torchtitan-0.1",) * 7, lower=0.5, upper=2.0, sigma=0.1, source="a guess"
     )
 
     with pytest.raises(SpecError, match=r"'torchtitan-0\.1' has 7 constants, a framework has at most 6"):

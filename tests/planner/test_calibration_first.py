@@ -71,10 +71,10 @@ def test_what_a_measured_run_tells_already_is_measured_last(tmp_path):
     timed, again, other = cases_of(tmp_path, {}, {}, {"model": "llama2-7b", "training.sequence_length": "4096"})
     chosen = [one for one in constants() if one.name == "matmul_efficiency.bf16 of hopper"]
 
-    found = measure_first([again, other], [timed], chosen, references(None))
+    order, errors = measure_first([again, other], [timed], chosen, references(None))
 
-    assert found.order == (other, again)
-    assert found.errors[0] > found.errors[1] > found.errors[2]
+    assert order == [other, again]
+    assert errors[0] > errors[1] > errors[2]
 
 
 def test_a_planned_run_has_no_step_time(tmp_path):
@@ -101,11 +101,11 @@ def test_stacks_are_compared_by_their_models(tmp_path):
 
 def test_eight_runs_measured_first_halve_the_error():
     """The stored curve: in the median over at least twelve stacks, and better than eight runs of any kind."""
-    by = {(one.models, one.chosen, one.runs): one for one in learning_curve().worth}
+    by = {(one.models, one.chosen, one.runs): one for one in learning_curve()}
 
     first, anything = by["all", "first", 8], by["all", "any", 8]
 
     assert first.stacks >= 12
     assert first.ratio <= 0.5
     assert first.ratio < anything.ratio
-    assert all(one.quarter <= one.ratio <= one.three_quarters for one in learning_curve().worth)
+    assert all(one.quarter <= one.ratio <= one.three_quarters for one in learning_curve())

@@ -271,8 +271,8 @@ def test_batches_rank_by_money_and_energy():
     lines = [line(*PRICES), line(*PRICES, "cluster.num_devices=128"), line(*PRICES, "costs.currency=EUR")]
     ranked = top(lines[:2], by="cost")
 
-    assert [one.plan["total_cost"] for one in ranked] == sorted(one["plans"][0]["total_cost"] for one in lines[:2])
-    assert f"{ranked[0].plan['total_cost']:,.0f} USD" in render_top(ranked, "table", "cost")
+    assert [plan["total_cost"] for _, plan in ranked] == sorted(one["plans"][0]["total_cost"] for one in lines[:2])
+    assert f"{ranked[0][1]['total_cost']:,.0f} USD" in render_top(ranked, "table", "cost")
     assert "MWh" in render_top(top(lines, by="energy"), "table", "energy")
     with pytest.raises(SpecError, match="--by: 'cost' cannot rank jobs with costs in EUR and USD"):
         top(lines, by="cost")

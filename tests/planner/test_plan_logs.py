@@ -324,12 +324,12 @@ def test_calibrate_says_which_plan_won(array, tmp_path, capsys):
 def test_a_run_out_of_memory_is_a_row_of_its_kind(array, capsys):
     """It is a measurement, too."""
     (array / "plan-1.log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
-    found = collect(array / "runs.csv", array)
-    rows = {row["id"]: row for row in csv.DictReader(io.StringIO(found.text))}
+    text, notes, _ = collect(array / "runs.csv", array)
+    rows = {row["id"]: row for row in csv.DictReader(io.StringIO(text))}
 
     assert rows["plan-1"]["kind"] == "oom"
     assert rows["plan-2"]["kind"] == "planned"
-    assert found.notes[0] == "plan-1: ran out of memory before its first step."
+    assert notes[0] == "plan-1: ran out of memory before its first step."
 
 
 def test_logs_of_plan_1_are_not_those_of_plan_10(array):

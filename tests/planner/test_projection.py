@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from costmodel.errors import SpecError
+from costmodel.quantities import GIB_BYTES
 from planner.cli import main
 from planner.jobs.problem import Problem, load
 from planner.measure.calibrate.calibrate import Unfit
@@ -24,7 +25,7 @@ from planner.measure.project.posterior import road, simulated_seconds
 from planner.measure.project.projected import ProjectedPart, Projection, project, project_interval, project_plan
 from planner.measure.project.small_runs import small_runs
 from planner.measure.project.wording import projection_text
-from planner.measure.runs.predictions import GIB, Case
+from planner.measure.runs.predictions import Case
 from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of
 from tests.builders_estimate import estimate_by_recipes as estimate
@@ -34,16 +35,16 @@ from tests.schemas import valid
 DEVICE: dict[str, Any] = {
     "name": "core",
     "peak_flops": {"fp32": 1e11},
-    "memory_bytes": 8 * GIB,
+    "memory_bytes": 8 * GIB_BYTES,
     "memory_bandwidth": 1e10,
     "devices_per_node": 4,
     "networks": [{"name": "loopback", "num_peers": 4, "bandwidth": 1e9, "latency": 1e-5}],
-    "host_memory_bytes": 8 * GIB,
+    "host_memory_bytes": 8 * GIB_BYTES,
     "host_to_device_bandwidth": 1e10,
     "device_to_host_bandwidth": 1e10,
     "disk_write_bandwidth": 1e9,
     "disk_read_bandwidth": 1e9,
-    "runtime_bytes": GIB,
+    "runtime_bytes": GIB_BYTES,
     "host_processors": {"memory_bandwidth": 1e10},
     "calibration": {
         "name": "core",
@@ -226,17 +227,17 @@ class TestMemory:
         """A peak half a GiB above the predicted one: the device's own bytes are 1.5 GiB in place of 1."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
 
-        found = anchored(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB + 0.5))
+        found = anchored(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB_BYTES + 0.5))
 
         assert found.peaks is not None
-        assert found.peaks.offset_bytes == pytest.approx(0.5 * GIB)
-        assert found.device["runtime_bytes"] == pytest.approx(1.5 * GIB)
+        assert found.peaks.offset_bytes == pytest.approx(0.5 * GIB_BYTES)
+        assert found.device["runtime_bytes"] == pytest.approx(1.5 * GIB_BYTES)
 
     def test_at_most_it_grows_with_all_else_and_scatters_as_peaks_do(self, tmp_path: Path) -> None:
         """A peak twice the predicted one: the job's is at most twice the predicted one, times the law's spread."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
 
-        found = projected(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=2 * model / GIB))
+        found = projected(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=2 * model / GIB_BYTES))
 
         before = found.model.plan.estimate.device_bytes
         assert found.peak_bytes == pytest.approx(before + model)
@@ -258,10 +259,10 @@ class TestMemory:
     def test_a_bound_beyond_the_device_is_said(self, tmp_path: Path) -> None:
         """The job takes 1.2 of 3 GiB by the model, and 1.9 more by a peak that is 1.9 larger."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
-        small = {**DEVICE, "memory_bytes": 3 * GIB}
+        small = {**DEVICE, "memory_bytes": 3 * GIB_BYTES}
         job = a_job(cluster={"device": small, "num_devices": 4})
 
-        found = projected(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB + 1.9), job=job)
+        found = projected(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB_BYTES + 1.9), job=job)
 
         assert "that is more than the 3.0 GiB of a device" in projection_text(found)
 

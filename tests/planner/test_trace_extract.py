@@ -93,7 +93,7 @@ class TestSamples:
         seconds = {one.point.sizes.n: one.timing.seconds for one in found.samples if one.point.operator == "matmul"}
         assert seconds == {16: pytest.approx(10e-9), 32: pytest.approx(20e-9)}
         assert found.slowdown is not None
-        assert found.slowdown.factor == pytest.approx(1.2)
+        assert found.slowdown[0] == pytest.approx(1.2)
         assert LEFT_OUT.format(number=2) in found.doubts
         assert ONLY_BESIDE.format(number=1) + DIVIDED.format(factor=1.2) in found.doubts
 
@@ -180,7 +180,7 @@ class TestDeviceFile:
         fitted, constants = fit_device_file([trace], found, name="mine", facts=FACTS)
         assert fitted.entry["calibration"]["samples"]["origin"] == "trace"
         assert fitted.entry["calibration"]["times"] == "sampled"
-        assert [one.name for one in constants] == ["step_seconds"]
+        assert [name for name, _, _ in constants] == ["step_seconds"]
         (host,) = host_times([trace], found.by_trace)
         assert host.per_operator == pytest.approx(7000e-9 / 12)
         (one,) = (each for each in fitted.operators if (each.operator, each.of_pass) == ("matmul", "forward"))
@@ -206,7 +206,7 @@ class TestDeviceFile:
         fitted, _ = fit_device_file([trace.trace()], found, name="mine", facts=FACTS)
         (gelu,) = (one for one in fitted.operators if one.operator == "gelu")
         assert gelu.num_samples == 1
-        assert not [one for one in fitted.unlearned if one.name.startswith("gelu")]
+        assert not [name for name, _ in fitted.unlearned if name.startswith("gelu")]
 
     def test_slowdown_and_launches_of_a_gpu(self) -> None:
         """Constants that only a trace says, with how they were seen."""
@@ -217,7 +217,7 @@ class TestDeviceFile:
             duration = 12 if start > 200 else 10
             made.kernel("norm", start, duration, call=start - 1 if start else 0, number=number + 1, blocks=a_grid(4))
         slowdown = extract_samples([made.trace()]).slowdown
-        found = {one.name: one.value for one in measure_constants([made.trace()], slowdown, ())}
+        found = {name: value for name, value, _ in measure_constants([made.trace()], slowdown, ())}
         assert found["overlap_slowdown_compute"] == pytest.approx(1.2)
         assert found["launch_overhead_seconds"] == pytest.approx(statistics.median((20, 170, 30)) * 1e-9)
 

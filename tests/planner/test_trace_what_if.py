@@ -14,7 +14,7 @@ from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
 from planner.cli import main
 from planner.measure.traces.events import Category, Message
-from planner.measure.traces.report.what_if import Change, PlannedNetwork, what_if
+from planner.measure.traces.report.what_if import Change, tensor_parallel_nanoseconds, what_if
 from planner.measure.traces.report.what_if_jobs import read_changed_jobs
 from planner.measure.traces.report.what_if_text import what_if_text
 from planner.measure.traces.structure import Phase, parts
@@ -149,9 +149,9 @@ class TestTensorParallel:
         """Four layers, four micro-batches, two passes: 64 sums; one more behind the embedding, one before the head."""
         found = answer(capsys, trace, "--job", write_job(tmp_path), "tp=2", "sequence_parallel=false")
 
-        planned = PlannedNetwork(*job_of(tmp_path / "job.yaml", ["tp=2", "sequence_parallel=false"]))
+        planned = job_of(tmp_path / "job.yaml", ["tp=2", "sequence_parallel=false"])
         one = Message(operation="all_reduce", elements_in=1024 * 2048, elements_out=1024 * 2048, dtype="BFloat16")
-        sums = found["after"]["0"]["communication"] / planned.tensor_parallel_nanoseconds(one)
+        sums = found["after"]["0"]["communication"] / tensor_parallel_nanoseconds(*planned, one)
         assert sums == pytest.approx((2 * 4 * 2 + 2) * 4, rel=1e-4)
 
     def test_four_ranks_take_what_the_network_says_of_four(self, split_trace, tmp_path, capsys):
@@ -160,7 +160,7 @@ class TestTensorParallel:
         found = answer(capsys, split_trace, "--job", job, "tp=4")
 
         one = Message(operation="all_reduce", elements_in=1024 * 2048, elements_out=1024 * 2048, dtype="BFloat16")
-        two, four = (PlannedNetwork(*job_of(job, given)).tensor_parallel_nanoseconds(one) for given in ([], ["tp=4"]))
+        two, four = (tensor_parallel_nanoseconds(*job_of(job, given), one) for given in ([], ["tp=4"]))
         ratio = found["after"]["0"]["communication"] / found["before"]["0"]["communication"]
         assert ratio == pytest.approx(four / two, rel=1e-4)
         assert any("network model" in doubt for doubt in found["doubts"])

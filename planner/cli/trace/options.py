@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 MOST_DIGITS = 9
 
 
-def whole_number(option: str, text: str) -> int:
+def iteration_number(text: str | None) -> int | None:
     """
-    Read an option that is a whole number.
+    Read ``--iteration``, where it is given.
 
     Raises
     ------
     SpecError
         If it is no whole number from 0.
     """
+    if text is None:
+        return None
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
-        raise SpecError(option, f"expected a whole number from 0, got '{text[:40]}'.")
+        raise SpecError("--iteration", f"expected a whole number from 0, got '{text[:40]}'.")
     return int(text)
 
 

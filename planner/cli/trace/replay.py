@@ -8,7 +8,7 @@ from pathlib import Path
 from costmodel.errors import SpecError
 from planner.cli.arguments import add_output, describe
 from planner.cli.output import check_output, progress, screen_of, write
-from planner.cli.trace.options import files_text, traces_of, whole_number
+from planner.cli.trace.options import files_text, iteration_number, traces_of
 
 FORMATS = ("table", "json", "html", "perfetto")
 
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, replay, print."""
-    number = None if arguments.iteration is None else whole_number("--iteration", arguments.iteration)
+    number = iteration_number(arguments.iteration)
     if arguments.format == "perfetto" and arguments.output is None:
         raise SpecError("--format perfetto", "is a file.", "Name it: -o side-by-side.json.gz.")
     check_output(arguments.output, arguments.traces)

@@ -9,7 +9,7 @@ from pathlib import Path
 from costmodel.errors import SpecError
 from planner.cli.arguments import TEXT_FORMATS, add_output, describe
 from planner.cli.output import check_output, progress, screen_of, write
-from planner.cli.trace.options import files_text, traces_of, whole_number
+from planner.cli.trace.options import files_text, iteration_number, traces_of
 
 EXIT_CODES = """exit codes:
   0  the changed step was replayed
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         cuda_graphs=arguments.cuda_graphs,
         overlap=not arguments.no_overlap,
     )
-    iteration = None if arguments.iteration is None else whole_number("--iteration", arguments.iteration)
+    iteration = iteration_number(arguments.iteration)
     paths = [Path(file) for file in files]
     check_output(arguments.output, paths)
     traces = traces_of(paths)

@@ -21,6 +21,7 @@ from constraints.targets import (
 from costmodel.catalog.releases import release_of, stands_in
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.step.estimate import Estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, split_pattern
@@ -236,7 +237,7 @@ NO_ROOM = (
 
 
 def _gib(nbytes: float) -> str:
-    return f"{nbytes / 2**30:.1f} GiB"
+    return f"{nbytes / GIB_BYTES:.1f} GiB"
 
 
 # --- its words ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -82,22 +83,12 @@ def _features(one: Case) -> list[str]:
     return [one.facts.workload.precision.name, *(str(one.strategy.decisions()[name]) for name in CHANGED)]
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class First:
-    """
-    Planned runs, the most informative first.
+First: TypeAlias = tuple[list[Case], tuple[float, ...]]
+"""
+Planned runs, the most informative first, and expected errors of their step times, as standard deviations.
 
-    Parameters
-    ----------
-    order
-        The runs.
-    errors
-        Expected error of the planned runs' step times, as a standard deviation: before any of them is measured, then
-        after each; one more than runs.
-    """
-
-    order: tuple[Case, ...]
-    errors: tuple[float, ...]
+The first error is before any of them is measured, the others after each.
+"""
 
 
 def measure_first(
@@ -122,7 +113,7 @@ def measure_first(
     for row in range(len(timed)):
         whole = measure_run(whole, row)
     order, errors = greedy(whole[len(timed) :, len(timed) :])
-    return First(order=tuple(planned[index] for index in order), errors=errors)
+    return [planned[index] for index in order], errors
 
 
 def joint_covariance(runs: Sequence[Case], slopes: Array, sigma: Array) -> Array:

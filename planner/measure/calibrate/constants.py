@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, cast, get_args
 
 import yaml
 from pydantic import Field
@@ -98,60 +98,40 @@ class Constant:
 @strict_record(frozen=True, kw_only=True, slots=True)
 class Entry:
     """
-    One entry of the table: a constant that each of some calibrations or frameworks has.
+    A constant that each of some calibrations has, or by which each of some frameworks multiplies it.
 
     Parameters
     ----------
     of
         Calibrations, or frameworks with their own factors.
+    fields
+        As in :class:`Constant`.
+    prior
+        One value, or one for each calibration; by framework where it is not 1.
     lower, upper, sigma, source
         As in :class:`Constant`.
     """
 
     of: Annotated[tuple[str, ...], Field(min_length=1)]
+    fields: Annotated[tuple[str, ...], Field(min_length=1)]
+    prior: Positive | dict[str, Positive] = 1.0
     lower: Positive
     upper: Positive
     sigma: Positive
     source: str
 
-    def constant(self, **own: Any) -> Constant:
-        """Return the constant of one calibration or one framework, with its own name, fields and prior."""
-        return Constant(**own, lower=self.lower, upper=self.upper, sigma=self.sigma, source=self.source)
-
-
-@strict_record(frozen=True, kw_only=True, slots=True)
-class CalibrationEntry(Entry):
-    """
-    A constant of calibrations.
-
-    Parameters
-    ----------
-    fields
-        As in :class:`Constant`.
-    prior
-        One value, or one for each calibration.
-    """
-
-    fields: Annotated[tuple[str, ...], Field(min_length=1)]
-    prior: Positive | dict[str, Positive]
-
-
-@strict_record(frozen=True, kw_only=True, slots=True)
-class FrameworkEntry(Entry):
-    """
-    A constant that every listed framework multiplies by its own factor.
-
-    Parameters
-    ----------
-    field
-        Field of :class:`costmodel.facts.calibration.Constants`; ``field@architecture`` applies only to that
-        architecture.
-    prior
-        Prior by framework, where it is not 1.
-    """
-
-    field: str
-    prior: dict[str, Positive] = Field(default_factory=dict)
+    def constant(self, name: str, kind: str, **of: str) -> Constant:
+        """Return the constant of one calibration or one framework."""
+        return Constant(
+            name=f"{self.fields[0]} {kind} {name}",
+            fields=self.fields,
+            prior=self.prior.get(name, 1.0) if isinstance(self.prior, dict) else self.prior,
+            lower=self.lower,
+            upper=self.upper,
+            sigma=self.sigma,
+            source=self.source,
+            **of,
+        )
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -165,8 +145,8 @@ class Table:
         Entries of calibrations and of frameworks.
     """
 
-    calibrations: tuple[CalibrationEntry, ...]
-    frameworks: tuple[FrameworkEntry, ...]
+    calibrations: tuple[Entry, ...]
+    frameworks: tuple[Entry, ...]
 
 
 @cache
@@ -190,10 +170,8 @@ def constants(known: Table | None = None, *, frameworks: bool = False) -> tuple[
     known = known or table()
     _require_few(known)
     of_calibrations = (constant for entry in known.calibrations for constant in _calibration_constants(entry))
-    of_frameworks = (
-        (constant for entry in known.frameworks for constant in _framework_constants(entry)) if frameworks else ()
-    )
-    return (*of_calibrations, *of_frameworks)
+    factors = (entry.constant(name, "under", framework=name) for entry in known.frameworks for name in entry.of)
+    return (*of_calibrations, *(factors if frameworks else ()))
 
 
 def prior_factors(known: Table | None = None) -> dict[str, dict[str, float]]:
@@ -212,19 +190,11 @@ def _require_few(known: Table) -> None:
             raise SpecError(TABLE, problem)
 
 
-def _calibration_constants(entry: CalibrationEntry) -> Iterator[Constant]:
+def _calibration_constants(entry: Entry) -> Iterator[Constant]:
     for name in entry.of:
         if name not in catalog.calibrations():
             raise SpecError(TABLE, f"'{name}' is not a calibration.")
-        prior = entry.prior[name] if isinstance(entry.prior, dict) else entry.prior
-        full = f"{entry.fields[0]} of {name}"
-        yield entry.constant(name=full, fields=entry.fields, prior=prior, calibration=name)
-
-
-def _framework_constants(entry: FrameworkEntry) -> Iterator[Constant]:
-    for name in entry.of:
-        full, prior = f"{entry.field} under {name}", entry.prior.get(name, 1.0)
-        yield entry.constant(name=full, fields=(entry.field,), prior=prior, framework=name)
+        yield entry.constant(name, "of", calibration=name)
 
 
 # --- values into records -----------------------------------------------------------------------------------

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from costmodel.facts.fields import Count, NotNegative
 from costmodel.record import strict_record
@@ -49,27 +47,10 @@ class Worth:
     three_quarters: NotNegative
 
 
-@strict_record(frozen=True, kw_only=True, slots=True)
-class LearningCurve:
-    """
-    The whole file.
-
-    Parameters
-    ----------
-    source
-        Source of the numbers.
-    worth
-        Entries by models, choice and number of runs.
-    """
-
-    source: str
-    worth: Annotated[tuple[Worth, ...], Field(min_length=1)]
-
-
 @cache
-def learning_curve() -> LearningCurve:
-    """Read the learning curve of the published stacks."""
-    return read_stored(LearningCurve, TABLE, "planner.measure.calibrate")
+def learning_curve() -> tuple[Worth, ...]:
+    """Read the learning curve of the published stacks: entries by models, choice and number of runs."""
+    return read_stored(tuple[Worth, ...], TABLE, "planner.measure.calibrate", "worth")
 
 
 FEWEST_STACKS = 4
@@ -91,7 +72,7 @@ def comparable(runs: Sequence[Case]) -> tuple[Worth, ...]:
 
 
 def _curve(kind: str) -> tuple[Worth, ...]:
-    return tuple(one for one in learning_curve().worth if (one.models, one.chosen) == (kind, "first"))
+    return tuple(one for one in learning_curve() if (one.models, one.chosen) == (kind, "first"))
 
 
 def calibration_text(found: Calibration, path: str) -> str:
@@ -181,21 +162,22 @@ def first_text(first: First) -> str:
 
 
 def _first(first: First) -> Iterator[str]:
-    yield f"Measure first: {len(first.order)} planned runs, the most informative about the others first"
+    order, errors = first
+    yield f"Measure first: {len(order)} planned runs, the most informative about the others first"
     yield f"  {'run':<48} {'expected error of the planned runs':>36}"
-    yield f"  {'(none of them)':<48} {first.errors[0]:>36.1%}"
-    for one, error in list(zip(first.order, first.errors[1:], strict=True))[:MOST_SHOWN]:
+    yield f"  {'(none of them)':<48} {errors[0]:>36.1%}"
+    for one, error in list(zip(order, errors[1:], strict=True))[:MOST_SHOWN]:
         yield f"  {one.run.id:<48} {error:>36.1%}"
-    if len(first.order) > MOST_SHOWN:
-        yield f"  ... and {len(first.order) - MOST_SHOWN} more, less informative"
+    if len(order) > MOST_SHOWN:
+        yield f"  ... and {len(order) - MOST_SHOWN} more, less informative"
     yield "The expected error is a standard deviation, from the constants' priors and published runs."
     yield ""
-    yield from _worth(first)
+    yield from _worth(order)
 
 
-def _worth(first: First) -> Iterator[str]:
+def _worth(order: Sequence[Case]) -> Iterator[str]:
     """Yield the learning curve of stacks like the planned runs."""
-    curve = comparable(first.order)
+    curve = comparable(order)
     kinds = {"all": "all kinds of models", "dense": "dense models", "experts": "MoE models, or hybrids"}
     yield f"Value on published stacks ({kinds[curve[0].models]}) left out of the fits"
     yield f"  {'own runs':>8} {'stacks':>7} {'catalog':>8} {'calibrated':>11} {'ratio':>6} {'half of the stacks':>19}"

@@ -372,7 +372,7 @@ def report_unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, 
     number = len(collectives_alone(samples))
     if number == 0 or number >= FEWEST:
         return ()
-    return (Unlearned(name="collectives", reason=f"{number} samples; at least {FEWEST} are needed"),)
+    return (("collectives", f"{number} samples; at least {FEWEST} are needed"),)
 
 
 def _store(times: SampledCollectives, measured: Measured[Calls]) -> SampledFabric:

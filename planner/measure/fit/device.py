@@ -164,7 +164,7 @@ def fit_device(
     if host_seconds:
         operators, unlearned = learn_operators(samples, num_processors=processors, host_seconds=host_seconds)
     if not any((one.operator, one.of_pass) == ("matmul", "forward") for one in operators):
-        reasons = "; ".join(f"{one.name}: {one.reason}" for one in unlearned if one.name.startswith("matmul forward"))
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unlearned if name.startswith("matmul forward"))
         raise SpecError("samples", f"matmuls could not be learned: {reasons}.", "Sample again, on an idle machine.")
     source = _source(samples)
     entry["calibration"] = _calibration(entry, bare, samples, name, source)
@@ -398,7 +398,7 @@ def _calibration(
         "attention_efficiency": _share(_rate_of(found, "attention", dtype) or rates[dtype], peaks[dtype]),
         "memory_efficiency": _share(_streaming_rate(operators) or entry["memory_bandwidth"], entry["memory_bandwidth"]),
         "kernel_gap_seconds": found["matmul", "forward", dtype].smallest_seconds,
-        "launch_overhead_seconds": _seconds_of(samples, "launch"),
+        "launch_overhead_seconds": _launch_seconds(samples),
     }
     grouped = _rate_of(found, "grouped_matmul", dtype)
     if grouped:
@@ -432,8 +432,8 @@ def _streaming_rate(operators: Sequence[SampledOperator]) -> float | None:
     return float(np.median(rates)) if rates else None
 
 
-def _seconds_of(samples: Sequence[Sample], operator: str) -> float:
-    seconds = [one.timing.seconds for one in samples if one.point.operator == operator]
+def _launch_seconds(samples: Sequence[Sample]) -> float:
+    seconds = [one.timing.seconds for one in samples if one.point.operator == "launch"]
     return round_digits(float(np.median(seconds))) if seconds else 0.0
 
 
@@ -508,8 +508,8 @@ def _lines(found: FittedDevice, path: str) -> Iterator[str]:
         yield _collectives(found.collectives)
     if found.operators:
         yield "error: of the median sample, with its family of shapes held out (collectives: none held out)"
-    for other in found.unlearned:
-        yield f"  not learned: {other.name}: {other.reason}; the roofline times it"
+    for name, reason in found.unlearned:
+        yield f"  not learned: {name}: {reason}; the roofline times it"
     assumed = [name for name, source in found.entry["sources"].items() if source.startswith("assumption")]
     if assumed:
         yield f"  assumed, neither measured nor stated: {', '.join(assumed)} (state them with --device)"

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.events import log_progress
 from costmodel.facts.calibration import SampledOperator
-from costmodel.record import record
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_sparse_process, spread_out
 from costmodel.timing.sampled_source import (
     ELEMENT_BYTES,
@@ -257,21 +257,8 @@ NO_PASS = ("adam", "host_adam")
 """Optimizer updates: operators outside of a micro-batch's passes."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Unlearned:
-    """
-    An operator that could not be learned.
-
-    Parameters
-    ----------
-    name
-        Operator, pass and dtype.
-    reason
-        Reason.
-    """
-
-    name: str
-    reason: str
+Unlearned: TypeAlias = tuple[str, str]
+"""Operator, pass and dtype that could not be learned, and the reason."""
 
 
 def learn_operators(
@@ -319,7 +306,7 @@ def _learn(
     name = " ".join(key)
     fewest = 1 if group[0].machine.software.startswith(TRACED) else FEWEST
     if len(group) < fewest:
-        return Unlearned(name=name, reason=f"{len(group)} samples; at least {FEWEST} are needed")
+        return name, f"{len(group)} samples; at least {FEWEST} are needed"
     needs = OPERATORS[operator].needs
     sizes = {column: np.array([float(one.point.sizes.given[column]) for one in group]) for column in needs}
     shapes = shapes_of_samples(
@@ -328,8 +315,7 @@ def _learn(
     seconds = np.array([one.timing.seconds for one in group]) + host_seconds
     times = learn_operator(shapes, seconds, families(operator, sizes), fewest=fewest)
     if times.left_out_error > MOST_ERROR:
-        reason = f"samples contradict each other: median error {times.left_out_error:.0%} on held-out families"
-        return Unlearned(name=name, reason=reason)
+        return name, f"samples contradict each other: median error {times.left_out_error:.0%} on held-out families"
     return _store(key, times, shapes, seconds, sizes)
 
 

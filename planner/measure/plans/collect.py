@@ -9,37 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from costmodel.errors import SpecError
-from costmodel.record import record
+from costmodel.quantities import GIB_BYTES
 from planner.jobs.run_jobs import PLANNED, References, RejectedRow, Run, read
-from planner.measure.plans.logs import GIB, Logged, read_logs
+from planner.measure.plans.logs import Logged, read_logs
 from planner.measure.runs.predictions import Prediction, predictions
 
 MEASURED = ("step_seconds", "peak_memory_gib", "memory_kind")
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Collected:
-    """
-    A table with measured steps.
-
-    Parameters
-    ----------
-    text
-        The table as CSV.
-    notes
-        Rows that stay as they are, and measurements with a doubt, a sentence each.
-    ids
-        Rows that were measured now.
-    """
-
-    text: str
-    notes: tuple[str, ...]
-    ids: tuple[str, ...]
-
-
-def collect(runs: Path, logs: Path) -> Collected:
+def collect(runs: Path, logs: Path) -> tuple[str, list[str], list[str]]:
     """
     Fill the planned rows of a table with the steps of their logs.
+
+    Return the table as CSV; a sentence on each row that stays as it is, and on each doubtful measurement; and the ids
+    of the rows that were measured now.
 
     The logs of a row are files of a folder that begin with its id, such as ``plan-1.log`` or ``plan-1.rank0.out.gz``,
     or those in a folder with that name.
@@ -76,7 +59,7 @@ def collect(runs: Path, logs: Path) -> Collected:
     writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return Collected(text=stream.getvalue(), notes=tuple(notes), ids=tuple(ids))
+    return stream.getvalue(), notes, ids
 
 
 def _logs_of(name: str, folder: Path) -> Iterator[Path]:
@@ -106,7 +89,7 @@ def _fill(row: dict[str, str], found: Logged) -> Iterator[str]:
     row.update(kind="", step_seconds=f"{seconds:.6g}")
     for kind, nbytes in (("reserved", found.reserved_bytes), ("allocated", found.allocated_bytes)):
         if nbytes:
-            row.update(peak_memory_gib=f"{nbytes / GIB:.6g}", memory_kind=kind)
+            row.update(peak_memory_gib=f"{nbytes / GIB_BYTES:.6g}", memory_kind=kind)
     yield from (f"{row['id']}: {doubt}." for doubt in found.doubts)
 
 

@@ -25,6 +25,7 @@ from statistics import median
 from typing import BinaryIO, TypeAlias, cast
 
 from costmodel.errors import SpecError
+from costmodel.quantities import GIB_BYTES, MIB_BYTES
 from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks.imports.printed import COLOUR
@@ -62,8 +63,7 @@ OTHERS = {
 }
 """Marks of logs that have no step times in a form that is known here."""
 
-MIB, GB = 2**20, 10**9
-GIB = 2**30
+GB = 10**9
 
 WARM_UP = 5
 """Iterations that allocate, compile and tune; lines that hold one of them are left out."""
@@ -145,10 +145,10 @@ class _Lines:
         for number, loss, gib, rate in TITAN.findall(line):
             self.num_nan += loss.strip("-") in ("nan", "inf")
             self._add(self.rates, int(number), float(rate.replace(",", "")))
-            self.reserved.append(float(gib) * GIB)
+            self.reserved.append(float(gib) * GIB_BYTES)
         for allocated, reserved in MEGABYTES.findall(line):
-            self.allocated.append(float(allocated) * MIB)
-            self.reserved.append(float(reserved) * MIB)
+            self.allocated.append(float(allocated) * MIB_BYTES)
+            self.reserved.append(float(reserved) * MIB_BYTES)
         for kind, gigabytes in GIGABYTES.findall(line):
             (self.allocated if kind == "allocated" else self.reserved).append(float(gigabytes) * GB)
         self.out_of_memory = self.out_of_memory or OUT_OF_MEMORY.search(line) is not None

@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster
 from costmodel.memory import WITHOUT_RUNTIME, seen_bytes
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy
@@ -22,7 +23,7 @@ from planner.measure.calibrate.constants import read
 from planner.measure.calibrate.fit import NOISE
 from planner.measure.project.comparison import differences, require_cut_down
 from planner.measure.project.posterior import Posterior, Road, posterior, road, simulated_seconds
-from planner.measure.runs.predictions import GIB, Case
+from planner.measure.runs.predictions import Case
 from planner.uncertainty.intervals import NORMAL_80, intervals, kind_of, spread_of
 from planner.uncertainty.peaks import LEAST_HEADROOM_BYTES, ODD_DEVIATION, STARTS, law_of
 
@@ -98,7 +99,7 @@ def peaks_of(smalls: Sequence[Case], way: Road) -> Peaks | None:
     offsets, ratios = [], []
     for one in smalls:
         if one.run.peak_memory_gib is not None:
-            predicted, measured = predicted_bytes(one, way), one.run.peak_memory_gib * GIB
+            predicted, measured = predicted_bytes(one, way), one.run.peak_memory_gib * GIB_BYTES
             _require_plausible(one, predicted, measured)
             allocated = one.run.memory_kind in WITHOUT_RUNTIME
             fragments = one.facts.cluster.device.behaviour.memory.fragmentation if allocated else 0.0
@@ -116,7 +117,7 @@ def _require_plausible(small: Case, predicted: float, measured: float) -> None:
         kind = small.run.memory_kind or "all of the device's memory"
         raise SpecError(
             f"{small.run.id}: peak_memory_gib",
-            f"{measured / GIB:.4g} GiB were measured, {predicted / GIB:.4g} GiB are predicted ({kind}).",
+            f"{measured / GIB_BYTES:.4g} GiB were measured, {predicted / GIB_BYTES:.4g} GiB are predicted ({kind}).",
             "Is it the peak of the fullest device, of this layout, and does memory_kind name its source?",
         )
 
@@ -167,7 +168,7 @@ class AnchorRun:
     def measured_bytes(self) -> float | None:
         """Measured peak; None where it was not measured."""
         gib = self.case.run.peak_memory_gib
-        return None if gib is None else gib * GIB
+        return None if gib is None else gib * GIB_BYTES
 
 
 @record(frozen=True, kw_only=True, slots=True)

@@ -19,12 +19,11 @@ from constraints.rules.physics import (
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.models.flops import model_flops_per_token, parameters
+from costmodel.quantities import GIB_BYTES
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from costmodel.validation import shown
 from planner.jobs.run_jobs import Run
-
-GIB = 2**30
 
 LOWEST_UTILIZATION = 0.001
 """Model FLOP/s over the peak below which a step time cannot be in seconds; the slowest valid rows reach 0.007."""
@@ -168,12 +167,14 @@ def _require_peak(run: Run, facts: Facts) -> None:
     if run.peak_memory_gib is None:
         return
     device, memory = facts.cluster.device, facts.cluster.device.memory_bytes
-    used = run.peak_memory_gib * GIB / memory
+    used = run.peak_memory_gib * GIB_BYTES / memory
     if not LOWEST_MEMORY_FRACTION <= used <= MEMORY_TOLERANCE:
-        allowed = f"allowed: up to {MEMORY_TOLERANCE * memory / GIB:.1f} GiB"
+        allowed = f"allowed: up to {MEMORY_TOLERANCE * memory / GIB_BYTES:.1f} GiB"
         problem = f"{run.peak_memory_gib:g} would be {used:.3g} of the memory of {device.name}; {allowed}."
         raise SpecError("peak_memory_gib", f"{problem} Is it in GiB?")
     weights = parameters(facts.model) * facts.workload.precision.weight_bytes / facts.cluster.num_devices
-    if run.kind != "oom" and run.peak_memory_gib * GIB < weights:
-        problem = f"{run.peak_memory_gib:g} is less than the weights alone, shared by all devices: {weights / GIB:.3g}."
+    if run.kind != "oom" and run.peak_memory_gib * GIB_BYTES < weights:
+        problem = (
+            f"{run.peak_memory_gib:g} is less than the weights alone, shared by all devices: {weights / GIB_BYTES:.3g}."
+        )
         raise SpecError("peak_memory_gib", problem)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from constraints.rules.physics import fits_in_device_memory
 from costmodel.errors import SpecError
 from costmodel.memory import seen_bytes
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Sharding, Strategy
@@ -30,8 +31,6 @@ from planner.jobs.run_jobs import (
 from planner.measure.runs.plausibility import require_of_the_model, require_plausible, require_possible
 from planner.uncertainty.counts import architecture_of, list_gaps
 from planner.uncertainty.intervals import Interval, step_interval
-
-GIB = 2**30
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -143,8 +142,8 @@ def find_unreported_recompute(one: Case) -> RejectedRow | None:
         peak = unreported_peak_bytes(one.run, one.facts, one.strategy)
         if peak is None:
             return None
-        memory = one.facts.cluster.device.memory_bytes
-        problem = f"recompute is empty, and without any the layout takes {peak / GIB:.0f} of {memory / GIB:.0f} GiB"
+        needed, memory = (size / GIB_BYTES for size in (peak, one.facts.cluster.device.memory_bytes))
+        problem = f"recompute is empty, and without any the layout takes {needed:.0f} of {memory:.0f} GiB"
     return not_predicted(
         one.run, f"{problem}: name the recomputation and offload that ran ('none' if there was none).", is_refused=True
     )
@@ -218,7 +217,7 @@ def predict(one: Case, known: References) -> Prediction:
         is_inferred=one.is_inferred,
         step_seconds=estimated.step_seconds,
         device_bytes=device_bytes,
-        peak_memory_gib=seen_bytes(facts.cluster.device, device_bytes, run.memory_kind, one.strategy) / GIB,
+        peak_memory_gib=seen_bytes(facts.cluster.device, device_bytes, run.memory_kind, one.strategy) / GIB_BYTES,
         fits=bool(fits_in_device_memory(facts.cluster, device_bytes=device_bytes, memory_headroom_bytes=0.0)),
         missing=tuple(_missing(one)),
         is_silent=one.is_inferred or leaves_out_recompute(run, one.strategy),

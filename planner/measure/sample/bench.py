@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.timing.sampled_source import ELEMENT_BYTES, MATMULS
 from planner.measure.sample.samples import Point, Sizes, cache_bytes, free_bytes
@@ -39,7 +40,6 @@ MOST_OF_MEMORY = 0.8
 
 """Fraction of the free memory that a point may take."""
 
-GIB = 2**30
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -179,7 +179,9 @@ class Bench:
         """
         free = free_bytes(self.torch, self.device)
         if nbytes > MOST_OF_MEMORY * free:
-            raise UnavailableError(f"takes {nbytes / GIB:.1f} GiB of memory, of which {free / GIB:.1f} GiB are free")
+            raise UnavailableError(
+                f"takes {nbytes / GIB_BYTES:.1f} GiB of memory, of which {free / GIB_BYTES:.1f} GiB are free"
+            )
 
     def _empty_like(self, result: Tensor) -> Tensor:
         names = {getattr(self.torch, name): own for own, name in TORCH_DTYPES.items()}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from costmodel.record import record
 from planner.measure.sample import kernels
 from planner.measure.sample.bench import Bench, UnavailableError, Work, needed_bytes
 from planner.measure.sample.ranks import Group, LostRankError, Ranks, members_of
@@ -50,20 +49,6 @@ BESIDE: Mapping[str, Point] = {
     "device_to_host": Point(operator="device_to_host", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**26)),
 }
 """Points that may overlap with another one."""
-
-
-@record(frozen=True, kw_only=True, slots=True)
-class Skipped:
-    """
-    A point that was not measured.
-
-    Parameters
-    ----------
-    reason
-        A sentence without its full stop.
-    """
-
-    reason: str
 
 
 T = TypeVar("T")
@@ -115,9 +100,9 @@ class Sampler:
         """Ranks and nodes of the groups whose collectives can be measured."""
         return self._ranks.group_sizes if self._ranks else ()
 
-    def measure(self, point: Point, limits: Limits | None = None) -> Timing | Skipped:
+    def measure(self, point: Point, limits: Limits | None = None) -> Timing | str:
         """
-        Measure a point; return its time, or the reason that it was skipped.
+        Measure a point; return its time, or the reason that it was skipped: a sentence without its full stop.
 
         Raises
         ------
@@ -147,12 +132,12 @@ class Sampler:
         except RuntimeError as error:
             raise LostRankError(self._ranks.place.rank, str(error)) from None
 
-    def _lead(self, point: Point, limits: Limits | None) -> Timing | Skipped:
+    def _lead(self, point: Point, limits: Limits | None) -> Timing | str:
         """Measure a collective with all processes of its group."""
         ranks, nodes = point.sizes.ranks or 0, point.sizes.nodes or 1
         if self._ranks is None or not members_of(self._ranks.hosts, ranks=ranks, nodes=nodes):
             here = len(self._ranks.hosts) if self._ranks else 1
-            return Skipped(reason=f"needs {ranks} processes on {nodes} hosts, and there are {here}")
+            return f"needs {ranks} processes on {nodes} hosts, and there are {here}"
         try:
             self._ranks.say((point, limits))
             found = self._measure_in_lockstep(self._ranks, point, limits)
@@ -161,7 +146,7 @@ class Sampler:
         assert found, "the first process is in every group"
         return found
 
-    def _measure_in_lockstep(self, ranks: Ranks, point: Point, limits: Limits | None) -> Timing | Skipped | None:
+    def _measure_in_lockstep(self, ranks: Ranks, point: Point, limits: Limits | None) -> Timing | str | None:
         """
         Measure a collective in step with the group; None in processes outside of it.
 
@@ -173,17 +158,17 @@ class Sampler:
             return None
         try:
             prepared = self._attempt(point, lambda: self._prepare(point, group))
-            reason = group.first_reason(prepared.reason if isinstance(prepared, Skipped) else "")
-            if isinstance(prepared, Skipped) or reason:
-                return Skipped(reason=reason)
+            reason = group.first_reason(prepared if isinstance(prepared, str) else "")
+            if isinstance(prepared, str) or reason:
+                return reason
             work, clock = prepared
             called = self._attempt(point, work.calls[0])
-            reason = group.first_reason(called.reason if isinstance(called, Skipped) else "")
+            reason = group.first_reason(called if isinstance(called, str) else "")
             if reason:
-                return Skipped(reason=reason)
+                return reason
             return self._time(work, clock, limits)
         except (UnavailableError, NotCoveredError) as error:
-            return Skipped(reason=self._reason(point, error))
+            return self._reason(point, error)
         finally:
             self._free()
 
@@ -220,7 +205,7 @@ class Sampler:
             return DeviceClock(torch, lockstep) if self.bench.is_gpu else HostClock(lockstep=lockstep)
         return self._clock
 
-    def _attempt(self, point: Point, function: Callable[[], T]) -> T | Skipped:
+    def _attempt(self, point: Point, function: Callable[[], T]) -> T | str:
         """Call a function; return its result, or the reason that it failed."""
         try:
             return function()
@@ -233,7 +218,7 @@ class Sampler:
             ValueError,
             AttributeError,
         ) as error:
-            return Skipped(reason=self._reason(point, error))
+            return self._reason(point, error)
 
     def _reason(self, point: Point, error: Exception) -> str:
         """Return the reason on one line."""

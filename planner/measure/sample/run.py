@@ -14,7 +14,7 @@ from costmodel.record import record
 from planner.jobs.problem import Problem
 from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.job_shapes import job_shapes
-from planner.measure.sample.measure import Sampler, Skipped
+from planner.measure.sample.measure import Sampler
 from planner.measure.sample.ranks import joined_ranks
 from planner.measure.sample.samples import Point, Timing, device_of, require_torch
 from planner.measure.sample.shapes import points_to_measure
@@ -140,9 +140,8 @@ def measure_points(
     measurer: Sampler,
     *,
     budget_seconds: float,
-    limits: Limits | None = None,
     notify: Callable[[str], None] = ignore,
-    progress: Callable[[str], None] = ignore,
+    progress: Callable[[str], None],
     now: Callable[[], float] = time.monotonic,
 ) -> Counts:
     """
@@ -156,8 +155,6 @@ def measure_points(
         As in :func:`sample_operators`.
     measurer
         Measures the points.
-    limits
-        Time and repeats of each point.
     now
         Clock of the budget, in seconds.
 
@@ -167,7 +164,7 @@ def measure_points(
         If the budget is not positive, or the table belongs to another machine.
     """
     _require_budget(budget_seconds)
-    started, limits = now(), limits or Limits()
+    started, limits = now(), Limits()
     table = SamplesFile(path, measurer.machine, notify=notify)
     wanted = tuple(dict.fromkeys(points))
     skipped: Counter[str] = Counter()
@@ -186,9 +183,9 @@ def measure_points(
             progress(_line(number, len(wanted), point, TOO_LONG))
             continue
         found = measurer.measure(point, replace(limits, seconds=min(limits.seconds, left)))
-        if isinstance(found, Skipped):
-            skipped[found.reason] += 1
-            progress(_line(number, len(wanted), point, f"skipped: {found.reason}"))
+        if isinstance(found, str):
+            skipped[found] += 1
+            progress(_line(number, len(wanted), point, f"skipped: {found}"))
             continue
         table.add(point, found)
         measured += 1

@@ -213,14 +213,14 @@ def radical_inverse(index: int, base: int) -> float:
     return found
 
 
-def filling_points(device: str = "cuda", dtype: str = "bf16", *, rounds: int = ROUNDS) -> Iterator[Point]:
+def filling_points(device: str = "cuda", dtype: str = "bf16") -> Iterator[Point]:
     """
     Yield points of a Halton sequence in the logarithms of the sizes.
 
     Each round has a matmul, a batched and a grouped one, an attention, and one operator that only moves bytes, with all
-    of their passes. More rounds cover the sizes more densely.
+    of their passes.
     """
-    for index in range(1, rounds + 1):
+    for index in range(1, ROUNDS + 1):
         at = [radical_inverse(index, base) for base in BASES]
         round_to = 1 if index % ODD_EVERY == 0 else MULTIPLE
         moving = _MOVING[index % len(_MOVING)]
@@ -244,7 +244,7 @@ def _points(shapes: Iterable[tuple[str, Sizes]], dtype: str, most_flops: float) 
                 yield point
 
 
-def _interpolate_size(fraction: float, ends: tuple[int, int], round_to: int = 1) -> int:
+def _interpolate_size(fraction: float, ends: tuple[int, int], round_to: int) -> int:
     """Return a size between two ends, by a fraction in logarithms: a multiple, or an odd number."""
     low, high = ends
     size = exp(log(low) + fraction * (log(high) - log(low)))

@@ -55,7 +55,7 @@ class Limits:
     most_calls: int = 64
 
 
-def measure_call(calls: Sequence[Call], clock: HostClock, limits: Limits | None = None) -> Timing:
+def measure_call(calls: Sequence[Call], clock: HostClock, limits: Limits | None) -> Timing:
     """
     Measure the median time of a call.
 

@@ -107,7 +107,7 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     )
 
 
-def choose_iteration(trace: Trace, number: int | None = None) -> Iteration:
+def choose_iteration(trace: Trace, number: int | None) -> Iteration:
     """
     Return an iteration of a trace.
 

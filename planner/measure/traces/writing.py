@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, cast
@@ -109,12 +109,12 @@ def _all_events(trace: Trace, offset: int) -> Iterator[str]:
     yield from _names(trace)
     tracks = [_place(track) for track in trace.tracks]
     names = [json.dumps(name) for name in trace.names]
-    arguments, arrows = _Arguments(trace), _arrows(trace)
+    arguments_of, arrows = _arguments(trace), _arrows(trace)
     for number, row in enumerate(_rows(trace.events)):
         where, when = tracks[row["track"]], _microseconds(row["start"] + offset)
         yield (
             f'{{"ph": "X", "cat": "{NAMES[row["category"]]}", "name": {names[row["name"]]}, {where}, '
-            f'"ts": {when}, "dur": {_microseconds(row["duration"])}, "args": {json.dumps(arguments.of(row))}}}'
+            f'"ts": {when}, "dur": {_microseconds(row["duration"])}, "args": {json.dumps(arguments_of(row))}}}'
         )
         if arrow := arrows.get(number):
             yield f'{{{arrow}, {where}, "ts": {when}, "cat": "ac2g", "name": "ac2g"}}'
@@ -176,32 +176,31 @@ def _arrows(trace: Trace) -> dict[int, str]:
 # --- arguments -----------------------------------------------------------------------------------------------
 
 
-class _Arguments:
-    """Arguments of an event in the format of PyTorch's profiler."""
+def _arguments(trace: Trace) -> Callable[[Mapping[str, int]], Plain]:
+    """Return a function of an event's row: its known arguments in the format of PyTorch's profiler."""
+    tables: Mapping[str, Sequence[Plain]] = {
+        "operands": [{"Input Dims": one.sizes, "Input type": one.dtypes} for one in trace.operands],
+        "blocks": [
+            {"grid": [of.num_blocks, 1, 1], "block": [of.threads_per_block, 1, 1], PER_SM: of.blocks_per_processor}
+            for of in trace.blocks
+        ],
+        "message": [_message(one) for one in trace.messages],
+        "wait": [_wait(one) for one in trace.waits],
+    }
 
-    def __init__(self, trace: Trace) -> None:
-        self._tables: Mapping[str, Sequence[Plain]] = {
-            "operands": [{"Input Dims": one.sizes, "Input type": one.dtypes} for one in trace.operands],
-            "blocks": [
-                {"grid": [of.num_blocks, 1, 1], "block": [of.threads_per_block, 1, 1], PER_SM: of.blocks_per_processor}
-                for of in trace.blocks
-            ],
-            "message": [_message(one) for one in trace.messages],
-            "wait": [_wait(one) for one in trace.waits],
-        }
-        self._tracks = trace.tracks
-
-    def of(self, row: Mapping[str, int]) -> Plain:
-        """Return the known arguments of an event."""
+    def arguments_of(row: Mapping[str, int]) -> Plain:
         found: Plain = {name: row[column] for name, column in NUMBERS.items() if row[column] != UNKNOWN}
         if "Fwd thread id" in found:
             found["Sequence number"] = row["sequence"]
         if row["category"] in ON_STREAMS:
-            found |= {"device": self._tracks[row["track"]].process, "stream": self._tracks[row["track"]].number}
-        for column, table in self._tables.items():
+            track = trace.tracks[row["track"]]
+            found |= {"device": track.process, "stream": track.number}
+        for column, table in tables.items():
             if row[column] != UNKNOWN:
                 found |= table[row[column]]
         return found
+
+    return arguments_of
 
 
 def _message(one: Message) -> Plain:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
 from planner.jobs.checkpoints import CheckpointSchedule, schedules_around
 from planner.report.reasons import constraint_text
 from planner.report.records.plan import StrategyRecord
-from planner.report.section import GIB_BYTES, count, gib, part_label, seconds, share, span
+from planner.report.section import count, gib, part_label, seconds, share, span
 from planner.uncertainty.counts import list_gaps
 from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.intervals import Interval as StepInterval

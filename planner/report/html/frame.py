@@ -255,7 +255,7 @@ def transpose(section: Section, name: str) -> Section:
     return replace(section, header=(name, *columns[0][1:]), rows=tuple(columns[1:]))
 
 
-def table_html(section: Section, *, compare: bool = False, across: bool = False) -> str:
+def table_html(section: Section, *, compare: bool, across: bool) -> str:
     """Build the table of a section's rows, in a box that scrolls where it is too wide."""
     if not section.rows:
         return ""

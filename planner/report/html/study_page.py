@@ -42,7 +42,7 @@ def _chapters(whole: StudyRecord) -> Iterator[Chapter]:
     for one in whole.series:
         blocks = []
         if any(point.plan for point in one.points):
-            blocks.append(plot(one.name, f"{_quantity(whole)[0]} by {one.label}; {_band(whole)}"))
+            blocks.append(plot(one.name, f"{_quantity(whole)[0]} by {one.label}; {_BAND}"))
         yield Chapter(one.name, one.name, one.label, [*blocks, section_html(section_of(whole, one))])
     if whole.features:
         caption = f"Share of the step of the plan changed in one feature that the plan itself saves; {_LINES}"
@@ -51,10 +51,7 @@ def _chapters(whole: StudyRecord) -> Iterator[Chapter]:
 
 
 _LINES = f"the lines: the {COVERAGE:.0%} intervals of such differences"
-
-
-def _band(whole: StudyRecord) -> str:
-    return f"the band: with the {COVERAGE:.0%} interval of a measured step"
+_BAND = f"the band: with the {COVERAGE:.0%} interval of a measured step"
 
 
 def study_charts(whole: StudyRecord) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from planner.measure.traces.circles import break_circles
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from planner.measure.traces.iterations import Iteration, choose_iteration
+
+T = TypeVar("T")
 
 END_OF_ITERATION = "end of the iteration"
 
@@ -325,25 +327,21 @@ def ranks_of(traces: Sequence[Trace]) -> list[int]:
 
 
 # --- ranks side by side ------------------------------------------------------------------------------------
-class _Table:
-    """Numbers of distinct objects."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[object, int] = {}
-
-    def places(self, things: Sequence[object]) -> Integers:
-        """Return the numbers of objects, and one more at the end for unknown ones."""
-        return np.array([*(self.numbers.setdefault(one, len(self.numbers)) for one in things), UNKNOWN])
+def _number(things: Sequence[T], numbers: dict[T, int]) -> Integers:
+    """Return the numbers of objects, new ones numbered here, and one more at the end for unknown ones."""
+    return np.array([*(numbers.setdefault(one, len(numbers)) for one in things), UNKNOWN])
 
 
 def _join_ranks(parts: Sequence[ExecutionGraph]) -> ExecutionGraph:
-    names, messages, tracks = _Table(), _Table(), _Table()
+    names: dict[str, int] = {}
+    messages: dict[Message, int] = {}
+    tracks: dict[RankTrack, int] = {}
     tasks: list[Tasks] = []
     edges: list[Edges] = []
     last: dict[int, int] = {}
     number = 0
     for place, part in enumerate(parts):
-        of_track, of_name = tracks.places(part.tracks), names.places(part.names)
+        of_track, of_name = _number(part.tracks, tracks), _number(part.names, names)
         target = part.tasks.waits_for
         stream = of_track[np.where(part.tasks.waiting == Waiting.STREAM, target, UNKNOWN)]
         waits_for = np.where(part.tasks.waiting == Waiting.TASK, target + number, stream)
@@ -351,7 +349,7 @@ def _join_ranks(parts: Sequence[ExecutionGraph]) -> ExecutionGraph:
             part.tasks,
             track=of_track[part.tasks.track].astype(np.int32),
             name=of_name[part.tasks.name].astype(np.int32),
-            message=messages.places(part.messages)[part.tasks.message].astype(np.int32),
+            message=_number(part.messages, messages)[part.tasks.message].astype(np.int32),
             trace=np.full(len(part.tasks), place, dtype=np.int32),
             waits_for=waits_for,
         )
@@ -362,9 +360,9 @@ def _join_ranks(parts: Sequence[ExecutionGraph]) -> ExecutionGraph:
     return ExecutionGraph(
         tasks=Tasks.join(tasks),
         edges=Edges.join(edges),
-        tracks=tuple(tracks.numbers),  # type: ignore[arg-type]
-        names=tuple(names.numbers),  # type: ignore[arg-type]
-        messages=tuple(messages.numbers),  # type: ignore[arg-type]
+        tracks=tuple(tracks),
+        names=tuple(names),
+        messages=tuple(messages),
         begins={rank: begin for part in parts for rank, begin in part.begins.items()},
         device_free={rank: free for part in parts for rank, free in part.device_free.items()},
         last=last,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from costmodel.errors import SpecError
 from planner.measure.traces.change.layout import REDUCTIONS, Direction, Layout, Network, Pass, Replicas, slowest_replica
@@ -28,25 +28,6 @@ ENDS: Mapping[Direction, tuple[Role, Role]] = {
     "backward": (Role.HEAD, Role.EMBEDDING),
 }
 """Part of the model before and after the layers of a pass, on the ranks that have it."""
-
-
-class Ending(NamedTuple):
-    """
-    Places among the tasks after a rank's passes.
-
-    Parameters
-    ----------
-    units
-        Launches of each data-parallel communication that grows with the model.
-    waits
-        Calls that make streams wait, before the update.
-    updates
-        Tasks of the optimizer.
-    """
-
-    units: tuple[range, ...]
-    waits: tuple[int, ...]
-    updates: tuple[int, ...]
 
 
 def rebuild_graph(
@@ -354,25 +335,24 @@ class _Rebuilding:
     # --- behind the passes -------------------------------------------------------------------------------------
 
     def _end(self, writer: RankWriter, template: RankTemplate, rank: int) -> None:
-        end, found = self._keep_tasks(template.end), self._ending(template)
-        in_unit = {place for unit in found.units for place in unit}
-        update = found.updates[0] if found.updates else len(end)
+        end = self._keep_tasks(template.end)
+        units, waits, updates = self._ending(template)
+        in_unit = {place for unit in units for place in unit}
+        update = updates[0] if updates else len(end)
         done: set[object] = set()
         for place, task in enumerate(end):
             if place in in_unit:
                 side = place > update
                 if side not in done:
-                    self._put_units(
-                        writer, template, [one for one in found.units if (one.start > update) == side], rank
-                    )
+                    self._put_units(writer, template, [one for one in units if (one.start > update) == side], rank)
                 done.add(side)
-            elif place in found.waits:
-                waits_for_all = len(found.waits) == self._num_open(template)
-                number = len(writer.open) if waits_for_all else len(found.waits)
+            elif place in waits:
+                waits_for_all = len(waits) == self._num_open(template)
+                number = len(writer.open) if waits_for_all else len(waits)
                 if "waits" not in done:
-                    writer.put(end[found.waits[min(one, len(found.waits) - 1)]] for one in range(number))
+                    writer.put(end[waits[min(one, len(waits) - 1)]] for one in range(number))
                 done.add("waits")
-            elif place in found.updates:
+            elif place in updates:
                 if place == update:
                     writer.arrived += writer.pending
                     writer.pending = []
@@ -382,8 +362,13 @@ class _Rebuilding:
         if writer.tasks.graph.last.get(template.rank) is not None:
             self.written.last[rank] = writer.last_host
 
-    def _ending(self, template: RankTemplate) -> Ending:
-        """Find the communication, waits and updates after the passes of a recorded rank."""
+    def _ending(self, template: RankTemplate) -> tuple[list[range], list[int], list[int]]:
+        """
+        Find places among the tasks after the passes of a recorded rank.
+
+        They are the launches of each data-parallel communication that grows with the model, the calls that make streams
+        wait before the update, and the tasks of the optimizer.
+        """
         end = self._keep_tasks(template.end)
         units = self._units(end, self.starts)
         inside = {place for unit in units for place in unit}
@@ -394,11 +379,8 @@ class _Rebuilding:
             if self.tasks.is_update(task) and place not in inside and place not in waits
         ]
         first = updates[0] if updates else len(end)
-        return Ending(
-            units=tuple(unit for unit in units if self._grows([end[place] for place in unit])),
-            waits=tuple(place for place in waits if place < first),
-            updates=tuple(updates),
-        )
+        growing = [unit for unit in units if self._grows([end[place] for place in unit])]
+        return growing, [place for place in waits if place < first], updates
 
     def _grows(self, unit: Sequence[int]) -> bool:
         """Return True if a unit communicates more than one number, such as a norm or a loss."""
@@ -462,4 +444,4 @@ class _Rebuilding:
     def _updates(self, template: RankTemplate) -> list[int]:
         """Return the tasks of a recorded rank's optimizer."""
         end = self._keep_tasks(template.end)
-        return [end[place] for place in self._ending(template).updates]
+        return [end[place] for place in self._ending(template)[2]]

@@ -302,7 +302,7 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     first, last = (inside[0], inside[-1]) if inside else (len(program), -1)
     found.begin = tuple(program[place] for place in range(first) if place not in taken)
     found.end = tuple(program[place] for place in range(last + 1, len(program)) if place not in taken)
-    _keep_between(tasks, program, parts, taken, found, range(first, last + 1), passes, ordered)
+    _keep_between(program, parts, taken, found, range(first, last + 1), passes, ordered)
     return found
 
 
@@ -356,7 +356,6 @@ def _number_passes(parts: list[Part], ordered: Sequence[Pass]) -> list[Part]:
 
 
 def _keep_between(
-    tasks: Tasks,
     program: Sequence[int],
     parts: Sequence[Part],
     taken: set[int],

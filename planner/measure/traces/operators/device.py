@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,22 +28,12 @@ Persistent kernels have one grid for every size: where sizes were not recorded, 
 """
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Slowdown:
-    """
-    Slowdown of kernels next to communication.
+Slowdown: TypeAlias = tuple[float, int]
+"""
+Slowdown of kernels next to communication, and the number of kernels that ran both ways.
 
-    Parameters
-    ----------
-    factor
-        Median over kinds of kernels, each weighted by its time: median next to communication over the median alone.
-    num_kinds, num_kernels
-        Kinds of kernels that ran both ways, and all kernels of these kinds.
-    """
-
-    factor: float
-    num_kinds: int
-    num_kernels: int
+It is the median over kinds of kernels, each weighted by its time: median next to communication over the median alone.
+"""
 
 
 def slowdown_beside_communication(traces: Iterable[Trace]) -> Slowdown | None:
@@ -70,7 +61,7 @@ def slowdown_beside_communication(traces: Iterable[Trace]) -> Slowdown | None:
         number += len(beside) + len(alone)
     if not ratios:
         return None
-    return Slowdown(factor=find_weighted_median(ratios, weights), num_kinds=len(ratios), num_kernels=number)
+    return find_weighted_median(ratios, weights), number
 
 
 def _both_ways(trace: Trace) -> Iterator[tuple[Integers, Integers]]:

@@ -205,13 +205,13 @@ def read_traces(paths: Sequence[str | Path], *, progress: Progress | None = None
     return _one_run(_read(paths, progress))
 
 
-def read_recordings(paths: Sequence[str | Path], *, progress: Progress | None = None) -> tuple[Trace, ...]:
+def read_recordings(paths: Sequence[str | Path]) -> tuple[Trace, ...]:
     """
     Read the traces of one run or of several: one run after the other, each in the order of its ranks.
 
     Parameters
     ----------
-    paths, progress
+    paths
         As in :func:`read_traces`; several runs may have several files of a rank.
 
     Raises
@@ -223,7 +223,7 @@ def read_recordings(paths: Sequence[str | Path], *, progress: Progress | None = 
     for place, path in enumerate(several):
         if path in several[:place]:
             raise SpecError(str(paths[place]), "is named twice.")
-    traces = _read(paths, progress)
+    traces = _read(paths, None)
     runs = runs_of([_add_known_rank(trace) or trace for trace in traces])
     return _one_run(traces) if len(runs) == 1 else tuple(trace for run in runs for trace in _one_run(run))
 

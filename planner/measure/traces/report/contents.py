@@ -15,7 +15,7 @@ from planner.measure.traces.iterations import Found, iterations
 from planner.measure.traces.reading.messages import element_bytes
 from planner.measure.traces.report.replay.text import short_name
 from planner.report.console import sections_text
-from planner.report.section import NOTHING, PLAIN, Screen, Section, amount_of_bytes, number_rows, share
+from planner.report.section import NOTHING, Screen, Section, amount_of_bytes, number_rows, share
 
 NANOSECONDS = 1e9
 
@@ -243,7 +243,7 @@ def contents_json(found: Sequence[TraceContents]) -> str:
     return json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False)
 
 
-def contents_text(found: Sequence[TraceContents], screen: Screen = PLAIN) -> str:
+def contents_text(found: Sequence[TraceContents], screen: Screen) -> str:
     """Write contents as text: sections of each trace."""
     return sections_text((section for one in found for section in _sections(one)), screen)
 

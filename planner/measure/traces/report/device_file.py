@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.record import record
 from planner.measure.fit.device import FittedDevice, change_device, fit_device, num_matmuls, render_fit
-from planner.measure.fit.operators import FEWEST, Unlearned, round_digits
+from planner.measure.fit.operators import FEWEST, round_digits
 from planner.measure.traces.events import UNKNOWN, Category, Trace, overlap_nanoseconds
 from planner.measure.traces.operators import TracedOperators
 from planner.measure.traces.operators.device import Slowdown, late_launches
@@ -32,22 +32,12 @@ WITHOUT_BASE = (
 )
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Constant:
-    """
-    A constant of a device's calibration, measured in traces.
+Constant: TypeAlias = tuple[str, float, str]
+"""
+Name and value of a constant of a device's calibration that is measured in traces, and how it follows from them.
 
-    Parameters
-    ----------
-    name, value
-        As in :class:`costmodel.facts.calibration.Constants`.
-    meaning
-        Derivation of the value, which becomes the file's source.
-    """
-
-    name: str
-    value: float
-    meaning: str
+The last becomes the file's source.
+"""
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -70,7 +60,7 @@ class HostTime:
 
 
 def fit_device_file(
-    traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any] | None = None
+    traces: Sequence[Trace], found: Extracted, *, name: str, facts: Mapping[str, Any] | None
 ) -> tuple[FittedDevice, tuple[Constant, ...]]:
     """
     Fit the device of traces, and the constants that only traces show.
@@ -130,7 +120,7 @@ def _add_to_base(
         entry=entry,
         operators=(),
         collectives=None,
-        unlearned=(Unlearned(name="all operators", reason=f"traces {reason.rstrip('.')}"),),
+        unlearned=(("all operators", f"traces {reason.rstrip('.')}"),),
         num_samples=len(found.samples),
         machine=str(found.samples[0].machine),
     )
@@ -139,9 +129,9 @@ def _add_to_base(
 
 def _add(entry: Mapping[str, Any], constants: Iterable[Constant]) -> None:
     calibration = entry["calibration"]
-    for one in constants:
-        calibration[one.name] = round_digits(one.value)
-        calibration["sources"][one.name] = f"planner trace extract: {one.meaning}"
+    for name, value, meaning in constants:
+        calibration[name] = round_digits(value)
+        calibration["sources"][name] = f"planner trace extract: {meaning}"
 
 
 def host_times(traces: Sequence[Trace], by_trace: Sequence[TracedOperators]) -> tuple[HostTime, ...]:
@@ -155,24 +145,24 @@ def measure_constants(
 ) -> Iterator[Constant]:
     """Yield constants of the calibration that traces show, each at most once."""
     if slowdown:
-        kernels, factor = slowdown.num_kernels, slowdown.factor
-        yield Constant(
-            name="overlap_slowdown_compute",
-            value=min(max(factor, 1.0), MOST_SLOWDOWN),
-            meaning=f"{kernels} kernels that ran alone and next to communication, {factor:.3f} times as long",
+        factor, kernels = slowdown
+        yield (
+            "overlap_slowdown_compute",
+            min(max(factor, 1.0), MOST_SLOWDOWN),
+            f"{kernels} kernels that ran alone and next to communication, {factor:.3f} times as long",
         )
     between = np.concatenate([late_launches(trace) for trace in traces])
     if len(between):
-        yield Constant(
-            name="launch_overhead_seconds",
-            value=float(np.median(between)) / NANOSECONDS,
-            meaning=f"median of {len(between)} late kernel launches",
+        yield (
+            "launch_overhead_seconds",
+            float(np.median(between)) / NANOSECONDS,
+            f"median of {len(between)} late kernel launches",
         )
     if hosts:
-        yield Constant(
-            name="step_seconds",
-            value=median(one.per_step for one in hosts),
-            meaning="time of the thread outside of the planner's operators and of the passes of a step",
+        yield (
+            "step_seconds",
+            median(one.per_step for one in hosts),
+            "time of the thread outside of the planner's operators and of the passes of a step",
         )
 
 
@@ -231,7 +221,7 @@ MOST_OTHERS = 12
 
 
 def write_extraction_text(
-    found: Extracted, path: str, *, hosts: Sequence[HostTime] = (), missing: Sequence[str] | None = None
+    found: Extracted, path: str, *, hosts: Sequence[HostTime], missing: Sequence[str] | None
 ) -> str:
     """
     Write the report of a table.
@@ -283,8 +273,8 @@ def _lines(found: Extracted, path: str, hosts: Sequence[HostTime], missing: Sequ
         yield f"  {sentence}"
 
 
-def _short(name: str, most: int = 50) -> str:
-    return name if len(name) <= most else f"{name[: most - 3]}..."
+def _short(name: str) -> str:
+    return name if len(name) <= 50 else f"{name[:47]}..."
 
 
 def device_report(fitted: FittedDevice, constants: Sequence[Constant], path: str) -> str:
@@ -296,5 +286,5 @@ def device_report(fitted: FittedDevice, constants: Sequence[Constant], path: str
         )
     if constants:
         lines += ["", f"{'constant from the traces':<34} {'value':>12}  from"]
-        lines += [f"{one.name:<34} {one.value:>12.4g}  {one.meaning}" for one in constants]
+        lines += [f"{name:<34} {value:>12.4g}  {meaning}" for name, value, meaning in constants]
     return "\n".join(lines)

@@ -266,7 +266,7 @@ def _times_alone(
     several: dict[Point, list[tuple[float, float]]] = defaultdict(list)
     for point, seconds, share in found:
         several[point].append((seconds, share))
-    factor = max(slowdown.factor, 1.0) if slowdown else 1.0
+    factor = max(slowdown[0], 1.0) if slowdown else 1.0
     made: list[Measured] = []
     num_left_out = num_only_beside = 0
     for point, times in several.items():

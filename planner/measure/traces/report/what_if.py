@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -58,63 +59,53 @@ USUAL_BYTES = 2
 NS = 1e-9
 
 
-@record(frozen=True, slots=True)
-class PlannedNetwork:
+def message_nanoseconds(
+    facts: Facts, strategy: Strategy, message: Message, purpose: Literal["pp", "dp"], ranks: int
+) -> int:
+    """Return the time of a job's message by the network model; see :class:`planner.measure.traces.change.Network`."""
+    if purpose == "pp":
+        hop = p2p_seconds(
+            facts.model,
+            facts.cluster,
+            facts.workload,
+            tp=strategy.tp,
+            cp=strategy.cp,
+            pp=max(2, strategy.pp),
+            dp=strategy.dp,
+            mbs=strategy.mbs,
+            sequence_parallel=strategy.sequence_parallel,
+        )
+        return round(float(hop) / NS)
+    group = dense_data_group(tp=strategy.tp, cp=strategy.cp, dp=ranks / strategy.cp)
+    kind = message.operation or "all_reduce"
+    seconds = collective_seconds(
+        facts.cluster, "dp", kind, nbytes=message_bytes(message), ranks=ranks, stride=group.stride
+    )
+    return round(float(seconds) / NS)
+
+
+def tensor_parallel_nanoseconds(facts: Facts, strategy: Strategy, message: Message, factor: float = 1.0) -> float:
     """
-    Times of messages by the planner's network model.
+    Return the nanoseconds of a job's tensor-parallel collective by the network model.
 
     Parameters
     ----------
     facts, strategy
-        Job of the messages.
+        The job.
+    message
+        Operation, elements and type; for experts with their own tensor parallelism also the number of ranks.
+    factor
+        Bytes over those of the message.
     """
-
-    facts: Facts
-    strategy: Strategy
-
-    def nanoseconds(self, message: Message, purpose: Literal["pp", "dp"], ranks: int) -> int:
-        """Return the time of a message; see :class:`planner.measure.traces.change.Network`."""
-        one, facts = self.strategy, self.facts
-        if purpose == "pp":
-            hop = p2p_seconds(
-                facts.model,
-                facts.cluster,
-                facts.workload,
-                tp=one.tp,
-                cp=one.cp,
-                pp=max(2, one.pp),
-                dp=one.dp,
-                mbs=one.mbs,
-                sequence_parallel=one.sequence_parallel,
-            )
-            return round(float(hop) / NS)
-        group = dense_data_group(tp=one.tp, cp=one.cp, dp=ranks / one.cp)
-        kind = message.operation or "all_reduce"
-        seconds = collective_seconds(
-            facts.cluster, "dp", kind, nbytes=message_bytes(message), ranks=ranks, stride=group.stride
-        )
-        return round(float(seconds) / NS)
-
-    def tensor_parallel_nanoseconds(self, message: Message, *, factor: float = 1.0) -> float:
-        """
-        Return the nanoseconds of a tensor-parallel collective.
-
-        Parameters
-        ----------
-        message
-            Operation, elements and type; for experts with their own tensor parallelism also the number of ranks.
-        factor
-            Bytes over those of the message.
-        """
-        seconds = collective_seconds(
-            self.facts.cluster,
-            "tp",
-            message.operation or "all_reduce",
-            nbytes=message_bytes(message) * factor,
-            ranks=message.num_ranks or self.strategy.tp,
-            stride=1,
-        )
-        return float(seconds) / NS
+    seconds = collective_seconds(
+        facts.cluster,
+        "tp",
+        message.operation or "all_reduce",
+        nbytes=message_bytes(message) * factor,
+        ranks=message.num_ranks or strategy.tp,
+        stride=1,
+    )
+    return float(seconds) / NS
 
 
 def message_bytes(message: Message) -> int:
@@ -138,8 +129,8 @@ def tensor_parallel_messages(facts: Facts, strategy: Strategy) -> Mapping[tuple[
     counts = facts.model.layer_counts
     of_role = {
         Role.LAYER: layer_communications(max(counts, key=lambda one: counts[one]), shape),
-        Role.EMBEDDING: embedding_communications(facts.model, shape),
-        Role.HEAD: head_communications(facts.model, shape),
+        Role.EMBEDDING: embedding_communications(shape),
+        Role.HEAD: head_communications(shape),
     }
     found: dict[tuple[Phase, Role], list[Message]] = defaultdict(list)
     for role, several in of_role.items():
@@ -427,7 +418,7 @@ def _rebuild(
         found,
         before,
         after,
-        network=PlannedNetwork(new.facts, new.strategy).nanoseconds,
+        network=partial(message_nanoseconds, new.facts, new.strategy),
         parameters=share[1] / share[0],
         layer_gradients=message,
     )
@@ -491,16 +482,16 @@ def _retime(
     )
     if before.tp > 1:
         return changed
-    network = PlannedNetwork(new.facts, new.strategy)
+    nanoseconds = partial(tensor_parallel_nanoseconds, new.facts, new.strategy)
     wanted = tensor_parallel_messages(new.facts, new.strategy)
-    return add_tensor_parallel(changed, found, wanted, lambda one: round(network.tensor_parallel_nanoseconds(one)))
+    return add_tensor_parallel(changed, found, wanted, lambda one: round(nanoseconds(one)))
 
 
 def _tensor_parallel_factors(
     graph: ExecutionGraph, jobs: tuple[EstimateReport, EstimateReport], sizes: tuple[Sizes, Sizes]
 ) -> NDArray[np.float64]:
     """Return the time after over before of every task if it were a tensor-parallel collective."""
-    old, new = (PlannedNetwork(each.plan.facts, each.plan.strategy) for each in jobs)
+    old, new = (partial(tensor_parallel_nanoseconds, each.plan.facts, each.plan.strategy) for each in jobs)
     before, after = sizes
     tokens, widths = after.tokens / before.tokens, after.widths[HIDDEN] / before.widths[HIDDEN]
 
@@ -511,7 +502,7 @@ def _tensor_parallel_factors(
         is_wide = elements % (before.tokens * before.widths[HIDDEN]) == 0
         nbytes = tokens * widths if is_wide else tokens if elements % before.tokens == 0 else 1.0
         one = replace(message, num_ranks=0)
-        return new.tensor_parallel_nanoseconds(one, factor=nbytes) / max(old.tensor_parallel_nanoseconds(one), 1.0)
+        return new(one, nbytes) / max(old(one), 1.0)
 
     known = graph.tasks.message != UNKNOWN
     by_message = np.array([*(factor(one) if one.operation in COLLECTIVES else 1.0 for one in graph.messages), 1.0])

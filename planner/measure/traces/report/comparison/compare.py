@@ -34,7 +34,7 @@ from planner.measure.traces.report.extraction import NANOSECONDS
 from planner.measure.traces.report.replay.text import printable
 from planner.report.console import sections_text
 from planner.report.records import finite
-from planner.report.section import NOTHING, PLAIN, Screen, Section, number_rows
+from planner.report.section import NOTHING, Screen, Section, number_rows
 from planner.results import Plan
 from planner.uncertainty.operators import strategy_operators
 from planner.verbs.plan import estimate
@@ -345,7 +345,7 @@ def _merge_doubts(traces: Sequence[Trace], said: Sequence[Sequence[str]]) -> Ite
 HEADER = ("part", "planner", "trace", "difference", "of the step", "hidden: planner", "hidden: trace")
 
 
-def write_comparison_text(found: ComparedStep, screen: Screen = PLAIN) -> str:
+def write_comparison_text(found: ComparedStep, screen: Screen) -> str:
     """Write the comparison as text: its ranks and devices, a table, the largest difference, and doubts."""
     return sections_text(_sections(found), screen)
 

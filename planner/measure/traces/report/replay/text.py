@@ -322,7 +322,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def short_name(name: str, longest: int = LONGEST_NAME) -> str:
+def short_name(name: str, longest: int) -> str:
     """
     Shorten a kernel's name, without the return type of its template.
 

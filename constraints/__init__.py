@@ -256,9 +256,9 @@ def find_violations(facts: Facts, decisions: Mapping[str, Any], *, rules: Iterab
     return tuple(rule for rule in rules if not tabulate(rule, facts, decisions))
 
 
-def violated_by_ranks(facts: Facts, strategy: Strategy, *, rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def violated_by_ranks(facts: Facts, strategy: Strategy, *, rules: Iterable[Rule]) -> Iterator[Rule]:
     """
-    Return the rules that some pipeline rank of a strategy breaks, given that rank's recomputation and offloading.
+    Yield the rules that some pipeline rank of a strategy breaks, given that rank's recomputation and offloading.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def violated_by_ranks(facts: Facts, strategy: Strategy, *, rules: Iterable[Rule]
         Rules to check, none of them about memory.
     """
     ranks = list(_rank_decisions(strategy))
-    return tuple(rule for rule in rules if not all(tabulate(rule, facts, one) for one in ranks))
+    return (rule for rule in rules if not all(tabulate(rule, facts, one) for one in ranks))
 
 
 def _rank_decisions(strategy: Strategy) -> Iterator[dict[str, Any]]:

@@ -216,7 +216,8 @@ def _require_strategy(facts: Facts, strategy: Strategy, target: str) -> None:
         raise SpecError("strategy", f"{name} cannot express this plan:{lines}\n{hint}")
     if target.startswith("megatron"):
         asked = [rule for rule in (*TARGET_RULES[target], *PHYSICS_RULES) if not _is_our_own(rule)]
-        broken = violated_by_ranks(facts, strategy, rules=[rule for rule in asked if rule not in MEGATRON_LM_RULES])
+        others = [rule for rule in asked if rule not in MEGATRON_LM_RULES]
+        broken = tuple(violated_by_ranks(facts, strategy, rules=others))
         if broken:
             sentences = " ".join(dict.fromkeys(map(sentence, broken)))
             raise SpecError("strategy", f"{name} cannot run this plan, which breaks: {sentences}")
@@ -305,7 +306,7 @@ def _reaches(found: Release, first: tuple[int, ...]) -> bool:
 def find_broken_rules(facts: Facts, strategy: Strategy, target: str, release: str) -> tuple[Rule, ...]:
     """Return the rules of a release that a strategy breaks."""
     on_release = replace(facts, cluster=replace(facts.cluster, unknown_release=f"{target}-{release}"))
-    return violated_by_ranks(on_release, strategy, rules=BY_RELEASE[target])
+    return tuple(violated_by_ranks(on_release, strategy, rules=BY_RELEASE[target]))
 
 
 def estimate_own_loss(facts: Facts, strategy: Strategy) -> Estimate:

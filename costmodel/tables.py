@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import reduce
 from math import prod
-from operator import is_
+from operator import add, is_
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -208,8 +208,8 @@ class _Table:
             if (_LARGEST(column, axis=None, initial=0) if column.ndim else column) >= most:
                 return None
         keys = _keys(columns, self.radices)
-        position = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return position if (self.keys.take(position) == keys).all() else None
+        position: NDArray[np.int64] = np.searchsorted(self.keys, keys)
+        return position if (self.keys.take(position, mode="clip") == keys).all() else None
 
 
 _LARGEST = np.maximum.reduce
@@ -223,8 +223,8 @@ def _keys(columns: Iterable[NDArray[Any]], radices: Sequence[int]) -> Any:
     for index, column in enumerate(columns):
         weight = prod(radices[index + 1 :])
         digit = column * weight if column.ndim else int(column) * weight
-        sums[column.shape] = sums.get(column.shape, 0) + digit
-    return sum(sums.values(), start=np.int64(0))
+        sums[column.shape] = sums[column.shape] + digit if column.shape in sums else digit
+    return reduce(add, sums.values())
 
 
 def _extend(

@@ -328,9 +328,10 @@ def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[
     >>> bool(recomputes("qkv", recompute=Recompute.SELECTIVE)), bool(recomputes("mlp", recompute=Recompute.SELECTIVE))
     (True, False)
     """
-    values = np.asarray(recompute, dtype=np.int64)
-    chosen = np.where(values == int(Recompute.SELECTIVE), int(CORE_AND_PROJECTIONS), values)
-    return np.asarray(chosen & (FIRST_MODULE << MODULES.index(name)) != 0)
+    named = FIRST_MODULE << MODULES.index(name)
+    if named & int(CORE_AND_PROJECTIONS):
+        named |= int(Recompute.SELECTIVE)  # which has a bit of its own
+    return np.asarray(np.asarray(recompute, dtype=np.int64) & named != 0)
 
 
 def sum_over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:

@@ -195,7 +195,7 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
             "host": float(once_seconds(facts, decisions)),
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(fill_seconds(facts, decisions) + imbalance_seconds(facts, decisions)),
-            **_ending(facts, ranks.decisions, ranks.stages),
+            **_build_ending(facts, ranks.decisions, ranks.stages).parts_at(None),
         },
     )
 
@@ -232,7 +232,7 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
         float(ep_fill_seconds(facts, decisions, whole, parts))
         + float(pp_seconds(facts, decisions, whole, parts))
         + float(once_seconds(facts, decisions))
-        + sum(_ending(facts, ranks.decisions, ranks.stages).values())
+        + sum(_build_ending(facts, ranks.decisions, ranks.stages).parts_at(None).values())
     )
     return float(microbatches(facts, decisions) * ranks.seconds.max()) + waiting + beside
 
@@ -266,16 +266,19 @@ class _Ranks:
         """Return a quantity of every rank, shape (pp,)."""
         return np.broadcast_to(values, self.stages.rank.shape).ravel()
 
-    def busy_seconds(self, part: str, rank: int) -> float:
-        """Sum a part of a layer's time over the layers of a rank."""
-        layers = self.layers[rank]
-        in_full = self.stages.full_layers.reshape(self.layers.shape)[rank]
+    def busy_seconds(self, part: str) -> Array:
+        """Sum a part of a layer's time over the layers of each rank."""
+        in_full = self.stages.full_layers.reshape(self.layers.shape)
         of_mode, of_full = (np.atleast_2d(getattr(one, part)) for one in (self.parts, self.full))
-        own = rank if len(of_mode) > 1 else 0
-        return float(((layers - in_full) * of_mode[own] + in_full * of_full[0]).sum())
+        busy: Array = ((self.layers - in_full) * of_mode + in_full * of_full[:1]).sum(axis=-1)
+        return busy
 
 
 def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
+    return facts.compute_once((_Ranks, strategy), lambda: _build_ranks(facts, strategy))
+
+
+def _build_ranks(facts: Facts, strategy: Strategy) -> _Ranks:
     stages = stages_of(facts, strategy)
     decisions = rank_decisions(strategy) if strategy.layout else strategy.decisions()
     parts = layer_parts(facts, decisions)
@@ -312,19 +315,18 @@ def rank_breakdowns(facts: Facts, strategy: Strategy) -> tuple[tuple[Part, ...],
     tuple
         One breakdown for each of the pp ranks.
     """
-    ranks = _ranks_of(facts, strategy)
-    step = sum(part.exposed_seconds for part in _breakdown(facts, strategy, ranks))
-    return tuple(_rank_breakdown(facts, strategy, ranks, rank, step) for rank in range(strategy.pp))
+    step, each = estimate(facts, strategy).step_seconds, _parts_of_ranks(facts, strategy)
+    return tuple(_rank_breakdown(each, rank, step) for rank in range(strategy.pp))
 
 
-def _rank_breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks, rank: int, step: float) -> tuple[Part, ...]:
-    exposed, alone = _rank_parts(facts, strategy, ranks, rank=rank, ending=rank)
+def _rank_breakdown(each: _RankParts, rank: int, step: float) -> tuple[Part, ...]:
+    exposed, alone = each.parts_at(rank, ending=rank)
     return _build_parts({**exposed, "bubble": max(0.0, step - sum(exposed.values()))}, alone)
 
 
 def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
     """Return the terms of :func:`costmodel.step.step.step_seconds` one by one, for the slowest rank."""
-    exposed, alone = _rank_parts(facts, strategy, ranks, rank=ranks.slowest, ending=None)
+    exposed, alone = _parts_of_ranks(facts, strategy).parts_at(ranks.slowest, ending=None)
     return _build_parts({**exposed, "bubble": _waiting_seconds(facts, strategy, ranks)}, alone)
 
 
@@ -339,47 +341,92 @@ def _build_parts(exposed: dict[str, float], communication: dict[str, float]) -> 
     )
 
 
-def _rank_parts(
-    facts: Facts, strategy: Strategy, ranks: _Ranks, *, rank: int, ending: int | None
-) -> tuple[dict[str, float], dict[str, float]]:
-    """
-    Return the exposed seconds of a rank by line of the breakdown, without its waiting; and its communication alone.
+@record(frozen=True, kw_only=True, slots=True)
+class _Ending:
+    """Seconds of every rank at the end of a step, shape (pp,)."""
 
-    ``ending`` is the rank whose update ends the step; None: the one that finishes last.
+    dp: Array
+    optimizer: Array
+
+    def parts_at(self, rank: int | None) -> dict[str, float]:
+        """Return data-parallel communication and update of a rank; None: of the rank that finishes last."""
+        last = int((self.dp + self.optimizer).argmax()) if rank is None else rank
+        return {"dp": float(self.dp[last]), "optimizer": float(self.optimizer[last])}
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class _RankParts:
     """
-    decisions, m = strategy.decisions(), int(microbatches(facts, strategy.decisions()))
-    (edge_compute, edge_communication), constants = _edge_parts(facts, ranks), facts.cluster.device.constants
+    Seconds of every rank by line of the breakdown, without waiting, shape (pp,).
+
+    Parameters
+    ----------
+    exposed, ending
+        Exposed seconds until the last micro-batch, and after it.
+    alone, ending_alone
+        The same of communication alone, whether or not computation hides it.
+    """
+
+    exposed: dict[str, Array]
+    ending: _Ending
+    alone: dict[str, Array]
+    ending_alone: _Ending
+
+    def parts_at(self, rank: int, *, ending: int | None) -> tuple[dict[str, float], dict[str, float]]:
+        """
+        Return the exposed seconds of a rank by line, and its communication alone.
+
+        ``ending`` is the rank whose update ends the step; None: the one that finishes last.
+        """
+        exposed, alone = (
+            {name: float(seconds[rank]) for name, seconds in each.items()} for each in (self.exposed, self.alone)
+        )
+        return exposed | self.ending.parts_at(ending), {**alone, "dp": self.ending_alone.parts_at(ending)["dp"]}
+
+
+def _parts_of_ranks(facts: Facts, strategy: Strategy) -> _RankParts:
+    return facts.compute_once((_RankParts, strategy), lambda: _build_rank_parts(facts, strategy))
+
+
+def _build_rank_parts(facts: Facts, strategy: Strategy) -> _RankParts:
+    ranks, decisions = _ranks_of(facts, strategy), strategy.decisions()
+    m, constants = int(microbatches(facts, decisions)), facts.cluster.device.constants
+    edge_compute, edge_communication = _edge_parts(facts, ranks)
     busy = {
-        name: m * ranks.busy_seconds(name, rank)
-        for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
+        name: m * ranks.busy_seconds(name) for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
     }
     whole = average_rank(facts, decisions)
-    sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.stages))[rank])
+    sent = m * ranks.each(sent_seconds(facts, decisions, ranks.stages))
     edges = float(ep_fill_seconds(facts, decisions, whole, layer_parts(facts, decisions)))
-    exposed = busy | {
-        "compute": busy["compute"] + m * float(edge_compute[rank]),
-        "tp": busy["tp"] + m * float(edge_communication[rank]),
-        "ep": busy["ep"] + edges,
-        "host": busy["host"] + m * constants.microbatch_seconds + float(once_seconds(facts, decisions)),
-        "pp": sent + _transfer_seconds(facts, decisions, whole),
-        **_ending(facts, ranks.decisions, ranks.stages, ending),
-    }
-    communication = {name: m * seconds for name, seconds in _layers_alone(facts, decisions, ranks.layers[rank]).items()}
-    communication["tp"] += m * float(edge_communication[rank])
-    communication["pp"] = sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole)
-    communication["dp"] = _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.stages, ending)["dp"]
-    return exposed, communication
+    alone = {name: m * seconds for name, seconds in _layers_alone(facts, decisions, ranks.layers).items()}
+    return _RankParts(
+        exposed=busy
+        | {
+            "compute": busy["compute"] + m * edge_compute,
+            "tp": busy["tp"] + m * edge_communication,
+            "ep": busy["ep"] + edges,
+            "host": busy["host"] + m * constants.microbatch_seconds + float(once_seconds(facts, decisions)),
+            "pp": sent + _transfer_seconds(facts, decisions, whole),
+        },
+        ending=_build_ending(facts, ranks.decisions, ranks.stages),
+        alone=alone
+        | {
+            "tp": alone["tp"] + m * edge_communication,
+            "pp": sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
+        },
+        ending_alone=_build_ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.stages),
+    )
 
 
-def _layers_alone(facts: Facts, decisions: Decisions, layers: Array) -> dict[str, float]:
-    """Seconds per micro-batch of the communication inside of layers alone, by group of ranks."""
+def _layers_alone(facts: Facts, decisions: Decisions, layers: Array) -> dict[str, Array]:
+    """Seconds per micro-batch of each rank's communication inside of layers alone, by group of ranks."""
     alone = lookup(layer_seconds, facts, decisions)
     both = {
         "tp": alone.tp_forward + alone.tp_backward,
         "cp": alone.cp_forward + alone.cp_backward,
         "ep": alone.ep_forward + alone.ep_backward,
     }
-    return {name: float((layers * per_layer).sum()) for name, per_layer in both.items()}
+    return {name: (layers * per_layer).sum(axis=-1) for name, per_layer in both.items()}
 
 
 PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bubble", "dp", "optimizer")
@@ -392,6 +439,10 @@ MOST_SIMULATED_PASSES = 2_000_000
 
 def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
     """Seconds in which the slowest rank of the simulated pipeline waits, for unequal micro-batches too."""
+    return facts.compute_once((_waiting_seconds, strategy), lambda: _simulate_waiting(facts, strategy, ranks))
+
+
+def _simulate_waiting(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
     decisions = strategy.decisions()
     order, imbalance = _order(facts, decisions), float(imbalance_seconds(facts, decisions))
     if order is None or order["pp"] == 1 or fewest_passes(**order) > MOST_SIMULATED_PASSES:
@@ -418,14 +469,13 @@ def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> floa
     return float(pp_seconds(facts, decisions, whole, layer_parts(facts, decisions)) + slices)
 
 
-def _ending(facts: Facts, decisions: Decisions, stages: Stages, rank: int | None = None) -> dict[str, float]:
-    """Return the data-parallel communication and the update of a rank; None: of the rank that finishes last."""
-    shape = stages.rank.shape
+def _build_ending(facts: Facts, decisions: Decisions, stages: Stages) -> _Ending:
+    """Return data-parallel communication and update of every rank."""
     dp, update = (
-        np.broadcast_to(part(facts, decisions, stages), shape).ravel() for part in (dp_seconds, update_seconds)
+        np.broadcast_to(part(facts, decisions, stages), stages.rank.shape).ravel()
+        for part in (dp_seconds, update_seconds)
     )
-    last = int((dp + update).argmax()) if rank is None else rank
-    return {"dp": float(dp[last]), "optimizer": float(update[last])}
+    return _Ending(dp=dp, optimizer=update)
 
 
 def _edge_parts(facts: Facts, ranks: _Ranks) -> tuple[Array, Array]:

@@ -337,7 +337,7 @@ def find_published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]
                 continue
             rules = problem_rules(own)
             needed = [one for one in (*rules.rows, *rules.mixed) if not is_set_by_layout(strategy, one)]
-            if violated_by_ranks(own.facts, strategy, rules=needed):
+            if next(violated_by_ranks(own.facts, strategy, rules=needed), None):
                 continue
             found = estimate(own.facts, strategy)
             resources = resources_of(found, published_headroom_bytes(job))

@@ -36,6 +36,7 @@ from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import DECISIONS, Strategy
+from costmodel.tables import Facts
 from costmodel.validation import require_type, shown
 from planner.jobs.checkpoints import Conventions, conventions_of, model_summary, schedule_checkpoints
 from planner.jobs.document import read_text
@@ -343,7 +344,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     facts, conventions = problem.facts, conventions or conventions_of(problem.facts)
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
-    used = replace(facts, cluster=_choose_cluster(problem, strategy))
+    used = _choose_facts(problem, strategy)
     reliability = scale_reliability(used.cluster, problem.reliability)
     work = facts.workload
     counted = (facts.model, work.sequence_length, conventions.attention, work.lengths)
@@ -373,15 +374,19 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     )
 
 
-def _choose_cluster(problem: Problem, strategy: Strategy) -> Cluster:
+def _choose_facts(problem: Problem, strategy: Strategy) -> Facts:
     """
-    Return the devices with which a strategy is costed: the whole cluster, or fewer where the job allows fewer.
+    Return the facts with which a strategy is costed: the whole cluster's, or fewer devices' where the job allows fewer.
 
-    A strategy for more devices than the cluster has is costed with its own number.
+    A strategy for more devices than the cluster has is costed with its own number. The job's own facts share what was
+    computed for them.
     """
-    cluster = problem.facts.cluster
-    least = cluster.num_devices if problem.search.max_devices is None else 1
-    return replace(cluster, num_devices=max(least, strategy.num_devices))
+    facts = problem.facts
+    least = facts.cluster.num_devices if problem.search.max_devices is None else 1
+    num_devices = max(least, strategy.num_devices)
+    if num_devices == facts.cluster.num_devices:
+        return facts
+    return replace(facts, cluster=replace(facts.cluster, num_devices=num_devices))
 
 
 # --- a given strategy --------------------------------------------------------------------------------------

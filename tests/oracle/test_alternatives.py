@@ -25,12 +25,7 @@ VALUES = {
     "fp8_param_gather": [True, False],
 }
 
-SEEDS = (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
-"""
-Without 4: one of its settings alone finds a third plan that is 0.6 % faster.
-
-Uneven stages of interleaved pipelines descend as simulated from the strategies that are left, which no proof covers.
-"""
+SEEDS = tuple(range(15))
 
 
 def a_random_job(seed):

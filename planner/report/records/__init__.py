@@ -8,10 +8,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass
 from functools import lru_cache, partial
-from inspect import getattr_static
 from io import StringIO
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Self, TextIO, TypeAlias, dataclass_transform, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TextIO,
+    TypeAlias,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
 
 from pydantic import WithJsonSchema
 
@@ -50,41 +60,19 @@ def itself(source: object) -> object:
     return source
 
 
-class _Late:
-    """An entry that is made when it is first read, by a function of the first source unless one is given."""
-
-    def __init__(self, function: Callable[[Any], Any] | None) -> None:
-        self.function = function
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __set__(self, record: object, value: Any) -> None:
-        record.__dict__[self._name] = value
-
-    def __get__(self, record: object, owner: type) -> Any:
-        if record is None:
-            raise AttributeError(self._name)  # dataclasses take it for an entry without a default
-        value = record.__dict__[self._name]
-        if callable(value):
-            value = record.__dict__[self._name] = value()
-        return value
-
-
-def late_entry(function: Callable[[Any], Any] | None = None) -> Any:
-    """Declare an entry that takes long to compute, so that only formats that have it pay for it."""
-    return _Late(function)
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(entry, read_from, late_entry))
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(entry, read_from))
 class Record:
     """
     A part of a report: a frozen dataclass whose fields, in their order, are the entries of the JSON.
 
-    Its docstring describes them, and the schema has these descriptions.
+    Its docstring describes them, and the schema has these descriptions. An entry is read from the sources when a format
+    first asks for it.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     _sources: ClassVar[tuple[Any, ...]] = ()
+    _others: ClassVar[Plain] = {}
 
     _inside: ClassVar[tuple[str, ...]] = ()
     """Attributes of the first source, whose attributes are entries, too."""
@@ -121,23 +109,41 @@ class Record:
         sources
             Objects; the first one that has an attribute of the entry's name counts. The record keeps them.
         others
-            Entries that have another name there, or need more than one object.
+            Entries that have another name there, or need more than one object; or functions that return them.
 
         Entries that hold records are read from the attributes of other objects, too.
         """
-        record_type: Any = cls
-        hints, known = _hints(record_type), (*sources, *(attrgetter(name)(sources[0]) for name in cls._inside))
-        for one in fields(record_type):
-            name = one.name
-            value = others[name] if name in others else _find(known, name, one.metadata.get("source"), record_type)
-            others[name] = _convert(hints[name], value)
-        record = cls(**others)
-        object.__setattr__(record, "_sources", sources)
+        assert others.keys() <= {*names_of(cls)}, f"entries of {cls.__name__}: {', '.join(others)}"
+        record = object.__new__(cls)
+        vars(record).update(_sources=sources, _others=others)
         return record
 
-    def entries(self, record_type: type[Record]) -> Plain:
-        """Return the entries that another type has as well; late ones are not made for it."""
-        return {name: vars(self)[name] for name in names_of(record_type)}
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # of an entry that nobody has asked for
+            if name not in self.__dataclass_fields__:
+                raise AttributeError(f"{type(self).__name__} has no {name}")
+            value = vars(self)[name] = _convert(_hints(type(self))[name], self._read(name))
+            return value
+
+    def _read(self, name: str) -> Any:
+        """Return an entry's value as the sources have it."""
+        if name in self._others:
+            value = self._others[name]
+            return value() if callable(value) else value
+        source = self.__dataclass_fields__[name].metadata.get("source")
+        if callable(source):
+            return source(self._sources[0])
+        first, _, rest = (source or name).partition(".")
+        known = (*self._sources, *(attrgetter(inner)(self._sources[0]) for inner in self._inside))
+        found = (value for one in known if (value := getattr(one, first, MISSING)) is not MISSING)
+        value = next(found, MISSING)
+        assert value is not MISSING, f"{source or name} is no attribute"
+        return attrgetter(rest)(value) if rest else value
+
+    def entries(self, record_type: type[Record]) -> dict[str, Callable[[], Any]]:
+        """Return the entries that another type has as well; none is read for it."""
+        return {name: partial(getattr, self, name) for name in names_of(record_type)}
 
     def plain(self) -> Plain:
         """Return the record as JSON holds it."""
@@ -193,24 +199,12 @@ def _hints(record_type: type) -> dict[str, Any]:
     return get_type_hints(record_type)
 
 
-def _find(sources: tuple[Any, ...], name: str, source: str | Callable[[Any], Any] | None, record_type: type) -> Any:
-    if callable(source):
-        return source(sources[0])
-    if isinstance(late := getattr_static(record_type, name, None), _Late) and late.function:
-        return partial(late.function, sources[0])
-    first, _, rest = (source or name).partition(".")
-    found = (value for one in sources if (value := getattr(one, first, MISSING)) is not MISSING)
-    value = next(found, MISSING)
-    assert value is not MISSING, f"{source or name} is no attribute"
-    return attrgetter(rest)(value) if rest else value
-
-
 def _convert(hint: Any, value: Any) -> Any:
     """Read the records that a type asks for from other objects; spell decisions as job files do."""
     if isinstance(value, Decision):
         return value.text
     if isinstance(hint, type) and issubclass(hint, Record):
-        return value if callable(value) or isinstance(value, hint) else hint.read(value)
+        return value if isinstance(value, hint) else hint.read(value)
     inner = get_args(hint)
     if value is None or not inner:
         return value

@@ -12,7 +12,7 @@ from costmodel.step.estimate import Part
 from costmodel.tables import microbatches
 from planner.jobs.document import decision_value
 from planner.jobs.line import recompute_text, write_line
-from planner.report.records import Figure, Record, itself, late_entry, read_from
+from planner.report.records import Figure, Record, itself, read_from
 from planner.uncertainty.counts import Gap
 from planner.uncertainty.features import Unproven
 from planner.uncertainty.intervals import COVERAGE, chances_fastest
@@ -572,21 +572,22 @@ class MemoryRecord(Record):
     def build_from_estimate(cls, estimate: Estimate, cluster: Cluster) -> MemoryRecord:
         """Build the record of the device and host memory that a strategy needs."""
         device, peak_bytes = cluster.device, estimate.device_bytes
-        room_bytes, chance = device.memory_bytes, chance_to_fit(cluster, device_bytes=peak_bytes)
         return MemoryRecord.read(
             estimate,
-            allocated_bytes=seen_bytes(device, peak_bytes, "allocated"),
-            reserved_bytes=seen_bytes(device, peak_bytes, "reserved", estimate.strategy),
-            headroom_bytes=room_bytes - peak_bytes,
-            chance_to_fit=FitRecord.read(
-                chance,
+            allocated_bytes=lambda: seen_bytes(device, peak_bytes, "allocated"),
+            reserved_bytes=lambda: seen_bytes(device, peak_bytes, "reserved", estimate.strategy),
+            headroom_bytes=device.memory_bytes - peak_bytes,
+            chance_to_fit=lambda: FitRecord.read(
+                chance_to_fit(cluster, device_bytes=peak_bytes),
                 peak_memory_interval_bytes=list(peak_interval(cluster, device_bytes=peak_bytes)),
                 reserved_interval_bytes=list(allocator_interval(cluster, estimate.strategy, device_bytes=peak_bytes)),
                 interval_probability=PEAK_COVERAGE,
             ),
-            chance_fast=chance_fast(cluster, estimate.strategy, device_bytes=peak_bytes),
+            chance_fast=lambda: chance_fast(cluster, estimate.strategy, device_bytes=peak_bytes),
             host_headroom_bytes=device.host_memory_bytes - estimate.host_bytes,
-            ranks=[RankRecord.read(one, headroom_bytes=room_bytes - one.device_bytes) for one in estimate.ranks],
+            ranks=lambda: [
+                RankRecord.read(one, headroom_bytes=device.memory_bytes - one.device_bytes) for one in estimate.ranks
+            ],
         )
 
 
@@ -705,7 +706,7 @@ class PlaceRecord(Record):
     chance_fastest: Figure
     difference_seconds: Figure
     difference_by_part: dict[str, Figure]
-    difference_cost: Figure | None = late_entry()
+    difference_cost: Figure | None
 
 
 def step_ends(plan: Plan) -> list[float]:
@@ -815,7 +816,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
     breakdown: list[Part]
     checkpoint: CheckpointRecord = read_from(itself)
     training_run: TrainingRunRecord = read_from(itself)
-    costs: CostsRecord = late_entry(CostsRecord.build)
+    costs: CostsRecord = read_from(CostsRecord.build)
 
     @property
     def plan(self) -> Plan:
@@ -830,7 +831,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
             plan,
             plan.cluster,
             plan.estimate,
-            **dict(MemoryRecord.build_from_estimate(plan.estimate, plan.cluster)),
+            **MemoryRecord.build_from_estimate(plan.estimate, plan.cluster).entries(MemoryRecord),
             line=strategy.line,
             strategy=strategy,
             **others,

@@ -195,9 +195,9 @@ class ClosestRecord(MemoryRecord):
         """Build the record of the strategy that lacks the least memory on a job's devices."""
         cluster = report.chosen.facts.cluster
         room_bytes = cluster.device.memory_bytes - report.problem.search.memory_headroom_bytes
-        return cls(
+        return cls.read(
             strategy=StrategyRecord.build(report.chosen, closest.strategy),
-            **dict(MemoryRecord.build_from_estimate(closest, cluster)),
+            **MemoryRecord.build_from_estimate(closest, cluster).entries(MemoryRecord),
             missing_bytes_by_rank=[max(0.0, rank.device_bytes - room_bytes) for rank in closest.ranks],
         )
 

@@ -13,7 +13,7 @@ from costmodel.facts.device import Cluster, Device, Sites
 from costmodel.strategy import Sharding
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
-from planner.report.records import Figure, Record, itself, late_entry, read_from
+from planner.report.records import Figure, Record, itself, read_from
 from planner.report.records.plan import CostBasisRecord
 from planner.uncertainty.operators import TimedOperator
 from planner.verbs.plan import FORMAT_VERSION
@@ -396,7 +396,7 @@ class SettingRecord(Record):
     reliability: ReliabilityRecord = read_from("chosen")
     conventions: ConventionsRecord
     operators: list[TimedOperator] = read_from(lambda report: report.plans[0].operators if report.plans else [])
-    targets: dict[str, str | None] = late_entry(
+    targets: dict[str, str | None] = read_from(
         lambda report: find_first_refusals(report.plans[0].facts, report.plans[0].strategy) if report.plans else {}
     )
 

@@ -3,3 +3,5 @@
 import logging
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+MIB_BYTES, GIB_BYTES = 2**20, 2**30

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from costmodel import GIB_BYTES
 from costmodel.errors import NumberError, SpecError
 from costmodel.record import record
 from costmodel.validation import shown
@@ -48,8 +49,6 @@ class Kind:
     units: Factors
     meant: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-
-MIB_BYTES, GIB_BYTES = 2**20, 2**30
 
 _DECIMAL: Factors = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _BYTES: Factors = {

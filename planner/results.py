@@ -8,11 +8,11 @@ from dataclasses import field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster, Sites
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import utilization_fraction
-from costmodel.quantities import GIB_BYTES
 from costmodel.record import cut_line, record
 from costmodel.reliability import storage_bandwidth
 from costmodel.step import estimate as detail

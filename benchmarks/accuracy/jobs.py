@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from costmodel import GIB_BYTES
 from costmodel.errors import PlanningError, SpecError
-from costmodel.quantities import GIB_BYTES
 from planner.jobs.problem import load
 from planner.jobs.run_jobs import RejectedRow
 from planner.jobs.strategy_file import strategy_entries

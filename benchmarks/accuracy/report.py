@@ -23,7 +23,7 @@ from benchmarks.accuracy.metrics import (
     rankings,
 )
 from benchmarks.output import format_csv
-from costmodel.quantities import GIB_BYTES
+from costmodel import GIB_BYTES
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.facts.model import Mlp
 from costmodel.memory import seen_bytes
-from costmodel.quantities import GIB_BYTES
 from costmodel.step.estimate import Estimate, estimate
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import complete_strategy, read_given

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.accuracy.metrics import read_table
 from benchmarks.output import format_generated
 from benchmarks.plans.laws import Use, chances_without_groups, fit_laws, fit_laws_without_groups
-from costmodel.quantities import GIB_BYTES
+from costmodel import GIB_BYTES
 from costmodel.strategy import Sharding
 from planner.measure.calibrate.cases import group_of
 from planner.measure.runs.predictions import Prediction, predictions

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
-from costmodel.quantities import GIB_BYTES
 from planner.batch.choices import METRICS
 from planner.batch.results import row_of, sentences
 from planner.jobs.strategy_file import layers_text

@@ -63,7 +63,7 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def _defaults(problem: Problem) -> dict[str, dict[str, Plain]]:
     """Return the values that hold for entries whose default depends on the device or the framework."""
-    from costmodel.quantities import GIB_BYTES
+    from costmodel import GIB_BYTES
     from planner.jobs.cluster import device_of
 
     cluster, workload = problem.facts.cluster, problem.facts.workload

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from constraints import TARGET_RULES
-from costmodel import catalog
+from costmodel import GIB_BYTES, catalog
 from costmodel.errors import SpecError, did_you_mean, together
 from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites
 from costmodel.facts.fields import Count, CountOrZero, Flag
@@ -22,7 +22,6 @@ from costmodel.lowering import embedding_operators, layer_operators
 from costmodel.lowering.framework import MUON, OF_MUON, apply_framework, find_absent_features, limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
 from costmodel.models.flops import mtp_parameters, parameters, whole_shape
-from costmodel.quantities import GIB_BYTES
 from costmodel.record import record, strict_record
 from costmodel.validation import build, shown
 from planner.jobs.document import BlockDumper, require_one_of, similar_files

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from constraints.limits import RELATIONS, Bound, CandidateList
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.facts.device import Device
-from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy, decision_text
 from costmodel.tables import Facts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
-from planner.report.section import Section, count, gib, group_rows, number_rows
+from planner.report.section import Section, count, gib, group_rows, least_gib, number_rows
 from planner.report.strategies import strategies_section
 from planner.uncertainty.features import LIFTED as LIFTED_EVIDENCE
 
@@ -112,18 +112,9 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
         reserve = setting.job.memory_headroom_bytes
         yield "headroom", f"{gib(conflict.needed_headroom_bytes)} GiB at most, instead of {gib(reserve)}"
     if conflict.needed_memory_bytes is not None and conflict.shortage_bytes:
-        yield (
-            "GPU memory",
-            f"at least {gib(conflict.needed_memory_bytes)} GiB per GPU, {gib(conflict.shortage_bytes)} more than the "
-            f"{gib(cluster.memory_bytes)} there are",
-        )
+        yield "GPU memory", _more_than(conflict.needed_memory_bytes, cluster.memory_bytes)
     if conflict.needed_host_memory_bytes is not None:
-        more = gib(conflict.needed_host_memory_bytes - cluster.host_memory_bytes_per_device)
-        yield (
-            "host memory",
-            f"at least {gib(conflict.needed_host_memory_bytes)} GiB per GPU, {more} more than the "
-            f"{gib(cluster.host_memory_bytes_per_device)} there are",
-        )
+        yield "host memory", _more_than(conflict.needed_host_memory_bytes, cluster.host_memory_bytes_per_device)
     for entries in conflict.releases:
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
@@ -142,6 +133,10 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
         if size.num_devices_within is not None and setting.job.objective == "step_time":
             most = f"{cluster.num_devices}: plans may then use fewer GPUs"
             yield "search.max_devices", f"{most}; the largest number that fits is {size.num_devices_within:,}"
+
+
+def _more_than(needed: float, present: float) -> str:
+    return f"at least {least_gib(needed)} GiB per GPU, {gib(needed - present)} more than the {gib(present)} there are"
 
 
 def size_text(cluster: ClusterRecord, size: SmallestClusterRecord) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from costmodel import catalog
+from costmodel import GIB_BYTES, catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Layer, Model
 from costmodel.models.flops import (
@@ -18,7 +18,6 @@ from costmodel.models.flops import (
     mtp_parameters,
     parameters,
 )
-from costmodel.quantities import GIB_BYTES
 from costmodel.validation import build, shown
 from planner.jobs.cluster import read
 from planner.jobs.entries import TrainingSection

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 from typing import NamedTuple
 
-from costmodel.quantities import GIB_BYTES
+from costmodel import GIB_BYTES
 from costmodel.record import record
 
 MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3600, 86_400
@@ -59,6 +60,16 @@ def gib(nbytes: float) -> str:
     ('74.5', '-3.2', '-')
     """
     return f"{nbytes / GIB_BYTES:,.1f}" if nbytes else NOTHING
+
+
+def least_gib(nbytes: float) -> str:
+    """
+    Write bytes that are needed as GiB, rounded up to a tenth.
+
+    >>> least_gib(80.01 * 2**30)
+    '80.1'
+    """
+    return gib(ceil(10 * nbytes / GIB_BYTES) / 10 * GIB_BYTES)
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodel import GIB_BYTES
 from costmodel.errors import PlanningError, SpecError
-from costmodel.quantities import GIB_BYTES
 from costmodel.validation import shown
 from planner.batch.job_result import JobOutcome, JobStatus
 from planner.confinement import MEMORY_BYTES, refuse_outside, unfold

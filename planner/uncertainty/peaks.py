@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from functools import cache
 
+from costmodel import GIB_BYTES
 from costmodel.catalog.releases import Share
 from costmodel.facts.device import Cluster
 from costmodel.facts.model import Experts, Model
 from costmodel.memory import held_share, seen_bytes, share_without_retries
-from costmodel.quantities import GIB_BYTES
 from costmodel.record import record, strict_record
 from costmodel.strategy import Recompute, Sharding, Strategy
 from planner.uncertainty.counts import ANY, read_stored, stack_of

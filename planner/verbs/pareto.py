@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from costmodel import MIB_BYTES
 from costmodel.events import log_progress
-from costmodel.quantities import MIB_BYTES
 from costmodel.record import record
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from constraints import find_violations, sentence
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
-from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem

@@ -68,6 +68,7 @@ from planner.search.domains import (
 from planner.search.questions import search
 from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import FeatureSplit, Space, classify_features, grow, spread, tabulate_features
+from planner.uncertainty.peaks import usual_headroom_bytes
 from planner.verbs.cluster_sizes import smallest_cluster
 from planner.verbs.memory_gap import MemoryGap, chunks, closest, least_host_bytes
 
@@ -134,7 +135,7 @@ def explain(
         repairs = relaxation.repairs()
         conflicts = hitting_sets([repair for repair in repairs if not repair & relaxation.one_of])
         listed = conflicts[:MAX_LISTED]
-        kept = (relaxation.fixed | relaxation.one_of) & set(rules.preferences)
+        kept = (relaxation.fixed | relaxation.one_of) & {*rules.preferences, *rules.frameworks}
         exclusive = tuple(_sentences(_add_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
         left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
         is_cut = False
@@ -176,10 +177,25 @@ def _memory_of(problem: Problem, nearest: MemoryGap | None) -> dict[str, Any]:
         "closest": nearest.strategy,
     }
     if nearest.is_proven and not nearest.host_bytes:
-        known["needed_bytes"] = problem.facts.cluster.device.memory_bytes + nearest.device_bytes
+        known["needed_bytes"] = _needed_bytes(problem, nearest.device_bytes)
         if 0 < nearest.device_bytes <= headroom:
             known["headroom_bytes"] = headroom - nearest.device_bytes
     return known
+
+
+def _needed_bytes(problem: Problem, shortage_bytes: float) -> float:
+    """
+    Return the memory of a device that has no shortage.
+
+    The usual headroom grows with the memory, so that it is looked for by repeated substitution; it is a share below 1.
+    """
+    cluster, headroom = problem.facts.cluster, problem.search.memory_headroom_bytes
+    peak = cluster.device.memory_bytes + shortage_bytes - headroom
+    before = 0.0
+    while not problem.search.asks_headroom and headroom - before > 1:
+        device, before = replace(cluster.device, memory_bytes=peak + headroom), headroom
+        headroom = usual_headroom_bytes(replace(cluster, device=device), problem.facts.model)
+    return peak + headroom
 
 
 def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
@@ -497,7 +513,10 @@ def _add_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet, kept: Se
 
     if rules.candidate_list and satisfiable(fixed_rules):
         conflict |= set(rules.candidate_list)
-    return [*conflict, *necessary(fixed_rules if satisfiable(near) else near, satisfiable)]
+    for enough in (near, fixed_rules):
+        if not satisfiable(enough):
+            return [*conflict, *necessary(enough, satisfiable)]
+    return list(conflict)
 
 
 def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:

@@ -15,8 +15,8 @@ import yaml
 import benchmarks.accuracy
 from benchmarks.accuracy.__main__ import JOBS_DIFFER, main
 from benchmarks.accuracy.jobs import differences, figures, file_name, write_jobs
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
-from costmodel.quantities import GIB_BYTES
 from planner import load
 from planner.cli import main as planner
 from planner.measure.runs.predictions import Prediction

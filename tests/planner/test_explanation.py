@@ -12,6 +12,7 @@ from constraints.rules import physics
 from costmodel.step import step
 from costmodel.strategy import Sharding
 from planner.jobs.document import decision_value
+from planner.jobs.problem import load
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import memory_only
 from planner.search.domains import sequence_is_split_where_it_can_be
@@ -267,3 +268,18 @@ def with_memory(problem, memory_bytes):
     device = replace(problem.facts.cluster.device, memory_bytes=memory_bytes)
     facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
     return replace(problem, facts=facts)
+
+
+def test_the_memory_that_is_named_leaves_the_usual_headroom():
+    """The headroom of a search is a share of the memory: devices of the named size are enough, smaller ones are not."""
+    job = {
+        "model": "llama3-70b",
+        "cluster": {"device": "h100", "num_devices": 8},
+        "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": "1B"},
+    }
+    needed = search_or_explain(load(job)).conflict.needed_bytes
+
+    for change, status in ((1e6, Status.OPTIMAL), (-1e6, Status.INFEASIBLE)):
+        device = {"base": "h100", "memory_bytes": needed + change}
+        larger = load(job | {"cluster": {"device": device, "num_devices": 8}})
+        assert search_or_explain(larger).status == status

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
-from costmodel.quantities import GIB_BYTES
 from planner.cli import main
 from planner.jobs.problem import Problem, load
 from planner.measure.calibrate.calibrate import Unfit

@@ -18,10 +18,10 @@ from constraints.targets import (
     name_of_release,
     release_number,
 )
+from costmodel import GIB_BYTES
 from costmodel.catalog.releases import release_of, stands_in
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.step.estimate import Estimate
 from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, split_pattern

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
-from costmodel.quantities import GIB_BYTES
 from planner.jobs.run_jobs import PLANNED, References, RejectedRow, Run, read
 from planner.measure.plans.logs import Logged, read_logs
 from planner.measure.runs.predictions import Prediction, predictions

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import BinaryIO, TypeAlias, cast
 
+from costmodel import GIB_BYTES, MIB_BYTES
 from costmodel.errors import SpecError
-from costmodel.quantities import GIB_BYTES, MIB_BYTES
 from costmodel.record import record
 from costmodel.validation import shown
 from planner.frameworks.imports.printed import COLOUR

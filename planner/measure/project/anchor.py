@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.facts.device import Cluster
 from costmodel.memory import WITHOUT_RUNTIME, seen_bytes
-from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy

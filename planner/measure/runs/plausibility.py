@@ -16,10 +16,10 @@ from constraints.rules.physics import (
     sequence_splits_over_cp,
     virtual_stages_hold_something,
 )
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.facts.model import Experts
 from costmodel.models.flops import model_flops_per_token, parameters
-from costmodel.quantities import GIB_BYTES
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from costmodel.validation import shown

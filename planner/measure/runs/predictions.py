@@ -8,9 +8,9 @@ from math import isfinite
 from pydantic import ValidationError
 
 from constraints.rules.physics import fits_in_device_memory
+from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.memory import seen_bytes
-from costmodel.quantities import GIB_BYTES
 from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Sharding, Strategy

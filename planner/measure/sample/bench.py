@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
-from costmodel.quantities import GIB_BYTES
+from costmodel import GIB_BYTES
 from costmodel.record import record
 from costmodel.timing.sampled_source import ELEMENT_BYTES, MATMULS
 from planner.measure.sample.samples import Point, Sizes, cache_bytes, free_bytes

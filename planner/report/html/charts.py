@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from costmodel.quantities import GIB_BYTES
+from costmodel import GIB_BYTES
 from costmodel.record import record
 from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS

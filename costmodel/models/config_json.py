@@ -213,7 +213,7 @@ class Config:
         value = self.mapping.get(key)
         if not isinstance(value, list) or any(type(one) is not int or one != value[0] for one in value):
             return value
-        return self._cut_layers(key, value, self.count("num_layers"))[0]
+        return self.cut_layers(key, value, self.count("num_layers"))[0]
 
     def count(self, concept: str, *, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
         """Return the integer of a concept under any of its spellings; all that are present must agree."""
@@ -253,7 +253,7 @@ class Config:
         for index, word in enumerate(words):
             if word not in allowed:
                 raise self.error(f"{key}.{index}", f"unknown kind {shown(word)}.", did_you_mean(word, allowed))
-        return tuple(self._cut_layers(key, words, length, further))
+        return tuple(self.cut_layers(key, words, length, further))
 
     def read_numbers(self, key: str, kinds: Mapping[int, str], *, length: int) -> tuple[str, ...] | None:
         """Return the kind of each layer from a list of numbers; None if it is absent."""
@@ -263,7 +263,7 @@ class Config:
         for index, number in enumerate(numbers):
             if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
                 raise self.error(f"{key}.{index}", f"expected {' or '.join(map(str, kinds))}, got {shown(number)}.")
-        return tuple(kinds[number] for number in self._cut_layers(key, numbers, length))
+        return tuple(kinds[number] for number in self.cut_layers(key, numbers, length))
 
     def agree(self, readings: Iterable[tuple[str, tuple[Any, ...] | None]]) -> tuple[Any, ...] | None:
         """Return the first statement on each layer that is present; another one that differs raises, with its key."""
@@ -277,7 +277,8 @@ class Config:
                 raise self.error(first, f"layer {index} (from 0) is {one}, but {other}, which is {value}.")
         return found[0][1] if found else None
 
-    def _cut_layers(self, key: str, entries: list[Any], length: int, further: int = 0) -> list[Any]:
+    def cut_layers(self, key: str, entries: list[Any], length: int, further: int = 0) -> list[Any]:
+        """Return the entries of the model's layers, from a list that may also have those of ``further`` ones."""
         if len(entries) not in (length, length + further):
             raise self.error(key, f"has {len(entries)} entries, the model {length} layers.")
         return entries[:length]

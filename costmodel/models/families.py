@@ -101,6 +101,8 @@ class Family:
         True if the feed-forward blocks are mixtures of experts unless the pattern says otherwise.
     tied, gated, squared_relu, norm, num_norms
         Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
+    ties
+        False if the class ties nothing, whatever ``tie_word_embeddings`` says.
     expert_norms
         Norms that layers with experts have more.
     qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
@@ -208,6 +210,7 @@ class Family:
     beside: bool = False
     experts: bool = False
     tied: bool = False
+    ties: bool = True
     gated: bool = True
     squared_relu: bool = False
     norm: Literal["rms", "layer", "none"] = "rms"
@@ -233,7 +236,7 @@ class Family:
     ffn_multiple: int | None = None
     expert_width: str = "moe_intermediate_size"
     num_shared: int | None = 0
-    first_dense: int = 0
+    first_dense: int | None = 0
     window: int | None = None
     window_size: int = 0
     chunk: int | None = None
@@ -598,7 +601,7 @@ def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
 
 
 def doubt_widths(config: Config, family: Family) -> Iterator[str]:
-    """Yield the doubts about widths and numbers of layers that contradict the ones that are read."""
+    """Yield the doubts about widths, heads and numbers of layers that contradict the ones that are read."""
     hidden, other = config.count("hidden_size"), _look_up(config.mapping, "ffn_config.hidden_size")
     if other not in (None, hidden):
         yield f"{config.where}.ffn_config.hidden_size is {shown(other)}, but the model is {hidden} wide, which is read"
@@ -608,6 +611,8 @@ def doubt_widths(config: Config, family: Family) -> Iterator[str]:
     if width not in (None, product):
         said = f"{keys.expand} times hidden_size is {product}"
         yield f"{config.where}.{keys.width} is {width}, which is read, but {said}"
+    if not family.ties and config.flag(Switch("tie_word_embeddings", False)):
+        yield f"{config.where}.tie_word_embeddings is true, but transformers' class ties nothing, which is read"
     written, number = "mtp_hybrid_override_pattern", config.list_spellings("mtp_layers")[0]
     if family.single_blocks and config.mapping.get(written) and config.mapping.get(number) == 0:
         yield f"{config.where}.{number} is 0, which is read, but {written} is {shown(config.mapping[written])}"

@@ -166,7 +166,7 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
         layers=layers,
-        tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)),
+        tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)) and family.ties,
         mtp_layers=_mtp_layers(config, family, layers),
         learned_positions=config.integer(positions.key, at_least=1) + positions.more if positions else 0,
         final_norm=family.final_norm or family.norm,
@@ -368,6 +368,8 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     kinds = _attention_kinds(config, family, rotary)
     if family.rotary_windows and _window(config, family):
         rotary = tuple(kind == "sliding_attention" for kind in kinds)
+    if (bases := config.items("layer_rope_theta")) is not None:
+        rotary = tuple(bool(base) for base in config.cut_layers("layer_rope_theta", bases, num_layers))
     attentions = tuple(zip(kinds, rotary, _changes(config, family, kinds), strict=True))
     experts = _expert_layers(config, family, num_layers=num_layers)
     attention = {

@@ -439,6 +439,48 @@ def test_multimodal_families_are_read_by_their_text_part(name: str):
     assert TEXT_PARTS[name] in FAMILIES
 
 
+def test_other_names_of_a_family_have_its_layers():
+    """MiniMax's files say ``minimax_m1`` or ``minimax_text_01``, with a list of numbers; PaddleOCR-VL its own name."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 96, "vocab_size": 1000, "num_local_experts": 8, "num_experts_per_tok": 2}
+    minimax = model_from_config({"model_type": "minimax", "attn_type_list": [0, 0, 0, 1], **sizes})
+    others = ("minimax_m1", "minimax_text_01")
+
+    assert all(
+        model_from_config({"model_type": name, "attn_type_list": [0, 0, 0, 1], **sizes}) == minimax for name in others
+    )
+    ernie = OWN["ernie-4.5-0.3b"]["config"]
+    assert model_from_config({**ernie, "model_type": "paddleocr_vl"}).layers == model_from_config(ernie).layers
+
+
+def test_mistral_4_has_experts_from_the_first_layer():
+    """All else is DeepSeek-V3's, whose class has three dense layers unless a key says it."""
+    config = {key: value for key, value in OWN["mistral-small-4"]["config"].items() if key != "first_k_dense_replace"}
+
+    assert model_from_config(config) == of_family("mistral-small-4")
+    assert parameters(of_family("mistral-small-4", first_k_dense_replace=1)) < parameters(model_from_config(config))
+
+
+def test_muse_glimmer_rotates_where_its_bases_are_not_zero():
+    """A base for each layer, 0 without rotation; without bases those with a window rotate."""
+    bases = [0 if index % 4 == 3 else 10000.0 for index in range(52)]
+
+    assert of_family("muse-glimmer-30b", layer_rope_theta=bases) == of_family("muse-glimmer-30b")
+    assert all(layer.attention.rotary for layer in of_family("muse-glimmer-30b", layer_rope_theta=[1e4] * 52).layers)
+    with pytest.raises(SpecError, match="layer_rope_theta: has 3 entries, the model 52 layers"):
+        of_family("muse-glimmer-30b", layer_rope_theta=bases[:3])
+
+
+@pytest.mark.parametrize("name", ["kimi-linear-48b-a3b", "glm-ocr"])
+def test_embeddings_of_a_class_that_ties_nothing_are_counted_twice(name: str):
+    """Kimi Linear's class has no list of tied weights, unlike that of GLM-OCR."""
+    plain, tied = (of_family(name, tie_word_embeddings=flag) for flag in (False, True))
+    doubt = "model.tie_word_embeddings is true, but transformers' class ties nothing, which is read"
+
+    assert (parameters(plain) == parameters(tied)) == (doubt in tied.doubts) == (name != "glm-ocr")
+    assert doubt not in plain.doubts
+
+
 def test_a_multimodal_model_says_that_it_is_the_text_part():
     """Llama 4 as it is published, with an encoder of images beside it; a model of text alone says nothing."""
     text = OWN["llama-4-scout"]["config"]

@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.model import Experts, Indexer, Layer, Model
+from costmodel.facts.model import Attention, Experts, Indexer, LatentAttention, Layer, Model, Numerics
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch
 from costmodel.record import adapter_of, record
 from costmodel.validation import shown
@@ -592,6 +592,25 @@ def refuse_wide_indexer(
     return indexer
 
 
+def refuse_odd_rotations(config: Config, layers: Collection[Layer], numerics: Numerics) -> None:
+    """Raise if attention rotates an odd number of channels, which no class can: they are rotated in pairs."""
+    for mixer in (layer.attention for layer in layers):
+        if not isinstance(mixer, Attention | LatentAttention) or not mixer.rotary:
+            continue
+        if isinstance(mixer, LatentAttention):
+            key, width, rotated = "qk_rope_head_dim", mixer.qk_rope_head_dim, mixer.qk_rope_head_dim
+        else:
+            rotary = (mixer.window and numerics.windowed_rotary) or numerics.rotary
+            stated = config.mapping.get("head_dim") is not None
+            key = "head_dim" if stated else config.list_spellings("hidden_size")[0]
+            width, fraction = mixer.head_dim, rotary.fraction if rotary and rotary.fraction is not None else 1.0
+            rotated = int(round(width * fraction, 6))
+        if rotated % 2:
+            raise config.error(
+                key, f"rotates {rotated} of the {width} channels of a head, which must be an even number."
+            )
+
+
 def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
     """Yield the doubts about counts and numbers of layers beyond the model's, which classes ignore."""
     for key in (*LAYER_COUNTS, *LAST_LAYERS):
@@ -635,6 +654,10 @@ def doubt_experts(config: Config, family: Family, layers: Sequence[Layer]) -> It
     period = config.mapping.get(key := "moe_layer_freq")
     if type(period) is int and period > 1 and key not in family.reads:
         yield f"{config.where}.{key} is {period}, which is read, but transformers' class ignores it"
+    read, unread = experts.ffn_hidden_size, "moe_intermediate_size"
+    if family.expert_width != unread and config.integer(unread, default=read) != read:
+        named = f"{family.expert_width}, which is read, is {read}"
+        yield f"{config.where}.{unread} is {config.integer(unread)}, but {named}"
     if family.shared_gate or family.shared_width or family.single_blocks:
         return
     shared, (number, *_) = experts.shared_ffn_hidden_size, config.list_spellings("num_shared")

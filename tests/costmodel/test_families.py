@@ -403,8 +403,80 @@ def test_a_pure_mamba_has_no_feed_forward():
 def test_a_list_of_one_number_for_every_layer_is_that_number():
     """HunYuan writes ``moe_topk`` per layer; where layers differ it is refused."""
     assert of_family("hunyuan-a13b").layers[0].feed_forward.top_k == 8
-    with pytest.raises(SpecError, match="moe_topk: expected a whole number"):
-        of_family("hunyuan-a13b", moe_topk=[8, 4] * 16)
+    widths = of_family("hunyuan-a13b", moe_intermediate_size=[3072] * 32)
+    assert widths == of_family("hunyuan-a13b")
+    assert of_family("hunyuan-a13b", moe_intermediate_size=[1024] * 32).doubts == (
+        "model.moe_intermediate_size is 1024, but intermediate_size, which is read, is 3072"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"moe_topk": [8] * 31 + [4]}, r"moe_topk: differs among layers, .*: 8 in layer 0, 4 in 31\."),
+        ({"moe_topk": [8] * 31}, "moe_topk: has 31 entries, the model 32 layers"),
+        ({"moe_intermediate_size": [3072] * 3}, "moe_intermediate_size: has 3 entries, the model 32 layers"),
+        ({"moe_intermediate_size": [3072, 64] * 16}, "moe_intermediate_size: differs among layers"),
+        ({"moe_topk": []}, "moe_topk: has 0 entries"),
+        ({"moe_topk": [8, "8"] * 16}, "moe_topk: expected a whole number"),
+    ],
+)
+def test_a_list_of_unequal_numbers_is_refused(changes: dict[str, Any], message: str):
+    """It is said that its entries differ, or that their number is wrong."""
+    with pytest.raises(SpecError, match=message):
+        of_family("hunyuan-a13b", **changes)
+
+
+def test_keys_that_decide_nothing_are_read_over():
+    """As published files hold them: a method for a function, shared keys that are off, and one expert."""
+    dots = OWN["dots.llm1"]["config"]
+    assert of_family("dots.llm1", scoring_func="noaux_tc") == model_from_config(dots)
+    assert of_family("hunyuan-a13b", use_cla=False, cla_share_factor=2) == of_family("hunyuan-a13b")
+    with pytest.raises(SpecError, match="use_cla: asks for keys and values shared across layers"):
+        of_family("hunyuan-a13b", use_cla=True, cla_share_factor=2)
+    assert of_family("hunyuan-7b", num_experts=1) == of_family("hunyuan-7b")
+    with pytest.raises(SpecError, match="num_experts: the family 'hunyuan_v1_dense' has no experts, got 2"):
+        of_family("hunyuan-7b", num_experts=2)
+    with pytest.raises(SpecError, match="scoring_func: expected softmax"):
+        of_family("mistral-small-4", scoring_func="noaux_tc")
+
+
+def test_a_missing_number_is_named_by_all_its_spellings():
+    """Families spell the number of experts in five ways, Nemotron-H as DeepSeek does."""
+    sizes = {"hidden_size": 64, "vocab_size": 1000, "num_attention_heads": 4, "num_key_value_heads": 2}
+    with pytest.raises(SpecError, match=r"num_local_experts: is required but missing\. .*n_routed_experts"):
+        model_from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "E*", **sizes})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("exaone-moe", {"is_moe_layer": [False] + [True] * 30}, "is_moe_layer: has 31 entries, the model 32 layers"),
+        (
+            "exaone-moe",
+            {"is_moe_layer": [True] * 32},
+            "is_moe_layer: layer 0 .*, but 'dense' by 'first_k_dense_replace'",
+        ),
+        ("exaone-moe", {"is_moe_layer": [False] + [1] * 31}, "is_moe_layer.1: expected true or false, got 1"),
+        ("phi-4", {"head_dim": 65}, "head_dim: rotates 65 of the 65 channels of a head"),
+        ("glm-ocr", {"head_dim": 63}, "head_dim: rotates 63 of the 63"),
+        ("mistral-small-4", {"qk_rope_head_dim": 63}, "qk_rope_head_dim: rotates 63 of the 63"),
+    ],
+)
+def test_entries_that_contradict_each_other_or_every_class_are_refused(
+    name: str, changes: dict[str, Any], message: str
+):
+    """Lists of layers with experts beside the number of dense ones, and heads that no rotation can pair."""
+    with pytest.raises(SpecError, match=message):
+        of_family(name, **changes)
+
+
+def test_layers_with_experts_may_be_flags():
+    """K-EXAONE's ``is_moe_layer``, alone or beside the number of dense layers."""
+    alone = of_family("exaone-moe", is_moe_layer=[False] + [True] * 31, first_k_dense_replace=None)
+
+    assert alone.layers == of_family("exaone-moe").layers
+    assert of_family("exaone-moe", is_moe_layer=[False] + [True] * 31) == of_family("exaone-moe")
 
 
 @pytest.mark.parametrize(

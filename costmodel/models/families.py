@@ -674,17 +674,34 @@ NO_SIZES = re.compile(r"max_|fp32|rescale|token|position|overlap|loss|router|ima
 """Parts of keys that decide none."""
 
 
-def doubt_unread(config: Config, read: Callable[[Mapping[str, Any]], Model]) -> str:
+def _texts(value: object) -> Iterator[str]:
+    """Yield all texts within plain data, keys of mappings among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in (*value, *(value.values() if isinstance(value, Mapping) else ())):
+            yield from _texts(one)
+
+
+NAMED = frozenset(_texts((_TABLE, SPELLINGS, SAME, MambaKeys())))
+"""Keys that some known family has: files hold more of them than their own classes read."""
+
+
+def doubt_unread(config: Config, read: Callable[[Mapping[str, Any]], Model], ignored: Collection[str]) -> str:
     """
-    Return the doubt about keys that may decide a size, and that a described family does not read; empty: none.
+    Return the doubt about keys that may decide a size, and that the family does not read; empty: none.
 
     A key is read if no model, or another one, is built with something else in its place.
     """
-    model = read(config.mapping)
-    sized = (key for key in config.mapping if SIZES.search(key) and not NO_SIZES.search(key))
-    found = [key for key in sized if _may_decide(config.mapping[key]) and _is_unread(config, key, read, model)]
+    is_described = config.mapping.get("family") is not None
+    ignored = ignored if is_described else {*ignored, *NAMED}
+    sized = [key for key in config.mapping if SIZES.search(key) and not NO_SIZES.search(key) and key not in ignored]
+    stated = [key for key in sized if _may_decide(config.mapping[key])]
+    model = read(config.mapping) if stated else None
+    found = [key for key in stated if model and _is_unread(config, key, read, model)]
     values = ", ".join(f"{key} ({shown(config.mapping[key])})" for key in found)
-    return f"not read by the family that is described: {values}" if found else ""
+    which = "that is described" if is_described else shown(config.mapping["model_type"])
+    return f"not read by the family {which}: {values}" if found else ""
 
 
 def _may_decide(value: object) -> bool:

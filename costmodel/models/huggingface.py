@@ -138,11 +138,8 @@ def model_from_config(
     """
     model = _read_model(mapping, where, name, source)
     config = _text_config(mapping, where)
-    if config.mapping.get(FAMILY) is None:
-        return model
     _, _, family = _family(config)
-    known = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
-    unnamed = doubt_unread(known, lambda changed: _read_model(changed, where, name, source))
+    unnamed = doubt_unread(config, lambda changed: _read_model(changed, where, name, source), family.ignores)
     return replace(model, doubts="; ".join(filter(None, (model.doubts, unnamed))))
 
 

@@ -641,6 +641,16 @@ def test_keys_that_a_described_family_leaves_unread_are_doubted():
     assert model_from_config({**config, "family": {**beside, "ignores": ["residual_moe"]}}).doubts == ""
 
 
+def test_keys_that_a_known_family_leaves_unread_are_doubted():
+    """A size that no class of the family has; its own keys that this model does not need are no doubts."""
+    memory = of_family("phi-4", num_memory_layers=4, attention_sink_size=0)
+
+    assert memory.doubts == "not read by the family 'phi3': num_memory_layers (4)"
+    assert memory.layers == of_family("phi-4").layers
+    assert not any("not read" in of_family(name).doubts for name in OWN)
+    assert of_family("mistral-small-4", head_dim=128, rope_interleave=True).doubts == ""
+
+
 @pytest.mark.parametrize(
     ("name", "key", "more"),
     [

@@ -654,10 +654,10 @@ def doubt_experts(config: Config, family: Family, layers: Sequence[Layer]) -> It
     period = config.mapping.get(key := "moe_layer_freq")
     if type(period) is int and period > 1 and key not in family.reads:
         yield f"{config.where}.{key} is {period}, which is read, but transformers' class ignores it"
-    read, unread = experts.ffn_hidden_size, "moe_intermediate_size"
-    if family.expert_width != unread and config.integer(unread, default=read) != read:
-        named = f"{family.expert_width}, which is read, is {read}"
-        yield f"{config.where}.{unread} is {config.integer(unread)}, but {named}"
+    width, usual = experts.ffn_hidden_size, "moe_intermediate_size"
+    if family.expert_width != usual and config.integer(usual, default=width) != width:
+        named = f"{family.expert_width}, which is read, is {width}"
+        yield f"{config.where}.{usual} is {config.integer(usual)}, but {named}"
     if family.shared_gate or family.shared_width or family.single_blocks:
         return
     shared, (number, *_) = experts.shared_ffn_hidden_size, config.list_spellings("num_shared")

@@ -59,7 +59,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 
 """Spellings of one concept; two of them in one file must agree."""
 
-LISTED = ("moe_topk", "num_shared_expert")
+LISTED = ("moe_topk", "num_shared_expert", "moe_intermediate_size")
 """Keys whose number may be a list with an equal entry for each layer, as in Hunyuan-A13B's file."""
 
 OF_EVERY_MODEL = ("num_layers", "hidden_size", "vocab_size", "num_heads")
@@ -199,21 +199,31 @@ class Config:
         if value is None and default is not None:
             return default
         if value is None:
-            raise self.error(
-                key, "expected a whole number, got null." if key in self.mapping else "is required but missing."
-            )
+            problem = "expected a whole number, got null." if key in self.mapping else "is required but missing."
+            raise self.error(key, problem, self._name_spellings(key))
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(key, f"expected a whole number, got {shown(value)}.")
         if not at_least <= value <= at_most:
             raise self.error(key, f"must be at least {at_least} and at most {at_most}, got {shown(value)}.")
         return value
 
+    def _name_spellings(self, key: str) -> str:
+        """Return a hint with other spellings of a missing key, of which families have their own; empty: none."""
+        keys = next((keys for name, keys in SPELLINGS.items() if key in keys and name not in OF_EVERY_MODEL), ())
+        others = ", ".join(one for one in keys if one != key)
+        return f"Other spellings: {others}." if others and key not in self.mapping else ""
+
     def _repeated_value(self, key: str) -> object:
         """Return the number of a list that repeats it for every layer; another value unchanged."""
         value = self.mapping.get(key)
-        if not isinstance(value, list) or any(type(one) is not int or one != value[0] for one in value):
+        if not isinstance(value, list) or any(type(one) is not int for one in value):
             return value
-        return self._cut_layers(key, value, self.count("num_layers"))[0]
+        each = self.cut_layers(key, value, self.count("num_layers"))
+        other = next((index for index, one in enumerate(each) if one != each[0]), None)
+        if other is not None:
+            problem = f"differs among layers, which is not modelled: {each[0]} in layer 0, {each[other]} in {other}."
+            raise self.error(key, problem)
+        return each[0]
 
     def count(self, concept: str, *, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
         """Return the integer of a concept under any of its spellings; all that are present must agree."""
@@ -253,7 +263,7 @@ class Config:
         for index, word in enumerate(words):
             if word not in allowed:
                 raise self.error(f"{key}.{index}", f"unknown kind {shown(word)}.", did_you_mean(word, allowed))
-        return tuple(self._cut_layers(key, words, length, further))
+        return tuple(self.cut_layers(key, words, length, further))
 
     def read_numbers(self, key: str, kinds: Mapping[int, str], *, length: int) -> tuple[str, ...] | None:
         """Return the kind of each layer from a list of numbers; None if it is absent."""
@@ -263,7 +273,7 @@ class Config:
         for index, number in enumerate(numbers):
             if isinstance(number, bool) or not isinstance(number, int) or number not in kinds:
                 raise self.error(f"{key}.{index}", f"expected {' or '.join(map(str, kinds))}, got {shown(number)}.")
-        return tuple(kinds[number] for number in self._cut_layers(key, numbers, length))
+        return tuple(kinds[number] for number in self.cut_layers(key, numbers, length))
 
     def agree(self, readings: Iterable[tuple[str, tuple[Any, ...] | None]]) -> tuple[Any, ...] | None:
         """Return the first statement on each layer that is present; another one that differs raises, with its key."""
@@ -277,7 +287,8 @@ class Config:
                 raise self.error(first, f"layer {index} (from 0) is {one}, but {other}, which is {value}.")
         return found[0][1] if found else None
 
-    def _cut_layers(self, key: str, entries: list[Any], length: int, further: int = 0) -> list[Any]:
+    def cut_layers(self, key: str, entries: list[Any], length: int, further: int = 0) -> list[Any]:
+        """Return the entries of the model's layers, from a list that may also have those of ``further`` ones."""
         if len(entries) not in (length, length + further):
             raise self.error(key, f"has {len(entries)} entries, the model {length} layers.")
         return entries[:length]

@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.model import Experts, Indexer, Layer, Model
+from costmodel.facts.model import Attention, Experts, Indexer, LatentAttention, Layer, Model, Numerics
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch
 from costmodel.record import adapter_of, record
 from costmodel.validation import shown
@@ -101,6 +101,8 @@ class Family:
         True if the feed-forward blocks are mixtures of experts unless the pattern says otherwise.
     tied, gated, squared_relu, norm, num_norms
         Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
+    ties
+        False if the class ties nothing, whatever ``tie_word_embeddings`` says.
     expert_norms
         Norms that layers with experts have more.
     qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
@@ -208,6 +210,7 @@ class Family:
     beside: bool = False
     experts: bool = False
     tied: bool = False
+    ties: bool = True
     gated: bool = True
     squared_relu: bool = False
     norm: Literal["rms", "layer", "none"] = "rms"
@@ -233,7 +236,7 @@ class Family:
     ffn_multiple: int | None = None
     expert_width: str = "moe_intermediate_size"
     num_shared: int | None = 0
-    first_dense: int = 0
+    first_dense: int | None = 0
     window: int | None = None
     window_size: int = 0
     chunk: int | None = None
@@ -589,6 +592,25 @@ def refuse_wide_indexer(
     return indexer
 
 
+def refuse_odd_rotations(config: Config, layers: Collection[Layer], numerics: Numerics) -> None:
+    """Raise if attention rotates an odd number of channels, which no class can: they are rotated in pairs."""
+    for mixer in (layer.attention for layer in layers):
+        if not isinstance(mixer, Attention | LatentAttention) or not mixer.rotary:
+            continue
+        if isinstance(mixer, LatentAttention):
+            key, width, rotated = "qk_rope_head_dim", mixer.qk_rope_head_dim, mixer.qk_rope_head_dim
+        else:
+            rotary = (mixer.window and numerics.windowed_rotary) or numerics.rotary
+            stated = config.mapping.get("head_dim") is not None
+            key = "head_dim" if stated else config.list_spellings("hidden_size")[0]
+            width, fraction = mixer.head_dim, rotary.fraction if rotary and rotary.fraction is not None else 1.0
+            rotated = int(round(width * fraction, 6))
+        if rotated % 2:
+            raise config.error(
+                key, f"rotates {rotated} of the {width} channels of a head, which must be an even number."
+            )
+
+
 def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
     """Yield the doubts about counts and numbers of layers beyond the model's, which classes ignore."""
     for key in (*LAYER_COUNTS, *LAST_LAYERS):
@@ -598,7 +620,7 @@ def doubt_layers(config: Config, *, num_layers: int) -> Iterator[str]:
 
 
 def doubt_widths(config: Config, family: Family) -> Iterator[str]:
-    """Yield the doubts about widths and numbers of layers that contradict the ones that are read."""
+    """Yield the doubts about widths, heads and numbers of layers that contradict the ones that are read."""
     hidden, other = config.count("hidden_size"), _look_up(config.mapping, "ffn_config.hidden_size")
     if other not in (None, hidden):
         yield f"{config.where}.ffn_config.hidden_size is {shown(other)}, but the model is {hidden} wide, which is read"
@@ -608,6 +630,8 @@ def doubt_widths(config: Config, family: Family) -> Iterator[str]:
     if width not in (None, product):
         said = f"{keys.expand} times hidden_size is {product}"
         yield f"{config.where}.{keys.width} is {width}, which is read, but {said}"
+    if not family.ties and config.flag(Switch("tie_word_embeddings", False)):
+        yield f"{config.where}.tie_word_embeddings is true, but transformers' class ties nothing, which is read"
     written, number = "mtp_hybrid_override_pattern", config.list_spellings("mtp_layers")[0]
     if family.single_blocks and config.mapping.get(written) and config.mapping.get(number) == 0:
         yield f"{config.where}.{number} is 0, which is read, but {written} is {shown(config.mapping[written])}"
@@ -630,6 +654,10 @@ def doubt_experts(config: Config, family: Family, layers: Sequence[Layer]) -> It
     period = config.mapping.get(key := "moe_layer_freq")
     if type(period) is int and period > 1 and key not in family.reads:
         yield f"{config.where}.{key} is {period}, which is read, but transformers' class ignores it"
+    width, usual = experts.ffn_hidden_size, "moe_intermediate_size"
+    if family.expert_width != usual and config.integer(usual, default=width) != width:
+        named = f"{family.expert_width}, which is read, is {width}"
+        yield f"{config.where}.{usual} is {config.integer(usual)}, but {named}"
     if family.shared_gate or family.shared_width or family.single_blocks:
         return
     shared, (number, *_) = experts.shared_ffn_hidden_size, config.list_spellings("num_shared")
@@ -646,17 +674,34 @@ NO_SIZES = re.compile(r"max_|fp32|rescale|token|position|overlap|loss|router|ima
 """Parts of keys that decide none."""
 
 
-def doubt_unread(config: Config, read: Callable[[Mapping[str, Any]], Model]) -> str:
+def _texts(value: object) -> Iterator[str]:
+    """Yield all texts within plain data, keys of mappings among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in (*value, *(value.values() if isinstance(value, Mapping) else ())):
+            yield from _texts(one)
+
+
+NAMED = frozenset(_texts((_TABLE, SPELLINGS, SAME, MambaKeys())))
+"""Keys that some known family has: files hold more of them than their own classes read."""
+
+
+def doubt_unread(config: Config, read: Callable[[Mapping[str, Any]], Model], ignored: Collection[str]) -> str:
     """
-    Return the doubt about keys that may decide a size, and that a described family does not read; empty: none.
+    Return the doubt about keys that may decide a size, and that the family does not read; empty: none.
 
     A key is read if no model, or another one, is built with something else in its place.
     """
-    model = read(config.mapping)
-    sized = (key for key in config.mapping if SIZES.search(key) and not NO_SIZES.search(key))
-    found = [key for key in sized if _may_decide(config.mapping[key]) and _is_unread(config, key, read, model)]
+    is_described = config.mapping.get("family") is not None
+    ignored = ignored if is_described else {*ignored, *NAMED}
+    sized = [key for key in config.mapping if SIZES.search(key) and not NO_SIZES.search(key) and key not in ignored]
+    stated = [key for key in sized if _may_decide(config.mapping[key])]
+    model = read(config.mapping) if stated else None
+    found = [key for key in stated if model and _is_unread(config, key, read, model)]
     values = ", ".join(f"{key} ({shown(config.mapping[key])})" for key in found)
-    return f"not read by the family that is described: {values}" if found else ""
+    which = "that is described" if is_described else shown(config.mapping["model_type"])
+    return f"not read by the family {which}: {values}" if found else ""
 
 
 def _may_decide(value: object) -> bool:

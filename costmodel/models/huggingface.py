@@ -54,6 +54,7 @@ from costmodel.models.families import (
     family_from_row,
     find_family,
     refuse_contradictions,
+    refuse_odd_rotations,
     refuse_wide_indexer,
 )
 from costmodel.models.numerics import read_numerics
@@ -137,11 +138,8 @@ def model_from_config(
     """
     model = _read_model(mapping, where, name, source)
     config = _text_config(mapping, where)
-    if config.mapping.get(FAMILY) is None:
-        return model
     _, _, family = _family(config)
-    known = Config({key: value for key, value in config.mapping.items() if key not in family.ignores}, config.where)
-    unnamed = doubt_unread(known, lambda changed: _read_model(changed, where, name, source))
+    unnamed = doubt_unread(config, lambda changed: _read_model(changed, where, name, source), family.ignores)
     return replace(model, doubts="; ".join(filter(None, (model.doubts, unnamed))))
 
 
@@ -156,6 +154,8 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
     _refuse_impossible_heads(config, family)
     _refuse_impossible_groups(config, family)
     layers = _layers(config, family)
+    numerics = read_numerics(config, family_name, dict.fromkeys(layers))
+    refuse_odd_rotations(config, dict.fromkeys(layers), numerics)
     positions = family.learned_positions
     ignored = (*doubt_layers(config, num_layers=len(layers)), *doubt_experts(config, family, layers))
     doubts = (*_doubt_parts(mapping, where), *ignored, *doubt_widths(config, family))
@@ -166,7 +166,7 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
         layers=layers,
-        tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)),
+        tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)) and family.ties,
         mtp_layers=_mtp_layers(config, family, layers),
         learned_positions=config.integer(positions.key, at_least=1) + positions.more if positions else 0,
         final_norm=family.final_norm or family.norm,
@@ -175,7 +175,7 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
         extras=", ".join(filter(None, (family.extras, f"scales of {', '.join(scaled)}" if scaled else None))),
         doubts="; ".join(filter(None, doubts)),
         is_text_part=family.text_part or any(key in mapping for key in OTHER_PARTS),
-        numerics=read_numerics(config, family_name, dict.fromkeys(layers)),
+        numerics=numerics,
     )
 
 
@@ -297,7 +297,7 @@ def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None
         if config.mapping.get(key) and key not in family.reads and key not in (family.mamba or ()):
             raise config.error(key, f"asks for {what}, which is not modelled, got {shown(config.mapping[key])}.")
     for key in SPELLINGS["num_experts"]:
-        if config.mapping.get(key) and not family.experts:
+        if config.mapping.get(key) not in (None, 0, 1) and not family.experts:
             raise config.error(key, f"the family '{family_name}' has no experts, got {shown(config.mapping[key])}.")
     if config.mapping.get("kv_lora_rank") and not family.latent:
         raise config.error("kv_lora_rank", f"the family '{family_name}' has no latent attention.")
@@ -368,6 +368,8 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
     kinds = _attention_kinds(config, family, rotary)
     if family.rotary_windows and _window(config, family):
         rotary = tuple(kind == "sliding_attention" for kind in kinds)
+    if (bases := config.items("layer_rope_theta")) is not None:
+        rotary = tuple(bool(base) for base in config.cut_layers("layer_rope_theta", bases, num_layers))
     attentions = tuple(zip(kinds, rotary, _changes(config, family, kinds), strict=True))
     experts = _expert_layers(config, family, num_layers=num_layers)
     attention = {
@@ -657,6 +659,14 @@ def _read_stated_experts(
     yield "mlp_layer_types", config.words("mlp_layer_types", words, length=num_layers, further=further)
     if isinstance(enumerated := config.mapping.get("moe_layers_enum"), str):
         config = _change(config, (("moe_layers_enum", [_whole(one) for one in enumerated.split(",")]),))
+    if (flags := config.items("is_moe_layer")) is not None:
+        for index, flag in enumerate(flags):
+            if not isinstance(flag, bool):
+                raise config.error(f"is_moe_layer.{index}", f"expected true or false, got {shown(flag)}.")
+        yield (
+            "is_moe_layer",
+            tuple(words[flag] for flag in config.cut_layers("is_moe_layer", flags, num_layers, further)),
+        )
     for key in ("moe_layers", "moe_layers_enum"):
         if config.mapping.get(key) is not None:
             sparse = _layer_numbers(config, key, below=num_layers)

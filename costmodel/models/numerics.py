@@ -305,6 +305,8 @@ SCORE_FUNCTIONS = ("softmax", "sigmoid", "sqrtsoftplus")
 
 def _score_function(config: Config, default: str | None) -> Any:
     word = _word(config, ("scoring_func", "score_function"), default)
+    if word == "noaux_tc" and default == "sigmoid":
+        return default  # dots.llm1 names the method of choice here, which ranks sigmoids
     if word not in (*SCORE_FUNCTIONS, None):
         raise config.error("scoring_func", f"expected {' or '.join(SCORE_FUNCTIONS)}, got {shown(word)}.")
     return word

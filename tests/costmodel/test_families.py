@@ -403,8 +403,80 @@ def test_a_pure_mamba_has_no_feed_forward():
 def test_a_list_of_one_number_for_every_layer_is_that_number():
     """HunYuan writes ``moe_topk`` per layer; where layers differ it is refused."""
     assert of_family("hunyuan-a13b").layers[0].feed_forward.top_k == 8
-    with pytest.raises(SpecError, match="moe_topk: expected a whole number"):
-        of_family("hunyuan-a13b", moe_topk=[8, 4] * 16)
+    widths = of_family("hunyuan-a13b", moe_intermediate_size=[3072] * 32)
+    assert widths == of_family("hunyuan-a13b")
+    assert of_family("hunyuan-a13b", moe_intermediate_size=[1024] * 32).doubts == (
+        "model.moe_intermediate_size is 1024, but intermediate_size, which is read, is 3072"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"moe_topk": [8] * 31 + [4]}, r"moe_topk: differs among layers, .*: 8 in layer 0, 4 in 31\."),
+        ({"moe_topk": [8] * 31}, "moe_topk: has 31 entries, the model 32 layers"),
+        ({"moe_intermediate_size": [3072] * 3}, "moe_intermediate_size: has 3 entries, the model 32 layers"),
+        ({"moe_intermediate_size": [3072, 64] * 16}, "moe_intermediate_size: differs among layers"),
+        ({"moe_topk": []}, "moe_topk: has 0 entries"),
+        ({"moe_topk": [8, "8"] * 16}, "moe_topk: expected a whole number"),
+    ],
+)
+def test_a_list_of_unequal_numbers_is_refused(changes: dict[str, Any], message: str):
+    """It is said that its entries differ, or that their number is wrong."""
+    with pytest.raises(SpecError, match=message):
+        of_family("hunyuan-a13b", **changes)
+
+
+def test_keys_that_decide_nothing_are_read_over():
+    """As published files hold them: a method for a function, shared keys that are off, and one expert."""
+    dots = OWN["dots.llm1"]["config"]
+    assert of_family("dots.llm1", scoring_func="noaux_tc") == model_from_config(dots)
+    assert of_family("hunyuan-a13b", use_cla=False, cla_share_factor=2) == of_family("hunyuan-a13b")
+    with pytest.raises(SpecError, match="use_cla: asks for keys and values shared across layers"):
+        of_family("hunyuan-a13b", use_cla=True, cla_share_factor=2)
+    assert of_family("hunyuan-7b", num_experts=1) == of_family("hunyuan-7b")
+    with pytest.raises(SpecError, match="num_experts: the family 'hunyuan_v1_dense' has no experts, got 2"):
+        of_family("hunyuan-7b", num_experts=2)
+    with pytest.raises(SpecError, match="scoring_func: expected softmax"):
+        of_family("mistral-small-4", scoring_func="noaux_tc")
+
+
+def test_a_missing_number_is_named_by_all_its_spellings():
+    """Families spell the number of experts in five ways, Nemotron-H as DeepSeek does."""
+    sizes = {"hidden_size": 64, "vocab_size": 1000, "num_attention_heads": 4, "num_key_value_heads": 2}
+    with pytest.raises(SpecError, match=r"num_local_experts: is required but missing\. .*n_routed_experts"):
+        model_from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "E*", **sizes})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("exaone-moe", {"is_moe_layer": [False] + [True] * 30}, "is_moe_layer: has 31 entries, the model 32 layers"),
+        (
+            "exaone-moe",
+            {"is_moe_layer": [True] * 32},
+            "is_moe_layer: layer 0 .*, but 'dense' by 'first_k_dense_replace'",
+        ),
+        ("exaone-moe", {"is_moe_layer": [False] + [1] * 31}, "is_moe_layer.1: expected true or false, got 1"),
+        ("phi-4", {"head_dim": 65}, "head_dim: rotates 65 of the 65 channels of a head"),
+        ("glm-ocr", {"head_dim": 63}, "head_dim: rotates 63 of the 63"),
+        ("mistral-small-4", {"qk_rope_head_dim": 63}, "qk_rope_head_dim: rotates 63 of the 63"),
+    ],
+)
+def test_entries_that_contradict_each_other_or_every_class_are_refused(
+    name: str, changes: dict[str, Any], message: str
+):
+    """Lists of layers with experts beside the number of dense ones, and heads that no rotation can pair."""
+    with pytest.raises(SpecError, match=message):
+        of_family(name, **changes)
+
+
+def test_layers_with_experts_may_be_flags():
+    """K-EXAONE's ``is_moe_layer``, alone or beside the number of dense layers."""
+    alone = of_family("exaone-moe", is_moe_layer=[False] + [True] * 31, first_k_dense_replace=None)
+
+    assert alone.layers == of_family("exaone-moe").layers
+    assert of_family("exaone-moe", is_moe_layer=[False] + [True] * 31) == of_family("exaone-moe")
 
 
 @pytest.mark.parametrize(
@@ -437,6 +509,48 @@ def test_known_families_that_are_not_modelled_say_why(name: str):
 def test_multimodal_families_are_read_by_their_text_part(name: str):
     """Known by the family of the text part."""
     assert TEXT_PARTS[name] in FAMILIES
+
+
+def test_other_names_of_a_family_have_its_layers():
+    """MiniMax's files say ``minimax_m1`` or ``minimax_text_01``, with a list of numbers; PaddleOCR-VL its own name."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 96, "vocab_size": 1000, "num_local_experts": 8, "num_experts_per_tok": 2}
+    minimax = model_from_config({"model_type": "minimax", "attn_type_list": [0, 0, 0, 1], **sizes})
+    others = ("minimax_m1", "minimax_text_01")
+
+    assert all(
+        model_from_config({"model_type": name, "attn_type_list": [0, 0, 0, 1], **sizes}) == minimax for name in others
+    )
+    ernie = OWN["ernie-4.5-0.3b"]["config"]
+    assert model_from_config({**ernie, "model_type": "paddleocr_vl"}).layers == model_from_config(ernie).layers
+
+
+def test_mistral_4_has_experts_from_the_first_layer():
+    """All else is DeepSeek-V3's, whose class has three dense layers unless a key says it."""
+    config = {key: value for key, value in OWN["mistral-small-4"]["config"].items() if key != "first_k_dense_replace"}
+
+    assert model_from_config(config) == of_family("mistral-small-4")
+    assert parameters(of_family("mistral-small-4", first_k_dense_replace=1)) < parameters(model_from_config(config))
+
+
+def test_muse_glimmer_rotates_where_its_bases_are_not_zero():
+    """A base for each layer, 0 without rotation; without bases those with a window rotate."""
+    bases = [0 if index % 4 == 3 else 10000.0 for index in range(52)]
+
+    assert of_family("muse-glimmer-30b", layer_rope_theta=bases) == of_family("muse-glimmer-30b")
+    assert all(layer.attention.rotary for layer in of_family("muse-glimmer-30b", layer_rope_theta=[1e4] * 52).layers)
+    with pytest.raises(SpecError, match="layer_rope_theta: has 3 entries, the model 52 layers"):
+        of_family("muse-glimmer-30b", layer_rope_theta=bases[:3])
+
+
+@pytest.mark.parametrize("name", ["kimi-linear-48b-a3b", "glm-ocr"])
+def test_embeddings_of_a_class_that_ties_nothing_are_counted_twice(name: str):
+    """Kimi Linear's class has no list of tied weights, unlike that of GLM-OCR."""
+    plain, tied = (of_family(name, tie_word_embeddings=flag) for flag in (False, True))
+    doubt = "model.tie_word_embeddings is true, but transformers' class ties nothing, which is read"
+
+    assert (parameters(plain) == parameters(tied)) == (doubt in tied.doubts) == (name != "glm-ocr")
+    assert doubt not in plain.doubts
 
 
 def test_a_multimodal_model_says_that_it_is_the_text_part():
@@ -525,6 +639,16 @@ def test_keys_that_a_described_family_leaves_unread_are_doubted():
 
     assert plain.doubts == ("not read by the family that is described: moe_intermediate_size (32), residual_moe (true)")
     assert model_from_config({**config, "family": {**beside, "ignores": ["residual_moe"]}}).doubts == ""
+
+
+def test_keys_that_a_known_family_leaves_unread_are_doubted():
+    """A size that no class of the family has; its own keys that this model does not need are no doubts."""
+    memory = of_family("phi-4", num_memory_layers=4, attention_sink_size=0)
+
+    assert memory.doubts == "not read by the family 'phi3': num_memory_layers (4)"
+    assert memory.layers == of_family("phi-4").layers
+    assert not any("not read" in of_family(name).doubts for name in OWN)
+    assert of_family("mistral-small-4", head_dim=128, rope_interleave=True).doubts == ""
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,11 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
             an_expert_config(num_local_experts=16),
             "model.num_experts: is 8, but 'num_local_experts' is 16, and they mean the same.",
         ),
-        (without(an_expert_config(), "num_experts"), "model.num_local_experts: is required but missing."),
+        (
+            without(an_expert_config(), "num_experts"),
+            "model.num_local_experts: is required but missing. Other spellings: num_experts, "
+            "n_routed_experts, num_routed_experts, moe_num_experts.",
+        ),
         (
             a_hybrid_config(hybrid_override_pattern="M*-?"),
             "model.hybrid_override_pattern: unknown letter '?'. Known: *, -, E, M.",

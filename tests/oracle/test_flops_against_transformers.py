@@ -12,6 +12,7 @@ import csv
 import json
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,12 @@ TOKENS = 1024
 """A multiple of every chunk of linear attention."""
 
 FOREIGN_SPELLINGS = {
-    "deepseek_v3": {"num_routed_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"}
+    "bailing_moe": {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+    "deepseek_v3": {"num_routed_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
 }
-"""Keys of SimAI's copy of DeepSeek-V3 that transformers does not know."""
+"""Keys of Ling and of SimAI's copy of DeepSeek-V3 that transformers does not know."""
 
-WITHOUT_A_CLASS = {"gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+WITHOUT_A_CLASS = {"bailing_moe": "glm4_moe", "gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 """Families that transformers loads as another one."""
 
 
@@ -60,11 +62,13 @@ OTHER_PARTS = "embed_tokens_extend"
 COMPLETED = {
     "dbrx": {"attn_config": {"rope_theta": 500_000.0}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    "deepseek_ocr2_text": {"num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + ["sparse"] * 31},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "gemma4_text": {"hidden_size_per_layer_input": 0},
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_vl_text": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 48},
@@ -86,13 +90,27 @@ def transformers_config(config: dict[str, Any]) -> Any:
     return transformers.AutoConfig.for_model(family, **{k: v for k, v in known.items() if k not in ignored})
 
 
+TEXT_MODELS = {
+    "cosmos3_edge_text": ("cosmos3_edge", "Cosmos3EdgeTextModel"),
+    "deepseek_ocr2_text": ("deepseek_ocr2", "DeepseekOcr2TextModel"),
+    "glm_ocr_text": ("glm_ocr", "GlmOcrTextModel"),
+    "hunyuan_vl_text": ("hunyuan_vl", "HunYuanVLTextModel"),
+    "muse_glimmer_text": ("muse_glimmer", "MuseGlimmerTextModel"),
+    "step3p5": ("step3p7", "Step3p7TextModel"),
+}
+"""Modules and classes of text parts that transformers has within a multimodal model alone; Step 3.5's is Step 3.7's."""
+
+
 class WithHead(torch.nn.Module):
-    """Step 3.5, of which transformers has the text part of Step 3.7."""
+    """A text part with the head that its multimodal model has, tied as there."""
 
     def __init__(self, config: Any):
         super().__init__()
-        self.model = transformers.models.step3p7.modeling_step3p7.Step3p7TextModel(config)
+        module, name = TEXT_MODELS[config.model_type]
+        self.model = getattr(import_module(f"transformers.models.{module}.modeling_{module}"), name)(config)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if getattr(config, "tie_word_embeddings", False):
+            self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(self, **inputs: Any) -> Any:
         """Logits."""
@@ -101,11 +119,14 @@ class WithHead(torch.nn.Module):
 
 def build_class(config: Any, **options: Any) -> Any:
     """The real model; of a family without a class for text the text part of another, with a head."""
-    if config.model_type == "step3p5":
-        config._attn_implementation = options.get("attn_implementation")
+    if config.model_type in TEXT_MODELS:
+        for name, value in options.items():
+            setattr(config, f"_{name}", value)
         return WithHead(config)
     if config.model_type == "emu3_text_model":
         return transformers.models.emu3.modeling_emu3.Emu3ForCausalLM._from_config(config, **options)
+    if config.model_type == "mistral4":
+        return transformers.Mistral4ForCausalLM._from_config(config, **options)
     return transformers.AutoModelForCausalLM.from_config(config, **options)
 
 
@@ -195,6 +216,24 @@ def test_absent_keys_mean_what_the_class_says(family: str):
     for key in config.keys() - {"num_nextn_predict_layers"}:
         with suppress(SpecError):
             assert model_from_config({name: config[name] for name in config if name != key}) == whole, key
+
+
+UNTIED = ("dbrx",)
+"""Families whose tied embeddings are refused."""
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - WITHOUT_A_CLASS.keys() - TEXT_MODELS.keys()))
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings_are_tied_as_in_the_class(family: str, tied: bool):
+    """A class without a list of tied weights ties none, whatever its configuration says."""
+    config = default_config(family)
+    config.tie_word_embeddings = tied
+    if tied and family in UNTIED:
+        with pytest.raises(SpecError, match="tie_word_embeddings"):
+            model_from_config(config.to_dict())
+        return
+
+    assert parameters(model_from_config(config.to_dict())) == num_parameters_on_meta(config)
 
 
 PART_CLASSES = {

@@ -15,7 +15,7 @@ from costmodel.models.numerics import find_defaults
 transformers = pytest.importorskip("transformers")
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
-FAMILIES_OF_CLASSES = {"kimi_k2": "deepseek_v3", "gemma3": "gemma3_text", "mimo": "qwen2"}
+FAMILIES_OF_CLASSES = {"bailing_moe": "glm4_moe", "kimi_k2": "deepseek_v3", "gemma3": "gemma3_text", "mimo": "qwen2"}
 """Families whose configuration is that of another one."""
 
 NAMES = {

@@ -24,11 +24,11 @@ from costmodel.tables import Facts
 from planner.frameworks import TARGETS
 from planner.jobs.cluster import read
 from planner.jobs.problem import load
+from planner.report.enough_devices import ENOUGH, missing_bytes
 from planner.report.section import Section, gib
 from planner.search.domains import MAX_MICRO_BATCH_SIZE
 from planner.search.runnable import require_target
 from planner.uncertainty.counts import read_counts
-from planner.verbs.enough_devices import ENOUGH, missing_bytes
 
 COMMON_DEVICE, COMMON_MODEL = "h100-80gb-sxm", "llama3-8b"
 """Device of the table of families, and model of the table of devices, unless others are given."""
@@ -63,9 +63,9 @@ def support_sections(model: str | None = None, device: str | None = None) -> lis
 
 
 @record(frozen=True, slots=True)
-class Answer:
+class Support:
     """
-    Answer for a model, a device and a target.
+    Support for a model, a device and a target.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Answer:
         return "no" if self.reason else ", ".join(("yes" if self.has_model else OWN, *self.conditions))
 
 
-def ask(model: str, device: str, target: str | None, *, is_exact: bool = True) -> Answer:
+def ask(model: str, device: str, target: str | None, *, is_exact: bool = True) -> Support:
     """
     Ask whether some plan of a model on a device can be exported to a target, with enough devices for its memory.
 
@@ -100,7 +100,7 @@ def ask(model: str, device: str, target: str | None, *, is_exact: bool = True) -
     """
     known = catalog.device(device)
     if target is not None and catalog.newest_for(target, known.architecture) is None:
-        return Answer(f"no release of the catalog runs on {known.architecture}")
+        return Support(f"no release of the catalog runs on {known.architecture}")
     precision = "bf16" if "bf16" in known.peak_flops else "fp16"
     training = {
         "global_batch_size": MAX_MICRO_BATCH_SIZE * ENOUGH,
@@ -113,15 +113,15 @@ def ask(model: str, device: str, target: str | None, *, is_exact: bool = True) -
         problem = load({**job, "search": {"target": target}})
         require_target(problem)
     except SpecError as error:
-        return Answer(f"{error.where}: {error.problem.partition(' So no plan of the job')[0].rstrip('.')}")
+        return Support(f"{error.where}: {error.problem.partition(' So no plan of the job')[0].rstrip('.')}")
     conditions = () if precision == "bf16" else (precision,)
     if (is_exact or _may_lack_memory(problem.facts)) and missing_bytes(problem):
         bold = load({**job, "search": {"target": target, "evidence": "any"}})
         missing = missing_bytes(bold)
         if missing:
-            return Answer(_missing_text(bold.facts, missing))
+            return Support(_missing_text(bold.facts, missing))
         conditions = (*conditions, ANY_EVIDENCE)
-    return Answer("", conditions, target is None or _has_model(target, problem.facts.model))
+    return Support("", conditions, target is None or _has_model(target, problem.facts.model))
 
 
 LARGE_LAYER = 0.25
@@ -237,7 +237,7 @@ def _has_model(target: str, model: Model) -> bool:
     return has_model is None or bool(has_model(model))
 
 
-def _reason_texts(answers: dict[str, Answer]) -> Iterator[str]:
+def _reason_texts(answers: dict[str, Support]) -> Iterator[str]:
     for reason in dict.fromkeys(one.reason for one in answers.values() if one.reason):
         yield f"{', '.join(target for target, one in answers.items() if one.reason == reason)}: {reason}"
 

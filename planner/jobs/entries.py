@@ -306,7 +306,7 @@ class Job:
     settings
         Options of the framework besides the strategy. Default: as in the framework's recipes. Some settings, such as
         ``gradient_dtype: [fp32, bf16]``, may have several values, among which the search chooses. ``any`` stands for
-        all values that the release has.
+        all values that the release has, where the catalog knows them.
     reliability
         Failure rate of the job, and the costs of recovery and checkpoints.
     costs

@@ -429,6 +429,14 @@ def _require_shares(model: Model, settings: Settings) -> None:
         number = getattr(settings, name)
         if number is not None and number > model.num_layers:
             raise SpecError(f"settings.{name}", f"must be at most the model's {model.num_layers} layers, got {number}.")
+    start, end = settings.first_layers_bf16 or 0, settings.last_layers_bf16 or 0
+    if start + end > model.num_layers:
+        raise SpecError(
+            "settings.last_layers_bf16",
+            f"is {end}, but with settings.first_layers_bf16 = {start} these are {start + end} of the model's "
+            f"{model.num_layers} layers.",
+            f"At most {model.num_layers - start} are left.",
+        )
 
 
 def _require_peak(precision: Precision, device: Device) -> None:

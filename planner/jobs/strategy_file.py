@@ -70,6 +70,9 @@ CHOOSABLE = (
 )
 """Settings that may have several values; the others describe the trained model or the software."""
 
+WITHOUT_ANY = ("offloaded_layers", "optimizer_group", "muon_tp_mode", "cp_a2a_ranks")
+"""Settings among them of which no release says all values: they take a list, not ``any``."""
+
 MOST_COMBINATIONS = 32
 """Largest number of combinations of settings in one job: each has costs of its own to tabulate."""
 
@@ -148,6 +151,9 @@ def _read_values(name: str, given: Any, framework: Framework, framework_rules: b
         problem = f"has several values, but {framework.name} has no {OFFLOAD_OF[name]}."
         raise SpecError(where, problem, f"Give one value. {ALL_THE_SAME}")
     if given == ANY:
+        if name in WITHOUT_ANY:
+            problem = f"takes no {ANY}: the catalog lists its values for no release, {framework.name} included."
+            raise SpecError(where, problem, "Give a list of values.")
         if having is None:
             problem = f"is any, but the catalog does not know which values {framework.name} has."
             raise SpecError(where, problem, "Give a list of values.")

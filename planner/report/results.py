@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from costmodel.catalog.aliases import find_unique_device
 from costmodel.facts.device import Sites
 from planner.jobs.strategy_file import text_of
 from planner.report.records.reports import EVEN
@@ -320,13 +321,22 @@ LARGEST_BATCH_TOKENS = 15_360 * 4_096
 
 
 def _units_text(problem: Problem) -> str:
-    """List the numbers of a training that its job writes with units; empty where there are none."""
+    """List the numbers that the job writes with units, machines among them; empty where there are none."""
     given, workload = problem.document.get("training") or {}, problem.facts.workload
     own = {"max_seqlen_per_dp_cp_rank": workload.lengths.rank_tokens} if workload.lengths else {}
     read = {name: own.get(name, getattr(workload, name, None)) for name in given if isinstance(given[name], str)}
     said = [f"{name} {given[name]} is {value:,.0f}" for name, value in read.items() if isinstance(value, int | float)]
-    is_binary = "sequence_length" in read
-    return "; ".join(said) + (" (k is 1,024 in sequence lengths, 1,000 elsewhere)" if said and is_binary else "")
+    binary = " (k is 1,024 in sequence lengths, 1,000 elsewhere)" if said and "sequence_length" in read else ""
+    return "; ".join([*_machines_text(problem), *said]) + binary
+
+
+def _machines_text(problem: Problem) -> Iterator[str]:
+    """Say the devices of machines that a job names, such as racks."""
+    device, total = problem.document["cluster"].get("device"), problem.facts.cluster.num_devices
+    machine = find_unique_device(device) if isinstance(device, str) else None
+    if machine and machine.num_devices > 1 and total % machine.num_devices == 0:
+        each = f"{machine.num_devices} {machine.device}"
+        yield f"{total // machine.num_devices:,} x {device} of {each} each are {total:,}"
 
 
 def _model_text(model: ModelSummary) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,18 @@ from constraints.rules.physics import profile_has_measured_the_shapes
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import has_values
+from costmodel.facts.model import Model
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
+from costmodel.models.flops import parameters
+from costmodel.record import record
 from costmodel.tables import Facts
 from planner.frameworks import TARGETS
 from planner.jobs.cluster import read
 from planner.jobs.problem import load
-from planner.report.section import Section
-from planner.search.runnable import require_runnable
+from planner.report.enough_devices import ENOUGH, missing_bytes
+from planner.report.section import Section, gib
+from planner.search.domains import MAX_MICRO_BATCH_SIZE
+from planner.search.runnable import require_target
 from planner.uncertainty.counts import read_counts
 
 COMMON_DEVICE, COMMON_MODEL = "h100-80gb-sxm", "llama3-8b"
@@ -47,35 +54,97 @@ def support_sections(model: str | None = None, device: str | None = None) -> lis
     """
     named = None if device is None else catalog.find_device(device, "support").device
     if model is not None:
-        return [_devices(model_of(model), catalog.devices() if named is None else (named,))]
+        return [_devices(model_of(model), catalog.devices() if named is None else (named,), is_exact=named is not None)]
     families = _families(named or COMMON_DEVICE)
     refused = Section(title="Refused families", header=("family", "reason"), rows=tuple(sorted(UNMODELLED.items())))
-    return [families, refused] if named else [families, refused, _devices(COMMON_MODEL, catalog.devices())]
+    return (
+        [families, refused] if named else [families, refused, _devices(COMMON_MODEL, catalog.devices(), is_exact=False)]
+    )
 
 
-def refusal(model: str, device: str, target: str | None) -> str:
-    """Return the reason why no plan of a model on a device can be exported to a target; empty: some can."""
+@record(frozen=True, slots=True)
+class Support:
+    """
+    Support for a model, a device and a target.
+
+    Parameters
+    ----------
+    reason
+        The reason why no plan can be exported; empty: some can, with enough devices.
+    conditions
+        Entries that such a plan needs beside the usual ones, in few words.
+    has_model
+        True unless the target builds models from recipes and has none of this model.
+    """
+
+    reason: str
+    conditions: tuple[str, ...] = ()
+    has_model: bool = True
+
+    @property
+    def cell(self) -> str:
+        """Cell of a table."""
+        return "no" if self.reason else ", ".join(("yes" if self.has_model else OWN, *self.conditions))
+
+
+def ask(model: str, device: str, target: str | None, *, is_exact: bool = True) -> Support:
+    """
+    Ask whether some plan of a model on a device can be exported to a target, with enough devices for its memory.
+
+    Parameters
+    ----------
+    model, device, target
+        Names or a path; None: any plan, exported or not.
+    is_exact
+        False: for speed, the memory of a model with small layers is not asked.
+    """
     known = catalog.device(device)
     if target is not None and catalog.newest_for(target, known.architecture) is None:
-        return f"no release of the catalog runs on {known.architecture}"
+        return Support(f"no release of the catalog runs on {known.architecture}")
+    precision = "bf16" if "bf16" in known.peak_flops else "fp16"
     training = {
-        "global_batch_size": known.devices_per_node,
+        "global_batch_size": MAX_MICRO_BATCH_SIZE * ENOUGH,
         "sequence_length": read(model, Path()).model.learned_positions or SEQUENCE_LENGTH,
-        "tokens": 1e9,
-        "precision": "bf16" if "bf16" in known.peak_flops else "fp16",
+        "tokens": 1e12,
+        "precision": precision,
     }
-    job = {
-        "model": model,
-        "cluster": {"device": device, "num_devices": known.devices_per_node},
-        "training": training,
-        "search": {"target": target},
-    }
+    job = {"model": model, "cluster": {"device": device, "num_devices": ENOUGH}, "training": training}
     try:
-        problem = load(job)
-        require_runnable(problem)
+        problem = load({**job, "search": {"target": target}})
+        require_target(problem)
     except SpecError as error:
-        return f"{error.where}: {error.problem.partition(' So no plan of the job')[0].rstrip('.')}"
-    return "" if _is_measured(problem.facts) else "its calibration has no measured operators of such shapes"
+        return Support(f"{error.where}: {error.problem.partition(' So no plan of the job')[0].rstrip('.')}")
+    conditions = () if precision == "bf16" else (precision,)
+    if (is_exact or _may_lack_memory(problem.facts)) and missing_bytes(problem):
+        bold = load({**job, "search": {"target": target, "evidence": "any"}})
+        missing = missing_bytes(bold)
+        if missing:
+            return Support(_missing_text(bold.facts, missing))
+        conditions = (*conditions, ANY_EVIDENCE)
+    return Support("", conditions, target is None or _has_model(target, problem.facts.model))
+
+
+LARGE_LAYER = 0.25
+"""Share of a device's memory above which a mean layer's states may exclude every plan; affects only tables' speed."""
+
+STATE_BYTES = 18
+"""Bytes per weight in 16 bits, with gradient, master weight and Adam's moments in FP32."""
+
+
+def _may_lack_memory(facts: Facts) -> bool:
+    """Return True for a model of large layers, or a device whose few measured shapes may exclude plans that fit."""
+    layer_bytes = STATE_BYTES * parameters(facts.model) / facts.model.num_layers
+    return layer_bytes > LARGE_LAYER * facts.cluster.device.memory_bytes or not _is_measured(facts)
+
+
+def _missing_text(facts: Facts, missing: float) -> str:
+    """Describe the lack of memory, or the rules that leave no strategy."""
+    if missing < inf:
+        room = gib(facts.cluster.device.memory_bytes)
+        return f"memory: the closest plan needs {gib(missing)} GiB more than the {room} GiB of each of {ENOUGH:,} GPUs"
+    if not _is_measured(facts):
+        return "its calibration has no measured operators of such shapes"
+    return f"no strategy on {ENOUGH:,} GPUs satisfies the rules"
 
 
 def _is_measured(facts: Facts) -> bool:
@@ -130,40 +199,47 @@ def _models() -> dict[str, str]:
 
 
 def _family(family: str, model: str, device: str) -> tuple[str, ...]:
-    planned = refusal(model, device, None) or "yes"
-    return (family, model, planned, str(_family_runs(family)), *_targets(model, device))
+    planned, *targets = _cells(model, device, is_exact=False)
+    return (family, model, planned, str(_family_runs(family)), *targets)
 
 
-def _devices(model: str, devices: Sequence[str]) -> Section:
+def _devices(model: str, devices: Sequence[str], *, is_exact: bool) -> Section:
     """Return the devices, each with its answers for one model."""
-    rows = tuple(
-        (device, refusal(model, device, None) or "yes", str(_device_runs(device)), *_targets(model, device))
-        for device in devices
-    )
+    rows = tuple(_device(model, one, is_exact=is_exact) for one in devices)
     header = ("device", "planned", "runs", *TARGETS, "reasons")
     return Section(title=f"Devices with {model}", header=header, rows=rows)
 
 
-def _targets(model: str, device: str) -> tuple[str, ...]:
-    """Return a cell per target, and the reasons of those that are refused."""
-    reasons = {target: refusal(model, device, target) for target in TARGETS}
-    cells = ("no" if reason else "yes" if _has_model(target, model) else OWN for target, reason in reasons.items())
-    return (*cells, "; ".join(_reason_texts(reasons)))
+def _device(model: str, device: str, *, is_exact: bool) -> tuple[str, ...]:
+    planned, *targets = _cells(model, device, is_exact=is_exact)
+    return (device, planned, str(_device_runs(device)), *targets)
 
+
+def _cells(model: str, device: str, *, is_exact: bool) -> tuple[str, ...]:
+    """Return the cell of plans, one per target, and the reasons of those that are refused."""
+    answers = {target: ask(model, device, target, is_exact=is_exact) for target in TARGETS}
+    exported = [one for one in answers.values() if not one.reason and ANY_EVIDENCE not in one.conditions]
+    planned = replace(exported[0], has_model=True) if exported else ask(model, device, None, is_exact=is_exact)
+    cells = (one.cell for one in answers.values())
+    return (planned.reason or planned.cell, *cells, "; ".join(_reason_texts(answers)))
+
+
+ANY_EVIDENCE = "any evidence"
+"""Condition of a plan that needs ``search.evidence=any``."""
 
 OWN = "own model"
 """Cell of a target that runs a plan with the user's own code of the model."""
 
 
-def _has_model(target: str, model: str) -> bool:
+def _has_model(target: str, model: Model) -> bool:
     """Return True unless a target that builds models from recipes has none of this model."""
     has_model = getattr(import_module(TARGETS[target]), "has_model", None)
-    return has_model is None or bool(has_model(read(model, Path()).model))
+    return has_model is None or bool(has_model(model))
 
 
-def _reason_texts(reasons: dict[str, str]) -> Iterator[str]:
-    for reason in dict.fromkeys(filter(None, reasons.values())):
-        yield f"{', '.join(target for target, own in reasons.items() if own == reason)}: {reason}"
+def _reason_texts(answers: dict[str, Support]) -> Iterator[str]:
+    for reason in dict.fromkeys(one.reason for one in answers.values() if one.reason):
+        yield f"{', '.join(target for target, one in answers.items() if one.reason == reason)}: {reason}"
 
 
 def _family_runs(family: str) -> int:

@@ -19,7 +19,7 @@ from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
 from planner.jobs.commented import descriptions
 from planner.jobs.document import OUR_MODULES
-from planner.jobs.strategy_file import ANY, CHOOSABLE
+from planner.jobs.strategy_file import ANY, CHOOSABLE, WITHOUT_ANY
 from planner.schema.records import Schema, record_schema, whole
 
 PATH = Path(__file__).parents[1] / "job.schema.json"
@@ -76,7 +76,8 @@ def _allow_several(settings: Schema) -> Schema:
     for name in CHOOSABLE:
         one = [form for form in properties[name]["anyOf"] if form != {"type": "null"}]
         several = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"anyOf": one}}
-        properties[name] = {**properties[name], "anyOf": [*properties[name]["anyOf"], several, {"const": ANY}]}
+        every = [] if name in WITHOUT_ANY else [{"const": ANY}]
+        properties[name] = {**properties[name], "anyOf": [*properties[name]["anyOf"], several, *every]}
     return {**settings, "properties": properties}
 
 

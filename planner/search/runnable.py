@@ -63,15 +63,17 @@ def require_runnable(problem: Problem) -> None:
         said = f"is false, but search.target needs the rules of {problem.search.target}."
         raise SpecError("search.framework_rules", said, "Keep one of them.")
     try:
-        _require_runnable(problem)
+        require_target(problem)
     except SpecError as error:
         hint = f"{error.hint} {_others_text(problem)}".strip()
         raise SpecError(error.where, error.problem, hint) from None
 
 
-def _require_runnable(problem: Problem) -> None:
+def require_target(problem: Problem) -> None:
+    """Refuse a job that its target cannot run, without the targets that could."""
     target = problem.search.target
-    assert target is not None, "the job has a target"
+    if target is None:
+        return
     for one in problem.each:
         _require_facts(one.facts, target)
         _require_rules(one.facts, target)
@@ -178,7 +180,7 @@ def _could_run(problem: Problem, target: str) -> bool:
     document["search"] = {**(document.get("search") or {}), "target": target}
     document["cluster"] = {name: value for name, value in document["cluster"].items() if name != "framework"}
     try:
-        _require_runnable(load(document, name=problem.name))
+        require_target(load(document, name=problem.name))
     except SpecError:
         return False
     return True

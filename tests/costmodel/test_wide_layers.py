@@ -90,6 +90,10 @@ def test_more_layers_than_the_model_has_are_refused():
     """DeepSeek-V3 has 61."""
     with pytest.raises(SpecError, match=r"settings\.last_layers_bf16: must be at most the model's 61 layers, got 62"):
         a_problem("mxfp8", last_layers_bf16=62)
+    with pytest.raises(SpecError, match=r"is 21, but with .* = 41 these are 62 of the model's 61") as told:
+        a_problem("mxfp8", first_layers_bf16=41, last_layers_bf16=21)
+    assert (told.value.where, told.value.hint) == ("settings.last_layers_bf16", "At most 20 are left.")
+    assert a_problem("mxfp8", first_layers_bf16=41, last_layers_bf16=20)
 
 
 def test_attention_of_several_kernels_has_no_8_bits():

@@ -20,7 +20,7 @@ from planner.jobs.cluster import Fitted, device_text
 from planner.jobs.document import read_mapping
 from planner.jobs.run_jobs import CONVERTER, References, read, references
 from planner.measure.calibrate import advice
-from planner.measure.calibrate.advice import First, _candidates
+from planner.measure.calibrate.advice import _candidates
 from planner.measure.calibrate.calibrate import Calibration, _configuration, calibrate
 from planner.measure.calibrate.cases import seconds_of
 from planner.measure.calibrate.wording import calibration_text
@@ -307,7 +307,7 @@ def test_planned_runs_beside_measured_ones_are_said_too(found, tmp_path):
     """The report of a fit ends with the order of the runs that the file plans."""
     (one,) = cases_of(tmp_path, {"id": "tomorrow", "kind": "planned", "step_seconds": "", "peak_memory_gib": ""})
 
-    text = calibration_text(replace(found, first=First(order=(one,), errors=(0.08, 0.03))), "mine.yaml")
+    text = calibration_text(replace(found, first=([one], (0.08, 0.03))), "mine.yaml")
 
     assert "Measure first: 1 planned runs" in text
     assert text.index("8.0%") < text.index("tomorrow") < text.rindex("3.0%")

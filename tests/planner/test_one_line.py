@@ -368,6 +368,18 @@ def test_words_may_come_in_any_order(words, capsys):
     assert "k is 1,024 in sequence lengths, 1,000 elsewhere" in " ".join(shown.split())
 
 
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [("2xvr200-nvl144", "2 x vr200-nvl144 of 72 vr200 each are 144; tokens"), ("144xvr200", "units tokens")],
+)
+def test_the_report_says_what_machines_mean(cluster: str, said: str, capsys: pytest.CaptureFixture[str]):
+    """A number before a rack's name counts racks, before a device's name devices."""
+    words = ["llama3-8b", cluster, "tp=1", "pp=1", "--batch", "144", "--sequence", "4096", "--tokens", "1T"]
+    assert cli.main(["estimate", *words, "--format", "table"]) == 0
+
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_standard_input(monkeypatch, capsys, tmp_path):
     """A job file is read from it, and its mistakes have lines and columns, too."""
     text = write_commented(one_line("llama3-8b", "8xh100-80gb-sxm", NUMBERS).entries, "From a pipe")

@@ -18,7 +18,8 @@ from planner.batch.jobs import Fingerprints, make_job
 from planner.batch.results import row_of
 from planner.batch.work import plan_job
 from planner.cli import main
-from planner.jobs.strategy_file import CHOOSABLE, MOST_COMBINATIONS, has_value
+from planner.jobs.strategy_file import CHOOSABLE, MOST_COMBINATIONS, WITHOUT_ANY, has_value
+from planner.schema.job import job_schema
 from planner.search.alternatives import search_each
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import Formulas
@@ -162,6 +163,14 @@ def test_a_list_of_one_value_is_that_value():
     assert problem.facts == load(a_job({"gradient_dtype": "bf16"})).facts
 
 
+def test_settings_without_any_are_those_that_no_release_lists():
+    """The schema and the job entries document ``any`` where some release's values are known."""
+    listed = {name for one in catalog.frameworks() for name in catalog.framework(one).setting_values}
+    assert set(WITHOUT_ANY) == set(CHOOSABLE) - listed
+    properties = job_schema()["$defs"]["JobSettings"]["properties"]
+    assert {name for name in CHOOSABLE if {"const": "any"} in properties[name]["anyOf"]} == listed & set(CHOOSABLE)
+
+
 def test_any_is_what_the_release_has():
     """The precision-aware optimizer is of Megatron-Core 0.11, partial offload of 0.12."""
     new, old = catalog.framework("megatron-lm-0.17"), catalog.framework("megatron-lm-0.8")
@@ -205,6 +214,7 @@ MISTAKES = {
         {"gradient_dtype": ["fp32", "bf16+fp32"]},
         ("settings.gradient_dtype.1", "megatron-lm-0.17", "bf16+fp32", "fp32 or bf16", "framework_rules"),
     ),
+    "no any": ({"optimizer": "muon", "muon_tp_mode": "any"}, ("settings.muon_tp_mode", "takes no any", "list")),
     "too many": (
         {"offloaded_states": [i / 40 for i in range(1, 20)], "gradient_dtype": "any"},
         ("settings", "19 of offloaded_states x 2 of gradient_dtype", "38", str(MOST_COMBINATIONS)),

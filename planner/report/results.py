@@ -332,7 +332,7 @@ def _units_text(problem: Problem) -> str:
 
 def _machines_text(problem: Problem) -> Iterator[str]:
     """Say the devices of machines that a job names, such as racks."""
-    device, total = problem.document["cluster"].get("device"), problem.facts.cluster.num_devices
+    device, total = problem.document.get("cluster", {}).get("device"), problem.facts.cluster.num_devices
     machine = find_unique_device(device) if isinstance(device, str) else None
     if machine and machine.num_devices > 1 and total % machine.num_devices == 0:
         each = f"{machine.num_devices} {machine.device}"

@@ -434,7 +434,7 @@ PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bub
 
 
 MOST_SIMULATED_PASSES = 2_000_000
-"""Passes up to which the waiting is simulated again; beyond, it is that of the search. Some seconds."""
+"""Passes up to which the waiting is simulated again, in some seconds; beyond, it is that of the search."""
 
 
 def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:

@@ -185,9 +185,9 @@ def _memory_of(problem: Problem, nearest: MemoryGap | None) -> dict[str, Any]:
 
 def _needed_bytes(problem: Problem, shortage_bytes: float) -> float:
     """
-    Return the memory of a device that has no shortage.
+    Return the memory of a device that has no shortage, in bytes.
 
-    The usual headroom grows with the memory, so that it is looked for by repeated substitution; it is a share below 1.
+    Derivation: the usual headroom is a share of the memory, so that both are found by repeated substitution.
     """
     cluster, headroom = problem.facts.cluster, problem.search.memory_headroom_bytes
     peak = cluster.device.memory_bytes + shortage_bytes - headroom
@@ -256,6 +256,7 @@ class _Relaxation:
         self.classes = Classes(index=index, broken=tuple(classes.broken[one] for one in present.tolist()))
         first = np.zeros(1, dtype=np.int64)
         used, fold = self.mode_memory(first) if self.classes.size else (None, None)
+        self.fold: FeatureSplit | None = fold
         self.num_modes = used.device_bytes.shape[1] if used else 0
         self.bound_modes = _bound_modes(fold, self.features) if fold else np.zeros(0, dtype=np.int64)
         num_bounds = self.bound_modes.max(initial=0) + 1
@@ -275,9 +276,11 @@ class _Relaxation:
 
     def repairs(self) -> list[RuleSet]:
         """Return the smallest sets of rules that a candidate breaks; those of few rules are known first."""
+        if not self.classes.size:
+            return []
         every = np.ones((self.classes.count, self.num_modes), dtype=bool)
         unbroken = np.array([not broken for broken in self.classes.broken], dtype=bool)
-        table = self.cells() if self.classes.size else None
+        table = self.cells()
         first = list(self.entries(table, every & unbroken[:, None]))
         self.known = self.level([entry for entry in first if not entry.broken], [])
         of_device, _ = _memory_rules(self.rules)
@@ -289,7 +292,7 @@ class _Relaxation:
         return self.known
 
     def level(self, entries: Sequence[_Entry], repairs: list[RuleSet]) -> list[RuleSet]:
-        """Return the smallest sets of rules, those of entries that break equally many added to smaller ones."""
+        """Add the smallest sets of rules of some entries, which break equally many, to those of fewer rules."""
         for look in (self.some_of, self.hopeful_of, self.all_of):
             left = [entry for entry in entries if not contains_one_of(entry.broken, repairs)]
             occurs = look(left, repairs)
@@ -316,13 +319,11 @@ class _Relaxation:
                 possible &= holds
             else:
                 cells = cells.refine(~np.broadcast_to(holds, shape).ravel(), rule)
-        _, fold = self.mode_memory(np.zeros(1, dtype=np.int64))
-        return cells, fold.flat(np.where(possible, cells.index.reshape(shape), -1))
+        assert self.fold, "no rows"
+        return cells, self.fold.flat(np.where(possible, cells.index.reshape(shape), -1))
 
-    def entries(self, table: tuple[Classes, NDArray[np.int64]] | None, modes: NDArray[np.bool_]) -> Iterator[_Entry]:
+    def entries(self, table: tuple[Classes, NDArray[np.int64]], modes: NDArray[np.bool_]) -> Iterator[_Entry]:
         """Yield classes of rows with every set of rules that their features break in some modes, (classes, modes)."""
-        if table is None:
-            return
         (cells, of_classes), numbers = table, np.arange(self.num_modes)[:, None]
         for row_class in np.flatnonzero(modes.any(axis=1)).tolist():
             broken = np.where(modes[row_class][:, None], of_classes[row_class], -1)

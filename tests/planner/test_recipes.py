@@ -46,7 +46,7 @@ def test_every_recipe_has_its_own_name():
 
 
 def test_models_of_the_catalog_have_its_shapes():
-    """What a job is recognised by; models that stand for a family, too."""
+    """Jobs find their recipes by shapes; models that stand for a family, too."""
     known = [one for one in recipes() if one.model in catalog.model_names()]
 
     assert "deepseek-v4-flash" in {one.model for one in known}

@@ -684,7 +684,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 @cache
-def _named_keys() -> frozenset[str]:
+def _keys_of_families() -> frozenset[str]:
     """Return keys that some known family has: files hold more of them than their own classes read."""
     return frozenset(_texts((_TABLE, SPELLINGS, SAME, MambaKeys())))
 
@@ -696,7 +696,7 @@ def doubt_unread(config: Config, read: Callable[[Mapping[str, Any]], Model], ign
     A key is read if no model, or another one, is built with something else in its place.
     """
     is_described = config.mapping.get("family") is not None
-    ignored = ignored if is_described else {*ignored, *_named_keys()}
+    ignored = ignored if is_described else {*ignored, *_keys_of_families()}
     sized = [key for key in config.mapping if SIZES.search(key) and not NO_SIZES.search(key) and key not in ignored]
     stated = [key for key in sized if _may_decide(config.mapping[key])]
     model = read(config.mapping) if stated else None

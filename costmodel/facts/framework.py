@@ -37,6 +37,11 @@ class Kernels:
         True if attention multiplies in 8 bits where the recipe's linears do so, or in 4.
     fused_kernels
         True if norms, rotations and gated activations are one kernel each, hand-written or compiled.
+    fused_norms
+        True if norms and rotations are one kernel each whatever the other functions are (FlashAttention's in Triton).
+    permuted_heads
+        True if queries, keys and values are permuted, and keys and values joined and permuted again, in front of the
+        attention core, which takes their lengths from a mask (nanotron).
     torch_functions
         True if norms, rotations, activations, routing and loss are PyTorch's functions, kernel by kernel; operator
         samples are of those.
@@ -72,6 +77,8 @@ class Kernels:
     fused_attention: bool = True
     fp8_attention: bool = False
     fused_kernels: bool = True
+    fused_norms: bool = False
+    permuted_heads: bool = False
     torch_functions: bool = False
     fused_projections: bool = True
     fuses_experts_in_graphs: bool = False

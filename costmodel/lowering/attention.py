@@ -188,6 +188,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
         *_qkv(attention, shape, queries=queries, keys=keys),
         *_query_key_norm(attention, shape, queries=queries, keys=keys),
         *_rotary(attention, shape, elements=shape.tokens * (queries + keys)),
+        *_permuted_heads(attention, shape, queries=queries),
         *indexer_operators(attention.indexer, shape, query_inputs=shape.hidden_size, core=core[0]),
         *core,
         *_output_gate(attention, shape, elements=shape.tokens * outputs),
@@ -276,7 +277,8 @@ UNFUSED_ROTARY_KERNELS = 3
 def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     if not attention.rotary:
         return ()
-    passes, kernels = (2, 1) if shape.kernels.fused_kernels else (UNFUSED_ROTARY_PASSES, UNFUSED_ROTARY_KERNELS)
+    is_fused = shape.kernels.fused_kernels or shape.kernels.fused_norms
+    passes, kernels = (2, 1) if is_fused else (UNFUSED_ROTARY_PASSES, UNFUSED_ROTARY_KERNELS)
     rotated = elementwise(
         "rotary",
         shape,
@@ -289,6 +291,27 @@ def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[O
     width = attention.head_dim
     heads = elements / (shape.tokens * width)
     return (attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
+
+
+def _permuted_heads(attention: Attention, shape: Shape, *, queries: Numbers) -> tuple[Operator, ...]:
+    """
+    Return the copies in front of the core: of queries, keys and values, and twice of keys and values.
+
+    Each reads and writes. The mask's lengths are two buffers, two sums and two running sums, which only launch.
+    """
+    if not shape.kernels.permuted_heads:
+        return ()
+    keys = kv_heads_per_device(attention, shape) * (attention.head_dim + attention.value_width)
+    copied = elementwise(
+        "permuted_heads",
+        shape,
+        elements=shape.tokens * (queries + 3 * keys),
+        forward_passes=2,
+        backward_passes=2,
+        all_counted=True,
+        kernels=3,
+    )
+    return (replace(copied, more_launches=6),)
 
 
 def _output_gate(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:

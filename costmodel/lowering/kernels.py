@@ -641,8 +641,9 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
-    kept = elements * (1 + UNFUSED_NORM_BYTES / shape.activation_bytes if shape.memory.unfused_kernels else 1)
-    is_one_kernel = shape.kernels.fused_kernels or norm == "layer"
+    is_one_kernel = shape.kernels.fused_kernels or shape.kernels.fused_norms or norm == "layer"
+    keeps_steps = shape.memory.unfused_kernels and not shape.kernels.fused_norms
+    kept = elements * (1 + UNFUSED_NORM_BYTES / shape.activation_bytes if keeps_steps else 1)
     forward_passes, backward_passes = (2, 3) if is_one_kernel else UNFUSED_NORM_PASSES
     normed = elementwise(
         name,
@@ -653,7 +654,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         all_counted=True,
         kernels=count if is_one_kernel else UNFUSED_NORM_KERNELS * count,
         saved_elements=kept,
-        saved_as=f"{EAGER}norm" if shape.memory.unfused_kernels else "norm",
+        saved_as=f"{EAGER}norm" if keeps_steps else "norm",
         parameters=count * weights * shape.hidden_size,
     )
     if norm == "none" or not (is_one_kernel or shape.kernels.torch_functions):

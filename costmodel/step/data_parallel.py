@@ -18,6 +18,7 @@ from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
 from costmodel.lowering.kernels import SMALL_LAUNCH
 from costmodel.memory import (
+    FP32_BYTES,
     RankParameters,
     data_groups,
     embedding_head_footprint,
@@ -202,8 +203,9 @@ def accumulation_seconds(
     .. math:: T = (m - 1) \frac{3 P g}{B}
 
     Derivation: two tensors of P gradients of g bytes are read, one is written; those of the first micro-batch are kept
-    as they are (``torch/csrc/autograd/functions/accumulate_grad.h``). Frameworks with kernels other than PyTorch's add
-    them in the matmul, or their calibration includes it.
+    as they are (``torch/csrc/autograd/functions/accumulate_grad.h``). Of 16-bit gradients beside FP32 ones, together of
+    g bytes, both are read and the FP32 ones written, for every micro-batch: m P (g + 4) / B. Frameworks with kernels
+    other than PyTorch's add them in the matmul, or their calibration includes it.
 
     Parameters
     ----------
@@ -216,8 +218,10 @@ def accumulation_seconds(
     """
     if not device.behaviour.kernels.torch_functions:
         return 0.0 * parameters
-    once = 3 * parameters * gradient_bytes / device.achieved_memory_bandwidth
-    seconds: Numbers = np.maximum(np.asarray(num_microbatches) - 1, 0) * once
+    has_both = gradient_bytes > FP32_BYTES
+    nbytes = gradient_bytes + FP32_BYTES if has_both else 3 * gradient_bytes
+    additions = np.maximum(np.asarray(num_microbatches) - (0 if has_both else 1), 0)
+    seconds: Numbers = additions * parameters * nbytes / device.achieved_memory_bandwidth
     return seconds
 
 

@@ -635,6 +635,26 @@ def test_kernels_that_nothing_fuses_make_more_passes():
     assert (gated.bytes, gated.backward_bytes) == (5 * elements, 9 * elements)
 
 
+def test_norms_may_be_fused_where_gates_are_not():
+    """Norms make 2 and 3 passes and keep their input alone; SwiGLU keeps the gate's activation."""
+    eager = a_shape(fused_kernels=False, fused_norms=True, memory=MemoryModel(unfused_kernels=True))
+    elements = 2 * 16 * 32
+
+    norms, _ = (one for one in layer_operators(LAYERS["dense"], eager) if one.name == "norms")
+
+    assert (norms.kernels, norms.bytes, norms.backward_bytes) == (1, 2 * elements, 3 * elements)
+    assert (norms.saved_as, norms.saved_bytes) == ("norm", elements)
+    assert operator(LAYERS["dense"], eager, "activation").saved_as == "eager_activation"
+
+
+def test_heads_may_be_copied_in_front_of_attention():
+    """32 elements of queries once, 16 each of keys and values three times, read and written; six more launches."""
+    copied = operator(LAYERS["dense"], a_shape(permuted_heads=True), "permuted_heads")
+
+    assert copied.bytes == copied.backward_bytes == 2 * 2 * 16 * (32 + 3 * (16 + 16))
+    assert (copied.kernels, copied.more_launches) == (3, 6)
+
+
 def test_the_loss_moves_what_its_software_does():
     """8,000 logits of a rank, 6 and 4 bytes each."""
     *_, loss = head_operators(

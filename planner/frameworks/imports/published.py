@@ -189,17 +189,12 @@ def _recipe(
     def distance(one: Recipe) -> tuple[Any, ...]:
         numbers = [one.framework(name).number for name in one.releases]
         signed = [(1 if number > release.number else -1, number) for number in numbers]
-        nearest = min([-sign, *(sign * part for part in number)] for sign, number in signed)
+        nearest = min([-sign, *(sign * part for part in number), 0] for sign, number in signed)
         exact = any(one.framework(name) == release for name in one.releases)
         apart = min(abs(log2(scale / number)) for scale in one.scales)
         choice = 1 if one.cells["source"] == SOURCE else 0 if apart == 0 else 2
-        return (
-            [] if _has_release(one, release) else nearest,
-            not exact,
-            choice,
-            _variant(one) != (variant or USUAL),
-            apart,
-        )
+        is_other = _variant(one) != (variant or USUAL)
+        return [] if _has_release(one, release) else nearest, not exact, choice, is_other, apart
 
     found = min(fitting, key=distance, default=None)
     if found is not None and found.refused:

@@ -406,7 +406,7 @@ class _Expression:
     """Words of an expression from the left, each with what stands after it."""
 
     def __init__(self, text: str, read: Callable[[str], str], put: Callable[[str, str], None]) -> None:
-        tokens = TOKEN.findall(text)
+        tokens: list[str] = TOKEN.findall(text)
         if "".join("".join(tokens).split()) != "".join(text.split()) or len(text.strip()) > LONGEST_SUM:
             raise ValueError
         self.read, self.put, self.tokens = read, put, ["", *reversed(tokens)]

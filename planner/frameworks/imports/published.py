@@ -105,8 +105,8 @@ def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]
 
 def _change_model(model: str, said: Meaning) -> str | dict[str, Any]:
     """Change the sizes of a model by the command, as for proxies of large models; a size has one of some names."""
-    config: dict[str, Any] = dict(entry("models", model).get("config") or {})
     sizes = {name.partition(".")[2]: option for name, option in said.keys.items() if name.startswith("config.")}
+    config: dict[str, Any] = dict(entry("models", model).get("config") or {}) if sizes else {}
     for option in {*sizes.values()}:
         name = next((name for name, of in sizes.items() if of == option and name in config), None)
         value = next(said.entries[f"config.{one}"] for one, of in sizes.items() if of == option)

@@ -685,7 +685,7 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
         raise SpecError(f"{where}: activation_checkpoint", "is something that only running it would say.")
     tables: dict[str, Any] = {"framework": newest("torchtitan-"), "activation_checkpoint": dict(MODES[kind])}
     tables |= {"training": {"disable_cuda_graphs": False}}
-    tables |= {} if chunks is None else {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
+    tables |= {} if loss is None or chunks is None else {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
     for section in DATA.plain_sections:
         thing = config.fields.get(section)
         for name, value in thing.fields.items() if isinstance(thing, Thing) else ():

@@ -244,15 +244,15 @@ def _word(word: Word, model: Model, decisions: Mapping[str, Any]) -> str:
     return f"{word.text}={text}"
 
 
-def recompute_text(model: Model, recompute: int) -> str:
+def recompute_text(model: Model | None, recompute: int) -> str:
     """
     Write the recomputed modules, by Megatron-LM's names for modules that it can recompute alone in this model.
 
-    Modules inside another recomputed module are left out.
+    Without a model all modules have Megatron-LM's names. Modules inside another recomputed module are left out.
     """
     names = Recompute(recompute).text.split("+")
     inside = {part for name in names for part in INSIDE.get(name, ())}
-    of_megatron = recomputable_modules(model)
+    of_megatron = recomputable_modules(model) if model else MEGATRON_MODULES
     return "+".join(MEGATRON_MODULES[name] if name in of_megatron else name for name in names if name not in inside)
 
 

@@ -79,7 +79,8 @@ def measured(derivatives: Path | None, num_processes: int) -> Measured:
     else:
         predicted, jacobian = predictor.estimate_logarithms(logs), predictor.jacobian(logs)
         if derivatives is not None:
-            np.savez(derivatives, predicted=predicted, jacobian=jacobian)
+            with derivatives.open("wb") as stream:  # by its path it would end in .npz, and never be found again
+                np.savez(stream, predicted=predicted, jacobian=jacobian)
     return Measured(
         rows=rows,
         constants=chosen,

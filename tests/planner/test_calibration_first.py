@@ -99,13 +99,18 @@ def test_stacks_are_compared_by_their_models(tmp_path):
     assert [one.runs for one in curve] == sorted(one.runs for one in curve)
 
 
-def test_eight_runs_measured_first_halve_the_error():
-    """The stored curve: in the median over at least twelve stacks, and better than eight runs of any kind."""
+def test_runs_measured_first_help():
+    """
+    The stored curve: eight runs leave six tenths of the error in the median over at least twelve stacks.
+
+    They help more than eight runs of any kind, and in three quarters of the stacks nothing gets worse.
+    """
     by = {(one.models, one.chosen, one.runs): one for one in learning_curve()}
 
     first, anything = by["all", "first", 8], by["all", "any", 8]
 
     assert first.stacks >= 12
-    assert first.ratio <= 0.5
+    assert first.ratio <= 0.6
     assert first.ratio < anything.ratio
+    assert all(one.three_quarters <= 1.0 for one in learning_curve() if (one.models, one.chosen) == ("all", "first"))
     assert all(one.quarter <= one.ratio <= one.three_quarters for one in learning_curve())

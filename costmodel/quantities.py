@@ -21,7 +21,6 @@ from pydantic_core import CoreSchema, core_schema
 
 from costmodel import GIB_BYTES
 from costmodel.errors import NumberError, SpecError
-from costmodel.record import record
 from costmodel.validation import shown
 
 Factors = Mapping[str, int | Fraction]
@@ -30,7 +29,7 @@ Factors = Mapping[str, int | Fraction]
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Kind:
     """
-    A kind of numbers, with its units.
+    A kind of numbers, with its units; as metadata of an annotation: its numbers may be such texts.
 
     Parameters
     ----------
@@ -48,6 +47,25 @@ class Kind:
     example: str
     units: Factors
     meant: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def example_text(self) -> str:
+        """Description of such a number, with an example."""
+        return f"{self.name} such as {self.example}"
+
+    def read(self, value: object) -> object:
+        """Convert text to its number and return other values; raises :class:`NumberError` as in :func:`number`."""
+        if isinstance(value, bool):
+            raise ValueError(f"expected a number, got {str(value).lower()}")
+        return number(value, self) if isinstance(value, str) else value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema that reads a value first, then checks the annotated type."""
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the JSON Schema of the number, or of text."""
+        return {"anyOf": [handler(schema), text_schema(self)]}
 
 
 _DECIMAL: Factors = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -182,39 +200,6 @@ def whole(text: str, kind: Kind, where: str, *, least: int = 1) -> int:
     if not value.is_integer() or value < least:
         raise SpecError(where, f"expected a whole number from {least} on, got {shown(text)}.")
     return int(value)
-
-
-@record(frozen=True, slots=True)
-class Quantity:
-    """
-    Metadata of an annotation: its numbers may be texts with units of a kind, in records and in their JSON Schema.
-
-    Parameters
-    ----------
-    kind
-        Kind of the numbers.
-    """
-
-    kind: Kind
-
-    @property
-    def example_text(self) -> str:
-        """Description of such a number, with an example."""
-        return f"{self.kind.name} such as {self.kind.example}"
-
-    def read(self, value: object) -> object:
-        """Convert text to its number and return other values; raises :class:`NumberError` as in :func:`number`."""
-        if isinstance(value, bool):
-            raise ValueError(f"expected a number, got {str(value).lower()}")
-        return number(value, self.kind) if isinstance(value, str) else value
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return the schema that reads a value first, then checks the annotated type."""
-        return core_schema.no_info_before_validator_function(self.read, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the JSON Schema of the number, or of text."""
-        return {"anyOf": [handler(schema), text_schema(self.kind)]}
 
 
 def text_schema(kind: Kind) -> dict[str, Any]:

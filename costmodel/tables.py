@@ -162,7 +162,7 @@ def _look_up(
 ) -> Result:
     """Look up a quantity of many strategies in its table, which grows by missing combinations."""
     columns = [np.asarray(value) for value in given]
-    shape = np.broadcast_shapes(*(column.shape for column in columns))
+    shape = np.broadcast(*columns).shape
     if not shape:
         return tabulate(quantity, facts, decisions)
     table = facts.tables.get(quantity)
@@ -205,7 +205,7 @@ class _Table:
     def find(self, columns: Sequence[NDArray[Any]]) -> NDArray[np.int64] | None:
         """Return the positions of combinations; None if one of them is not in the table."""
         for column, most in zip(columns, self.radices, strict=True):
-            if (_LARGEST(column, axis=None, initial=0) if column.ndim else column) >= most:
+            if (column.item() if column.size == 1 else _LARGEST(column, axis=None, initial=0)) >= most:
                 return None
         keys = _keys(columns, self.radices)
         position: NDArray[np.int64] = np.searchsorted(self.keys, keys)
@@ -218,12 +218,17 @@ _LARGEST = np.maximum.reduce
 
 
 def _keys(columns: Iterable[NDArray[Any]], radices: Sequence[int]) -> Any:
-    """Return combinations as mixed-radix numbers; columns of one shape are added up before they are broadcast."""
+    """
+    Return combinations as mixed-radix numbers; columns of one shape are added up before they are broadcast.
+
+    Columns of one entry are numbers, so that all of one combination is a number.
+    """
     sums: dict[tuple[int, ...], Any] = {}
     for index, column in enumerate(columns):
         weight = prod(radices[index + 1 :])
-        digit = column * weight if column.ndim else int(column) * weight
-        sums[column.shape] = sums[column.shape] + digit if column.shape in sums else digit
+        digit = int(column.item()) * weight if column.size == 1 else column * weight
+        shape = () if column.size == 1 else column.shape
+        sums[shape] = sums[shape] + digit if shape in sums else digit
     return reduce(add, sums.values())
 
 
@@ -242,7 +247,7 @@ def _extend(
     radices = tuple(int(column.max(initial=0)) + 1 for column in every)
     if prod(radices) > np.iinfo(np.int64).max:
         return None
-    keys, first, inverse = np.unique(_keys(every, radices), return_index=True, return_inverse=True)
+    keys, first, inverse = np.unique(np.atleast_1d(_keys(every, radices)), return_index=True, return_inverse=True)
 
     def compute_rows(chosen: NDArray[np.int64]) -> Any:
         named = zip(signature(quantity)[1], every[:, chosen], columns, strict=True)

@@ -108,9 +108,15 @@ def predicted(folder: Path, *rows: Mapping[str, str]) -> list[Prediction]:
 
 
 @cache
+def project_table() -> tuple[list[Run | RejectedRow], References]:
+    """The project's own table, read once for all tests, which must not change it."""
+    return read_table()
+
+
+@cache
 def project_results() -> tuple[Prediction | RejectedRow, ...]:
     """Every row of the project's own table, predicted once for all tests."""
-    return tuple(predictions(*read_table()))
+    return tuple(predictions(*project_table()))
 
 
 def project_predictions() -> list[Prediction]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Annotated, Literal, TypeAlias, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -379,6 +380,11 @@ class Cluster:
         """Cluster of the same devices in one scale-up domain with the same links."""
         innermost = replace(self.device.networks[0], num_peers=max(self.num_devices, self.scale_up_size), is_mesh=False)
         return replace(self, device=replace(self.device, networks=(innermost,)))
+
+    @cached_property
+    def coefficients(self) -> dict[Hashable, Any]:
+        """Coefficients of collectives between these devices that were computed last, by ranks and strides."""
+        return {}
 
     @property
     def num_nodes(self) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from costmodel.quantities import BYTES, RATE, SECONDS, WATTS, Quantity
+from costmodel.quantities import BYTES, RATE, SECONDS, WATTS
 from costmodel.validation import shown
 
 LIMITS: Any = {"ge": ("greater_than_equal", ge), "gt": ("greater_than", gt), "le": ("less_than_equal", le)}
@@ -62,11 +62,11 @@ Count: TypeAlias = Annotated[int, Number(ge=1, le=10**9)]
 CountOrZero: TypeAlias = Annotated[int, Number(ge=0, le=10**9)]
 Positive: TypeAlias = Annotated[float, Number(gt=0, le=1e24)]
 NotNegative: TypeAlias = Annotated[float, Number(ge=0, le=1e24)]
-Seconds: TypeAlias = Annotated[NotNegative, Quantity(SECONDS)]
-Bytes: TypeAlias = Annotated[Positive, Quantity(BYTES)]
-BytesOrZero: TypeAlias = Annotated[NotNegative, Quantity(BYTES)]
-BytesPerSecond: TypeAlias = Annotated[Positive, Quantity(RATE)]
-Watts: TypeAlias = Annotated[Positive, Quantity(WATTS)]
+Seconds: TypeAlias = Annotated[NotNegative, SECONDS]
+Bytes: TypeAlias = Annotated[Positive, BYTES]
+BytesOrZero: TypeAlias = Annotated[NotNegative, BYTES]
+BytesPerSecond: TypeAlias = Annotated[Positive, RATE]
+Watts: TypeAlias = Annotated[Positive, WATTS]
 Fraction: TypeAlias = Annotated[float, Number(ge=0, le=1)]
 PowerUsageEffectiveness: TypeAlias = Annotated[float, Number(ge=1, le=10)]
 PositiveFraction: TypeAlias = Annotated[float, Number(gt=0, le=1)]

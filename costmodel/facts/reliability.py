@@ -18,7 +18,7 @@ from costmodel.facts.fields import (
     Seconds,
     Watts,
 )
-from costmodel.quantities import PER_HOUR, PER_KWH, Quantity
+from costmodel.quantities import PER_HOUR, PER_KWH
 from costmodel.record import strict_record
 from costmodel.validation import shown
 
@@ -140,9 +140,9 @@ def _currency(value: object) -> object:
 
 Currency: TypeAlias = Annotated[str, BeforeValidator(_currency)]
 
-PricePerHour: TypeAlias = Annotated[NotNegative, Field(le=1e9), Quantity(PER_HOUR)]
+PricePerHour: TypeAlias = Annotated[NotNegative, Field(le=1e9), PER_HOUR]
 
-PricePerKwh: TypeAlias = Annotated[NotNegative, Field(le=1e6), Quantity(PER_KWH)]
+PricePerKwh: TypeAlias = Annotated[NotNegative, Field(le=1e6), PER_KWH]
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)

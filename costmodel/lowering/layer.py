@@ -328,10 +328,14 @@ def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[
     >>> bool(recomputes("qkv", recompute=Recompute.SELECTIVE)), bool(recomputes("mlp", recompute=Recompute.SELECTIVE))
     (True, False)
     """
+    return np.asarray(np.asarray(recompute, dtype=np.int64) & _bits_of(name) != 0)
+
+
+@cache
+def _bits_of(name: str) -> int:
+    """Return the bits of the decisions that recompute a module by itself."""
     named = FIRST_MODULE << MODULES.index(name)
-    if named & int(CORE_AND_PROJECTIONS):
-        named |= int(Recompute.SELECTIVE)  # which has a bit of its own
-    return np.asarray(np.asarray(recompute, dtype=np.int64) & named != 0)
+    return named | int(Recompute.SELECTIVE) if named & int(CORE_AND_PROJECTIONS) else named  # it has a bit of its own
 
 
 def sum_over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:
@@ -360,7 +364,7 @@ def sum_over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArra
 @cache
 def module_indices(decision: int) -> list[int]:
     """Return the positions in ``MODULES`` of the modules that a decision recomputes."""
-    return [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
+    return [index for index, name in enumerate(MODULES) if decision & _bits_of(name)]
 
 
 CORE_AND_PROJECTIONS = Recompute.of("core_attention", "qkv")

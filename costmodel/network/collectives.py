@@ -8,7 +8,8 @@ share an inner network. All functions of seconds have one signature.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from costmodel.record import record
 from costmodel.strategy import CudaGraphs, TokenDispatcher, deduplicates_dispatch
 from costmodel.timing.roofline import STREAMING_SECONDS
 from costmodel.timing.work import Communication, Numbers
+
+Kept = TypeVar("Kept")
 
 
 def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -49,7 +52,7 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     ----------
     NCCL, ``src/graph/tuning.cc`` (``ncclTopoTuneModel``): of a ring's steps, those between nodes have another latency.
     """
-    return _ring_seconds(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return _ring_seconds(cluster, "latency", nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 STARTED_STEPS = 7
@@ -61,10 +64,14 @@ Seconds of each further step inside a scale-up domain: NCCL, ``src/graph/tuning.
 """
 
 
-def _ring_seconds(
-    cluster: Cluster, latency_of: Callable[[_Level], float], *, nbytes: Numbers, ranks: Numbers, stride: Numbers
-) -> Numbers:
-    """Apply the formula of :func:`all_gather`, with the given latency of each step on a level of networks."""
+def _ring_seconds(cluster: Cluster, latency: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """Apply the formula of :func:`all_gather`, with the named latency of each step on a level of networks."""
+    per_byte, seconds = _keep(cluster, latency, _ring_coefficients, ranks, stride)
+    return nbytes * (ranks - 1) / ranks * per_byte + seconds
+
+
+def _ring_coefficients(cluster: Cluster, name: str, ranks: Numbers, stride: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the seconds per byte of a ring, and its latency."""
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     rings: Numbers = ranks
@@ -75,13 +82,42 @@ def _ring_seconds(
         if sockets is not None:
             crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
             per_byte = np.maximum(per_byte, crossing)
-        beyond = ranks / level.outer
+        beyond, own = ranks / level.outer, getattr(level, name)
         steps, rings = rings - beyond, beyond
         near = steps if number else np.minimum(steps, STARTED_STEPS)
-        latency = latency + near * latency_of(level)
+        latency = latency + near * own
         if not number:
-            latency = latency + (steps - near) * min(latency_of(level), HOP_SECONDS)
-    return nbytes * (ranks - 1) / ranks * per_byte + latency
+            latency = latency + (steps - near) * min(own, HOP_SECONDS)
+    return per_byte, latency
+
+
+FEW_GROUPS, MOST_KEPT = 2**9, 2**7
+"""Groups of a result that is kept for other bytes between the same ranks; most of such results of a cluster."""
+
+
+def _keep(
+    cluster: Cluster, name: str, make: Callable[[Cluster, str, Numbers, Numbers], Kept], ranks: Numbers, stride: Numbers
+) -> Kept:
+    """
+    Return what a collective is of its ranks and stride alone, computed once for equal ones.
+
+    The collectives of a layer, and those of all gradients, run between few groups.
+    """
+    if np.size(ranks) + np.size(stride) > FEW_GROUPS:
+        return make(cluster, name, ranks, stride)
+    key, kept = (name, make, _content(ranks), _content(stride)), cluster.coefficients
+    result: Kept | None = kept.get(key)
+    if result is None:
+        if len(kept) >= MOST_KEPT:
+            kept.clear()
+        result = kept[key] = make(cluster, name, ranks, stride)
+    return result
+
+
+def _content(numbers: Numbers) -> Hashable:
+    if isinstance(numbers, np.ndarray):
+        return numbers.dtype.char, numbers.shape, numbers.tobytes()
+    return type(numbers), numbers
 
 
 def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_node: int) -> Numbers:
@@ -110,7 +146,7 @@ def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride:
     Derivation: a ring reduce-scatter is :func:`all_gather` backwards, with the same traffic on every link and its own
     latency per step.
     """
-    return _ring_seconds(cluster, lambda level: level.scatter_latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return _ring_seconds(cluster, "scatter_latency", nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -124,7 +160,7 @@ def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     ----------
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69 (2009).
     """
-    return 2 * _ring_seconds(cluster, lambda level: level.sum_latency, nbytes=nbytes, ranks=ranks, stride=stride)
+    return 2 * _ring_seconds(cluster, "sum_latency", nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -423,8 +459,13 @@ class _Level:
         return np.asarray(self.outer) > np.asarray(self.inner)
 
 
-def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_Level]:
-    """Yield the networks of the cluster, from the innermost; the outermost reaches every rank."""
+def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> tuple[_Level, ...]:
+    """Return the networks of the cluster, from the innermost; the outermost reaches every rank."""
+    return _keep(cluster, "levels", _make_levels, ranks, stride)
+
+
+def _make_levels(cluster: Cluster, _: str, ranks: Numbers, stride: Numbers) -> tuple[_Level, ...]:
+    levels: list[_Level] = []
     networks = cluster.device.networks
     inner: Numbers = 1
     members: Numbers = 1
@@ -433,20 +474,23 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
         outer = ranks if is_outermost else np.minimum(np.maximum(network.num_peers // np.asarray(stride), inner), ranks)
         links = members if network.parallel_links is None else np.minimum(members, network.parallel_links)
         bandwidth = _bandwidth(cluster, network, ranks=ranks)
-        yield _Level(
-            inner=inner,
-            outer=outer,
-            members=members,
-            links=links,
-            bandwidth=bandwidth * _link_share(network, outer, inner),
-            latency=network.latency,
-            scatter_latency=_own(network.reduce_scatter_latency, network.latency),
-            sum_latency=_own(network.all_reduce_latency, network.latency),
-            pair_bandwidth=bandwidth * _link_share(network, 2, 1),
-            send_speedup=2.0 if network.is_half_duplex else 1.0,
+        levels.append(
+            _Level(
+                inner=inner,
+                outer=outer,
+                members=members,
+                links=links,
+                bandwidth=bandwidth * _link_share(network, outer, inner),
+                latency=network.latency,
+                scatter_latency=_own(network.reduce_scatter_latency, network.latency),
+                sum_latency=_own(network.all_reduce_latency, network.latency),
+                pair_bandwidth=bandwidth * _link_share(network, 2, 1),
+                send_speedup=2.0 if network.is_half_duplex else 1.0,
+            )
         )
         inner = outer
         members = outer if network is networks[0] else members
+    return tuple(levels)
 
 
 def _own(latency: float | None, usual: float) -> float:
@@ -579,14 +623,16 @@ def is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
     return (np.asarray(communication.nbytes) > 0) & (np.asarray(call_group(communication.group, shape).ranks) > 1)
 
 
-def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
+def call_seconds(
+    cluster: Cluster, communication: Communication, shape: Shape, called: NDArray[np.bool_] | None = None
+) -> Numbers:
     """
     Seconds of a collective and its gap; 0 without bytes or other ranks.
 
     Derivation: the transfer of MoFa's equation (2) by :func:`communication_seconds`, plus :func:`gap_seconds`, in which
-    nothing is sent yet.
+    nothing is sent yet. ``called`` is the answer of :func:`is_called`, where it is known.
     """
-    called = is_called(communication, shape)
+    called = is_called(communication, shape) if called is None else called
     if not called.ndim and not called:
         return 0.0
     group = call_group(communication.group, shape)
@@ -624,14 +670,15 @@ class TimedCall:
 
 def time_call(cluster: Cluster, communication: Communication, shape: Shape) -> TimedCall:
     """Return a collective with its seconds alone and on the links, by :func:`copying_seconds`."""
-    seconds, group = call_seconds(cluster, communication, shape), call_group(communication.group, shape)
+    called, group = is_called(communication, shape), call_group(communication.group, shape)
+    seconds = call_seconds(cluster, communication, shape, called)
     leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
     return TimedCall(
         one=communication,
-        called=is_called(communication, shape),
+        called=called,
         seconds=seconds,
         copying=copying_seconds(
-            cluster, seconds, lambda other: call_seconds(other, communication, shape), leaves=leaves
+            cluster, seconds, lambda other: call_seconds(other, communication, shape, called), leaves=leaves
         ),
         leaving=np.where(leaves, seconds, 0.0),
     )

@@ -403,11 +403,14 @@ class _Wavefronts:
             return np.array([_end_in_order(latest_of, each) for each in durations.T[:, self.block].tolist()]).T
         ends = np.zeros((len(self.block) + 1, durations.shape[1]))
         np.take(durations, self.block, axis=0, out=ends[:-1])
+        longest = max(stop - start for start, stop, _ in self.waves)
+        first, second = np.empty((2, longest, durations.shape[1]))
         take = ends.take  # one for each: of few blocks, NumPy takes longest to split an array
         for start, stop, (previous, *others) in self.waves:
-            latest = take(previous, 0)
+            latest, more = first[: stop - start], second[: stop - start]
+            take(previous, 0, latest, "clip")  # NumPy buffers what it might refuse
             for other in others:
-                np.maximum(latest, take(other, 0), out=latest)
+                np.maximum(latest, take(other, 0, more, "clip"), out=latest)
             block = ends[start:stop]
             block += latest
         return ends

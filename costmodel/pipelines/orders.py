@@ -10,6 +10,7 @@ micro-batch, ``NONE`` for no pass. Virtual stages are numbered through the model
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -112,16 +113,30 @@ def _one_f_one_b(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: 
     ``get_schedule_table``.
     """
     size = group or int(default_microbatch_group(pp=pp, vpp=vpp))
+    first_forward, first_backward = _passes_in_turn(pp, vpp, num_microbatches, size)
+    number, warmup = len(first_forward), warmup_chunks(rank, pp=pp, vpp=vpp, group=size)
+    early = min(warmup, number)
+    forward, backward = first_forward + rank * num_microbatches, first_backward + rank * num_microbatches
+    blocks = np.full((2 * number, 3), NONE, dtype=np.int64)
+    blocks[:early, FORWARD] = forward[:early]
+    blocks[early : 2 * number - early : 2, FORWARD] = forward[early:]
+    blocks[early + 1 : 2 * number - early : 2, BACKWARD] = backward[: number - early]
+    blocks[2 * number - early :, BACKWARD] = backward[number - early :]
+    blocks[:, WEIGHT] = blocks[:, BACKWARD]
+    return blocks
+
+
+@lru_cache(maxsize=2)
+def _passes_in_turn(
+    pp: int, vpp: int, num_microbatches: int, group: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the forward and backward passes of the first rank in the order of 1F1B; all ranks of a pipeline ask."""
     every = np.arange(num_microbatches)
     microbatch, chunk = np.tile(every, vpp), np.repeat(np.arange(vpp), num_microbatches)
-    in_turn = np.lexsort([microbatch, chunk, microbatch // size])
-    microbatch, chunk, visit = microbatch[in_turn], chunk[in_turn], np.arange(len(in_turn))
-    warmup = warmup_chunks(rank, pp=pp, vpp=vpp, group=size)
-    backward = ((vpp - 1 - chunk) * pp + rank) * num_microbatches + microbatch
-    return _sort_by_slot(
-        ((chunk * pp + rank) * num_microbatches + microbatch, _forward_slots(visit, warmup, every=2, at=0)),
-        (backward, 2 * visit + 1),
-    )
+    in_turn = np.lexsort([microbatch, chunk, microbatch // group])
+    microbatch, chunk = microbatch[in_turn], chunk[in_turn]
+    first_pass = pp * num_microbatches
+    return chunk * first_pass + microbatch, (vpp - 1 - chunk) * first_pass + microbatch
 
 
 def warmup_chunks(rank: int, *, pp: int, vpp: int, group: int) -> int:
@@ -161,7 +176,7 @@ def _zero_bubble(rank: int, num_microbatches: int, *, warmup: int, delay: int) -
     """
     each = np.arange(num_microbatches)
     passes = rank * num_microbatches + each
-    forward = _forward_slots(each, warmup, every=3, at=2)
+    forward = np.where(each < warmup, each - warmup, 3 * (each - warmup) + 2)  # those of the warm-up before slot 0
     return _sort_by_slot((passes, forward), (passes, 3 * each), (passes, 3 * (each + delay) + 1))
 
 
@@ -197,11 +212,6 @@ def _v_half(rank: int, pp: int, num_microbatches: int) -> Blocks:
         for kind in (FORWARD, BACKWARD, WEIGHT)
     )
     return _sort_by_slot(*columns)
-
-
-def _forward_slots(visit: NDArray[np.int64], warmup: int, *, every: int, at: int) -> NDArray[np.int64]:
-    """Return the slots of forward passes: those of the warm-up before slot 0, then one every few slots."""
-    return np.where(visit < warmup, visit - warmup, every * (visit - warmup) + at)
 
 
 def _sort_by_slot(*columns: tuple[NDArray[np.int64], ...]) -> Blocks:

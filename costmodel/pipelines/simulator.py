@@ -296,8 +296,11 @@ def _alive_by_chunk(
     stages = stages_of_rank(schedule, rank, pp=pp, vpp=vpp)
     alive = np.stack([_alive(blocks, of=blocks // num_microbatches == stage) for stage in stages], axis=1)
     moments = np.unique(alive, axis=0, return_index=True)[0]
-    beaten = [(moments >= row).all(axis=1).sum() > 1 for row in moments]
-    most: NDArray[np.int64] = moments[~np.array(beaten)]
+    pareto_front: list[NDArray[np.int64]] = []
+    while len(moments):  # the last one in their order is beaten by none that are left
+        pareto_front.append(moments[-1])
+        moments = moments[(moments > pareto_front[-1]).any(axis=1)]
+    most: NDArray[np.int64] = np.stack(pareto_front[::-1])
     most.setflags(write=False)
     return most
 

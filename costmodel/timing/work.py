@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -244,13 +244,26 @@ def is_graphed(operator: Operator, cuda_graphs: Numbers) -> NDArray[np.bool_]:
     """
     if isinstance(cuda_graphs, int):
         return _is_graphed_by_one(operator.graph_module, int(cuda_graphs))
-    return _is_graphed(operator.graph_module, np.asarray(cuda_graphs))
+    graphs = np.asarray(cuda_graphs)
+    if graphs.size > FEW_GRAPHS or graphs.dtype != np.int64:
+        return _is_graphed(operator.graph_module, graphs)
+    return _is_graphed_by_few(operator.graph_module, graphs.shape, graphs.tobytes())
+
+
+FEW_GRAPHS = 2**9
+"""Most strategies whose answers are kept."""
 
 
 @cache
 def _is_graphed_by_one(module: str, cuda_graphs: int) -> NDArray[np.bool_]:
     """Cache the answer for a module and a single strategy, which every operator of a layer asks for."""
     return _is_graphed(module, np.asarray(cuda_graphs))
+
+
+@lru_cache(maxsize=2**6)
+def _is_graphed_by_few(module: str, shape: tuple[int, ...], cuda_graphs: bytes) -> NDArray[np.bool_]:
+    """Cache the answer for a module and some strategies, which every operator of a layer asks for several times."""
+    return _is_graphed(module, np.frombuffer(cuda_graphs, dtype=np.int64).reshape(shape))
 
 
 def _is_graphed(module: str, graphs: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -28,7 +28,6 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from costmodel.errors import SpecError
-from costmodel.record import record
 from costmodel.validation import shown
 from costmodel.version import version
 from planner.agents.schemas import SKILL
@@ -67,23 +66,6 @@ class CallError(Exception):
     """A call that is refused, or failed, with the message for the agent."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """
-    Limits of calls.
-
-    Parameters
-    ----------
-    seconds
-        Most seconds from a call to its answer, waiting included.
-    at_once
-        Calls that run at once.
-    """
-
-    seconds: float = 15.0
-    at_once: int = 2
-
-
 class PlannerServer:
     """
     The server: its tools, its limits, and the answers that it keeps.
@@ -92,19 +74,19 @@ class PlannerServer:
     ----------
     root
         Folder whose files calls may read.
-    limits
-        Limits of calls.
+    seconds
+        Most seconds from a call to its answer, waiting included.
+    processes
+        Calls that run at once.
     """
 
-    def __init__(self, root: Path, limits: Limits) -> None:
-        self.root, self.limits = Path(os.path.realpath(root)), limits
+    def __init__(self, root: Path, *, seconds: float, processes: int) -> None:
+        self.root, self.seconds = Path(os.path.realpath(root)), seconds
         self.tools = tools()
         self._answers: OrderedDict[str, str] = OrderedDict()
-        self._pool = ConfinedPool(
-            reply, root=self.root, processes=limits.at_once, seconds=limits.seconds + 1, modules=MODULES
-        )
+        self._pool = ConfinedPool(reply, root=self.root, processes=processes, seconds=seconds + 1, modules=MODULES)
         self._num_calls = 0
-        for _ in range(limits.at_once):  # each starts a worker, so that the first call does not wait for it
+        for _ in range(processes):  # each starts a worker, so that the first call does not wait for it
             self._pool.submit(WARM_UP)
 
     def close(self) -> None:
@@ -138,9 +120,9 @@ class PlannerServer:
         if self._num_calls >= MOST_WAITING:
             raise CallError(f"{MOST_WAITING} calls run or wait already. Ask again when one was answered.")
         self._num_calls += 1
-        end = time.time() + self.limits.seconds
+        end = time.time() + self.seconds
         try:
-            with anyio.fail_after(self.limits.seconds):
+            with anyio.fail_after(self.seconds):
                 text = await anyio.to_thread.run_sync(self._check, name, arguments)  # beside the other calls
                 if name == "read":
                     return self._read(arguments["reference"], arguments.get("pointer", ""))
@@ -148,7 +130,7 @@ class PlannerServer:
                 call = Call(tool=name, arguments=text, report=report, deadline=end)
                 outcome: JobOutcome = await asyncio.wrap_future(self._pool.submit(call))
         except TimeoutError:
-            problem = f"The call took longer than the server's {self.limits.seconds:g} s, waiting included."
+            problem = f"The call took longer than the server's {self.seconds:g} s, waiting included."
             raise CallError(f"{problem} Ask for fewer plans, fewer open settings, or with less running.") from None
         finally:
             self._num_calls -= 1

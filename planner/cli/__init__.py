@@ -191,10 +191,11 @@ def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         "and schedules its checkpoints.",
         epilog=EXIT_CODES,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action=_Print, nargs=0, const=_version_text, help="print the version and exit")
     parser.add_argument(
         "--completion",
-        action=_Completion,
+        action=_Print,
+        const=_completion_text,
         choices=SHELLS,
         help="print a script by which the shell completes commands, options, models and devices, and exit: "
         "planner --completion bash > ~/.local/share/bash-completion/completions/planner (zsh: as _planner into $fpath)",
@@ -242,24 +243,23 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return hint if hint.startswith("Did") else ""
 
 
-class _Version(argparse.Action):
-    """The ``--version`` option, which looks the version up only when it is given."""
+class _Print(argparse.Action):
+    """An option that prints a text, which its constant makes of its value only when it is given."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, _: object, value: Any, *__: object) -> None:
         """Print and stop."""
-        from costmodel.version import SOURCES, version
-
-        known = version()
-        write("planner, not installed: running from its sources" if known == SOURCES else f"planner {known}", None)
+        write(self.const(value), None)
         parser.exit()
 
 
-class _Completion(argparse.Action):
-    """The ``--completion`` option, which builds the parser of all commands only when it is given."""
+def _version_text(_: object) -> str:
+    from costmodel.version import SOURCES, version
 
-    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, *__: object) -> None:
-        """Print the script and stop."""
-        from planner.cli.completion import completion_script
+    known = version()
+    return "planner, not installed: running from its sources" if known == SOURCES else f"planner {known}"
 
-        write(completion_script(_parser(), shell), None)
-        parser.exit()
+
+def _completion_text(shell: str) -> str:
+    from planner.cli.completion import completion_script
+
+    return completion_script(_parser(), shell)

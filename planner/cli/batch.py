@@ -135,7 +135,7 @@ def _plan(arguments: argparse.Namespace) -> int:
                     line.show(progress_text(tally, monotonic() - begin))
         except KeyboardInterrupt as stop:
             note(f"interrupted: {summary_text(tally)}. The same command goes on with the rest.")
-            return EXIT_TERMINATED if isinstance(stop, _Terminated) else EXIT_INTERRUPTED
+            return stop.args[0] if stop.args else EXIT_INTERRUPTED
     if arguments.table:
         write_table(lambda: read_results(arguments.output), arguments.table)
     note(f"{arguments.output}: {summary_text(tally)}.")
@@ -144,14 +144,10 @@ def _plan(arguments: argparse.Namespace) -> int:
     return 1 if tally.num_without_plan else 0
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a batch as Ctrl-C does."""
-
-
 @contextmanager
 def _terminable() -> Iterator[None]:
     """
-    Let SIGTERM stop the workers first; a process that just dies leaks their semaphores.
+    Let SIGTERM end a batch as Ctrl-C does, workers first; a process that just dies leaks their semaphores.
 
     A second SIGTERM ends the process at once. Only the main thread can handle signals.
     """
@@ -161,7 +157,7 @@ def _terminable() -> Iterator[None]:
 
     def stop(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise _Terminated
+        raise KeyboardInterrupt(EXIT_TERMINATED)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:

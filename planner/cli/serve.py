@@ -109,12 +109,12 @@ def _serve_agents(arguments: argparse.Namespace) -> int:
     if arguments.port is not None and arguments.port > 65535:
         raise SpecError("--port", f"must be from 1 to 65535, got {arguments.port}.")
     try:
-        from planner.agents.server import Limits, PlannerServer, serve_http, serve_stdio
+        from planner.agents.server import PlannerServer, serve_http, serve_stdio
     except ModuleNotFoundError as error:
         if error.name not in ("mcp", "mcp_types", "anyio", "jsonschema"):
             raise
         raise SpecError("--mcp", f"the Python package '{error.name}' is missing.", install_hint("agents")) from None
-    server = PlannerServer(root, Limits(seconds=limit, at_once=arguments.processes or os.cpu_count() or 1))
+    server = PlannerServer(root, seconds=limit, processes=arguments.processes or os.cpu_count() or 1)
     with closing(server):
         if arguments.port is None:
             serve_stdio(server)

@@ -30,7 +30,7 @@ from costmodel.facts.fields import (
 )
 from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import Costs, RecoveryLevel
-from costmodel.quantities import COUNT, GIBIBYTES, SECONDS, SEQUENCE, Kind, Quantity
+from costmodel.quantities import COUNT, GIBIBYTES, SECONDS, SEQUENCE, Kind
 from costmodel.record import strict_record
 
 LEAST_KEPT = 2
@@ -56,12 +56,12 @@ def _empty_if_null(value: object) -> object:
 
 
 Reference: TypeAlias = str | dict[str, Any]
-Number: TypeAlias = Annotated[Count, Quantity(COUNT)]
-NumberOrZero: TypeAlias = Annotated[CountOrZero, Quantity(COUNT)]
-SequenceLength: TypeAlias = Annotated[Count, Quantity(SEQUENCE)]
+Number: TypeAlias = Annotated[Count, COUNT]
+NumberOrZero: TypeAlias = Annotated[CountOrZero, COUNT]
+SequenceLength: TypeAlias = Annotated[Count, SEQUENCE]
 Lengths: TypeAlias = str | dict[str, Any]
-Tokens: TypeAlias = Annotated[Positive, Field(ge=1), Quantity(COUNT)]
-Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6), Quantity(GIBIBYTES)]
+Tokens: TypeAlias = Annotated[Positive, Field(ge=1), COUNT]
+Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6), GIBIBYTES]
 Entries: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_empty_if_null)]
 
 
@@ -276,14 +276,14 @@ class SearchSection:
     max_devices: Number | None = None
     idle_devices: Flag = True
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
-    memory_headroom_gib: Annotated[NotNegative, Field(le=1e6), Quantity(GIBIBYTES)] | None = None
+    memory_headroom_gib: Annotated[NotNegative, Field(le=1e6), GIBIBYTES] | None = None
     target: str | None = None
     framework_rules: Flag = True
     preferences: Flag = True
     evidence: Literal["proven", "any"] = "proven"
     fastest: Flag = False
     tolerance: Annotated[NotNegative, Field(le=1)] = 0.01
-    time_limit_seconds: Annotated[Positive, Field(le=1e6), Quantity(SECONDS)] = 60.0
+    time_limit_seconds: Annotated[Positive, Field(le=1e6), SECONDS] = 60.0
     stages: Literal["even", "layers", "free"] | None = None
 
 
@@ -363,8 +363,8 @@ def kinds() -> Mapping[str, Kind]:
 def _kinds(record: Any, where: str) -> Iterator[tuple[str, Kind]]:
     for name, annotation in get_type_hints(record, include_extras=True).items():
         for part in _parts(annotation):
-            if isinstance(part, Quantity):
-                yield f"{where}{name}", part.kind
+            if isinstance(part, Kind):
+                yield f"{where}{name}", part
             elif isinstance(part, type) and is_dataclass(part):
                 yield from _kinds(part, f"{where}{name}.")
 

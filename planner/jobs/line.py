@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from constraints.rules.frameworks import MEGATRON_MODULES, recomputable_modules
 from costmodel.errors import SpecError, alternatives, did_you_mean, together
@@ -41,20 +40,13 @@ from planner.jobs.strategy_file import (
     text_of,
 )
 
+Form: TypeAlias = Literal["number", "value", "modules", "flags", "stages"]
+"""
+The form of a word and its value.
 
-class Form(StrEnum):
-    """
-    The form of a word and its value.
-
-    ``NUMBER``: name and number in one, ``TP4``. ``VALUE``: ``schedule=zb_v``. ``MODULES``: names joined by ``+``.
-    ``FLAGS``: the flags that are on, joined by commas. ``STAGES``: layers of virtual stages.
-    """
-
-    NUMBER = "number"
-    VALUE = "value"
-    MODULES = "modules"
-    FLAGS = "flags"
-    STAGES = "stages"
+``number``: name and number in one, ``TP4``. ``value``: ``schedule=zb_v``. ``modules``: names joined by ``+``.
+``flags``: the flags that are on, joined by commas. ``stages``: layers of virtual stages.
+"""
 
 
 @record(frozen=True, slots=True)
@@ -82,29 +74,29 @@ def _one(text: str, form: Form, decision: str) -> Word:
 
 
 WORDS = (
-    _one("TP", Form.NUMBER, "tp"),
-    _one("CP", Form.NUMBER, "cp"),
-    _one("PP", Form.NUMBER, "pp"),
-    _one("VPP", Form.NUMBER, "vpp"),
-    _one("EP", Form.NUMBER, "ep"),
-    _one("ETP", Form.NUMBER, "etp"),
-    _one("DP", Form.NUMBER, "dp"),
-    _one("MBS", Form.NUMBER, "mbs"),
-    _one("ZeRO", Form.NUMBER, "sharding"),
-    _one("SP", Form.NUMBER, "sequence_parallel"),
-    _one("group", Form.VALUE, "group"),
-    _one("schedule", Form.VALUE, "schedule"),
-    _one("vocabulary", Form.VALUE, "vocabulary"),
-    _one("dispatcher", Form.VALUE, "token_dispatcher"),
-    _one("graphs", Form.MODULES, "cuda_graphs"),
-    _one("recompute", Form.MODULES, "recompute"),
-    Word("offload", Form.FLAGS, {"activations": "activation_offload", "optimizer": "optimizer_offload"}),
+    _one("TP", "number", "tp"),
+    _one("CP", "number", "cp"),
+    _one("PP", "number", "pp"),
+    _one("VPP", "number", "vpp"),
+    _one("EP", "number", "ep"),
+    _one("ETP", "number", "etp"),
+    _one("DP", "number", "dp"),
+    _one("MBS", "number", "mbs"),
+    _one("ZeRO", "number", "sharding"),
+    _one("SP", "number", "sequence_parallel"),
+    _one("group", "value", "group"),
+    _one("schedule", "value", "schedule"),
+    _one("vocabulary", "value", "vocabulary"),
+    _one("dispatcher", "value", "token_dispatcher"),
+    _one("graphs", "modules", "cuda_graphs"),
+    _one("recompute", "modules", "recompute"),
+    Word("offload", "flags", {"activations": "activation_offload", "optimizer": "optimizer_offload"}),
     Word(
         "overlap",
-        Form.FLAGS,
+        "flags",
         {"tp": "tp_overlap", "cp": "cp_overlap", "ep": "ep_overlap", "pp": "pp_overlap", "dp": "dp_overlap"},
     ),
-    _one("layout", Form.STAGES, LAYOUT),
+    _one("layout", "stages", LAYOUT),
 )
 
 """Words in the order of a line. Settings follow by their own names, such as ``gradient_dtype=bf16``."""
@@ -115,7 +107,7 @@ NONE = "none"
 
 BY_TEXT = {word.text.lower(): word for word in WORDS}
 
-NUMBERS = "|".join(sorted((name for name, word in BY_TEXT.items() if word.form is Form.NUMBER), key=len, reverse=True))
+NUMBERS = "|".join(sorted((name for name, word in BY_TEXT.items() if word.form == "number"), key=len, reverse=True))
 
 JOINED = re.compile(rf"({NUMBERS})(-?[0-9][\w.]*)", re.IGNORECASE | re.ASCII)
 
@@ -233,26 +225,26 @@ def _words(model: Model, decisions: Mapping[str, Any], said: Collection[str]) ->
 
 
 def _word(word: Word, model: Model, decisions: Mapping[str, Any]) -> str:
-    if word.form is Form.FLAGS:
+    if word.form == "flags":
         listed = ",".join(short for short, name in word.decisions.items() if decisions[name])
         return f"{word.text}={listed or NONE}"
     name = word.decisions[word.text]
     value = int(decisions[name])
-    if word.form is Form.NUMBER:
+    if word.form == "number":
         return f"{word.text}{value}"
     text = recompute_text(model, value) if name == "recompute" else decision_text(name, value)
     return f"{word.text}={text}"
 
 
-def recompute_text(model: Model, recompute: int) -> str:
+def recompute_text(model: Model | None, recompute: int) -> str:
     """
     Write the recomputed modules, by Megatron-LM's names for modules that it can recompute alone in this model.
 
-    Modules inside another recomputed module are left out.
+    Without a model all modules have Megatron-LM's names. Modules inside another recomputed module are left out.
     """
     names = Recompute(recompute).text.split("+")
     inside = {part for name in names for part in INSIDE.get(name, ())}
-    of_megatron = recomputable_modules(model)
+    of_megatron = recomputable_modules(model) if model else MEGATRON_MODULES
     return "+".join(MEGATRON_MODULES[name] if name in of_megatron else name for name in names if name not in inside)
 
 
@@ -377,7 +369,7 @@ def _entries(text: str, where: str, others: Sequence[str]) -> Iterator[tuple[str
     word = BY_TEXT.get(name)
     if word is None:
         yield name, parse(value, f"{where}.{name}")
-    elif word.form is Form.FLAGS:
+    elif word.form == "flags":
         yield from _flags(word, value, where)
     else:
         yield word.decisions[word.text], _value(word, value, f"{where}.{word.decisions[word.text]}")
@@ -405,7 +397,7 @@ def _split(text: str, where: str, others: Sequence[str]) -> tuple[str, str]:
 
 def _missing_value(text: str) -> SpecError:
     word = BY_TEXT.get(text.partition("=")[0].strip().lower())
-    example = f"{word.text}2" if word and word.form is Form.NUMBER else f"{text.rstrip('=')}=VALUE"
+    example = f"{word.text}2" if word and word.form == "number" else f"{text.rstrip('=')}=VALUE"
     return SpecError(shown(text), "has no value.", f"Write {example}.")
 
 
@@ -432,12 +424,12 @@ def _is_near(seen: str, known: str) -> bool:
 
 def _value(word: Word, text: str, where: str) -> Any:
     """Return the value of a word as a job file has it."""
-    if word.form is Form.MODULES:
+    if word.form == "modules":
         return text.lower().replace(",", "+")
-    if word.form is Form.STAGES:
+    if word.form == "stages":
         return _read_stages(text, where)
     value = parse(text, where)
-    if word.form is Form.VALUE and isinstance(value, str):
+    if word.form == "value" and isinstance(value, str):
         return value.lower()
     if word.decisions[word.text] == "sharding" and isinstance(value, int) and not isinstance(value, bool):
         levels = ("none", "optimizer", "gradients", "weights")

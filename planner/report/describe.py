@@ -18,9 +18,11 @@ from costmodel.models.flops import (
     mtp_parameters,
     parameters,
 )
+from costmodel.strategy import Recompute
 from costmodel.validation import build, shown
 from planner.jobs.cluster import read
 from planner.jobs.entries import TrainingSection
+from planner.jobs.line import recompute_text
 from planner.jobs.run_jobs import plain, recipe, recipes, select_recipes
 
 Plain: TypeAlias = dict[str, Any]
@@ -220,7 +222,8 @@ def catalog_tables(described: Plain) -> Iterator[tuple[str, list[Plain]]]:
 
 def catalog_text(described: Plain) -> str:
     """Write a description of :func:`describe_catalog` as tables, or one entry as lines."""
-    return "\n\n".join(_table(name, rows) for name, rows in catalog_tables(described)) or align_rows(leaves(described))
+    tables = "\n\n".join(_table(name, rows) for name, rows in catalog_tables(described))
+    return tables or align_rows(leaves(_spell_recompute(described)))
 
 
 def _list(name: str) -> list[Plain]:
@@ -248,10 +251,13 @@ RECIPE_TEXTS: Mapping[str, str] = {
 }
 """Entries of a recipe's description."""
 
+RECOMPUTE = "strategy.recompute"
+
 RECIPE_COLUMNS = {
     "batch": "training.global_batch_size",
     "sequence": "training.sequence_length",
-    **{name: f"strategy.{name}" for name in ("tp", "cp", "pp", "vpp", "ep", "mbs", "sharding", "recompute")},
+    **{name: f"strategy.{name}" for name in ("tp", "cp", "pp", "vpp", "ep", "mbs", "sharding")},
+    "recompute": RECOMPUTE,
     "CUDA graphs": "strategy.cuda_graphs",
 }
 """Headings of a table of recipes, with their keys of a job."""
@@ -269,7 +275,14 @@ def _recipe(name: str) -> Plain:
     return {**texts, "releases": list(one.releases), "scales": list(one.scales), **job}
 
 
+def _spell_recompute(one: Plain) -> Plain:
+    """Write a recipe's modules to recompute by Megatron-LM's names, as reports do; other entries have none."""
+    modules = one.get(RECOMPUTE)
+    return one if modules is None else one | {RECOMPUTE: recompute_text(None, Recompute.named(modules))}
+
+
 def _recipe_row(one: Plain) -> Plain:
+    one = _spell_recompute(one)
     return {
         "name": one["id"],
         "GPUs": ", ".join(map(str, one["scales"])),

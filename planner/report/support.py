@@ -24,10 +24,11 @@ from costmodel.tables import Facts
 from planner.frameworks import TARGETS
 from planner.jobs.cluster import read
 from planner.jobs.problem import load
-from planner.report.enough_devices import ENOUGH, missing_bytes
+from planner.report.enough_devices import ENOUGH, MOST_SECONDS, missing_bytes
 from planner.report.section import Section, gib
 from planner.search.domains import MAX_MICRO_BATCH_SIZE
 from planner.search.runnable import require_target
+from planner.search.solver import OutOfTimeError
 from planner.uncertainty.counts import read_counts
 
 COMMON_DEVICE, COMMON_MODEL = "h100-80gb-sxm", "llama3-8b"
@@ -84,7 +85,9 @@ class Support:
     @property
     def cell(self) -> str:
         """Cell of a table."""
-        return "no" if self.reason else ", ".join(("yes" if self.has_model else OWN, *self.conditions))
+        if self.reason:
+            return "unknown" if self.reason == OUT_OF_TIME else "no"
+        return ", ".join(("yes" if self.has_model else OWN, *self.conditions))
 
 
 def ask(model: str, device: str, target: str | None, *, is_exact: bool = True) -> Support:
@@ -112,15 +115,15 @@ def ask(model: str, device: str, target: str | None, *, is_exact: bool = True) -
     try:
         problem = load({**job, "search": {"target": target}})
         require_target(problem)
+        lacks_memory = bool((is_exact or _may_lack_memory(problem.facts)) and missing_bytes(problem))
+        bold = load({**job, "search": {"target": target, "evidence": "any"}}) if lacks_memory else problem
+        if lacks_memory and (missing := missing_bytes(bold)):
+            return Support(_missing_text(bold.facts, missing))
     except SpecError as error:
         return Support(f"{error.where}: {error.problem.partition(' So no plan of the job')[0].rstrip('.')}")
-    conditions = () if precision == "bf16" else (precision,)
-    if (is_exact or _may_lack_memory(problem.facts)) and missing_bytes(problem):
-        bold = load({**job, "search": {"target": target, "evidence": "any"}})
-        missing = missing_bytes(bold)
-        if missing:
-            return Support(_missing_text(bold.facts, missing))
-        conditions = (*conditions, ANY_EVIDENCE)
+    except OutOfTimeError:
+        return Support(OUT_OF_TIME)
+    conditions = (*(() if precision == "bf16" else (precision,)), *((ANY_EVIDENCE,) if lacks_memory else ()))
     return Support("", conditions, target is None or _has_model(target, problem.facts.model))
 
 
@@ -223,6 +226,9 @@ def _cells(model: str, device: str, *, is_exact: bool) -> tuple[str, ...]:
     cells = (one.cell for one in answers.values())
     return (planned.reason or planned.cell, *cells, "; ".join(_reason_texts(answers)))
 
+
+OUT_OF_TIME = f"memory: the search for a plan that fits ran out of its {MOST_SECONDS:g} s"
+"""Reason of a cell that has no answer."""
 
 ANY_EVIDENCE = "any evidence"
 """Condition of a plan that needs ``search.evidence=any``."""

@@ -18,7 +18,7 @@ from planner.report.records.plan import (
     StrategyRecord,
     TrainingRunRecord,
 )
-from planner.report.records.reports import EffortRecord, EstimateReportRecord, OutcomeRecord
+from planner.report.records.reports import EffortRecord, EstimateReportRecord, PlanReportRecord
 from planner.report.records.setting import ClusterRecord
 from planner.report.records.study import FeatureGainRecord, FeatureRecord, PointRecord, StudiedPlanRecord, StudyRecord
 from planner.report.study import GAINS, OF_FEATURE, OF_POINT
@@ -40,7 +40,7 @@ def report_row_schema() -> Schema:
     """Make the schema of a row of ``planner plan`` or ``planner estimate --format csv``: one plan."""
     entries: dict[str, Schema] = {
         "job": {**CELL, "description": "Name of the job."},
-        **_entries(EstimateReportRecord, EffortRecord, OutcomeRecord, ClusterRecord, NumberedPlanRecord),
+        **_entries(EstimateReportRecord, EffortRecord, PlanReportRecord, ClusterRecord, NumberedPlanRecord),
         **_entries(StrategyRecord, TrainingRunRecord, CostsRecord),
         **_entries(CheckpointRecord, before="checkpoint_"),
         **_part_entries(),

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from constraints.cp_sat import (
     MAX_TICKS,
-    TICK_SECONDS,
     Candidates,
     Capacity,
     bytes_to_mebibytes,
@@ -45,6 +44,12 @@ TIME_MODES = tuple(name for name in MODES if name in TIME_ONLY)
 """Modes that change time alone, as far as the memory has no axis for them."""
 
 MEMORY_MODES = tuple(name for name in MODES if name not in TIME_MODES)
+
+SAVINGS = ("recompute", "activation_offload", "optimizer_offload")
+"""Features that save memory for time; their first value saves least."""
+
+MOST_UNFIT = 64
+"""Most strategies of a model that do not fit and that no other part of it has."""
 
 NO_TICKS = int(np.iinfo(np.int64).max)
 """Ticks of a strategy that may not be chosen."""
@@ -387,30 +392,13 @@ class CostTable:
                 bounds[some] = np.minimum(bounds[some], ticks.reshape(len(some), -1).min(axis=1))
         return bounds
 
-    def unfit(self, rows: Ints, bounds: Ints) -> Candidates:
-        """
-        Return, for each row that has some, its strategies that cannot fit as one entry.
-
-        The entry has the features of an allowed strategy of the row. Its memory is the least of strategies that cannot
-        fit; its time is the row's lower bound in ticks.
-        """
-        block = self.space.keep_largest_sets().block(rows)
-        of_modes, size = self.least_of_modes(block), len(rows)
-        fit, device, host = of_modes[0].reshape(size, -1), of_modes[1].reshape(size, -1), of_modes[2].reshape(size, -1)
-        smallest = np.where(fit, NO_TICKS, device).argmin(axis=1)[:, None]
-        some = np.flatnonzero(~np.take_along_axis(fit, smallest, axis=1)[:, 0])
-        cell = block.of_class.reshape(len(block.of_class), -1).argmax(axis=1)[block.class_of_row[some]]
-        at = np.unravel_index(cell, block.of_class.shape[1:])
-        values = {name: of[index] for (name, of), index in zip(block.features.items(), at, strict=True)}
-        values |= {name: degrees[some] for name, degrees in block.degrees.items()}
-        return Candidates(
-            decisions={name: values[name].astype(np.int64) for name in DECISIONS},
-            seconds=(bounds[some] * TICK_SECONDS).astype(np.float64),
-            ticks=bounds[some],
-            device_mebibytes=np.take_along_axis(device, smallest, axis=1)[some, 0],
-            host_mebibytes=np.take_along_axis(host, smallest, axis=1)[some, 0],
-            allowed=np.ones(len(some), dtype=bool),
-        )
+    def unfit(self, rows: Ints, cut: int) -> Candidates:
+        """Return the fastest strategies of some rows up to ``cut`` ticks that save no memory and do not fit."""
+        least = {name: self.space.features[name][:1].tolist() for name in SAVINGS}
+        block, at_most = self.space.keep_values(**least).block(rows), np.full(len(rows), cut)
+        within, _ = self.cost(block, at_most).select(np.full(len(rows), -1), cut)
+        unfit = np.flatnonzero(within.allowed & ~self.usable(within))
+        return within.take(unfit[np.argsort(within.ticks[unfit], kind="stable")[:MOST_UNFIT]])
 
     def least_of_modes(self, block: CandidateBlock) -> tuple[NDArray[np.bool_], Ints, Ints]:
         """

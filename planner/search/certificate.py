@@ -43,7 +43,7 @@ from planner.search.domains import (
     needs,
     problem_rules,
 )
-from planner.search.margin import Margin, TooManyStrategiesError, tabulate_margin
+from planner.search.margin import FEW_CELLS, Margin, TooManyStrategiesError, tabulate_margin
 from planner.search.solver import Clock, OutOfTimeError, new_solver
 from planner.search.space import space_of, strategy_of
 
@@ -53,8 +53,12 @@ LONGEST_SECONDS = 10.0
 THOROUGH_CELLS = 2**16
 """Modes of rows up to which all are bounded; with more, arrays leave out those that the rules forbid."""
 
-MOST_UNFIT = 64
-"""Rows, those with the least bounds, whose strategies that cannot fit are in the model; arrays leave out the others."""
+NEAREST_ROWS = 16
+"""
+Rows with the least bounds, whose strategies that do not fit are in the model as well.
+
+Of the others, arrays leave out what a lower bound of the memory excludes.
+"""
 
 MANY_ROWS = 256
 """Rows up to which none is left out by the lower bound that the search has as well."""
@@ -218,19 +222,24 @@ def tabulate_anew(problem: Problem, ticks: int, clock: Clock, formulas: Formulas
     if not len(near):
         nothing = concatenate_candidates(())
         return Margin(problem=problem, space=table.space, cut=ticks, candidates=nothing), True
-    nearest = np.argsort(bounds, kind="stable")[:MOST_UNFIT]
-    unfit = table.unfit(near[nearest], bounds[nearest])
+    whole, nearest, fit = table, near[np.argsort(bounds, kind="stable")[:NEAREST_ROWS]], np.ones(len(near), dtype=bool)
     if len(near) > FEW_ROWS:
-        near = near[table.bound_by_memory(near, ticks) <= ticks]
-    is_thorough = len(near) * prod(len(features[name]) for name in MODES) <= THOROUGH_CELLS
-    if is_thorough and len(near):
-        space, near = table.space.take(near), np.arange(len(near))
+        fit = table.bound_by_memory(near, ticks) <= ticks
+    is_thorough = int(fit.sum()) * prod(len(features[name]) for name in MODES) <= THOROUGH_CELLS
+    if is_thorough and fit.any():
+        shown = fit | np.isin(near, nearest)
+        space, fit, near = table.space.take(near[shown]), fit[shown], np.arange(int(shown.sum()))
         domains = {name: distinct(values) for name, values in (space.rows | features).items()}
         possible = narrow_domains(problem.facts, (*rules.rows, *rules.mixed), domains)
         kept = {name: possible[name].tolist() for name in features}
         table = replace(table, space=space.keep_values(**kept))
-    margin = tabulate_margin(table, near, ticks, clock, is_thorough=is_thorough)
-    return replace(margin, candidates=concatenate_candidates([margin.candidates, unfit])), is_thorough
+    is_whole = fit.any() and len(near) * prod(map(len, table.space.features.values())) <= FEW_CELLS
+    margin = tabulate_margin(table, near if is_whole else near[fit], ticks, clock, is_thorough=is_thorough)
+    if fit.any() and not is_whole:  # arrays left out what does not fit
+        found = concatenate_candidates([margin.candidates, whole.unfit(nearest, ticks)])
+        _, once = np.unique(np.stack(list(found.decisions.values())), axis=1, return_index=True)
+        margin = replace(margin, candidates=found.take(once))
+    return replace(margin, num_rows=int(fit.sum())), is_thorough
 
 
 def _grow_rows(problem: Problem, rules: Sequence[Rule], ticks: int, clock: Clock) -> Columns:

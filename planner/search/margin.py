@@ -32,7 +32,7 @@ MOST_FORBIDDEN = 512
 ROWS_AT_ONCE, CELLS_AT_ONCE = 2**13, 2**18
 """Rows that are bounded, strategies that are costed at once; affects memory, and how often the clock is read."""
 
-FEW_CELLS = 2**13
+FEW_CELLS = 2**14
 """Number of strategies up to which they are costed at once, without a bound."""
 
 UNLIMITED = Capacity(device_mebibytes=MAX_MEBIBYTES, host_mebibytes=MAX_MEBIBYTES)

@@ -10,7 +10,16 @@ import numpy as np
 from costmodel.record import record
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
-from planner.search.candidates import Floats, Ints, MemoryFunction, MemoryLike, least_memory, memory_only, mode_memory
+from planner.search.candidates import (
+    Floats,
+    Ints,
+    Memory,
+    MemoryFunction,
+    MemoryLike,
+    least_memory,
+    memory_only,
+    mode_memory,
+)
 from planner.search.solver import Clock
 from planner.search.space import Space, strategy_of
 
@@ -44,29 +53,14 @@ class MemoryGap:
         return self.host_bytes > 0, self.device_bytes + self.host_bytes
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Lacks:
-    """
-    Missing bytes of strategies, shape (rows, modes).
-
-    Parameters
-    ----------
-    device, host
-        Missing device and host memory.
-    """
-
-    device: Floats
-    host: Floats
-
-    @classmethod
-    def compute(cls, problem: Problem, memory: MemoryLike) -> Lacks:
-        """Compute the memory that is missing on the devices of a problem."""
-        device = problem.facts.cluster.device
-        capacity = device.memory_bytes - problem.search.memory_headroom_bytes
-        return cls(
-            device=np.maximum(memory.device_bytes - capacity, 0.0),
-            host=np.maximum(memory.host_bytes - device.host_memory_bytes, 0.0),
-        )
+def missing_memory(problem: Problem, memory: MemoryLike) -> Memory:
+    """Return the bytes that strategies lack on the devices of a problem and on their hosts."""
+    device = problem.facts.cluster.device
+    capacity = device.memory_bytes - problem.search.memory_headroom_bytes
+    return Memory(
+        device_bytes=np.maximum(memory.device_bytes - capacity, 0.0),
+        host_bytes=np.maximum(memory.host_bytes - device.host_memory_bytes, 0.0),
+    )
 
 
 def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunction, clock: Clock) -> Floats:
@@ -80,8 +74,8 @@ def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunc
     bounds = [np.zeros(0)]
     for some in chunks(rows):
         clock.require()
-        lacks = Lacks.compute(problem, least_memory(problem.facts, space.degrees(some), space.features))
-        bounds.append(np.where(lacks.host == 0, lacks.device, np.inf).min(axis=-1))
+        lacks = missing_memory(problem, least_memory(problem.facts, space.degrees(some), space.features))
+        bounds.append(np.where(lacks.host_bytes == 0, lacks.device_bytes, np.inf).min(axis=-1))
     return np.concatenate(bounds)
 
 
@@ -124,9 +118,9 @@ def _closest_of(problem: Problem, space: Space, memory: MemoryFunction, rows: In
     block = space.block(rows)
     used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
     overlaps = fold.flat(block.allowed)
-    lacks = Lacks.compute(problem, used)
-    every = np.where(overlaps.any(axis=-1), lacks.device + lacks.host, np.inf)
-    for which in (lacks.host == 0, lacks.host > 0):
+    lacks = missing_memory(problem, used)
+    every = np.where(overlaps.any(axis=-1), lacks.device_bytes + lacks.host_bytes, np.inf)
+    for which in (lacks.host_bytes == 0, lacks.host_bytes > 0):
         missing = np.where(which, every, np.inf)
         row, mode = np.unravel_index(missing.argmin(), every.shape)
         if np.isfinite(missing[row, mode]):
@@ -134,8 +128,8 @@ def _closest_of(problem: Problem, space: Space, memory: MemoryFunction, rows: In
             values = {name: int(degrees[row]) for name, degrees in block.degrees.items()}
             values |= {name: int(value) for name, value in features.items()}
             return MemoryGap(
-                device_bytes=float(lacks.device[row, mode]),
-                host_bytes=float(lacks.host[row, mode]),
+                device_bytes=float(lacks.device_bytes[row, mode]),
+                host_bytes=float(lacks.host_bytes[row, mode]),
                 strategy=strategy_of(values),
             )
     return None
@@ -149,7 +143,7 @@ def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clo
             return None
         block = space.block(some)
         used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
-        fitting = fold.flat(block.allowed).any(axis=-1) & (Lacks.compute(problem, used).device == 0)
+        fitting = fold.flat(block.allowed).any(axis=-1) & (missing_memory(problem, used).device_bytes == 0)
         least = min(least, float(np.where(fitting, used.host_bytes, np.inf).min()))
     return least if np.isfinite(least) else None
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,11 +212,8 @@ class _Entry:
     modes: NDArray[np.int64]
 
 
-class _Look(NamedTuple):
-    """A class of rows, and the modes of the bound by which rows are chosen; None: all of its rows."""
-
-    row_class: int
-    modes: tuple[int, ...] | None
+_Look: TypeAlias = tuple[int, tuple[int, ...] | None]
+"""A class of rows, and the modes of the bound by which rows are chosen; None: all of its rows."""
 
 
 def _bound_modes(split: FeatureSplit, features: Columns) -> NDArray[np.int64]:
@@ -366,9 +363,9 @@ class _Relaxation:
         Most classes with a row that fits have it among these, so that their other rows need not be looked at.
         """
         looks = {
-            look.row_class: look.modes
-            for look in self.looks(entries, repairs)
-            if look.modes is not None and look.row_class not in self.tried
+            row_class: modes
+            for row_class, modes in self.looks(entries, repairs)
+            if modes is not None and row_class not in self.tried
         }
         members = {one: self.members(one) for one in looks}
         self.may_fit(np.concatenate([np.zeros(0, dtype=np.int64), *members.values()]), (0,))  # all bounds at once
@@ -384,7 +381,7 @@ class _Relaxation:
         """Return the rows to look at for each entry: all, or those that may fit once a repair of memory is known."""
         of_device, _ = _memory_rules(self.rules)
         return [
-            _Look(
+            (
                 entry.row_class,
                 tuple(np.unique(self.bound_modes[entry.modes]).tolist())
                 if contains_one_of(entry.broken | of_device, repairs)
@@ -400,8 +397,8 @@ class _Relaxation:
         Once a repair without device memory is known, rows that certainly lack device memory are skipped.
         """
         looks = self.looks(entries, repairs)
-        rows = {one: self.members(one.row_class) for one in {*looks} - self.looked_at.keys()}
-        members = {one: own if one.modes is None else own[self.may_fit(own, one.modes)] for one, own in rows.items()}
+        rows = {one: self.members(one[0]) for one in {*looks} - self.looked_at.keys()}
+        members = {one: own if one[1] is None else own[self.may_fit(own, one[1])] for one, own in rows.items()}
         found = self.occurring(members)
         self.looked_at |= found
         return [self.looked_at[look] for look in looks]

@@ -14,6 +14,7 @@ from benchmarks.accuracy.metrics import FOLDER, NEWER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
 from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions
+from tests.builders_runs import project_table
 
 HEADER, *LINES = RUNS.read_text(encoding="utf-8").splitlines()
 
@@ -44,7 +45,7 @@ def test_a_row_that_was_changed_is_not_judged_by_what_was_predicted_for_another(
 
 def test_predictions_without_their_group_are_of_rows_that_there_are():
     """Each of them has a step time and is predicted today."""
-    rows = {row.id: row for path in (RUNS, NEWER) for row in read_table(path)[0]}
+    rows = {row.id: row for table in (project_table(), read_table(NEWER)) for row in table[0]}
 
     stored = read_held_out(HELD_OUT)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.operators.groups import DATA, gemm_groups, linear_groups, read_linear_layers
+from benchmarks.paper_chain import __main__ as command
 from benchmarks.paper_chain import report
-from benchmarks.paper_chain.__main__ import main
 from benchmarks.paper_chain.chain import HOST_SECONDS, UPDATE_BYTES, Parts, composed, from_components
 from benchmarks.paper_chain.collectives import SampledNetwork, sampled_network
 from benchmarks.paper_chain.operators import (
@@ -36,6 +36,7 @@ from costmodel.strategy import Schedule
 from costmodel.timing.sampled_source import Rates, SampledTimes
 from costmodel.timing.work import MatmulSize, Operator
 from planner.measure.calibrate.constants import table as calibrated
+from tests.builders_runs import project_table
 
 
 def rated():
@@ -53,6 +54,14 @@ def rated():
 NETWORK = SampledNetwork(
     bytes_per_second={(kind, crosses): 1e10 for kind in ("all_reduce", "all_gather", "send") for crosses in (0, 1)}
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table_read_once():
+    """The table of measured runs is read once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarks.paper_chain.runs.read_table", project_table)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -366,17 +375,26 @@ class TestComposition:
 # --- the tables --------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def found():
+    """All runs, predicted once; nothing is learned, which takes minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "sampled_operators", lambda device, gpu, *, without: rated())
+        return list(report.predicted(*measured_runs()))
+
+
 class TestTables:
     """What the command prints."""
 
     @pytest.fixture(autouse=True)
-    def plain_rates(self, monkeypatch):
-        """Nothing is learned, which takes minutes."""
-        monkeypatch.setattr(report, "sampled_operators", lambda device, gpu, *, without: rated())
+    def predicted_once(self, monkeypatch, found):
+        """The command prints these predictions of the runs that it chooses."""
+        of_run = {one.run.folder: one for one in found}
+        monkeypatch.setattr(command, "predicted", lambda runs, _: [of_run[one.folder] for one in runs])
 
     def test_every_row_is_there(self, capsys):
         """200 components and ten steps, a line each; rates that are no machine's fail the checks."""
-        code = main([])
+        code = command.main([])
         printed = capsys.readouterr().out.splitlines()
         with COMPONENTS.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -391,16 +409,14 @@ class TestTables:
 
     def test_one_machine(self, capsys):
         """The other one is not in its tables."""
-        main(["--machine", "Vista"])
+        command.main(["--machine", "Vista"])
         printed = capsys.readouterr().out
 
         assert "mean of Vista" in printed
         assert "Perlmutter" not in printed
 
-    def test_the_papers_mean_errors_are_those_that_it_states(self):
+    def test_the_papers_mean_errors_are_those_that_it_states(self, found):
         """4.98 % on Perlmutter and 9.38 % on Vista."""
-        found = list(report.predicted(*measured_runs()))
-
         for machine, stated in (("Perlmutter", 0.0498), ("Vista", 0.0938)):
             errors = [abs(one.paper_error(STEP)) for one in found if one.run.machine == machine]
             assert np.mean(errors) == pytest.approx(stated, abs=1e-4)

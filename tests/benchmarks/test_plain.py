@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from benchmarks.accuracy.checks import plain_estimates, plain_job, plain_lines
-from benchmarks.accuracy.metrics import read_fitted, read_table
+from benchmarks.accuracy.metrics import read_fitted
 from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
 from planner import load
@@ -16,7 +16,7 @@ from planner.jobs.run_jobs import Run
 from planner.measure.calibrate.cases import setting_of
 from planner.measure.runs.predictions import Prediction, RejectedRow, predictions
 from tests.builders_estimate import estimate_by_recipes as estimate
-from tests.builders_runs import predicted, project_results
+from tests.builders_runs import predicted, project_results, project_table
 
 # --- plain jobs --------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ strategy: {tp: 2, pp: 8, vpp: 4, ep: 32, mbs: 1, recompute: norms+expert_activat
 def test_qwen3_235b_by_hand_takes_what_it_took():
     """19.7 s on 256 H100, within 5 %; its row says the same job in its own columns."""
     job = yaml.safe_load(QWEN3)
-    (row,) = [row for row in read_table()[0] if isinstance(row, Run) and row.id == "mz-q-1"]
+    (row,) = [row for row in project_table()[0] if isinstance(row, Run) and row.id == "mz-q-1"]
 
     found = estimate(load(job), {})
 
@@ -100,7 +100,7 @@ def test_qwen3_235b_without_its_dispatcher_is_much_slower():
 
 def test_every_framework_of_the_table_is_in_the_catalog():
     """Rows without one get their device's; no row silently gets another's."""
-    names = {str(row.get("cluster.framework")) for row in read_table()[0] if isinstance(row, Run)}
+    names = {str(row.get("cluster.framework")) for row in project_table()[0] if isinstance(row, Run)}
 
     assert {catalog.framework(name).name for name in names - {"None"}} == names - {"None"}
     assert "None" not in names

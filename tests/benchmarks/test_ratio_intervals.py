@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.metrics import read_table
 from benchmarks.effects.intervals import PairError, coverages, fitted_errors, inside, left_out_hits
 from benchmarks.plans.measured import FILE, measured, text_of
 from planner.uncertainty.changes import Change, change_errors
 from planner.uncertainty.records import read_measured_runs
+from tests.builders_runs import project_table
 
 
 def drawn(size, factor=1.0, changes=(Change.DEGREES,), groups=200, seed=0):
@@ -78,7 +78,7 @@ def test_the_shipped_law_covers_what_it_says():
 @pytest.mark.slow
 def test_the_table_of_runs_is_that_of_the_measured_rows():
     """Every step is the row's own; below 200 kB, and as this version predicts them."""
-    rows = {one.id: one for one in read_table()[0]}
+    rows = {one.id: one for one in project_table()[0]}
     shipped = [run for runs in read_measured_runs().values() for run in runs]
     lines = FILE.read_text(encoding="utf-8").splitlines()
 

@@ -15,6 +15,7 @@ from costmodel.facts.device import Cluster, Network
 from costmodel.lowering.shape import distinct_ranks_fraction
 from costmodel.network.collectives import (
     COLLECTIVES,
+    MOST_KEPT,
     all_gather,
     all_reduce,
     all_to_all,
@@ -399,3 +400,18 @@ def test_mofa_expert_parallel_times(ep, seconds):
     dispatched = Communication(group="ep", kind="all_to_all", nbytes=2 * 4096 * 8 * 7168 * 2, forward=2, backward=2)
 
     assert 4 * 59 * communication_seconds(cluster, dispatched, ranks=ep, stride=1) == pytest.approx(seconds, abs=0.005)
+
+
+def test_kept_coefficients_change_no_time():
+    """One cluster asked about many groups, some of them twice and as other types, says what a new one says of each."""
+    cluster, groups = a_cluster(num_devices=4096), [2**power for power in range(13)]
+    asked = [(ranks, stride) for ranks in groups for stride in groups if ranks * stride <= 4096]
+    asked += [(np.array([[ranks], [2 * ranks]]), np.array([stride, 1])) for ranks, stride in asked[::2]]
+    asked += [(float(ranks), stride) for ranks, stride in asked[:5]] + asked[::3]
+    assert len(asked) > MOST_KEPT
+    for ranks, stride in asked:
+        for seconds_of in (all_gather, reduce_scatter, all_reduce, all_to_all):
+            case = {"nbytes": 3.2 * GB, "ranks": ranks, "stride": stride}
+            known, anew = seconds_of(cluster, **case), seconds_of(a_cluster(num_devices=4096), **case)
+            np.testing.assert_array_equal(known, anew)
+    assert len(cluster.coefficients) <= MOST_KEPT

@@ -474,13 +474,12 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path):
             read_config(path)
 
 
-@in_one_case("name", [path.stem for path in sorted(CONFIGS.glob("*.json"))])
 @in_one_case("value", [None, "x", -1, 0, 10**30, 2.5, [], {}, [None], True], ids=repr)
-def test_no_value_of_any_key_breaks_the_reader(name: str, value: Any):
-    """Each key of each known config with an absurd value: a model or a SpecError, nothing else."""
-    config = json.loads((CONFIGS / f"{name}.json").read_text())
+def test_no_value_of_any_key_breaks_the_reader(value: Any):
+    """Each key of each family, in the first known config with it, with an absurd value: a model or a SpecError."""
+    configs = [json.loads(path.read_text()) for path in sorted(CONFIGS.glob("*.json"))]
 
-    for key in config:
+    for (_, key), config in {(one["model_type"], key): one for one in reversed(configs) for key in one}.items():
         with suppress(SpecError):
             model_from_config({**config, key: value})
 

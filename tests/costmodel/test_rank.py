@@ -409,15 +409,13 @@ def totals(model: Model, **changes: Any) -> np.ndarray:
     """Peak bytes of random strategies with some decisions fixed, without the layer at work and gathered weights."""
     given, strategies = the_facts(model), random_strategies(model, 200, seed=11)
     decisions = strategies | {name: np.full(200, value) for name, value in changes.items()}
-    return np.array(
-        [
-            (held.total - held.working - held.gathered).max()
-            for held in (
-                rank_bytes(given, one, every_stage(model, pp=one["pp"], vpp=one["vpp"]))
-                for one in ({name: values[row].item() for name, values in decisions.items()} for row in range(200))
-            )
-        ]
-    )
+    found = np.full(200, np.nan)
+    for pp, vpp in {*zip(decisions["pp"].tolist(), decisions["vpp"].tolist(), strict=True)}:
+        rows = (decisions["pp"] == pp) & (decisions["vpp"] == vpp)
+        same = {name: values[rows] for name, values in decisions.items()}
+        held = rank_bytes(given, same | {"pp": pp, "vpp": vpp}, every_stage(model, pp=pp, vpp=vpp))
+        found[rows] = (held.total - held.working - held.gathered).max(axis=-1)
+    return found
 
 
 @pytest.mark.sampled(2)

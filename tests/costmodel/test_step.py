@@ -103,7 +103,7 @@ def test_a_table_is_its_strategies(model: Model, profile: str):
 @pytest.mark.sampled(1)
 @models
 def test_features_on_axes_of_their_own(model: Model):
-    """Ten degrees by every combination of the features: an outer product with the values of the flat table."""
+    """Ten degrees by every combination of the features: an outer product with values of the flat table, every 13th."""
     given, degrees = the_facts(model, **PROFILES["both slow"]), random_degrees(model, 10, seed=22)
     sizes = {"sharding": 4, "recompute": 3} | dict.fromkeys(
         ("activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs", *FEATURE_OVERLAPS), 2
@@ -112,15 +112,13 @@ def test_features_on_axes_of_their_own(model: Model):
     outer = {name: values.reshape(10, *[1] * len(sizes)) for name, values in degrees.items()}
     outer |= dict(zip(sizes, grid, strict=True))
     shape = (10, *sizes.values())
-    flat = {
-        name: np.broadcast_to(values.reshape(values.shape or (1,)), shape).ravel() for name, values in outer.items()
-    }
+    flat = {name: np.broadcast_to(values, shape).ravel()[::13] for name, values in outer.items()}
 
     seen, expected = cost(given, outer), cost(given, flat)
 
     for name in ("step_seconds", "device_bytes", "host_bytes"):
         table = np.broadcast_to(getattr(seen, name), shape)
-        assert table.ravel() == pytest.approx(getattr(expected, name), rel=1e-12)
+        assert table.ravel()[::13] == pytest.approx(getattr(expected, name), rel=1e-12)
 
 
 def test_every_value_is_finite_and_positive():

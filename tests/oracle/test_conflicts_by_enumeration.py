@@ -189,6 +189,7 @@ def test_conflicts_are_those_of_brute_force(index):
     assert [len(rules) for rules in named] == sorted(len(rules) for rules in named)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("index", range(NUM_PROBLEMS))
 def test_entries_to_release_are_those_of_brute_force(index):
     """A set of the job's entries helps exactly where some candidate breaks these rules alone."""
@@ -202,6 +203,7 @@ def test_entries_to_release_are_those_of_brute_force(index):
     assert set(conflict.release) == set(conflict.releases[0] if conflict.releases else ())
 
 
+@pytest.mark.slow
 def test_the_cases_are_worth_it():
     """Conflicts of one to several rules, several in one problem, with memory and without."""
     conflicts = [the_case(index)[1].smallest_conflicts() for index in range(NUM_PROBLEMS)]

@@ -66,7 +66,7 @@ def random_cases(num: int, *, seed: int) -> list[Case]:
     return cases
 
 
-CASES = random_cases(300, seed=1)
+CASES = random_cases(150, seed=1)
 
 LAYOUTS = [
     Layout(num_layers, pp, vpp, groups * pp)
@@ -147,7 +147,7 @@ def test_simulator_plays_the_interleaved_schedule():
 
 @pytest.mark.slow
 def test_busy_time_and_bubble_of_equal_ranks():
-    """Equal stages: (m v + p - 1)(F + B), equation (12) without hops, for 300 random pipelines."""
+    """Equal stages: (m v + p - 1)(F + B), equation (12) without hops, for 150 random pipelines."""
     assert [computed(case) for case in CASES] == pytest.approx([played(case) for case in CASES], rel=1e-9)
 
 
@@ -206,7 +206,7 @@ def test_hops_beside_computation_of_an_interleaved_pipeline():
     ]
     waited = [played(case, p2p_seconds=hop) - computed(case) for case in interleaved]
 
-    assert len(interleaved) > 100
+    assert len(interleaved) > 50
     assert waited == pytest.approx(exposed, rel=1e-9)
 
 

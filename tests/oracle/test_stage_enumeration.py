@@ -74,32 +74,24 @@ def test_the_model_of_a_pipeline_finds_what_enumeration_finds(first_seed):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PIPELINES, PER_TEST[0]))
 def test_the_model_of_alternating_layers_finds_what_enumeration_finds(first_seed):
-    """Two or three kinds in random orders, chunks anywhere: the same least objective, or none in both."""
-    found = []
+    """
+    Two or three kinds in random orders, chunks anywhere: the same least objective, or none in both.
+
+    Options of dealings are all that the best needs: the least objective is theirs, and most options are left out.
+    """
+    found, num_left_out, num_kept = [], 0, 0
     for seed in range(first_seed, first_seed + PER_TEST[0]):
         options, pipeline, order = random_alternating_pipeline(random.Random(seed))
 
         least = least_alternating_objective(options, pipeline, order)
-
-        assert solved_objective(options, pipeline) == least, seed
-        found.append(least)
-    assert len(set(found)) > PER_TEST[0] // 3
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PIPELINES, PER_TEST[0]))
-def test_options_of_dealings_are_all_that_the_best_needs(first_seed):
-    """What is left has the same least objective; most is left out."""
-    num_left_out = num_kept = 0
-    for seed in range(first_seed, first_seed + PER_TEST[0]):
-        options, pipeline, order = random_alternating_pipeline(random.Random(seed))
-        least = least_alternating_objective(options, pipeline, order)
-
         kept = options_of_dealings(options, pipeline, cut=HUGE if least is None else least + 1)
 
+        assert solved_objective(options, pipeline) == least, seed
         assert (solved_objective(options.take(kept), pipeline) if kept.any() else None) == least, seed
+        found.append(least)
         num_left_out += int((~kept).sum())
         num_kept += int(kept.sum())
+    assert len(set(found)) > PER_TEST[0] // 3
     assert num_left_out > num_kept
 
 

@@ -14,7 +14,7 @@ mcp = pytest.importorskip("mcp")
 jsonschema = pytest.importorskip("jsonschema")
 
 from planner.agents.schemas import SKILL  # noqa: E402
-from planner.agents.server import CallError, Limits, PlannerServer  # noqa: E402
+from planner.agents.server import CallError, PlannerServer  # noqa: E402
 from planner.cli import main  # noqa: E402
 from tests.sources import ROOT  # noqa: E402
 
@@ -239,7 +239,7 @@ HOSTILE = (
 
 async def refusals(root, calls):
     """Make calls at once; return for each its error, or its answer, and the longest time."""
-    server = PlannerServer(root, Limits(seconds=15, at_once=2))
+    server = PlannerServer(root, seconds=15, processes=2)
     found, longest = [], [0.0]
 
     async def one(name, arguments):
@@ -289,7 +289,7 @@ def test_an_endless_job_ends_in_time(folder):
     wide["search"] = {"time_limit_seconds": 100_000, "evidence": "any"}
 
     async def run():
-        server = PlannerServer(folder, Limits(seconds=0.05, at_once=1))
+        server = PlannerServer(folder, seconds=0.05, processes=1)
         begin = time.monotonic()
         with pytest.raises(CallError, match=r"took longer than the server's 0\.05 s"):
             await server.call("explain", {"job": wide})
@@ -306,7 +306,7 @@ def test_ten_thousand_plans_at_once_are_refused(folder):
     """A few wait, the others are told to ask again; nothing piles up."""
 
     async def run():
-        server, errors = PlannerServer(folder, Limits(seconds=2, at_once=1)), []
+        server, errors = PlannerServer(folder, seconds=2, processes=1), []
 
         async def one():
             try:
@@ -332,7 +332,7 @@ def test_a_port_in_use_is_refused(capsys):
         taken.listen()
         port = taken.getsockname()[1]
 
-        assert main(["serve", "--mcp", "--port", str(port)]) == 2
+        assert main(["serve", "--mcp", "--port", str(port), "--processes", "1"]) == 2
 
     assert f"127.0.0.1:{port} cannot be used: Address already in use" in capsys.readouterr().err
 

@@ -153,7 +153,10 @@ def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
         (["batch", "job.yaml", "-o", "x.jsonl", "top=1,,2"], "planner: top: lacks a value."),
         (["batch", "job.yaml", "-o", "x.jsonl", f"top=1,,{'2' * 300}"], "planner: top: lacks a value."),
         (["batch", "job.yaml", "-o", "x.jsonl", "--backend", "dask"], "planner: scheduler: is missing."),
-        (["batch", "job.yaml", "-o", "/dev/full"], "planner: /dev/full: cannot be written: No space left on device"),
+        (
+            ["batch", "job.yaml", "-o", "/dev/full", "--processes", "1"],
+            "planner: /dev/full: cannot be written: No space left on device",
+        ),
         (["batch", "nowhere.jsonl"], "planner: nowhere.jsonl: no such file or folder."),
         (["batch", "foreign.jsonl"], "planner: foreign.jsonl, line 1: is no result"),
         (["batch", "foreign.jsonl", "--top", "0"], "planner: --top: expected a whole number from 1 on, got '0'."),

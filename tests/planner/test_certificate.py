@@ -15,6 +15,7 @@ from constraints import find_violations
 from constraints.cp_sat import TICK_SECONDS, seconds_to_ticks
 from constraints.rules import frameworks, physics
 from costmodel.step import step
+from costmodel.strategy import FLAGS
 from planner import load, plan, render
 from planner.cli import main
 from planner.search import branch_and_bound, candidates, margin, space
@@ -195,6 +196,20 @@ def test_memory_and_rules_decide_the_model():
             optima.append(round(solver.objective_value))
         assert optima[0] == ticks
         assert optima[1] < ticks
+
+
+def test_entries_beyond_the_memory_are_strategies():
+    """Entries of a model's tables that do not fit have the steps and the memory of their own decisions."""
+    problem = load({**A_DENSE_JOB, "search": {"stages": "even"}})
+    found, _ = module.tabulate_anew(problem, search(problem).ticks, Clock(seconds=600))
+    entries = found.candidates
+    decisions = {name: values.astype(bool) if name in FLAGS else values for name, values in entries.decisions.items()}
+    costs = step.cost(problem.facts, decisions)
+
+    assert (entries.allowed & found.is_unfit).any()
+    assert (seconds_to_ticks(costs.step_seconds) == entries.ticks).all()
+    mebibytes = np.asarray(costs.device_bytes) / 2**20
+    assert (np.abs(np.broadcast_to(mebibytes, entries.ticks.shape) - entries.device_mebibytes) <= 1).all()
 
 
 A_DENSE_JOB = {

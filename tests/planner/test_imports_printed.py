@@ -306,8 +306,10 @@ def test_a_container_is_read_where_it_is_printed_and_saved(label, tmp_path):
     """Fields of the provider are the model: no name is asked for."""
     text = yaml.safe_dump(CONTAINER)
     (tmp_path / "run_config.yaml").write_text(text)
+    (tmp_path / "run_config.json").write_text(json.dumps(CONTAINER))
 
     saved = import_job(tmp_path / "run_config.yaml", ON_16).document
+    assert import_job(tmp_path / "run_config.json", ON_16).document == saved
     printed = imported(
         tmp_path, [label + line for line in ["--- Task Configuration ---", *text.splitlines(), "-" * 34]], ON_16
     )

@@ -14,6 +14,7 @@ from costmodel.strategy import Sharding
 from planner import compare_recipe, estimate, judge_recipes, load, plan, recipe_candidates, recipes_for, render
 from planner.cli import main
 from planner.jobs.run_jobs import Recipe, recipe, recipes, select_recipes
+from planner.report.describe import catalog_text, describe_catalog
 from planner.search.recipes import fit_recipe, list_refused_recipes, nearest_layouts
 from planner.verbs.recipes import nearest_recipe
 
@@ -76,6 +77,16 @@ def test_other_words_are_refused(word, message):
     """A slip is named; what is known has simply none."""
     with pytest.raises(SpecError, match=message):
         select_recipes([word])
+
+
+def test_tables_name_modules_as_megatron_does():
+    """The table and one entry; the JSON has the words of job files."""
+    table = describe_catalog("recipes", ["deepseek-v3", "h100", "bf16"])
+
+    assert {one["strategy.recompute"] for one in table["recipes"]} >= {"qkv+mlp"}
+    assert "mla_up_proj+mlp" in catalog_text(table)
+    assert "qkv" not in catalog_text(table)
+    assert "mla_up_proj+mlp" in catalog_text(describe_catalog("deepseek-v3-1024xh100-bf16-25.11.01"))
 
 
 def test_rows_that_cannot_run_keep_their_reason():

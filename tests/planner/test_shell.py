@@ -219,11 +219,11 @@ def test_a_value_that_a_script_inside_lacks_has_the_line_that_starts_it():
 
 
 def test_other_scripts_are_found_by_their_name():
-    """What a sourced one sets counts; what one that runs sets does not."""
+    """What a sourced one sets counts; what one that runs sets or is given does not."""
     others = {"common.sh": "A=1", "run.sh": "A=2\ntrain $A $1"}
 
     script = follow(
-        ". $(dirname $0)/common.sh\nbash ./run.sh x\nshow $A", {}, lambda name: others.get(name.rsplit("/", 1)[-1])
+        ". $(dirname $0)/common.sh\nA=3 bash ./run.sh x\nshow $A", {}, lambda name: others.get(name.rsplit("/", 1)[-1])
     )
 
     assert [command.words for command in script.commands if command.words[0] != "bash"] == [

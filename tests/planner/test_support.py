@@ -14,7 +14,8 @@ from costmodel.models.families import FAMILIES, UNMODELLED
 from planner import estimate, load, plan
 from planner.cli import main
 from planner.frameworks import TARGETS, export
-from planner.report.support import ANY_EVIDENCE, ask, support_sections
+from planner.report import enough_devices
+from planner.report.support import ANY_EVIDENCE, OUT_OF_TIME, ask, support_sections
 from tests.schemas import valid
 
 MODELS = ("llama3-8b", "qwen3-30b-a3b", "gemma-2-27b", "gpt2-xl", "minimax-m2", "nemotron-3-nano-30b-a3b")
@@ -117,6 +118,15 @@ def test_reasons(cell, reason):
     said = ask(*cell).reason
     assert said.startswith(reason)
     assert bool(said) == bool(reason)
+
+
+def test_a_search_out_of_time_is_said(monkeypatch: pytest.MonkeyPatch):
+    """The cell is unknown and has its reason; others, whose plain strategies fit, are answered."""
+    monkeypatch.setattr(enough_devices, "MOST_SECONDS", 0.0)
+
+    answer = ask("kimi-k2", "a100-40gb-sxm", "accelerate")
+    assert (answer.cell, answer.reason) == ("unknown", OUT_OF_TIME)
+    assert ask("llama3-8b", "h100-80gb-sxm", "accelerate").cell == "yes"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from costmodel.errors import SpecError
-from planner.batch.executors.worker import ClosedError, Work, Worker
+from planner.batch.executors.worker import CLOSED, Work, Worker
 from planner.batch.job_result import JobOutcome
 from planner.batch.jobs import BatchJob
 
@@ -78,7 +78,7 @@ class Workers:
         except queue.Empty:
             with self._lock:
                 if self._is_closed:
-                    raise ClosedError from None
+                    raise RuntimeError(CLOSED) from None
                 self._all.append(Worker(self._work, prepare=self._prepare))
                 return self._all[-1]
 

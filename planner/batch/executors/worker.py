@@ -51,8 +51,7 @@ ENVIRONMENT = {
 directory from being imported while a worker starts."""
 
 
-class ClosedError(Exception):
-    """The batch was closed while a job waited or ran."""
+CLOSED = "the batch was closed while a job waited or ran"
 
 
 class Worker:
@@ -88,7 +87,7 @@ class Worker:
 
         Raises
         ------
-        ClosedError
+        RuntimeError
             If the worker is closed meanwhile.
         """
         begin = time.perf_counter()
@@ -154,7 +153,7 @@ class Worker:
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise ClosedError
+            raise RuntimeError(CLOSED)
 
     def _stop(self) -> None:
         """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import lcm, prod
 from typing import Any, TypeAlias
 
@@ -114,24 +114,17 @@ def _deepspeed_experts(given: Given) -> Words | None:
         problem = f"is {' '.join(numbers)}: a pyramid of experts (PR-MoE); the planner knows experts of one number."
         raise SpecError(f"{WHERE}.--num-experts", problem)
     if _number({"--num-experts": numbers[:1]}, "--num-experts") == 1:
-        return {
-            "": [f"{', '.join(name for name in DATA.experts if name in given)}: one expert is a dense feed-forward."]
-        }
+        names = ", ".join(name for name in DATA.experts if name in given)
+        return {"": [f"{names}: one expert is a dense feed-forward."]}
     every = _number(given, "--expert-interval", 2)
     assumed = {"--expert-interval": "2", "--topk": "1"}
     silent = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
     flags = ",".join("1" if (layer + 1) % every == 0 else "0" for layer in range(_number(given, "--num-layers")))
-    tensor = given.get("--tensor-model-parallel-size", ["1"])
-    return {
-        "--num-experts": numbers[:1],
-        "--moe-router-topk": given.get("--topk", ["1"]),
-        "--moe-layer-freq": [f"([{flags}])"],
-        "--expert-model-parallel-size": given.get("--moe-expert-parallel-size", ["1"]),
-        "--expert-tensor-parallel-size": tensor if "--enable-expert-tensor-parallelism" in given else ["1"],
-        "--moe-token-dispatcher-type": ["alltoall"],
-        "--moe-grouped-gemm": [],
-        "": [f"Megatron-DeepSpeed's defaults count: {silent}."] if silent else [],
-    }
+    sized = "--tensor-model-parallel-size" if "--enable-expert-tensor-parallelism" in given else ""
+    ranks = (given.get(name, ["1"]) for name in ("--topk", "--moe-expert-parallel-size", sized))
+    words = DATA.as_experts.format(numbers[0], *map(" ".join, ranks), flags=flags).split()
+    notes = [f"Megatron-DeepSpeed's defaults count: {silent}."] if silent else []
+    return {**dict(split_options(words)), "": notes}
 
 
 def _dense_in_front(given: Given) -> Words | None:
@@ -272,9 +265,6 @@ ASSUMED_STEPS = 1000
 NO_LENGTH = f"Nothing says how long the training is: {ASSUMED_STEPS:,} steps are assumed; training.tokens=N says it."
 
 
-Values: TypeAlias = dict[str, list[str]]
-
-
 @dataclass(slots=True)
 class Understood:
     """
@@ -294,8 +284,8 @@ class Understood:
         Unknown options.
     """
 
-    values: Values = field(default_factory=dict)
-    said: Values = field(default_factory=dict)
+    values: Words = field(default_factory=dict)
+    said: Words = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: dict[str, list[str]] = field(default_factory=dict)
     strangers: list[str] = field(default_factory=list)
@@ -483,11 +473,9 @@ def _is_one_word(word: str) -> bool:
 
 def _least_values(name: str, kind: str) -> int:
     """Return the number of words after an option that are certainly its values."""
-    if kind != "megatron":
-        return int(bool(VALUED.search(name)) and not SWITCH.match(name))
     option, others = options().get(name), other_options().get(name, ())
-    if option is None and not others:
-        return _least_values(name, "")
+    if kind != "megatron" or (option is None and not others):
+        return int(bool(VALUED.search(name)) and not SWITCH.match(name))
     nargs = option.nargs if option is not None else min((row["values"] for row in others), default="0")
     return int(nargs) if nargs.isdecimal() else 1
 
@@ -501,9 +489,16 @@ def require_known(words: Sequence[str], variables: Variables | None = None) -> U
     SpecError
         If such a value is unknown; names the variables and the lines that use them.
     """
-    found = understand(words)
-    _refuse_missing(found, variables or Variables({}))
-    return found
+    found, variables = understand(words), variables or Variables({})
+    if not found.missing:
+        return found
+    names = list(dict.fromkeys(name for needed in found.missing.values() for name in needed))
+    needing = {name: ", ".join(option for option, needed in found.missing.items() if name in needed) for name in names}
+    parts = [f"{needing[name]} {name_with_lines(name, variables.uses)}" for name in names]
+    settable = list(dict.fromkeys(filter(None, map(variables.holder, names))))
+    hint = f"Say {'it' if len(settable) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
+    others = "" if all(map(variables.holder, names)) else f" {_unread(names)}: give the variable that takes it."
+    raise SpecError(WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others)
 
 
 def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
@@ -532,18 +527,6 @@ def _refuse_word_pieces(found: Understood) -> None:
     if "--vocab-file" in found.said and not named:
         problem = "is given without --merge-file: BERT's and T5's word pieces, of models that are no decoders alone."
         raise SpecError(f"{WHERE}.--vocab-file", problem)
-
-
-def _refuse_missing(found: Understood, variables: Variables) -> None:
-    if not found.missing:
-        return
-    names = list(dict.fromkeys(name for needed in found.missing.values() for name in needed))
-    needing = {name: ", ".join(option for option, needed in found.missing.items() if name in needed) for name in names}
-    parts = [f"{needing[name]} {name_with_lines(name, variables.uses)}" for name in names]
-    settable = list(dict.fromkeys(filter(None, map(variables.holder, names))))
-    hint = f"Say {'it' if len(settable) == 1 else 'them'}: {' '.join(f'--set {name}=VALUE' for name in settable)}."
-    others = "" if all(map(variables.holder, names)) else f" {_unread(names)}: give the variable that takes it."
-    raise SpecError(WHERE, f"use what the script leaves open: {'; '.join(parts)}.", (hint if settable else "") + others)
 
 
 def _unread(names: Sequence[str]) -> str:
@@ -638,7 +621,9 @@ def understand(words: Iterable[str]) -> Understood:
             continue
         other = _other(name, values)
         if other is not None and other["meaning"] == "means":
-            meant.append((name, _fill_words(other["why"], values)))
+            whole = " ".join(values)
+            parts = (values if word == "{}" else [word.replace("{}", whole)] for word in other["why"].split())
+            meant.append((name, [*chain.from_iterable(parts)]))
             if note := other.get("note"):
                 found.notes.append(f"{name} {other['value']}: {note}.".replace(" :", ":"))
         elif other is not None:
@@ -662,12 +647,6 @@ def understand(words: Iterable[str]) -> Understood:
     return found
 
 
-def _fill_words(text: str, values: list[str]) -> list[str]:
-    """Return the words of a row, with the values of its option in place of ``{}``."""
-    whole = [values if word == "{}" else [word.replace("{}", " ".join(values))] for word in text.split()]
-    return [word for words in whole for word in words]
-
-
 def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> None:
     """Add an option of a row: lists are extended, and a value that the script gives itself is kept."""
     option = options()[name]
@@ -683,9 +662,8 @@ def _take(found: Understood, option: Option, values: list[str]) -> None:
     values = _trim_values(option, values)
     found.said[option.name] = [write_unknowns(value) for value in values]
     names = unknown_names("".join(values))
-    if names and option.name in OF_THE_WHOLE:
-        return
-    if option.in_import != "read" and (names or not _is_valid(option, values)):
+    is_idle = option.in_import != "read" and (bool(names) or not _is_valid(option, values))
+    if is_idle or (names and option.name in OF_THE_WHOLE):
         return
     if names:
         found.missing[option.name] = names

@@ -216,7 +216,11 @@ def _look_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[s
     """Resolve the text between the braces: arithmetic, an entry, or a variable with its default."""
     function, colon, rest = inner.partition(":")
     if colon and function in SUMS:
-        return _sum(function, rest)
+        values = [read_plain(part) for part in rest.split(",")]
+        if all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
+            with suppress(TypeError, ArithmeticError):
+                return SUMS[function](*values)
+        return UNKNOWN
     entry = _entry(inner, name, content) if PATH.fullmatch(inner) else UNKNOWN
     variable = VARIABLE.fullmatch(inner)
     if entry is not UNKNOWN or variable is None:
@@ -224,14 +228,6 @@ def _look_up(inner: str, name: str, content: Mapping[str, Any], given: Mapping[s
     default = variable[2]
     text = given.get(variable[1], default if default is None or not default.startswith("?") else None)
     return UNKNOWN if text is None else read_plain(text)
-
-
-def _sum(function: str, rest: str) -> Any:
-    values = [read_plain(part) for part in rest.split(",")]
-    if all(isinstance(one, (int, float)) and abs(one) < MOST for one in values):
-        with suppress(TypeError, ArithmeticError):
-            return SUMS[function](*values)
-    return UNKNOWN
 
 
 def _entry(path: str, name: str, content: Mapping[str, Any]) -> Any:

@@ -37,9 +37,7 @@ def prepare_job(document: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     return whole
 
 
-def assumption_notes(
-    document: Mapping[str, Any], said: Collection[str], *, has_experts: bool, whose: str
-) -> Iterator[str]:
+def assumption_notes(document: Mapping[str, Any], said: Collection[str], whose: str) -> Iterator[str]:
     """
     Yield a note with the decisions and settings of a job that neither file nor command sets, with their values.
 
@@ -52,13 +50,12 @@ def assumption_notes(
         The whole job; settings that it does not have are left out.
     said
         Paths of the entries that the file or the command sets.
-    has_experts
-        True for an MoE model.
     whose
         Source of these values, for the sentence.
     """
     strategy = document["strategy"]
-    given = {**strategy, "data": strategy["dp"] * strategy["cp"], "experts": 2 if has_experts else 1}
+    experts = 1 + load(dict(document)).facts.model.has_experts
+    given = {**strategy, "data": strategy["dp"] * strategy["cp"], "experts": experts}
     values = []
     for row in read_rows("decisions.csv"):
         section, _, name = row["entry"].partition(".")
@@ -152,7 +149,7 @@ def complete_job(
     whose = "what recipes of the release have" if framework is None else f"what {framework.name} has in the catalog"
     features = framework.features if framework else {}
     single = [f"strategy.{name}" for name, values in features.items() if len(values) == 1]
-    remarks += assumption_notes(whole, {*known, *single}, has_experts=facts.model.has_experts, whose=whose)
+    remarks += assumption_notes(whole, {*known, *single}, whose)
     remarks += uneven_stages(strategy, facts.model)
     return Imported(document=whole, notes=tuple(remarks))
 

@@ -42,6 +42,8 @@ from planner.jobs.document import read_text
 MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
 """Notes on lists of arguments that are not of a pretraining."""
 
+INSTEAD = ", or add model=NAME to plan with the framework's defaults instead of its values"
+
 
 def import_job(
     path: str | os.PathLike[str], overrides: Sequence[str] = (), given: Mapping[str, str] | None = None
@@ -73,7 +75,12 @@ def import_job(
         case ".toml":
             return _import_toml(text, str(place), overrides)
         case ".json":
-            return _import_json(read_json(text, str(place)), place, overrides)
+            content = read_json(text, str(place))
+            kind = printed.kind_of(content) or "deepspeed"
+            if kind != "megatron":  # whose arguments name all that a release has
+                config = content if kind != "deepspeed" else readers.require_deepspeed(content, str(place))
+                refuse_entries(config, str(place))
+            return printed.KINDS[kind](content, str(place), overrides)
         case ".yaml" | ".yml":
             return _import_yaml(_read(text, place), place, overrides, variables)
         case ".py" if "Trainer.Config" in text or "from torchtitan" in text:
@@ -103,8 +110,8 @@ def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str,
     else:
         file, content = printed.arguments_inside(path)
         note = f"Read from {file}, which is not loaded."
-        whole = printed.container_job(content, overrides, str(file)) if printed.is_container(content) else None
-        imported = whole or printed.arguments_job(content, str(file), overrides)
+        kind = "bridge" if printed.kind_of(content) == "bridge" else "megatron"
+        imported = printed.KINDS[kind](content, str(file), overrides)
     return imported.add_notes(note)
 
 
@@ -194,14 +201,10 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
     if tool is None or tool["reader"] != "primus":
         refuse_entries(content, str(path))
     readers.refuse_other_tool(tool, str(path))
-    arguments = content.get("MODEL_ARGS")
-    if isinstance(arguments, Mapping):
-        imported = _import_model_arguments(arguments, content.get("ENV_VARS"), overrides, given)
-        return imported.add_notes(*[note for mode, note in MODES.items() if content.get("MODE") == mode])
-    if printed.is_arguments(content):
-        return printed.arguments_job(content, str(path), overrides)
-    if printed.is_container(content):
-        return printed.container_job(content, overrides, str(path))
+    if isinstance(content.get("MODEL_ARGS"), Mapping):
+        return _import_model_arguments(content, overrides, given)
+    if (kind := printed.kind_of(content)) in ("megatron", "bridge"):
+        return printed.KINDS[kind](content, str(path), overrides)
     if "distributed_type" in content:
         with_devices = _add_devices(_devices_of_configuration(content), overrides)[0]
         return _import_accelerate(content, Meaning(), path.parent, with_devices)
@@ -216,18 +219,6 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
     raise SpecError(str(path), f"has the entries {names}; expected {kinds}.")
 
 
-def _import_json(content: Any, path: Path, overrides: Sequence[str]) -> Imported:
-    """Import JSON: the configuration that torchtitan saves, arguments of Megatron-LM, or DeepSpeed's."""
-    if isinstance(content, Mapping) and {"parallelism", "training"} <= {*content}:
-        refuse_entries(content, str(path))
-        return printed.titan_job(content, overrides)
-    if printed.is_arguments(content):
-        return printed.arguments_job(content, str(path), overrides)
-    config = readers.require_deepspeed(content, str(path))
-    refuse_entries(config, str(path))
-    return readers.deepspeed_job(config, Meaning(), overrides)
-
-
 def _import_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
     """Import torchtitan's TOML; the number of devices may come from a comment in it."""
     config, presets = readers.read_torchtitan(text, source), _presets(text, overrides)
@@ -239,15 +230,15 @@ def _import_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
 # --- Megatron-LM's own lists of arguments ------------------------------------------------------------------
 
 
-def _import_model_arguments(
-    arguments: Mapping[str, Any], environment: object, overrides: Sequence[str], given: Mapping[str, str]
-) -> Imported:
+def _import_model_arguments(content: Mapping[str, Any], overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
     """Import ``MODEL_ARGS`` of Megatron-LM's functional tests, with variables as in a shell."""
+    arguments, environment = content["MODEL_ARGS"], content.get("ENV_VARS")
+    notes = [note for mode, note in MODES.items() if content.get("MODE") == mode]
     if not any(str(name).startswith("--") for name in arguments):
         fields = {str(name): "true" if value is True else str(value) for name, value in arguments.items()}
-        return bridge_job(fields, "", overrides, dict(given))
+        return bridge_job(fields, "", overrides, dict(given)).add_notes(*notes)
     own = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, Mapping) else {}
-    return megatron_job(list(model_words(arguments, given)), overrides, {**own, **given})
+    return megatron_job(list(model_words(arguments, given)), overrides, {**own, **given}).add_notes(*notes)
 
 
 # --- scripts -----------------------------------------------------------------------------------------------
@@ -452,16 +443,13 @@ def _read_beside(name: str, folder: Path, *, may_lack: bool | None = None) -> st
 
     A file that ``may_lack`` is empty where it is not found.
     """
-    hint = (
-        "." if may_lack is None else ", or add model=NAME to plan with the framework's defaults instead of its values."
-    )
     for path in (folder / write_unknowns(name), folder / Path(write_unknowns(name)).name):
         if os.path.isfile(path):
             return read_text(path)
     if may_lack:
         return ""
     problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not in its folder."
-    raise SpecError(WHERE, problem, f"Put it there{hint}")
+    raise SpecError(WHERE, problem, f"Put it there{'' if may_lack is None else INSTEAD}.")
 
 
 def _loose(script: Script) -> Launch:
@@ -487,8 +475,7 @@ def _variables_with_options(script: Script) -> list[str]:
 def _devices_of_configuration(config: Mapping[str, Any]) -> Devices:
     """Return the processes of all machines of Accelerate's configuration."""
     number = config.get("num_processes")
-    is_number = isinstance(number, int) and not isinstance(number, bool) and number > 0
-    return Devices(number, "num_processes") if is_number else Devices()
+    return Devices(number, "num_processes") if type(number) is int and number > 0 else Devices()
 
 
 def _presets(text: str, overrides: Sequence[str]) -> list[str]:
@@ -561,9 +548,8 @@ def _question_notes(script: Script) -> Iterable[str]:
     """Yield a note on unset variables in conditions, which are taken as empty; refuse required ones."""
     asked = script.variables.asked
     missing = {name: lines for name, lines in script.variables.uses.items() if name in script.variables.required}
-    required = missing if missing.keys() & asked.keys() else {}
-    if required:
-        raise _lacking(required, required)
+    if missing.keys() & asked.keys():
+        raise _lacking(missing, missing)
     if asked:
         yield f"Taken as empty, as conditions of the script ask for them: {_names_with_lines(asked, asked)}."
 

@@ -100,10 +100,8 @@ def find_launch(script: Script, text: str) -> Launch | None:
     if not launches:
         return None
     first, others = launches[0], {one.words for one in launches} - {launches[0].words}
-    if not others:
-        return first
     note = f"The script starts {len(others) + 1} trainings: the first one is read, {shown(first.program)}."
-    return replace(first, notes=(*first.notes, note))
+    return replace(first, notes=(*first.notes, note)) if others else first
 
 
 def _launches(command: Command, text: str) -> Iterator[Launch]:

@@ -14,7 +14,7 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -55,10 +55,7 @@ LEVELS = 2
 MOST_OF_A_PICKLE = 8 << 20
 MOST_BITS = 256
 
-BROKEN = (
-    *(pickle.PickleError, ValueError, TypeError, LookupError, AttributeError, EOFError),
-    *(RecursionError, NotImplementedError, OverflowError),
-)
+BROKEN = (pickle.PickleError, ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError, OverflowError)
 """Errors of a pickle or a zip that is cut or no checkpoint."""
 
 
@@ -198,12 +195,8 @@ STAMP = re.compile(rf"^((?:\S{{1,60}} ){{0,4}}?(?:\S{{0,60}}[:|>\]])?)(?<![\w.-]
 EDGE = re.compile(r"^(.*?)-{4,} (end of )?arguments -{4,}\s*$")
 ENTRY = re.compile(r"^(.*?) ?(?<!\S)([A-Za-z_]\w*(?= \.+ )|[A-Za-z_]\w{47,}) \.* ?(.*)$")
 """A name, dots up to 48 letters, and its value."""
-CONTAINER = re.compile(r"^(.*?)_target_: megatron\.bridge\.training\.config\.ConfigContainer\s*$")
 IN_YAML = re.compile(r"\s|- |[a-z_]\w*:( |$)|$")
-OBJECTS = {
-    "torchtitan": re.compile(r"^(.*?)Running with (?:args|configs): (?=\{)"),
-    "deepspeed": re.compile(r"^(.*\]\s+)json = (?=\{)"),
-}
+BEGINS = {kind: re.compile(pattern) for kind, pattern in DATA.begins.items()}
 IN_JSON = re.compile(r"\s|[\]}]")
 """Begin of a further line of an object, which is indented; other lines of the log stand in between."""
 
@@ -271,10 +264,10 @@ def find_printed(text: str, source: str, run: str = "") -> Printed | None:
     """
     lines = [STAMP.sub(r"\1", COLOUR.sub("", line)) for line in re.split(r"\r\n|\n|\r", text)]
     found = [*_blocks(lines, source), *_documents(lines, source)]
-    kind = next((kind for kind in ("megatron", "bridge", "torchtitan", "deepspeed") if _select_kind(found, kind)), None)
+    kind = next((kind for kind in KINDS if any(one.kind == kind for one in found)), None)
     if kind is None:
         return None
-    runs = _runs(_select_kind(found, kind), source)
+    runs = _runs([one for one in found if one.kind == kind], source)
     distinct = [one for place, one in enumerate(runs) if all(_differences(one, other) for other in runs[:place])]
     if run and not (run.isdecimal() and 0 < int(run) <= len(runs)):
         raise SpecError("run", f"is {shown(run)}; {source} has {len(runs)}.", "Give --set run=N.")
@@ -284,10 +277,6 @@ def find_printed(text: str, source: str, run: str = "") -> Printed | None:
         problem = f"has {len(runs)} runs ({places}) of different configurations: {differing}."
         raise SpecError(source, problem, "Say which one: --set run=1.")
     return runs[int(run) - 1 if run else 0]
-
-
-def _select_kind(found: Sequence[Printed], kind: str) -> list[Printed]:
-    return [one for one in found if one.kind == kind]
 
 
 # --- Megatron-LM's arguments -------------------------------------------------------------------------------
@@ -320,9 +309,8 @@ def _blocks(lines: Sequence[str], source: str) -> Iterator[Printed]:
         before = last.get(block.label)
         if block.ended or (before is not None and not _differences(block, before, {*block.content})):
             continue
-        behind = next(reversed(block.content), "")
         missing = [name for name in DATA.needed if name not in block.content]
-        behind = f" after {behind}" if behind else ""
+        behind = "".join(f" after {name}" for name in [*block.content][-1:])
         lacking = f": {', '.join(missing)} are missing" if missing else ""
         problem = f"begins the block of arguments, which is cut{behind}{lacking}."
         raise SpecError(f"{source}, line {block.line}", problem, "Give the log up to 'end of arguments'.")
@@ -373,17 +361,15 @@ def _runs(found: Sequence[Printed], source: str) -> list[Printed]:
 
 def _documents(lines: Sequence[str], source: str) -> Iterator[Printed]:
     for number, line in enumerate(lines, 1):
-        container = CONTAINER.match(line)
-        if container is not None:
-            label = container[1]
-            text = "\n".join(_yaml_lines(lines[number - 1 :], label))
-            yield Printed("bridge", label.strip(), number, dict(read_yaml(text, f"{source}, line {number}")))
-        for kind, pattern in OBJECTS.items():
-            begin = pattern.match(line)
-            if begin is not None:
-                following, place = lines[number : number + LONGEST], f"{source}, line {number}"
-                label, content = _object(line[begin.end() :], following, begin[1], place)
-                yield Printed(kind, label.strip(), number, content)
+        for kind, pattern in BEGINS.items():
+            if (begin := pattern.match(line)) is None:
+                continue
+            label, place = begin[1], f"{source}, line {number}"
+            if kind == "bridge":
+                content = dict(read_yaml("\n".join(_yaml_lines(lines[number - 1 :], label)), place))
+            else:
+                label, content = _object(line[begin.end() :], lines[number : number + LONGEST], label, place)
+            yield Printed(kind, label.strip(), number, content)
 
 
 def _yaml_lines(lines: Iterable[str], label: str) -> Iterator[str]:
@@ -464,9 +450,8 @@ def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
         entry, sent_by = _entries(model)
         described = read(entry, Path()).model
     except (KeyError, TypeError, AttributeError, IndexError):
-        raise SpecError(
-            WHERE, f"has layers of {shown(spec.get('name'))} that are not read.", "Add model=NAME."
-        ) from None
+        problem = f"has layers of {shown(spec.get('name'))} that are not read."
+        raise SpecError(WHERE, problem, "Add model=NAME.") from None
     known = read(named, Path()).model if named is not None else None
     sizes = attrgetter("hidden_size", "vocab_size", "layers", "tied_embeddings")
     is_known = known is not None and sizes(known) == sizes(described)
@@ -486,10 +471,8 @@ def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     first = have_experts.index(True) if True in have_experts else len(layers)
     if not all(have_experts[first:]):
         raise SpecError(WHERE, "has dense layers after MoE layers, which is not read.", DATA.hint)
-    whole = {**layers[0], **layers[-1]}
-    if any(layer != (layers[0] if place < first else layers[-1]) for place, layer in enumerate(layers)) or any(
-        whole[name] != value for name, value in layers[0].items()
-    ):
+    whole, alike = {**layers[0], **layers[-1]}, [layers[0]] * first + [layers[-1]] * (len(layers) - first)
+    if layers != alike or not layers[0].items() <= whole.items():
         raise SpecError(WHERE, "has layers of several sizes, which are not read.", DATA.hint)
     sent_by = str(whole.pop("given.sent_by", "standard"))
     whole.setdefault("ffn_hidden_size", whole.get("expert_ffn_hidden_size"))
@@ -500,7 +483,7 @@ def _entries(model: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return {**sizes, **ends, **whole, **more, **mtp}, sent_by
 
 
-def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[str], text: str = "") -> Imported:
+def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[str]) -> Imported:
     """
     Import arguments of Megatron-LM by name.
 
@@ -510,7 +493,10 @@ def arguments_job(content: Mapping[str, Any], source: str, overrides: Sequence[s
         If some are missing, or as ``megatron_job``.
     """
     texts = whole_arguments(content, source)
-    entries = entries_of(texts, text)
+    stage = texts.get("zero_stage", "0").partition(".")[0]
+    is_sharded = texts.get("deepspeed") == "True" and stage in ("1", "2", "3")
+    sharding = {"strategy.sharding": DATA.zero[int(stage)]} if is_sharded else {}
+    entries = {"cluster.num_devices": texts["world_size"], **sharding}
     imported = megatron_job(words_of(texts), [*_entry_words(entries), *overrides], {})
     return imported.add_notes(*_replacement_notes(entries, overrides))
 
@@ -556,25 +542,26 @@ def import_printed(text: str, source: str, overrides: Sequence[str], run: str) -
     found = find_printed(text, source, run)
     if found is None:
         return None
-    content, entries = found.content, dict(cluster_of(text, found.kind))
+    entries, vocabulary = dict(cluster_of(text, found.kind)), set(PADDED.findall(text))
     if found.kind == "deepspeed":
-        entries |= _replicas(content, text)
-    given = [*_entry_words(entries), *overrides]
-    match found.kind:
-        case "megatron":
-            imported = arguments_job(content, source, given, text)
-        case "bridge":
-            imported = container_job(content, given, f"{source}, line {found.line}")
-        case "torchtitan":
-            imported = titan_job(content, given)
-        case _:
-            imported = deepspeed_job(require_deepspeed(content, source), Meaning(), given)
+        entries |= _replicas(found.content, text)
+    elif found.kind == "megatron" and found.content.get("vocab_size", "None") == "None" and len(vocabulary) == 1:
+        entries["model.vocab_size"] = vocabulary.pop()
+    where = f"{source}, line {found.line}" if found.kind == "bridge" else source
+    imported = KINDS[found.kind](found.content, where, [*_entry_words(entries), *overrides])
     note = f"Read from {Path(source).name}, line {found.line}, as it was printed."
     return imported.add_notes(note, *_replacement_notes(entries, overrides))
 
 
 def _entry_words(entries: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in entries.items()]
+
+
+def kind_of(content: Any) -> str | None:
+    """Return the kind of a document that runs print or save, by its marks; None: it is none that is known by them."""
+    names = {*content} if isinstance(content, Mapping) else set()
+    kinds = [str(kind) for kind, marks in DATA.marks.items() if names.issuperset(marks)]
+    return "bridge" if names and content.get("_target_") == DATA.target else next(iter(kinds), None)
 
 
 def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
@@ -616,10 +603,8 @@ def _rows() -> Mapping[str, Mapping[str, str]]:
     return {row["name"]: row for row in read_rows("names.csv")}
 
 
-def name_of(option: str, name: str = "") -> str | None:
-    """Return the printed name of an option, or the name itself; None: there is none."""
-    if name:
-        return name if name in _rows() else None
+def name_of(option: str | None) -> str | None:
+    """Return the printed name of an option; None: there is none."""
     return next((row["name"] for row in _rows().values() if option and row["option"] == option), None)
 
 
@@ -670,23 +655,6 @@ DTYPES = {f"torch.{name}": short for name, short in (("float32", "fp32"), ("bflo
 PADDED = re.compile(r"padded vocab \(size: (\d+)\)")
 
 
-def entries_of(content: Mapping[str, str], text: str) -> dict[str, str]:
-    """Return entries of the job from printed values of Megatron-LM or a fork that have no option."""
-    found = {"cluster.num_devices": content["world_size"]}
-    vocabulary = set(PADDED.findall(text))
-    if content.get("vocab_size", "None") == "None" and len(vocabulary) == 1:
-        found["model.vocab_size"] = vocabulary.pop()
-    stage = content.get("zero_stage", "0").partition(".")[0]
-    if content.get("deepspeed") == "True" and stage in ("1", "2", "3"):
-        found["strategy.sharding"] = DATA.zero[int(stage)]
-    return found
-
-
-def is_arguments(content: Any) -> bool:
-    """Tell whether a document holds arguments of Megatron-LM by name."""
-    return isinstance(content, Mapping) and {"tensor_model_parallel_size", "num_layers", "world_size"} <= {*content}
-
-
 def whole_arguments(content: Mapping[str, Any], place: str) -> dict[str, str]:
     """
     Return the texts of arguments, if all that every release prints are there and the degrees fill the world size.
@@ -735,12 +703,7 @@ def _count(content: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 1
 
 
-def is_container(content: Any) -> bool:
-    """Tell whether a document is a ConfigContainer."""
-    return isinstance(content, Mapping) and content.get("_target_") == DATA.target
-
-
-def container_job(content: Mapping[str, Any], overrides: Sequence[str], place: str) -> Imported:
+def container_job(content: Mapping[str, Any], place: str, overrides: Sequence[str]) -> Imported:
     """
     Import a configuration with all of its fields.
 
@@ -796,7 +759,7 @@ def _argument(section: str, name: str, value: Any) -> tuple[str | None, Any]:
     if option in NEGATED and name_of(option) != name and isinstance(value, bool):
         return name_of(option), not value
     known = DATA.renamed.get(name, name)
-    return (known, value) if name_of("", known) else (name_of(option or ""), value)
+    return known if known in _rows() else name_of(option), value
 
 
 def _strange(path: str, name: str, value: Any) -> list[str]:
@@ -822,3 +785,11 @@ def _more(found: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[tupl
             problem = f"has {shown(strange[0])}; expected {', '.join(LAYERS)}."
             raise SpecError("model.pipeline_model_parallel_layout", problem)
         yield "pipeline_model_parallel_layout", "|".join("".join(LAYERS[layer] for layer in stage) for stage in stages)
+
+
+KINDS: Mapping[str, Callable[[Any, str, Sequence[str]], Imported]] = {
+    **{"megatron": arguments_job, "bridge": container_job},
+    "torchtitan": lambda content, _, overrides: titan_job(content, overrides),
+    "deepspeed": lambda content, place, given: deepspeed_job(require_deepspeed(content, place), Meaning(), given),
+}
+"""Import function of each kind of configuration that runs print or save."""

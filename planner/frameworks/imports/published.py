@@ -105,8 +105,8 @@ def _compare_recipe(found: Recipe, software: str, variant: str) -> Iterator[str]
 
 def _change_model(model: str, said: Meaning) -> str | dict[str, Any]:
     """Change the sizes of a model by the command, as for proxies of large models; a size has one of some names."""
-    config: dict[str, Any] = dict(entry("models", model).get("config") or {})
     sizes = {name.partition(".")[2]: option for name, option in said.keys.items() if name.startswith("config.")}
+    config: dict[str, Any] = dict(entry("models", model).get("config") or {}) if sizes else {}
     for option in {*sizes.values()}:
         name = next((name for name, of in sizes.items() if of == option and name in config), None)
         value = next(said.entries[f"config.{one}"] for one, of in sizes.items() if of == option)
@@ -173,7 +173,7 @@ def _framework(release: str) -> str:
 def _recipe(
     document: Mapping[str, Any], entries: Mapping[str, str], variant: str, publishers: Sequence[str]
 ) -> Recipe | None:
-    """Find the recipe of the release, else of the nearest one, if possible for this number of devices."""
+    """Find the recipe of the release, else of the first after it, else of the last before, for like devices."""
     cluster, named = document["cluster"], entries.get("cluster.framework", document["cluster"]["framework"])
     number = cluster.get("num_devices", 1)
     device = entries.get("cluster.device", cluster["device"])
@@ -183,15 +183,20 @@ def _recipe(
     fitting = [one for one in recipes() if (one.model, one.device, one.precision) == wanted and one.stack == STACK]
     fitting = [one for one in fitting if one.cells["source"] in publishers]
     release = release_of(named)
-    own = [one for one in fitting if _has_release(one, release)] or _nearest(fitting, release)
+    if release is None:
+        return None
 
-    def distance(one: Recipe) -> tuple[bool, int, bool, float]:
+    def distance(one: Recipe) -> tuple[Any, ...]:
+        numbers = [one.framework(name).number for name in one.releases]
+        signed = [(1 if number > release.number else -1, number) for number in numbers]
+        nearest = min([-sign, *(sign * part for part in number), 0] for sign, number in signed)
         exact = any(one.framework(name) == release for name in one.releases)
         apart = min(abs(log2(scale / number)) for scale in one.scales)
         choice = 1 if one.cells["source"] == SOURCE else 0 if apart == 0 else 2
-        return not exact, choice, _variant(one) != (variant or USUAL), apart
+        is_other = _variant(one) != (variant or USUAL)
+        return [] if _has_release(one, release) else nearest, not exact, choice, is_other, apart
 
-    found = min(own, key=distance, default=None)
+    found = min(fitting, key=distance, default=None)
     if found is not None and found.refused:
         raise SpecError("recipe", f"{found.id}: {found.refused}.")
     return found
@@ -207,18 +212,9 @@ def _variant(one: Recipe) -> str:
     return found[1] if found else USUAL
 
 
-def _has_release(one: Recipe, release: Release | None) -> bool:
+def _has_release(one: Recipe, release: Release) -> bool:
     """Tell whether a recipe is of a release, or of another one of its month; later numbers are patches."""
-    return release is not None and any(one.framework(name).number[:2] == release.number[:2] for name in one.releases)
-
-
-def _nearest(fitting: Sequence[Recipe], release: Release | None) -> list[Recipe]:
-    """Return the recipes of the first release after one, else of the last release before it."""
-    if release is None:
-        return []
-    numbers = sorted({one.framework(name).number for one in fitting for name in one.releases})
-    nearest = ([number for number in numbers if number > release.number] or numbers[-1:])[:1]
-    return [one for one in fitting if any(one.framework(name).number in nearest for name in one.releases)]
+    return any(one.framework(name).number[:2] == release.number[:2] for name in one.releases)
 
 
 def _apply_recipe(document: dict[str, Any], one: Recipe | None) -> tuple[dict[str, Any], list[str]]:

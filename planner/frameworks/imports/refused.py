@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
@@ -14,9 +14,8 @@ from planner.frameworks.megatron.options import WHERE, split_options
 
 DATA = read_words("refused")
 
-KINDS, MODELS = (
-    {row["kind"]: row["why"] for row in read_rows("reasons.csv") if row["of"] == one} for one in ("training", "model")
-)
+REASONS = read_rows("reasons.csv")
+KINDS, MODELS = ({row["kind"]: row["why"] for row in REASONS if row["of"] == one} for one in ("training", "model"))
 """Trainings that are no pretraining and models that are no decoders of text, with the reason to refuse each."""
 
 
@@ -32,6 +31,8 @@ IDLE = re.compile(r"-*(rl|grpo|langrl|dino)[-_]")
 
 MOST_LEVELS = 32
 """Levels of a document that are searched."""
+
+Entries: TypeAlias = Sequence[tuple[str, Any]]
 
 
 def refuse_program(name: str, where: str) -> None:
@@ -83,22 +84,29 @@ def refuse_entries(content: Mapping[Any, Any], where: str) -> None:
         raise _refusal(f"{where}: model.encoder", "is of", "seq2seq")
 
 
-def _refuse(entries: Sequence[tuple[str, Any]], of_model: Sequence[tuple[str, Any]], place: str) -> None:
+def _refuse(entries: Entries, of_model: Entries, place: str) -> None:
     """Refuse entries that mean another training, that name another model, or that describe one."""
-    for name, value in _drop_idle_rl(entries):
-        _refuse_entry(name, value, f"{place}{name}")
-    for name, value in entries:
-        _refuse_named_model(name, value, f"{place}{name}")
-    for name, value in of_model:
-        kind = kind_of(name, MODELS, in_entry=True)
-        if kind is not None and not _is_off(value):
-            raise _refusal(f"{place}{name}", "is of", kind)
+    for name, what, kind in _signs(entries, of_model):
+        if kind is not None:
+            raise _refusal(f"{place}{name}", what, kind)
 
 
-def _drop_idle_rl(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Drop Megatron-LM's options of reinforcement learning where a list of all options has it switched off."""
+def _signs(entries: Entries, of_model: Entries) -> Iterator[tuple[str, str, str | None]]:
+    """Yield names of entries with what they may say, and the kind of training or model that they mean."""
     idle = any(name.strip("-").replace("-", "_") == "perform_rl_step" and _is_off(value) for name, value in entries)
-    return ((name, value) for name, value in entries if not (idle and IDLE.match(name)))
+    for name, value in entries:
+        loads = name.lstrip("-") == LOADING and str(value).lower() == "true"
+        if (idle and IDLE.match(name)) or _is_off(value) or loads or name.startswith("--no-"):
+            continue
+        yield name, "is of", kind_of(name, in_entry=True)
+        if isinstance(value, str) and (re.findall(r"[a-z]+", name.lower()) or [""])[-1] in DATA.choosing:
+            yield name, f"is {shown(value)}, which says", kind_of(value)
+    for name, value in entries:
+        words = re.findall(r"[a-z]+", name.lower()) or [""]
+        if words[-1] in DATA.naming and {*DATA.of_others}.isdisjoint(words) and isinstance(value, str):
+            yield name, f"is {shown(value)},", kind_of(value.rsplit("/", 1)[-1], MODELS)
+    for name, value in of_model:
+        yield name, "is of", None if _is_off(value) else kind_of(name, MODELS, in_entry=True)
 
 
 def kind_of(text: str, kinds: Collection[str] = KINDS, *, in_entry: bool = False) -> str | None:
@@ -117,31 +125,9 @@ def kind_of(text: str, kinds: Collection[str] = KINDS, *, in_entry: bool = False
         return None
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+", text)]
     joined = f" {' '.join(words)} "
-    found = [
-        (len(row["word"]), row["kind"])
-        for row in read_rows("refused.csv")
-        if row["kind"] in kinds and f" {row['word']} " in joined and (row["in_entries"] == "yes" or not in_entry)
-    ]
+    rows = (row for row in read_rows("refused.csv") if row["kind"] in kinds and f" {row['word']} " in joined)
+    found = [(len(row["word"]), row["kind"]) for row in rows if row["in_entries"] == "yes" or not in_entry]
     return max(found, default=(0, None))[1]
-
-
-def _refuse_entry(name: str, value: Any, where: str) -> None:
-    loads = name.lstrip("-") == LOADING and str(value).lower() == "true"
-    if _is_off(value) or loads or name.startswith("--no-"):
-        return
-    if (kind := kind_of(name, in_entry=True)) is not None:
-        raise _refusal(where, "is of", kind)
-    chooses = isinstance(value, str) and (re.findall(r"[a-z]+", name.lower()) or [""])[-1] in DATA.choosing
-    if chooses and (kind := kind_of(value)) is not None:
-        raise _refusal(where, f"is {shown(value)}, which says", kind)
-
-
-def _refuse_named_model(name: str, value: Any, where: str) -> None:
-    words = re.findall(r"[a-z]+", name.lower()) or [""]
-    names_model = words[-1] in DATA.naming and not {*DATA.of_others} & {*words} and isinstance(value, str)
-    kind = kind_of(value.rsplit("/", 1)[-1], MODELS) if names_model else None
-    if kind is not None:
-        raise _refusal(where, f"is {shown(value)},", kind)
 
 
 def _refusal(where: str, what: str, kind: str) -> SpecError:

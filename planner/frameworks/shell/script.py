@@ -9,7 +9,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,10 +76,8 @@ def decide(node: Node, words: Words) -> Verdict:
         return decide_number(words.arithmetic(node), line_of(node), words)
     if node.type in ("test_command", "parenthesized_expression"):
         return decide(inner[0], words) if len(inner) == 1 else Verdict(bool(inner), False)
-    if node.type == "unary_expression" and len(inner) == 2:
+    if node.type in ("unary_expression", "negation_expression") and len(inner) == 2:
         return _unary(source_of(inner[0]), inner[1], words)
-    if node.type == "negation_expression" and len(inner) == 2:
-        return decide(inner[1], words).negate()
     if node.type == "binary_expression" and len(inner) == 3:
         return _binary(inner[0], source_of(inner[1]), inner[2], words)
     text, is_known = _text(node, words)
@@ -186,7 +184,7 @@ READERS = {"read": "dinNptu", "mapfile": "dnOsuCc", "readarray": "dnOsuCc"}
 def read_names(words: Sequence[str]) -> list[str]:
     """The variables that a command sets to what it reads, which is not known."""
     if not words or words[0] not in READERS:
-        return []
+        return [*words[2:3]] if [*words[:2]] == ["printf", "-v"] else []
     option = re.compile(f"-.*[{READERS[words[0]]}]")
     names = [word for before, word in pairwise(words) if word.isidentifier() and not option.fullmatch(before)]
     return names or ["REPLY" if words[0] == "read" else "MAPFILE"]
@@ -308,10 +306,7 @@ def branches_of(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
     clauses = [child for child in node.named_children if child.type in ("elif_clause", "else_clause")]
     for part in (node, *clauses):
         named = [child for child in part.named_children if child not in clauses]
-        if part.type == "else_clause":
-            yield [], named
-            continue
-        then = next((child.start_byte for child in part.children if child.type == "then"), part.end_byte)
+        then = next((child.start_byte for child in part.children if child.type == "then"), part.start_byte)
         yield [one for one in named if one.start_byte < then], [one for one in named if one.start_byte > then]
 
 
@@ -436,7 +431,7 @@ class _Follower:
                 said = f" after it says {shown(self.said)}" if self.said else ""
                 raise SpecError(f"{WHERE}, line {stop.line}", f"ends with an error{said}.") from None
 
-    def _text(self, text: str, *, first_line: int) -> None:
+    def _text(self, text: str, *, first_line: int) -> Verdict:
         """Run the text of a script, of ``bash -c`` or of a here-document."""
         if self.depth >= MOST_DEPTH:
             raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
@@ -446,7 +441,7 @@ class _Follower:
         self.script.variables.outer_line = first_line
         self.depth += 1
         try:
-            self._each(root)
+            return self._each(root)
         finally:
             self.depth -= 1
             self.first_line = self.script.variables.outer_line = before
@@ -475,24 +470,21 @@ class _Follower:
         last = Verdict(True, True)
         for node in nodes:
             if node.type != "comment":
-                following = node.next_sibling
-                last = self._run_subshell([node]) if following is not None and following.type == "&" else self._do(node)
+                run, following = partial(self._do, node), node.next_sibling
+                last = self._run_apart(run) if following is not None and following.type == "&" else run()
         return last
 
     _visit_variable_assignments = _visit_do_group = _each
 
     def _visit_pipeline(self, node: Node) -> Verdict:
         """Run the members, each in a shell of its own; the last one's end is its end."""
-        return [self._run_subshell([one]) for one in node.named_children][-1]
+        return [self._run_apart(partial(self._do, one)) for one in node.named_children][-1]
 
     def _visit_subshell(self, node: Node) -> Verdict:
-        return self._run_subshell(node.named_children)
+        return self._run_apart(lambda: self._each(node))
 
     def _visit_negated_command(self, node: Node) -> Verdict:
         return self._each(node).negate()
-
-    def _visit_test_command(self, node: Node) -> Verdict:
-        return decide(node, self.words)
 
     # --- variables -----------------------------------------------------------------------------------------
 
@@ -688,24 +680,23 @@ class _Follower:
         try:
             self._do(body)
         except _Stop as stop:
-            if stop.what not in ("break", "continue"):
-                raise
             stop.levels -= 1
-            if stop.levels:
+            if stop.what not in ("break", "continue") or stop.levels:
                 raise
             return stop.what == "continue"
         return True
 
-    def _run_subshell(self, nodes: Sequence[Node]) -> Verdict:
-        """A shell of its own: what it sets stays with it, and its end is not the script's."""
+    def _run_apart(self, run: Callable[[], Verdict], arguments: Sequence[str] | None = None) -> Verdict:
+        """Run in a shell of its own, with arguments of its own if any; what it sets and its end stay with it."""
         variables = self.script.variables
-        before, arguments, functions = deepcopy(variables.values), list(variables.arguments), dict(self.functions)
+        before, own, functions = deepcopy(variables.values), list(variables.arguments), dict(self.functions)
+        variables.arguments = list(own if arguments is None else arguments)
         try:
-            return self._do(nodes[0]) if len(nodes) == 1 else self._all(nodes)
+            return run()
         except _Stop as stop:
             return Verdict(not stop.failed, False)
         finally:
-            variables.values, variables.arguments, self.functions = before, arguments, functions
+            variables.values, variables.arguments, self.functions = before, own, functions
 
     # --- commands ------------------------------------------------------------------------------------------
 
@@ -720,22 +711,21 @@ class _Follower:
         if len(parts) == 1 and source_of(parts[0]).startswith("((") and not own:
             return decide(parts[0], self.words)
         names = [source_of(left) for one in own if (left := one.child_by_field_name("name")) is not None]
-        values = self.script.variables.values
-        saved = {name: values[name] for name in names if name in values}
+        before = self.script.variables.values
+        saved = {name: before[name] for name in names if name in before}
         self._all(own)
         parts += self._words_past_redirects(node)
         words = tuple(field for part in parts for field in self.words.fields(part))
         try:
-            verdict = self._words(words, self._line(node))
+            verdict = self._execute(words, self._line(node))
             for child in node.named_children:
                 if child.type == "herestring_redirect":
                     self._feed(words, "".join(self.words.value(one) for one in child.named_children), child)
             return verdict
         finally:
-            if words:
-                for name in names:
-                    values.pop(name, None)
-                values.update(saved)
+            for name in names if words else ():  # other scripts that ran have left another mapping
+                self.script.variables.values.pop(name, None)
+            self.script.variables.values |= saved if words else {}
 
     def _words_past_redirects(self, node: Node) -> Iterator[Node]:
         """Yield words after a redirection, which belong to the command; its node ends before them."""
@@ -747,7 +737,7 @@ class _Follower:
                 raise SpecError(f"{WHERE}, line {self._line(redirect)}", "redirects to nothing, which is no Bash.")
             yield from others
 
-    def _words(self, words: Sequence[str], line: int) -> Verdict:
+    def _execute(self, words: Sequence[str], line: int) -> Verdict:
         if not words:
             return Verdict(True, True)
         name, *arguments = words
@@ -757,63 +747,42 @@ class _Follower:
             raise _Stop(name, line, failed=failed, levels=levels)
         if name in self.functions:
             return self._call(name, arguments)
-        if name in ("true", ":", "false"):
-            return Verdict(name != "false", True)
         if name == "shift":
             del self.script.variables.arguments[: int(arguments[0]) if arguments and arguments[0].isdecimal() else 1]
-            return Verdict(True, True)
         if name == "let":
             return [decide_number(self.words.number(text, line), line, self.words) for text in arguments or ["0"]][-1]
         if name == "set" and arguments[:1] == ["--"]:
             self.script.variables.arguments = list(arguments[1:])
-        if name in ("source", "."):
-            return self._source(words, line)
-        if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 1:
-            self.script.variables.assign(arguments[1], self.script.variables.missing(arguments[1], line), source="")
-            return Verdict(True, True)
-        if name in ("echo", "printf"):
-            self.said = write_unknowns(" ".join(arguments))[:200]
-            return Verdict(True, True)
+        if name in ("eval", "source", "."):
+            text = " ".join(arguments) if name == "eval" else self.find(arguments[0]) if arguments else None
+            if text is None:
+                what = write_unknowns(" ".join(words))[:200]
+                self._note(f"Line {line}: {what} is not found; variables that it sets are unknown.")
+            self._text(text or "", first_line=line)
+            return Verdict(True, False)
         for variable in read_names(words):
             text = self.script.variables.missing(variable, line)
-            is_text = words[0] == "read" and "-a" not in words
-            self.script.variables.assign(variable, text if is_text else {"0": text}, source="")
-        if name == "eval":
-            self._text(" ".join(arguments), first_line=line)
-            return Verdict(True, False)
+            is_list = name in ("mapfile", "readarray") or "-a" in words
+            self.script.variables.assign(variable, {"0": text} if is_list else text, source="")
+        if name in ("echo", "printf"):
+            self.said = write_unknowns(" ".join(arguments))[:200]
+        if name in ("true", ":", "false", "shift", "echo", "printf"):
+            return Verdict(name != "false", True)
         self.script.variables.states.add(line)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
         if (inner := inner_script(words)) is not None:
             self._inner(inner, line)
         elif (place := script_place(words)) is not None:
-            self._run_file(words[place], words[place + 1 :], line)
+            run = partial(self._text, self.find(words[place]) or "", first_line=line)
+            self._run_apart(run, words[place + 1 :])
         return Verdict(True, False)
-
-    def _source(self, words: Sequence[str], line: int) -> Verdict:
-        """Run ``source``: another script with this one's variables, if it is found."""
-        text = self.find(words[1]) if len(words) > 1 else None
-        if text is None:
-            what = write_unknowns(" ".join(words))[:200]
-            self._note(f"Line {line}: {what} is not found; variables that it sets are unknown.")
-        else:
-            self._text(text, first_line=line)
-        return Verdict(True, False)
-
-    def _run_file(self, name: str, arguments: Sequence[str], line: int) -> None:
-        """Run another script with its own arguments; variables that it sets are dropped at its end."""
-        text = self.find(name)
-        if text is None:
-            return
-        values, before = deepcopy(self.script.variables.values), self.script.variables.arguments
-        self.script.variables.arguments = list(arguments)
-        try:
-            self._inner(text, line)
-        finally:
-            self.script.variables.values, self.script.variables.arguments = values, before
 
     def _visit_compound_statement(self, node: Node) -> Verdict:
-        """``{ ...; }``, and since tree-sitter-bash 0.25.1 ``((...))``, a command before."""
-        return decide(node, self.words) if source_of(node).startswith("((") else self._each(node)
+        """``[[ ... ]]``, ``{ ...; }``, and since tree-sitter-bash 0.25.1 ``((...))``, a command before."""
+        is_test = node.type == "test_command" or source_of(node).startswith("((")
+        return decide(node, self.words) if is_test else self._each(node)
+
+    _visit_test_command = _visit_compound_statement
 
     def _call(self, name: str, arguments: Sequence[str]) -> Verdict:
         """Call a function; meanwhile ``$1`` and the others are its arguments."""
@@ -856,14 +825,12 @@ class _Follower:
         for redirect in node.children_by_field_name("redirect"):
             if redirect.type == "heredoc_redirect":
                 text = self.words.document(redirect)
-                self.script.files |= dict.fromkeys(self._output_files(node, redirect), text)
+                around = (*node.named_children, *redirect.named_children)
+                outputs = [self.words.value(targets(one)[0]) for one in around if one.type == "file_redirect"]
+                self.script.files |= dict.fromkeys(outputs, text)
                 self._feed(words, text, redirect)
                 self._all([one for one in redirect.named_children if one.type in ("pipeline", "list", "command")])
         return verdict
-
-    def _output_files(self, *nodes: Node) -> list[str]:
-        redirects = [one for node in nodes for one in node.named_children if one.type == "file_redirect"]
-        return [self.words.value(targets(one)[0]) for one in redirects]
 
     def _feed(self, words: Sequence[str], text: str, node: Node) -> None:
         """Run the input of a shell, a batch system or a file of commands, or set the one variable that takes it all."""

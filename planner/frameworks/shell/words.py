@@ -52,9 +52,8 @@ def write_unknowns(text: str) -> str:
     >>> write_unknowns("a" + unknown("TP") + unknown("$(nproc)"))
     'a$TP$(nproc)'
     """
-    return NAMES.sub(
-        lambda found: f"${found[1]}" if re.fullmatch(r"[A-Za-z_0-9]+", found[1]) else found[1].translate(SHELLS), text
-    )
+    plain = re.compile(r"[A-Za-z_0-9]+")
+    return NAMES.sub(lambda one: f"${one[1]}" if plain.fullmatch(one[1]) else one[1].translate(SHELLS), text)
 
 
 def refuse_unknown(text: str, where: str) -> None:
@@ -219,10 +218,8 @@ class Variables:
 
     def __post_init__(self) -> None:
         numbers = [int(name) for name in self.given if name.isdecimal() and 0 < int(name) < 1000]
-        self.arguments = [
-            strip_marks(self.given[str(number)]) if str(number) in self.given else unknown(str(number))
-            for number in range(1, max(numbers, default=0) + 1)
-        ]
+        names = map(str, range(1, max(numbers, default=0) + 1))
+        self.arguments = [strip_marks(self.given[one]) if one in self.given else unknown(one) for one in names]
 
     def get(self, name: str) -> Value | None:
         """Return the value of a name; None: it has none."""
@@ -409,31 +406,23 @@ class _Expression:
     """Words of an expression from the left, each with what stands after it."""
 
     def __init__(self, text: str, read: Callable[[str], str], put: Callable[[str, str], None]) -> None:
-        self.read, self.put = read, put
-        self.tokens, place, text = list[str](), 0, text.strip()
-        while place < len(text):
-            found = TOKEN.match(text, place)
-            if found is None or len(text) > LONGEST_SUM:
-                raise ValueError
-            self.tokens.append(found[1])
-            place = found.end()
-        self.tokens.reverse()
+        tokens: list[str] = TOKEN.findall(text)
+        if "".join("".join(tokens).split()) != "".join(text.split()) or len(text.strip()) > LONGEST_SUM:
+            raise ValueError
+        self.read, self.put, self.tokens = read, put, ["", *reversed(tokens)]
 
     def value(self) -> int:
         """The value of the whole."""
-        whole = self._parse_operators(0) if self.tokens else lambda: 0
-        return whole() if not self.tokens else _refuse()
-
-    def _next(self) -> str:
-        return self.tokens[-1] if self.tokens else ""
+        whole = self._parse_operators(0) if self.tokens[1:] else lambda: 0
+        return whole() if self.tokens == [""] else _refuse()
 
     def _take(self, expected: str = "") -> str:
-        return self.tokens.pop() if self.tokens and expected in ("", self._next()) else _refuse()
+        return self.tokens.pop() if self.tokens[1:] and expected in ("", self.tokens[-1]) else _refuse()
 
     def _parse_operators(self, least: int) -> Later:
         """An operand with the operators that launched it that bind no less than that."""
         left = self._operand()
-        while RANKS.get(self._next(), -1) >= least:
+        while RANKS.get(self.tokens[-1], -1) >= least:
             left = self._join(left, self._take())
         return left
 
@@ -470,7 +459,7 @@ class _Expression:
             return lambda: _check_range(number)
         if not re.fullmatch(NAME, token):
             raise ValueError
-        if (sign := self._next()) in ("++", "--"):
+        if (sign := self.tokens[-1]) in ("++", "--"):
             change = self._set(token, self._take()[0], lambda: 1)
             return lambda: change() - (1 if sign == "++" else -1)
         if sign == "=" or (sign[-1:] == "=" and sign[:-1] in FUNCTIONS and sign not in FUNCTIONS):
@@ -493,10 +482,9 @@ def _check_range(number: int) -> int:
     return int(number) if -LARGEST <= number < LARGEST else _refuse()
 
 
-PARAMETER = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?")
-"""Parameter of ``${...}``: a sign in front, a name, an index."""
-
-OPERATOR = re.compile(r":?[-=?+]|\^\^?|,,?|##?|%%?|//?|:")
+PARAMETER = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])")
+EXPANSION = re.compile(rf"{PARAMETER.pattern}(?:\[([^\]]*)\])?(:?[-=?+]|\^\^?|,,?|##?|%%?|//?|:)?")
+"""Begin of ``${...}``: a sign in front, a name, an index, an operator."""
 
 EXPANSIONS = ("simple_expansion", "expansion", "arithmetic_expansion", "command_substitution")
 
@@ -636,70 +624,46 @@ class Words:
 
     def _value_pieces(self, value: Expanded, index: str, *, is_quoted: bool) -> Iterator[Piece]:
         """Yield a value as parts of a word; elements of an array are separate words, unless ``*`` joins them."""
-        if isinstance(value, str):
-            yield Piece(value, splits=not is_quoted, is_quoted=is_quoted)
-            return
-        elements = [" ".join(value)] if index == "*" and is_quoted else value
+        joined = value if isinstance(value, str) else " ".join(value)
+        elements = [joined] if isinstance(value, str) or (index == "*" and is_quoted) else value
         for number, element in enumerate(elements):
             yield Piece(element, splits=not is_quoted, ends=number < len(elements) - 1, is_quoted=is_quoted)
 
     def _expansion(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
+        """Expand ``${...}``: a length, an indirection, a default (without a colon empty counts as set), or a change."""
         blanks, _, braced = source_of(node).partition("$")
-        inner = braced[1:-1]
-        found = PARAMETER.match(inner)
-        if found is None:
+        if (found := EXPANSION.match(braced[1:-1])) is None:
             yield Piece(self.variables.missing(source_of(node)[:SHOWN_LETTERS], line_of(node)))
             return
-        sign, name, index = found[1], found[2], (found[3] or "")[1:-1]
-        rest = inner[found.end() :]
+        sign, name, index, operator = (part or "" for part in found.groups())
         if sign == "#" or (sign == "!" and not index):
             yield Piece(self._length(name, index) if sign == "#" else self._indirect(name, node), splits=not is_quoted)
             return
         value = self.variables.keys(name) if sign == "!" else self._look_up_index(name, index)
-        sought = OPERATOR.match(rest)
-        if not sought:
-            yield from self._value_pieces(self._or_missing(value, name, node), index, is_quoted=is_quoted)
-            return
-        place = node.start_byte + len((blanks + "${" + inner[: found.end() + sought.end()]).encode())
-        yield from self._apply_operator(node, (name, index, sought[0], place), value, is_quoted=is_quoted)
-
-    def _apply_operator(
-        self, node: Node, what: tuple[str, str, str, int], value: Expanded | None, *, is_quoted: bool
-    ) -> Iterator[Piece]:
-        name, index, operator, place = what
-        if operator.lstrip(":") and operator.lstrip(":") in "-=?+":
-            yield from self._default(node, what, value, is_quoted=is_quoted)
-            return
-        pattern = join_pieces(self._rest(node, place, is_quoted=False))
-        if operator == ":":
-            pattern = ":".join(self.number(bound, line_of(node)) for bound in pattern.split(":"))
-        known = self._or_missing(value, name, node)
-        if name in ("@", "*") and operator == ":" and isinstance(known, list):
-            known = [unknown("0"), *known]  # the script's own name stands in front
-        if isinstance(known, list):
-            known = _slice(known, pattern) if operator == ":" else [_transform(one, operator, pattern) for one in known]
-        else:
-            known = _transform(known, operator, pattern)
-        yield from self._value_pieces(known, index, is_quoted=is_quoted)
-
-    def _default(
-        self, node: Node, what: tuple[str, str, str, int], value: Expanded | None, *, is_quoted: bool
-    ) -> Iterator[Piece]:
-        """Apply ``-``, ``=``, ``?`` or ``+``; without a colon an empty value counts as set."""
-        name, index, operator, place = what
-        is_set = value is not None and (":" not in operator or bool("".join(value)))
-        if operator.endswith("+") and is_set:
-            yield from self._rest(node, place, is_quoted=is_quoted)
-        elif is_set and value is not None:
-            yield from self._value_pieces(value, index, is_quoted=is_quoted)
-        elif operator.endswith("?"):
-            self.variables.required.add(name)
-            yield Piece(self.variables.missing(name, line_of(node)))
-        elif not operator.endswith("+"):
+        place = node.start_byte + len(f"{blanks}${{{found[0]}".encode())
+        kind, is_set = operator[-1:], value is not None and (":" not in operator or bool("".join(value)))
+        if kind == "+":
+            yield from self._rest(node, place, is_quoted=is_quoted) if is_set else []
+        elif kind in ("-", "=") and not is_set:
             pieces = list(self._rest(node, place, is_quoted=is_quoted))
-            if operator.endswith("="):
+            if kind == "=":
                 self.variables.assign(name, join_pieces(pieces), source="")
             yield from pieces or [Piece("", is_quoted=is_quoted)]
+        elif kind == "?" and not is_set:
+            self.variables.required.add(name)
+            yield Piece(self.variables.missing(name, line_of(node)))
+        else:
+            changes = kind not in ("", "-", "=", "?")
+            pattern = join_pieces(self._rest(node, place, is_quoted=False)) if changes else ""
+            if operator == ":":
+                pattern = ":".join(self.number(bound, line_of(node)) for bound in pattern.split(":"))
+            known = self._or_missing(value, name, node)
+            if operator == ":" and isinstance(known, list):  # the script's own name stands in front of its arguments
+                known = _slice([unknown("0"), *known] if name in ("@", "*") else known, pattern)
+            elif changes:
+                each = [_transform(one, operator, pattern) for one in ([known] if isinstance(known, str) else known)]
+                known = each[0] if isinstance(known, str) else each
+            yield from self._value_pieces(known, index, is_quoted=is_quoted)
 
     def _rest(self, node: Node, place: int, *, is_quoted: bool) -> Iterator[Piece]:
         """Yield the parts of a word after an operator, up to the closing brace."""
@@ -756,7 +720,8 @@ class Words:
         names = unknown_names(text)
 
         def read(name: str) -> str:
-            value = self._element(name)
+            one, _, index = name.partition("[")
+            value = self._look_up_index(one, index.removesuffix("]"))
             found = self.variables.missing(name, line) if value is None else "".join(value)
             names.extend(unknown_names(found))
             return found
@@ -790,10 +755,6 @@ class Words:
                 text += self.arithmetic(part) if part.type == "arithmetic_expansion" else self._expression(part)
         return text
 
-    def _element(self, name: str) -> Expanded | None:
-        name, _, index = name.partition("[")
-        return self._look_up_index(name, index.removesuffix("]"))
-
     def _command(self, node: Node) -> str:
         """Return the output of a command that only prints its words, or of a here-document's ``cat``."""
         commands = [child for child in node.named_children if child.type != "comment"]
@@ -825,7 +786,9 @@ def output_of(words: Sequence[str]) -> str | None:
         number = value_of(" ".join(decimals))
         return None if number is None else str(number)
     if name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", word) for word in rest[:3]) and len(rest) <= 3:
-        return "\n".join(map(str, _sequence(*map(int, rest))))
+        numbers = [*map(int, rest)]  # the last one alone, or first, step and last
+        first, step, last = {1: (1, 1, *numbers), 2: (numbers[0], 1, numbers[-1])}.get(len(numbers), numbers)
+        return "\n".join(map(str, range(first, last + (1 if step > 0 else -1), step or 1)))
     return None
 
 
@@ -841,12 +804,6 @@ def _unescape(text: bytes) -> Piece:
 
 def _names(value: Expanded) -> list[str]:
     return unknown_names("".join(value))
-
-
-def _sequence(*numbers: int) -> range:
-    """Numbers as ``seq`` prints them: the last one alone, or first, step and last."""
-    first, step, last = {1: (1, 1, *numbers), 2: (numbers[0], 1, numbers[-1])}.get(len(numbers), numbers)
-    return range(first, last + (1 if step > 0 else -1), step or 1)
 
 
 def _slice(elements: list[str], bounds: str) -> list[str]:
@@ -891,10 +848,8 @@ def _expression(pattern: str) -> str:
 
 def _strip_pattern(text: str, operator: str, pattern: str) -> str:
     """Remove the shortest (one sign) or longest (two signs) beginning or end that matches a pattern."""
-    ends = range(len(text) + 1)
-    is_longest, is_front = len(operator) == 2, operator[0] == "#"
-    for size in reversed(ends) if is_longest else ends:
-        part = text[:size] if is_front else text[len(text) - size :]
-        if fnmatchcase(part, pattern):
-            return text[size:] if is_front else text[: len(text) - size]
-    return text
+    is_front, whole = operator[0] == "#", len(text)
+    parts = (text[:size] if is_front else text[whole - size :] for size in range(whole + 1))
+    sizes = (len(part) for part in parts if fnmatchcase(part, pattern))
+    size = (max if len(operator) == 2 else min)(sizes, default=0)
+    return text[size:] if is_front else text[: whole - size]

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
+from typing import TypeAlias
 
 from costmodel.errors import SpecError
 from costmodel.record import record
@@ -169,7 +170,7 @@ def measure_points(
     wanted = tuple(dict.fromkeys(points))
     skipped: Counter[str] = Counter()
     measured = known = 0
-    pace = _Pace()
+    rates: BestRates = {least_flops: 0.0, moved_bytes: 0.0}
     for number, point in enumerate(wanted, start=1):
         left = budget_seconds - (now() - started)
         if point in table.known:
@@ -178,7 +179,7 @@ def measure_points(
         if left <= 0:
             skipped[NO_TIME] += 1
             continue
-        if LEAST_CALLS * pace.least_seconds(point) > left:
+        if LEAST_CALLS * _least_seconds(point, rates) > left:
             skipped[TOO_LONG] += 1
             progress(_line(number, len(wanted), point, TOO_LONG))
             continue
@@ -189,24 +190,23 @@ def measure_points(
             continue
         table.add(point, found)
         measured += 1
-        pace.learn(point, found.seconds)
+        _learn(rates, point, found.seconds)
         progress(_line(number, len(wanted), point, _timing_text(found)))
     return Counts(measured=measured, known=known, skipped=dict(skipped), seconds=now() - started)
 
 
-class _Pace:
-    """Best rates so far, which bound the time of a point from below; zero at first."""
+BestRates: TypeAlias = dict[Callable[[Point], float], float]
+"""Best rates so far of FLOPs and bytes, which bound the time of a point from below; zero at first."""
 
-    def __init__(self) -> None:
-        self._rates = {least_flops: 0.0, moved_bytes: 0.0}
 
-    def learn(self, point: Point, seconds: float) -> None:
-        for amount, large in ((least_flops, LARGE_FLOPS), (moved_bytes, LARGE_BYTES)):
-            if amount(point) > large:
-                self._rates[amount] = max(self._rates[amount], amount(point) / seconds)
+def _learn(rates: BestRates, point: Point, seconds: float) -> None:
+    for amount, large in ((least_flops, LARGE_FLOPS), (moved_bytes, LARGE_BYTES)):
+        if amount(point) > large:
+            rates[amount] = max(rates[amount], amount(point) / seconds)
 
-    def least_seconds(self, point: Point) -> float:
-        return max(amount(point) / rate if rate else 0.0 for amount, rate in self._rates.items())
+
+def _least_seconds(point: Point, rates: BestRates) -> float:
+    return max(amount(point) / rate if rate else 0.0 for amount, rate in rates.items())
 
 
 def _line(number: int, total: int, point: Point, said: str) -> str:

@@ -352,54 +352,6 @@ EVEN: Final = "even stages"
 """The scope of a bound that leaves uneven stages out; other bounds are of all strategies."""
 
 
-class OutcomeRecord(Record):
-    """
-    The proof.
-
-    Parameters
-    ----------
-    status
-        optimal: nothing is faster; feasible: time ran out with plans in hand; infeasible: nothing fits; unknown.
-    lower_bound_seconds
-        No strategy has a shorter step as the search compares it, but for the rounding bound; null where none exists.
-    bound_of
-        Strategies that status, bound and gap are proven of; uneven stages are compared by the sum over their ranks.
-    gap
-        Largest possible distance of the best plan from that bound, as a fraction of its time; null without a plan.
-    rounding_bound_seconds
-        Seconds that rounding to the solver's ticks may hide.
-    certificate
-        A second proof by another model; null where nothing was found.
-    search
-        Statistics of the search.
-    candidates
-        Strategies of the job's list that the rules allow; null without a list.
-    conflict
-        Why nothing fits; null where something does.
-    alternatives
-        Combinations of settings that were searched; empty where each setting has one value.
-    """
-
-    _inside = ("outcome",)
-
-    status: Literal["optimal", "feasible", "infeasible", "unknown"]
-    lower_bound_seconds: Figure | None = read_from(lambda report: finite(report.outcome.lower_bound_seconds))
-    bound_of: Literal["all strategies", "even stages"] = read_from(
-        lambda report: EVEN if report.outcome.stages_differ else "all strategies"
-    )
-    gap: Figure | None = read_from(lambda report: finite(report.outcome.gap))
-    rounding_bound_seconds: Figure
-    certificate: CertificateRecord | None = read_from(
-        lambda report: CertificateRecord.build_optional(report.certificate, report.chosen)
-    )
-    search: EffortRecord = read_from("effort")
-    candidates: CandidatesRecord | None = read_from("listed")
-    conflict: ConflictRecord | None = read_from(
-        lambda report: ConflictRecord.build_optional(report, report.outcome.conflict)
-    )
-    alternatives: list[AlternativeRecord]
-
-
 class AllDevicesRecord(Record):
     """
     The best plan that uses all devices, where others are faster.
@@ -549,7 +501,7 @@ def _nearest_published(report: PlanReport | EstimateReport) -> PublishedLayoutRe
     return PublishedLayoutRecord.read(judged, slower_fraction=slower)
 
 
-class PlanReportRecord(OutcomeRecord, SettingRecord):
+class PlanReportRecord(SettingRecord):
     """
     The report of planner plan.
 
@@ -557,6 +509,26 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
     ----------
     kind
         Kind of the report.
+    status
+        optimal: nothing is faster; feasible: time ran out with plans in hand; infeasible: nothing fits; unknown.
+    lower_bound_seconds
+        No strategy has a shorter step as the search compares it, but for the rounding bound; null where none exists.
+    bound_of
+        Strategies that status, bound and gap are proven of; uneven stages are compared by the sum over their ranks.
+    gap
+        Largest possible distance of the best plan from that bound, as a fraction of its time; null without a plan.
+    rounding_bound_seconds
+        Seconds that rounding to the solver's ticks may hide.
+    certificate
+        A second proof by another model; null where nothing was found.
+    search
+        Statistics of the search.
+    candidates
+        Strategies of the job's list that the rules allow; null without a list.
+    conflict
+        Why nothing fits; null where something does.
+    alternatives
+        Combinations of settings that were searched; empty where each setting has one value.
     plans
         The recommended one first, then by their steps.
     published
@@ -572,7 +544,25 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
         before it. They are looked for where devices stay idle or share a small divisor with the batch.
     """
 
+    _inside = ("outcome",)
+
     kind: Literal["plan"] = read_from(lambda _: "plan")
+    status: Literal["optimal", "feasible", "infeasible", "unknown"]
+    lower_bound_seconds: Figure | None = read_from(lambda report: finite(report.outcome.lower_bound_seconds))
+    bound_of: Literal["all strategies", "even stages"] = read_from(
+        lambda report: EVEN if report.outcome.stages_differ else "all strategies"
+    )
+    gap: Figure | None = read_from(lambda report: finite(report.outcome.gap))
+    rounding_bound_seconds: Figure
+    certificate: CertificateRecord | None = read_from(
+        lambda report: CertificateRecord.build_optional(report.certificate, report.chosen)
+    )
+    search: EffortRecord = read_from("effort")
+    candidates: CandidatesRecord | None = read_from("listed")
+    conflict: ConflictRecord | None = read_from(
+        lambda report: ConflictRecord.build_optional(report, report.outcome.conflict)
+    )
+    alternatives: list[AlternativeRecord]
     plans: list[NumberedPlanRecord] = read_from(lambda report: NumberedPlanRecord.build_all(report.plans))
     published: PublishedLayoutRecord | None = read_from(_nearest_published)
     small_runs: list[str]

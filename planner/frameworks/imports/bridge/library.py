@@ -133,9 +133,8 @@ def recipes_of(root: Path, source: str) -> Iterator[Recipe]:
 
 def _recipe(name: str, source: str, config: Thing) -> Recipe:
     model = config.fields.get("model")
-    said = [one for one in model.arguments if isinstance(one, str)] if isinstance(model, Thing) else []
-    kind = model.name if isinstance(model, Thing) else ""
-    return Recipe(name, source, said[0] if said else kind.rsplit(".", 1)[-1], dict(sorted(_fields(config))))
+    words = (*model.arguments, model.name.rsplit(".", 1)[-1]) if isinstance(model, Thing) else ("",)
+    return Recipe(name, source, next(one for one in words if isinstance(one, str)), dict(sorted(_fields(config))))
 
 
 def _fields(config: Thing) -> Iterator[tuple[str, str]]:

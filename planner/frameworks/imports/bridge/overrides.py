@@ -84,12 +84,11 @@ def override_list(text: str) -> list[str]:
 
 def _sequence_length(entries: Mapping[str, str], plain: Mapping[str, str]) -> int:
     """Return the tokens of a sequence, by the job's entries or the fields; 0 where neither says them."""
-    for where, given in (("training.sequence_length", entries), ("model.seq_length", plain)):
-        if where in given:
-            if not given[where].isdecimal():
-                raise SpecError(where, f"expected a whole number, got {shown(given[where])}.")
-            return int(given[where])
-    return 0
+    of_job, of_field = "training.sequence_length", "model.seq_length"
+    where, text = (of_job, entries[of_job]) if of_job in entries else (of_field, plain.get(of_field, "0"))
+    if not text.isdecimal():
+        raise SpecError(where, f"expected a whole number, got {shown(text)}.")
+    return int(text)
 
 
 def _change_depth(model: Any, facts: Model, num_layers: str) -> tuple[Any, Model]:
@@ -146,10 +145,13 @@ def bridge_job(
     if not any(name.startswith("mixed_precision") for name in plain) and "training.precision" not in entries:
         words.append("--bf16")
         notes.append("The precision is that of recipes, bf16_mixed; training.precision=NAME says another one.")
-    _require_needed(
-        words, plain, entries, is_named=known is None and bool(recipe) and not is_whole, has_experts=facts.has_experts
-    )
-    devices = _devices(fields)
+    given, more = {word.partition("=")[0] for word in words}, DATA.of_expert_recipes if facts.has_experts else {}
+    needed = {field: entry for field, entry in DATA.needed.items() if options_by_field()[field] not in given}
+    if known is None and recipe and not is_whole:
+        needed |= {field: entry for field, entry in {**DATA.of_a_recipe, **more}.items() if field not in plain}
+    _require_needed({field: entry for field, entry in needed.items() if entry not in entries})
+    sizes = [fields.get(name, "") for name in DATA.sizes]
+    devices = int(sizes[0]) * int(sizes[1]) if all(size.isdecimal() for size in sizes) else None
     entries = entries if devices is None else {"cluster.num_devices": str(devices), **entries}
     release = newest("nemo-" if is_nemo else "megatron-bridge-")
     notes += cluster_notes(release, devices, overrides)
@@ -166,7 +168,7 @@ def bridge_job(
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
     said = entries_set_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
     whose = "defaults of Megatron-LM, of models with experts those of Megatron-Bridge"
-    notes += assumption_notes(imported.document, said, has_experts=facts.has_experts, whose=whose)
+    notes += assumption_notes(imported.document, said, whose)
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
 
 
@@ -205,21 +207,12 @@ def architecture_words(model: Model, length: int) -> list[str]:
     return [word for line in argument_lines(model_entries(model, length)) for word in shlex.split(line)]
 
 
-def _require_needed(
-    words: Sequence[str], fields: Mapping[str, str], entries: Mapping[str, str], *, is_named: bool, has_experts: bool
-) -> None:
+def _require_needed(missing: Mapping[str, str]) -> None:
     """Refuse a command without degrees, batches or recomputation where the recipe's own values are unknown."""
-    given = {word.partition("=")[0] for word in words}
-    more = {**DATA.of_a_recipe, **(DATA.of_expert_recipes if has_experts else {})} if is_named else {}
-    needed = {field: entry for field, entry in DATA.needed.items() if options_by_field()[field] not in given}
-    needed |= {field: entry for field, entry in more.items() if field not in fields}
-    missing = [field for field, entry in needed.items() if entry not in entries]
-    if missing:
+    for field, entry in missing.items():
         problem = f"leave to the recipe, whose own values are not known here: {', '.join(missing)}."
-        value = "null" if "recompute" in missing[0] else "N"
-        here = "none" if "recompute" in missing[0] else "N"
-        hint = f"Add {missing[0]}={value} to the command, or {needed[missing[0]]}={here} here."
-        raise SpecError("overrides", problem, hint)
+        value, here = ("null", "none") if "recompute" in field else ("N", "N")
+        raise SpecError("overrides", problem, f"Add {field}={value} to the command, or {entry}={here} here.")
 
 
 def _merge_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts: bool) -> dict[str, str]:
@@ -236,11 +229,6 @@ def _merge_recipe(fields: dict[str, str], recipe: Recipe | None, *, has_experts:
             hint = "Say training.precision=NAME." if name == "mixed_precision" else f"Add {name}=VALUE to the command."
             raise SpecError(name, "is something that only running the recipe would say.", hint)
     return whole
-
-
-def _devices(fields: Mapping[str, str]) -> int | None:
-    sizes = [fields.get(name, "") for name in DATA.sizes]
-    return int(sizes[0]) * int(sizes[1]) if all(size.isdecimal() for size in sizes) else None
 
 
 def _plain(name: str) -> str:
@@ -273,12 +261,9 @@ def _option(name: str, value: str) -> list[str]:
     is_set = value not in DATA.without
     if options()[name].nargs == "0":
         return [] if (name in NEGATED and value in DATA.means_default) or is_set == (name in NEGATED) else [name]
-    value = value.removeprefix("torch.")
-    return [name, *_values(DTYPES.get(value, value))] if is_set else []
-
-
-def _values(value: str) -> list[str]:
-    return value[1:-1].replace("'", "").split(",") if value.startswith("[") else [value.strip("'")]
+    value = DTYPES.get(value.removeprefix("torch."), value.removeprefix("torch."))
+    words = value[1:-1].replace("'", "").split(",") if value.startswith("[") else [value.strip("'")]
+    return [name, *words] if is_set else []
 
 
 def _precision(fields: Mapping[str, str]) -> list[str]:

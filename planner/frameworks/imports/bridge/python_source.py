@@ -273,14 +273,11 @@ class _Reader:
     def _items(self, nodes: Sequence[ast.expr], of: Callable[[ast.expr], Any]) -> list[Any]:
         found: list[Any] = []
         for node in nodes:
-            if isinstance(node, ast.Starred):
-                many = of(node.value)
-                found += many if isinstance(many, (list, tuple)) else [UNKNOWN]
-            else:
-                found.append(of(node))
+            many = of(node.value) if isinstance(node, ast.Starred) else [of(node)]
+            found += many if isinstance(many, (list, tuple)) else [UNKNOWN]
         return found
 
-    def _dict(self, keys: list[ast.expr | None], values: list[ast.expr], of: Callable[[ast.expr], Any]) -> Any:
+    def _dict(self, keys: Sequence[ast.expr | None], values: list[ast.expr], of: Callable[[ast.expr], Any]) -> Any:
         whole: dict[Any, Any] = {}
         for key, node in zip(keys, values, strict=True):
             value = of(node)
@@ -294,22 +291,15 @@ class _Reader:
         value: Any = UNKNOWN
         for part in parts:
             value = of(part)
-            if not is_known(value):
-                return UNKNOWN
-            if bool(value) == is_or:
-                return value
-        return value
+            if not is_known(value) or bool(value) == is_or:
+                break
+        return value if is_known(value) else UNKNOWN
 
     def _call_expression(self, node: ast.Call, of: Callable[[ast.expr], Any]) -> Any:
         function = of(node.func)
         arguments = self._items(node.args, of)
-        named: dict[str, Any] = {}
-        for keyword in node.keywords:
-            value = of(keyword.value)
-            if keyword.arg is None:
-                named |= {str(name): one for name, one in value.items()} if isinstance(value, dict) else {}
-            else:
-                named[keyword.arg] = value
+        keys = [None if one.arg is None else ast.Constant(one.arg) for one in node.keywords]
+        named = self._dict(keys, [one.value for one in node.keywords], of)
         if isinstance(function, Function):
             return self.call(function, tuple(arguments), named)
         if isinstance(function, partial):

@@ -110,10 +110,10 @@ def meaning_of(
     found = Meaning()
     passed: dict[str, list[str]] = {}
     lines = [row for row in rows if row.meaning != "default"]
-    places = {key: _place(lines, key, value, whole) for key, value in whole.items()}
-    for key, place in sorted(places.items(), key=lambda one: one[1]):
+    fitting = {key: next((row for row in lines if row.fits(key, value, whole)), None) for key, value in whole.items()}
+    order = {row: place for place, row in enumerate((*lines, None))}
+    for key, row in sorted(fitting.items(), key=lambda one: order[one[1]]):  # the last value of an option counts
         value = whole[key]
-        row = lines[place] if place < len(lines) else None
         option = _option(key.removeprefix(section), value) if row is None and section is not None else None
         is_needed = row.meaning != "ignored" if row is not None else option is not None and _is_needed(f"{option} {{}}")
         if own is not None and key not in own and not is_needed:
@@ -167,11 +167,6 @@ def is_read(tool: str, key: str) -> bool:
     return any(row.meaning in kinds and row.what[:1] != "#" and _is_one(key, row.key) for row in _rows(tool))
 
 
-def _place(lines: list[Row], key: str, value: Any, flat: Mapping[str, Any]) -> int:
-    """Return the position of the row that matches; it orders the keys, as the last value of an option counts."""
-    return next((place for place, row in enumerate(lines) if row.fits(key, value, flat)), len(lines))
-
-
 def _fits(value: Any, pattern: str) -> bool:
     states = {"on", "off"} & {*pattern.split("|")}
     return not pattern or ("on" if is_on(value) else "off") in states or _is_one(text_of(value).lower(), pattern)
@@ -188,23 +183,21 @@ def _add(found: Meaning, key: str, value: Any, what: str, flat: Mapping[str, Any
     if _is_needed(words):
         refuse_unknown(text, key)
     if _is_needed(words) and any(part in text for part in ("${", "???")):
-        raise SpecError(key, f"is left open: {shown(value)}.", _how_to_say(value))
+        name = text.partition("${")[2].partition("}")[0].partition(":")[0].strip("?")
+        hint = f"Add --set {name}=VALUE." if name.isidentifier() else "Write its value."
+        raise SpecError(key, f"is left open: {shown(value)}.", hint)
     for word in words.split():
-        name, equals, given = word.partition("=")
+        filled = COMPUTED.sub(lambda found: text_of(_compute(found[1], flat)), word)
+        name, equals, given = filled.partition("=")
         if not word.startswith("--") and equals:
             if given == "{}" and isinstance(value, (Mapping, list)):
                 raise SpecError(key, f"expected a value, got {shown(value)}.")
-            if computed := COMPUTED.fullmatch(given):
-                found.entries[name] = _compute(computed[1], flat)
-                continue
             found.entries[name] = value if given == "{}" else read_plain(given)
-            found.keys[name] = key
+            found.keys |= {name: key} if filled == word else {}
         elif word == "{}" and isinstance(value, list):
             found.words += map(text_of, value)
-        elif computed := COMPUTED.fullmatch(word):
-            found.words.append(text_of(_compute(computed[1], flat)))
         else:
-            found.words.append(word.replace("{}", text_of(value)))
+            found.words.append(filled.replace("{}", text_of(value)))
             found.keys.setdefault(word, key)
     if remark:
         found.notes.append(f"{key}: {remark.replace('{}', text_of(value))}.")
@@ -214,11 +207,6 @@ def _is_needed(words: str) -> bool:
     """Tell whether options or entries take the value of the key and are read."""
     given = [word.partition("=")[0] for word in words.split()]
     return "{}" in words and any(name not in options() or options()[name].in_import == "read" for name in given[:1])
-
-
-def _how_to_say(value: Any) -> str:
-    name = text_of(value).partition("${")[2].partition("}")[0].partition(":")[0].strip("?")
-    return f"Add --set {name}=VALUE." if name.isidentifier() else "Write its value."
 
 
 def _option(name: str, value: Any) -> str | None:

@@ -77,17 +77,15 @@ GPT2 = "GPT2BPETokenizer"
 
 def neox_job(file: File) -> Imported:
     """Import GPT-NeoX: its own keys with dashes or underscores, and ZeRO by DeepSpeed."""
-    beside = file.path.parent / DATA.local
-    other = read_mapping(beside) if os.path.isfile(beside) and file.path.name != DATA.local else {}
+    local = file.path.parent / DATA.local
+    other = read_mapping(local) if os.path.isfile(local) and file.path.name != DATA.local else {}
     flat = file.flat({name.replace("-", "_"): value for name, value in {**other, **file.content}.items()})
     if "num_layers" not in flat:
         problem = "is a part of a run of GPT-NeoX, which merges several files: it has no num_layers."
         raise SpecError(str(file.path), problem, "Import the file with num_layers, with this one's keys in it.")
     meaning = meaning_of("gpt_neox", flat)
-    if other:
-        meaning.notes.append(
-            f"{DATA.local} in the same folder gives the keys that this file lacks, as in a run with both."
-        )
+    beside = f"{DATA.local} in the same folder gives the keys that this file lacks, as in a run with both."
+    meaning.notes += [beside] if other else []
     entries = meaning.entries
     if not {"strategy.mbs", "training.global_batch_size"} <= {*entries}:
         entries.setdefault("given.accumulation", 1)
@@ -217,13 +215,11 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     entries = {**DATA.single, **DATA.usual, **trainer.entries, **own.entries}
     recomputes = [one.entries.get("strategy.recompute") for one in (own, trainer)]
     if kind == "MEGATRON_LM":
-        entries |= {"strategy.recompute": recomputes[0] or "none", "strategy.tp_overlap": False}
-        entries["strategy.dp_overlap"] = False  # its plugin has no key for Megatron-LM's overlaps
+        entries["strategy.recompute"] = recomputes[0] or "none"
         entries["given.accumulation"] = own.entries.get("given.accumulation", 1)
     else:
         entries |= {name: trainer.entries[name] for name in ("given.accumulation",) if name in trainer.entries}
         entries["strategy.recompute"] = "full" if "full" in recomputes else "none"
-        entries["given.may_replicate"] = False
         if recomputes == [None, None] and "strategy.recompute" not in said_by(overrides):
             own.notes.append(DATA.recompute_of_accelerate)
     if half in ("bf16", "fp16"):
@@ -524,23 +520,19 @@ def torchtitan_job(
     name = str(flat.get("model.name", "")).rsplit(".", 1)[-1]  # extensions call it simple_fsdp.llama3
     label = "/".join(filter(None, (name, str(flat.get("model.flavor", "")))))
     model = given["model"] if "model" in given else described or require_model(label)
-    kernels = entries.get("settings.kernels", "eager")
     local = degree(entries.setdefault("given.local", 8), "training.local_batch_size")
     degree(entries["given.steps"], "training.steps")
-    meaning.notes += ["Layers are not compiled: costed as eager kernels."] if kernels == "eager" else []
+    is_eager = entries.setdefault("settings.kernels", "eager") == "eager"
+    meaning.notes += ["Layers are not compiled: costed as eager kernels."] if is_eager else []
     tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
     places = (*DATA.places, "parallelism.")
     pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith(places)}
-    meaning.entries = {
-        **{**DATA.single, "model": model, "strategy.sequence_parallel": True, "strategy.tp_overlap": False},
-        **{"strategy.dp_overlap": pp == 1, "strategy.sharding": "weights", "strategy.etp": 1 if ep > 1 else tp},
-        **entries,
-        **_pipeline(pipeline, model, pp, local, is_numbered),
-        **_precision(flat, meaning),
-        "settings.kernels": kernels,
-        **({"strategy.cp_overlap": False} if "framework" in config else {}),
-        **({"strategy.sharding": "optimizer"} if pp > 1 else {}),
-    }
+    usual = {**DATA.single, **DATA.of_torchtitan, "model": model, "strategy.dp_overlap": pp == 1}
+    usual["strategy.etp"] = 1 if ep > 1 else tp
+    staged = _pipeline(pipeline, model, pp, local, is_numbered)
+    meaning.entries = {**usual, **entries, **staged, **_precision(flat, meaning)}
+    meaning.entries |= {"strategy.cp_overlap": False} if "framework" in config else {}
+    meaning.entries |= {"strategy.sharding": "optimizer"} if pp > 1 else {}
     return entries_job(meaning, framework, overrides)
 
 
@@ -687,12 +679,13 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
     missing = [name for name in DATA.settled if name not in config.fields]
     if changed and missing:
         raise SpecError(where, f"changes a configuration that is not read, and says no {missing[0]}.")
-    tables: dict[str, Any] = {
-        "framework": newest("torchtitan-"),
-        "activation_checkpoint": _read_recomputation(config, where),
-        "training": {"disable_cuda_graphs": False},
-        **_read_loss(config),
-    }
+    given, loss = config.fields.get("activation_checkpoint", Thing("SelectiveAC")), config.fields.get("loss")
+    kind, chunks = "none" if given is None else _class_of(given), DATA.loss_chunks.get(_class_of(loss))
+    if kind not in MODES:
+        raise SpecError(f"{where}: activation_checkpoint", "is something that only running it would say.")
+    tables: dict[str, Any] = {"framework": newest("torchtitan-"), "activation_checkpoint": dict(MODES[kind])}
+    tables |= {"training": {"disable_cuda_graphs": False}}
+    tables |= {} if loss is None or chunks is None else {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
     for section in DATA.plain_sections:
         thing = config.fields.get(section)
         for name, value in thing.fields.items() if isinstance(thing, Thing) else ():
@@ -705,21 +698,6 @@ def _tables(config: Thing, where: str) -> dict[str, Any]:
 
 def _class_of(value: Any) -> str:
     return value.name.removesuffix(".Config").rpartition(".")[2] if isinstance(value, Thing) else ""
-
-
-def _read_recomputation(config: Thing, where: str) -> dict[str, str]:
-    given = config.fields.get("activation_checkpoint", Thing("SelectiveAC"))
-    kind = "none" if given is None else _class_of(given)
-    if kind not in MODES:
-        raise SpecError(f"{where}: activation_checkpoint", "is something that only running it would say.")
-    return dict(MODES[kind])
-
-
-def _read_loss(config: Thing) -> dict[str, dict[str, Any]]:
-    """Return the chunks of the loss, where the configuration names a loss that is known."""
-    loss = config.fields.get("loss")
-    chunks = {"ChunkedLossWrapper": 8, "CrossEntropyLoss": 1}.get(_class_of(loss))
-    return {} if loss is None or chunks is None else {"loss": {"num_chunks": loss.fields.get("num_chunks", chunks)}}
 
 
 def _model(spec: Any) -> dict[str, Any]:
@@ -749,9 +727,8 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
     except SpecError as error:
         key = meaning.keys.get(error.where.removeprefix("arguments."), error.where)
         raise SpecError(key, error.problem, error.hint) from None
-    has_experts = load(imported.document).facts.model.has_experts
     said = entries_set_by({word for word in meaning.words if word.startswith("--")}, [*own, *file.overrides])
-    assumed = assumption_notes(imported.document, said, has_experts=has_experts, whose=whose)
+    assumed = assumption_notes(imported.document, said, whose)
     framework, stated = (meaning.entries.get(f"cluster.{name}") for name in ("framework", "num_devices"))
     keyed = [re.sub(r"--[\w-]+", lambda found: meaning.keys.get(found[0], found[0]), note) for note in imported.notes]
     notes = [*cluster_notes(framework, stated, file.overrides), *assumed, *meaning.notes]
@@ -927,9 +904,8 @@ def refuse_other_tool(tool: Mapping[str, str] | None, where: str) -> None:
         Names and describes the tool, and the inputs that are accepted.
     """
     if tool is not None and not tool["reader"]:
-        raise SpecError(
-            where, f"is a configuration of {tool['name']}, which is not read: {tool['what']}.", DATA.by_hand
-        )
+        problem = f"is a configuration of {tool['name']}, which is not read: {tool['what']}."
+        raise SpecError(where, problem, DATA.by_hand)
 
 
 def refuse_other_program(text: str, where: str) -> None:

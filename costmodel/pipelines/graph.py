@@ -23,7 +23,7 @@ SAME_SLOPE = 1e-9
 
 """Largest relative difference of two slopes that counts as rounding."""
 
-KEPT_GRAPHS = ((2**12, 64), (2**62, 4))
+KEPT_GRAPHS = ((2**12, 64), (2**62, 2))
 
 """Largest numbers of passes, and the graphs kept of at most so many: 60 bytes per pass; affects only memory."""
 

@@ -268,7 +268,7 @@ class _Row(NamedTuple):
     full_kinds: tuple[int, ...]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def rank_choices(
     model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool, *, fewest: int = 0
 ) -> RankChoices:

@@ -493,7 +493,7 @@ def evidence_rules(facts: Facts, asked: Iterable[str]) -> tuple[Rule, ...]:
     return (*rules, *ranks, *parts)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _rules(
     key: tuple[str, str, str], where: str, bits: int, scale_up_size: int, asked: frozenset[str]
 ) -> tuple[Rule, ...]:

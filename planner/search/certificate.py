@@ -57,7 +57,7 @@ NEAREST_ROWS = 16
 """
 Rows with the least bounds, whose strategies that do not fit are in the model as well.
 
-Of the others, arrays leave out what a lower bound of the memory excludes.
+Arrays leave out strategies of other rows that a lower bound of their memory excludes.
 """
 
 MANY_ROWS = 256

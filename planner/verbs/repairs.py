@@ -397,8 +397,10 @@ class _Relaxation:
         Once a repair without device memory is known, rows that certainly lack device memory are skipped.
         """
         looks = self.looks(entries, repairs)
-        rows = {one: self.members(one[0]) for one in {*looks} - self.looked_at.keys()}
-        members = {one: own if one[1] is None else own[self.may_fit(own, one[1])] for one, own in rows.items()}
+        members = {}
+        for row_class, modes in {*looks} - self.looked_at.keys():
+            own = self.members(row_class)
+            members[row_class, modes] = own if modes is None else own[self.may_fit(own, modes)]
         found = self.occurring(members)
         self.looked_at |= found
         return [self.looked_at[look] for look in looks]

@@ -219,7 +219,7 @@ def test_a_value_that_a_script_inside_lacks_has_the_line_that_starts_it():
 
 
 def test_other_scripts_are_found_by_their_name():
-    """What a sourced one sets counts; what one that runs sets or is given does not."""
+    """Variables that a sourced one sets count; those that one that runs sets or is given do not."""
     others = {"common.sh": "A=1", "run.sh": "A=2\ntrain $A $1"}
 
     script = follow(

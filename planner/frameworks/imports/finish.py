@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.facts.model import Model
 from costmodel.pipelines.stages import stage_layers
 from planner.frameworks.imports.arguments import ASSUMED_STEPS, NO_LENGTH
 from planner.frameworks.imports.documents import read_rows, read_words, said_by, text_of
@@ -37,7 +38,7 @@ def prepare_job(document: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     return whole
 
 
-def assumption_notes(document: Mapping[str, Any], said: Collection[str], whose: str) -> Iterator[str]:
+def assumption_notes(document: Mapping[str, Any], said: Collection[str], whose: str, model: Model) -> Iterator[str]:
     """
     Yield a note with the decisions and settings of a job that neither file nor command sets, with their values.
 
@@ -52,10 +53,11 @@ def assumption_notes(document: Mapping[str, Any], said: Collection[str], whose: 
         Paths of the entries that the file or the command sets.
     whose
         Source of these values, for the sentence.
+    model
+        Model of the job.
     """
     strategy = document["strategy"]
-    experts = 1 + load(dict(document)).facts.model.has_experts
-    given = {**strategy, "data": strategy["dp"] * strategy["cp"], "experts": experts}
+    given = {**strategy, "data": strategy["dp"] * strategy["cp"], "experts": 2 if model.has_experts else 1}
     values = []
     for row in read_rows("decisions.csv"):
         section, _, name = row["entry"].partition(".")
@@ -149,7 +151,7 @@ def complete_job(
     whose = "what recipes of the release have" if framework is None else f"what {framework.name} has in the catalog"
     features = framework.features if framework else {}
     single = [f"strategy.{name}" for name, values in features.items() if len(values) == 1]
-    remarks += assumption_notes(whole, {*known, *single}, whose)
+    remarks += assumption_notes(whole, {*known, *single}, whose, facts.model)
     remarks += uneven_stages(strategy, facts.model)
     return Imported(document=whole, notes=tuple(remarks))
 

@@ -758,7 +758,8 @@ class _Follower:
             if text is None:
                 what = write_unknowns(" ".join(words))[:200]
                 self._note(f"Line {line}: {what} is not found; variables that it sets are unknown.")
-            self._text(text or "", first_line=line)
+            else:
+                self._text(text, first_line=line)
             return Verdict(True, False)
         for variable in read_names(words):
             text = self.script.variables.missing(variable, line)
@@ -772,9 +773,8 @@ class _Follower:
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
         if (inner := inner_script(words)) is not None:
             self._inner(inner, line)
-        elif (place := script_place(words)) is not None:
-            run = partial(self._text, self.find(words[place]) or "", first_line=line)
-            self._run_apart(run, words[place + 1 :])
+        elif (place := script_place(words)) is not None and (text := self.find(words[place])) is not None:
+            self._run_apart(partial(self._text, text, first_line=line), words[place + 1 :])
         return Verdict(True, False)
 
     def _visit_compound_statement(self, node: Node) -> Verdict:

@@ -168,7 +168,7 @@ def bridge_job(
     given = {_plain(name) for name in (*fields, *(known.fields if known else ()))}
     said = entries_set_by({options_by_field()[name] for name in given if name in options_by_field()}, overrides)
     whose = "defaults of Megatron-LM, of models with experts those of Megatron-Bridge"
-    notes += assumption_notes(imported.document, said, whose)
+    notes += assumption_notes(imported.document, said, whose, facts)
     return Imported(document={**imported.document, "model": model}, notes=(*notes, *imported.notes))
 
 
@@ -209,7 +209,8 @@ def architecture_words(model: Model, length: int) -> list[str]:
 
 def _require_needed(missing: Mapping[str, str]) -> None:
     """Refuse a command without degrees, batches or recomputation where the recipe's own values are unknown."""
-    for field, entry in missing.items():
+    if missing:
+        field, entry = next(iter(missing.items()))
         problem = f"leave to the recipe, whose own values are not known here: {', '.join(missing)}."
         value, here = ("null", "none") if "recompute" in field else ("N", "N")
         raise SpecError("overrides", problem, f"Add {field}={value} to the command, or {entry}={here} here.")

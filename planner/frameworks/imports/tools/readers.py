@@ -728,7 +728,7 @@ def _job(file: File, meaning: Meaning, variables: Mapping[str, str], whose: str 
         key = meaning.keys.get(error.where.removeprefix("arguments."), error.where)
         raise SpecError(key, error.problem, error.hint) from None
     said = entries_set_by({word for word in meaning.words if word.startswith("--")}, [*own, *file.overrides])
-    assumed = assumption_notes(imported.document, said, whose)
+    assumed = assumption_notes(imported.document, said, whose, load(imported.document).facts.model)
     framework, stated = (meaning.entries.get(f"cluster.{name}") for name in ("framework", "num_devices"))
     keyed = [re.sub(r"--[\w-]+", lambda found: meaning.keys.get(found[0], found[0]), note) for note in imported.notes]
     notes = [*cluster_notes(framework, stated, file.overrides), *assumed, *meaning.notes]

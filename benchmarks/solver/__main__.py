@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.solver.ablation import run_ablation
 from benchmarks.solver.certificates import run_certificates
+from benchmarks.solver.growth import run_growth
 from benchmarks.solver.stages import run_explanations, run_jobs, run_proofs, run_tight, run_top
 from constraints import MEMORY_RULES
 from costmodel.step.step import cost
@@ -92,12 +93,15 @@ def main() -> int:
     parser.add_argument("--jobs", action="store_true", help="a thousand jobs, too")
     parser.add_argument("--certificates", action="store_true", help="the certificates alone")
     parser.add_argument("--ablation", action="store_true", help="what rules and memory decide, alone")
+    parser.add_argument("--growth", action="store_true", help="growth with devices, layers and features, alone")
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(asdict(run_case(arguments.case[0], int(arguments.case[1])))))
         return 0
     if arguments.ablation:
         return _ended(list(run_ablation()))
+    if arguments.growth:
+        return _ended(list(run_growth()))
     if arguments.certificates:
         return _ended(list(run_certificates(a_job, enumerate_table)))
     cases = [_in_a_process(model, num_devices) for model in _announced() for num_devices in NUM_DEVICES]

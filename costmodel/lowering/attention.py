@@ -277,8 +277,7 @@ UNFUSED_ROTARY_KERNELS = 3
 def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     if not attention.rotary:
         return ()
-    is_fused = shape.kernels.fused_kernels or shape.kernels.fused_norms
-    passes, kernels = (2, 1) if is_fused else (UNFUSED_ROTARY_PASSES, UNFUSED_ROTARY_KERNELS)
+    passes, kernels = (2, 1) if shape.kernels.fuses_norms else (UNFUSED_ROTARY_PASSES, UNFUSED_ROTARY_KERNELS)
     rotated = elementwise(
         "rotary",
         shape,

@@ -186,17 +186,19 @@ def _recipe(
     if release is None:
         return None
 
-    def distance(one: Recipe) -> tuple[Any, ...]:
-        numbers = [one.framework(name).number for name in one.releases]
-        signed = [(1 if number > release.number else -1, number) for number in numbers]
-        nearest = min([-sign, *(sign * part for part in number), 0] for sign, number in signed)
-        exact = any(one.framework(name) == release for name in one.releases)
-        apart = min(abs(log2(scale / number)) for scale in one.scales)
-        choice = 1 if one.cells["source"] == SOURCE else 0 if apart == 0 else 2
-        is_other = _variant(one) != (variant or USUAL)
-        return [] if _has_release(one, release) else nearest, not exact, choice, is_other, apart
+    numbers = sorted({one.framework(name).number for one in fitting for name in one.releases})
+    earlier = [number for number in numbers if number <= release.number]
+    preferred = [*numbers[len(earlier) :], *reversed(earlier)]
 
-    found = min(fitting, key=distance, default=None)
+    def rank(one: Recipe) -> tuple[Any, ...]:
+        """Order recipes by release, publisher, variant and number of devices."""
+        frameworks = [one.framework(name) for name in one.releases]
+        place = -1 if _has_release(one, release) else min(preferred.index(framework.number) for framework in frameworks)
+        apart = min(abs(log2(scale / number)) for scale in one.scales)
+        publisher = 1 if one.cells["source"] == SOURCE else 0 if apart == 0 else 2
+        return place, release not in frameworks, publisher, _variant(one) != (variant or USUAL), apart
+
+    found = min(fitting, key=rank, default=None)
     if found is not None and found.refused:
         raise SpecError("recipe", f"{found.id}: {found.refused}.")
     return found

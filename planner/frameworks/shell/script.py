@@ -314,8 +314,6 @@ WHERE = "script"
 
 MOST_STATEMENTS = 20_000
 
-MOST_DEPTH = 20
-
 MOST_LETTERS = 1_000_000
 
 
@@ -403,12 +401,12 @@ def follow(
     try:
         _Follower(script, find).run(text)
     except RecursionError:
-        raise SpecError(WHERE, "has words or expressions inside each other, deeper than any script has.") from None
+        raise SpecError(WHERE, "has scripts, functions or words inside each other, too deep to be read.") from None
     return script
 
 
 class _Follower:
-    """Interpreter of statements, by a method for each type of node; ``depth`` counts nested scripts and functions."""
+    """Interpreter of statements, by a method for each type of node."""
 
     def __init__(self, script: Script, find: Callable[[str], str | None]) -> None:
         self.script = script
@@ -417,7 +415,6 @@ class _Follower:
         self.functions: dict[str, Node] = {}
         self.frames: list[dict[str, Value | None]] = []
         self.statements = 0
-        self.depth = 0
         self.first_line = 0
         self.said = ""
         self.feeds = 0
@@ -433,17 +430,13 @@ class _Follower:
 
     def _text(self, text: str, *, first_line: int) -> Verdict:
         """Run the text of a script, of ``bash -c`` or of a here-document."""
-        if self.depth >= MOST_DEPTH:
-            raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
         root = parse(text)
         self.script.variables.own |= find_assignments(root)
         before, self.first_line = self.first_line, first_line
         self.script.variables.outer_line = first_line
-        self.depth += 1
         try:
             return self._each(root)
         finally:
-            self.depth -= 1
             self.first_line = self.script.variables.outer_line = before
 
     def _line(self, node: Node) -> int:
@@ -772,7 +765,7 @@ class _Follower:
         self.script.variables.states.add(line)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
         if (inner := inner_script(words)) is not None:
-            self._inner(inner, line)
+            self._run_apart(partial(self._text, inner, first_line=line))
         elif (place := script_place(words)) is not None and (text := self.find(words[place])) is not None:
             self._run_apart(partial(self._text, text, first_line=line), words[place + 1 :])
         return Verdict(True, False)
@@ -786,12 +779,9 @@ class _Follower:
 
     def _call(self, name: str, arguments: Sequence[str]) -> Verdict:
         """Call a function; meanwhile ``$1`` and the others are its arguments."""
-        if self.depth >= MOST_DEPTH:
-            raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
         variables = self.script.variables
         before, integers, variables.arguments = variables.arguments, set(variables.integers), list(arguments)
         self.frames.append({})
-        self.depth += 1
         variables.calls += 1
         try:
             return self._do(self.functions[name])
@@ -800,20 +790,11 @@ class _Follower:
                 raise
             return Verdict(not stop.failed, True)
         finally:
-            self.depth -= 1
             variables.calls -= 1
             variables.arguments, variables.integers = before, integers
             for one, old in self.frames.pop().items():
                 variables.values.pop(one, None)
                 variables.values |= {} if old is None else {one: old}
-
-    def _inner(self, text: str, line: int) -> None:
-        """Run a script that stands in a word; its ``exit`` does not end this one."""
-        try:
-            self._text(text, first_line=line)
-        except _Stop as stop:
-            if stop.what != "exit":
-                raise
 
     def _visit_redirected_statement(self, node: Node) -> Verdict:
         body = node.child_by_field_name("body")
@@ -842,7 +823,7 @@ class _Follower:
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
             self.feeds += 1
             try:
-                self._inner(text, self._line(node))
+                self._run_apart(partial(self._text, text, first_line=self._line(node)))
             except SpecError:
                 if words[0] not in ("cat", "tee"):  # input of cat and tee is often a configuration, no script
                     raise

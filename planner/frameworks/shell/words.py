@@ -397,7 +397,7 @@ def value_of(
     >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99"), value_of("010")
     (4, 1, None, None, 8)
     """
-    with suppress(ValueError, ZeroDivisionError, RecursionError):
+    with suppress(ValueError, ZeroDivisionError):
         return _Expression(expression, read, put).value()
     return None
 
@@ -758,6 +758,8 @@ class Words:
     def _command(self, node: Node) -> str:
         """Return the output of a command that only prints its words, or of a here-document's ``cat``."""
         commands = [child for child in node.named_children if child.type != "comment"]
+        if source_of(node).startswith("$((") and commands[0].type == "subshell":  # the grammar's reading inside ${...}
+            return self.number(self._expression(commands[0]), line_of(node), source_of(node))
         if len(commands) == 1 and commands[0].type == "redirected_statement":
             parts = commands[0].named_children
             if source_of(parts[0]) == "cat" and len(parts) == 2 and parts[1].type == "heredoc_redirect":

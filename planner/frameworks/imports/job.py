@@ -7,6 +7,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -38,15 +39,13 @@ from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.words import refuse_unknown, strip_unknown, unknown, unknown_names, write_unknowns
-from planner.jobs.document import read_text
+from planner.jobs.document import decode_file, read_text
 
 MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
 """Notes on lists of arguments that are not of a pretraining."""
 
 Reader: TypeAlias = Callable[..., str]
 """Function from the name of a file to its text, as ``_read_beside`` of one script."""
-
-INSTEAD = ", or add model=NAME to plan with the framework's defaults instead of its values"
 
 
 def import_job(
@@ -81,9 +80,8 @@ def import_job(
         case ".json":
             content = read_json(text, str(place))
             kind = printed.kind_of(content) or "deepspeed"
-            if kind != "megatron":  # whose arguments name all that a release has
-                config = content if kind != "deepspeed" else readers.require_deepspeed(content, str(place))
-                refuse_entries(config, str(place))
+            if kind != "megatron" and isinstance(content, Mapping):  # Megatron-LM prints all options of a release
+                refuse_entries(content, str(place))
             return printed.KINDS[kind](content, str(place), overrides)
         case ".yaml" | ".yml":
             return _import_yaml(_read(text, place), place, overrides, variables)
@@ -124,16 +122,10 @@ MOST_OF_A_LOG = 64 << 20
 
 
 def _text_of_log(path: Path) -> str:
-    """Read a log, with another sign for bytes that are no text; UTF-16 as it says itself."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            content: bytes = stream.read(MOST_OF_A_LOG + 1)
-    except (OSError, EOFError, zlib.error):
-        return read_text(path)
-    if len(content) > MOST_OF_A_LOG:
-        raise SpecError(str(path), f"is larger than {MOST_OF_A_LOG >> 20} MiB.", "Give its first minute.")
-    is_wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return content.decode("utf-16" if is_wide else "utf-8-sig", errors="replace")
+    """Read a log, with another sign for bytes that are no text."""
+    with suppress(OSError, EOFError, zlib.error), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as log:
+        return decode_file(log, str(path), MOST_OF_A_LOG, errors="replace")
+    return read_text(path)
 
 
 LOG = "Or give the log of the run's first minute, which has the configuration that was printed."
@@ -215,7 +207,7 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
     if tool is not None:
         return readers.READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
-        return import_nested_job(content, str(path), "", overrides)
+        return import_nested_job(content, "", overrides)
     if _is_job(content):
         raise SpecError(str(path), "is a job file already.", "planner estimate takes it as it is.")
     names = ", ".join(shown(name) for name in list(content)[:5])
@@ -263,7 +255,7 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
     read = partial(_read_beside, folder, script.files)
     zero, more = _zero_words(launch, read)
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
-    notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
+    notes = [*launch.notes, *more, *_question_notes(script), *dict.fromkeys(script.notes), *_note_unused(given, script)]
     lost = [one for one in script.commands if launch.program and one.words[0].startswith("--")]
     what = "is no option of a command: a line before it ends that one"
     notes += [f"Line {one.line}: {one.words[0]} {what}." for one in lost]
@@ -320,7 +312,7 @@ def _import_yaml_file(
     refuse_entries(content, name)
     devices, more = _add_devices(launch.devices, overrides, may_lack=True)
     fields = fields_of(launch.words) if recipe else None
-    return import_nested_job(content, name, recipe, devices, fields).add_notes(*more)
+    return import_nested_job(content, recipe, devices, fields).add_notes(*more)
 
 
 def _other_script(name: str, folder: Path) -> str | None:
@@ -356,16 +348,14 @@ def _import_bridge(launch: Launch, read: Reader, overrides: Sequence[str]) -> Im
 
 
 def _import_torchtitan(launch: Launch, read: Reader, overrides: Sequence[str]) -> Imported:
-    """Import a launch of torchtitan: its TOML is searched next to the script, its Python in the installed package."""
-    given = {name: " ".join(values).strip() for name, values in split_options(launch.words)}
+    """Import a launch of torchtitan: its TOML, or the Python of its model, is searched next to the script."""
+    given, presets = readers.switches_of(launch.words), list(overrides)
     if given.keys() >= {"--module", "--config"}:
-        config, presets = readers.read_installed(given["--module"], given["--config"]), list(overrides)
+        name = f"{given['--module'].rpartition('.')[2]}/config_registry.py"
+        config = readers.read_python(read(name), name, given["--config"])
     else:
         name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
-        text = read(name, may_lack="model" in said_by(overrides))
-        config, presets = readers.read_torchtitan(text, name), _presets(text, overrides)
-        if not text:
-            _refuse_open_recomputation(readers.apply_options(config, launch.words), overrides)
+        config, presets = readers.read_torchtitan(text := read(name), name), _presets(text, overrides)
     devices, more = _add_devices(launch.devices, presets if launch.devices.number is None else overrides)
     return readers.torchtitan_job(readers.apply_options(config, launch.words), devices).add_notes(*more)
 
@@ -416,15 +406,6 @@ def _read_deepspeed(name: str, read: Reader) -> dict[str, Any]:
     return readers.require_deepspeed(read_json(read(name), name), name)
 
 
-def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse a launch of torchtitan without its file that does not set recomputation."""
-    given = config.get("activation_checkpoint", {})
-    said = given.get("mode") in ("none", "full") or "selective_ac_option" in given
-    if not said and "strategy.recompute" not in said_by(overrides):
-        problem = "is what the missing configuration says."
-        raise SpecError("strategy.recompute", problem, "Add strategy.recompute=none, every_other_matmul or full.")
-
-
 def option_value(words: Sequence[str], names: Sequence[str]) -> str:
     """
     Return the value of the first of some options that has one.
@@ -442,7 +423,7 @@ def option_value(words: Sequence[str], names: Sequence[str]) -> str:
     raise SpecError(WHERE, f"has no {' or '.join(names)} that names a configuration.")
 
 
-def _read_beside(folder: Path, files: Mapping[str, str], name: str, *, may_lack: bool | None = None) -> str:
+def _read_beside(folder: Path, files: Mapping[str, str], name: str, *, may_lack: bool = False) -> str:
     """
     Read a file that a script writes itself or names, at its path or next to the script.
 
@@ -458,7 +439,7 @@ def _read_beside(folder: Path, files: Mapping[str, str], name: str, *, may_lack:
     if may_lack:
         return ""
     problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not in its folder."
-    raise SpecError(WHERE, problem, f"Put it there{'' if may_lack is None else INSTEAD}.")
+    raise SpecError(WHERE, problem, "Put it there.")
 
 
 def _loose(script: Script) -> Launch:

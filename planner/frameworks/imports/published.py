@@ -12,12 +12,10 @@ from typing import Any
 
 import yaml
 
-from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel import catalog
 from costmodel.catalog.files import entry
 from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError
-from costmodel.strategy import Recompute
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
@@ -36,7 +34,7 @@ from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command
 from planner.jobs.cluster import read
-from planner.jobs.document import plain_value, read_text, set_entry
+from planner.jobs.document import read_text, set_entry
 from planner.jobs.run_jobs import Recipe, recipes
 
 DATA = read_words("published")
@@ -248,12 +246,6 @@ def _apply(document: dict[str, Any], said: Mapping[str, Any]) -> None:
         strategy.pop("layout", None)
     if "strategy.cuda_graphs" in said:
         strategy["cuda_graphs"] = strategy["cuda_graphs"].replace(",", "+")
-    if "given.modules" in said:
-        ours = {name: module for module, name in MEGATRON_MODULES.items()}
-        modules = said["given.modules"].split(",")
-        if unknown := [name for name in modules if name not in ours]:
-            raise SpecError("--recompute_modules", f"has no module {shown(unknown[0])}; it has {', '.join(ours)}.")
-        strategy["recompute"] = plain_value("recompute", int(Recompute.of(*(ours[name] for name in modules))))
 
 
 def _unknown(document: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from planner.frameworks.shell.words import (
     Value,
     Variables,
     Words,
+    elements_of,
     line_of,
     source_of,
     strip_unknown,
@@ -114,7 +115,8 @@ def _unary(sign: str, operand: Node, words: Words) -> Verdict:
         text, is_known = _text(operand, words)
         return Verdict(bool(text) == (sign == "-n"), is_known)
     if sign == "-v":
-        return Verdict(words.variables.get(source_of(operand)) is not None, True)
+        name, _, index = words.value(operand).partition("[")
+        return Verdict(words.look_up(name, index.removesuffix("]")) is not None, not unknown_names(index))
     words.variables.states.add(line_of(operand))
     return Verdict(sign in ("-e", "-f", "-d", "-r", "-x", "-s", "-w"), False)
 
@@ -452,10 +454,6 @@ class _Follower:
         action: Callable[[Node], Verdict | None] = getattr(self, f"_visit_{node.type}", lambda _: None)
         return action(node) or Verdict(True, True)
 
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.script.notes:
-            self.script.notes.append(sentence)
-
     def _each(self, node: Node) -> Verdict:
         return self._all(node.named_children)
 
@@ -482,38 +480,30 @@ class _Follower:
     # --- variables -----------------------------------------------------------------------------------------
 
     def _visit_variable_assignment(self, node: Node) -> None:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if name is None:
-            return
+        name, value = node.child_by_field_name("name") or node, node.child_by_field_name("value")
         found: Value = ""
         if value is not None:
             found = self.words.array(value) if value.type == "array" else self.words.value(value)
         appends = any(child.type == "+=" for child in node.children)
         variables = self.script.variables
-        if source_of(name) in variables.integers and isinstance(found, str):
-            text = f"{source_of(name)} + ({found})" if appends else found
-            variables.assign(source_of(name), self.words.number(text, self._line(node)), source=text)
-        elif name.type == "subscript":
-            self._element(name, found)
+        if name.type == "subscript" and isinstance(found, str):
+            target, line = source_of(name).partition("[")[0], self._line(node)
+            is_table, elements = target in variables.tables, elements_of(variables.get(target))
+            index = self.words.value(name.named_children[-1])
+            key = index if is_table else self.words.number(index, line)
+            is_place = key in elements or key == str(len(elements)) or (is_table and not unknown_names(key))
+            new = {**elements, key: f"{elements.get(key, '') if appends else ''}{found}"}
+            variables.values[target] = new if is_place else {"0": variables.missing(source_of(node)[:60], line)}
         elif appends:
             variables.append(source_of(name), found)
         else:
             variables.assign(source_of(name), found, source=source_of(value) if value is not None else "")
 
-    def _element(self, node: Node, value: Value) -> None:
-        name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
-        key = self.words.value(index) if index is not None else ""
-        text, variables = value if isinstance(value, str) else " ".join(value.values()), self.script.variables
-        target = source_of(name) if name is not None else ""
-        place = key if target in variables.tables else self.words.number(key, line_of(node))
-        if not target or not variables.set_element(target, place, text):
-            self._note(f"Line {self._line(node)}: {write_unknowns(source_of(node))} is not followed.")
-
     def _visit_declaration_command(self, node: Node) -> None:
         """``export``, ``declare`` and their kin: within a function some of them set variables of its own."""
         kind, line = source_of(node.children[0]), self._line(node)
         flags = "".join(text[1:] for one in node.named_children if (text := source_of(one)).startswith("-"))
-        if set("nul") & {*flags} and kind != "export":
+        if set("inul") & {*flags} and kind != "export":
             raise SpecError(f"{WHERE}, line {line}", f"{kind} -{flags} is not read here.")
         is_own = kind in ("local", "declare", "typeset") and "g" not in flags and bool(self.frames)
         variables = self.script.variables
@@ -527,8 +517,7 @@ class _Follower:
                 continue
             if is_own:
                 self.frames[-1].setdefault(name, variables.values.get(name))
-            for flag, names in (("i", variables.integers), ("A", variables.tables)):
-                names |= {name} if flag in flags else set()
+            variables.tables |= {name} if "A" in flags else set()
             if is_assignment:
                 self._visit_variable_assignment(child)
             elif equals or is_own:
@@ -701,8 +690,6 @@ class _Follower:
     def _visit_command(self, node: Node) -> Verdict:
         own = [child for child in node.named_children if child.type == "variable_assignment"]
         parts = [one for one in node.named_children if one.type not in ("variable_assignment", *REDIRECTS, "comment")]
-        if len(parts) == 1 and source_of(parts[0]).startswith("((") and not own:
-            return decide(parts[0], self.words)
         names = [source_of(left) for one in own if (left := one.child_by_field_name("name")) is not None]
         before = self.script.variables.values
         saved = {name: before[name] for name in names if name in before}
@@ -750,7 +737,7 @@ class _Follower:
             text = " ".join(arguments) if name == "eval" else self.find(arguments[0]) if arguments else None
             if text is None:
                 what = write_unknowns(" ".join(words))[:200]
-                self._note(f"Line {line}: {what} is not found; variables that it sets are unknown.")
+                self.script.notes.append(f"Line {line}: {what} is not found; variables that it sets are unknown.")
             else:
                 self._text(text, first_line=line)
             return Verdict(True, False)
@@ -771,7 +758,7 @@ class _Follower:
         return Verdict(True, False)
 
     def _visit_compound_statement(self, node: Node) -> Verdict:
-        """``[[ ... ]]``, ``{ ...; }``, and since tree-sitter-bash 0.25.1 ``((...))``, a command before."""
+        """``[[ ... ]]``, ``{ ...; }`` and ``((...))``."""
         is_test = node.type == "test_command" or source_of(node).startswith("((")
         return decide(node, self.words) if is_test else self._each(node)
 
@@ -780,7 +767,7 @@ class _Follower:
     def _call(self, name: str, arguments: Sequence[str]) -> Verdict:
         """Call a function; meanwhile ``$1`` and the others are its arguments."""
         variables = self.script.variables
-        before, integers, variables.arguments = variables.arguments, set(variables.integers), list(arguments)
+        before, variables.arguments = variables.arguments, list(arguments)
         self.frames.append({})
         variables.calls += 1
         try:
@@ -791,7 +778,7 @@ class _Follower:
             return Verdict(not stop.failed, True)
         finally:
             variables.calls -= 1
-            variables.arguments, variables.integers = before, integers
+            variables.arguments = before
             for one, old in self.frames.pop().items():
                 variables.values.pop(one, None)
                 variables.values |= {} if old is None else {one: old}

@@ -294,11 +294,7 @@ UNWRITTEN = "???"
 
 
 def import_nested_job(
-    content: Mapping[str, Any],
-    source: str,
-    recipe: str,
-    overrides: Sequence[str],
-    fields: Mapping[str, str] | None = None,
+    content: Mapping[str, Any], recipe: str, overrides: Sequence[str], fields: Mapping[str, str] | None = None
 ) -> Imported:
     """
     Import a nested configuration.
@@ -307,8 +303,6 @@ def import_nested_job(
     ----------
     content
         The document.
-    source
-        Name of the file in messages.
     recipe
         Name of the recipe that it changes; empty: none.
     overrides

@@ -28,6 +28,7 @@ SCRIPTS = {
     "arithmetic": "N=8\nM=$((N*2+$N))\n((N += 3))\n((K = M / 5))\nshow $M $N $K $((M % 7)) $((-7 / 2)) $((1 << 4))",
     "comparison": "N=72\nif ((N % 72 == 0)) && [[ $N -ge 64 ]]; then show yes; else show no; fi",
     "tests": 'A=fp8\nif [ "$A" = "bf16" ]; then show 1; elif [[ $A == fp* && -n $A ]]; then show 2; else show 3; fi',
+    "patterns": "A=bf16; [ $A = bf1* ] || show text; [[ $A = bf1* ]] && show pattern; [ $A != b* ] && show other",
     "negation": 'if [ ! -z "$A" ] || ! [ 1 -eq 1 ]; then show 1; else show 2; fi',
     "unset": 'if [ -z "${A:-}" ]; then A=1; fi\nif [[ $B -eq 1 ]]; then A=2; fi\nshow $A',
     "cases": 'for a in cs mx other; do case "$a" in cs | mx) show known $a ;; *) show none ;; esac; done',

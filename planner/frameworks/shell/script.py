@@ -139,7 +139,7 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
         return _matches(one, other, is_known)
     if sign in ("<", ">"):
         return Verdict(one < other if sign == "<" else one > other, is_known)
-    is_same = one == other if "string" in right.type else fnmatchcase(one, other)
+    is_same = one == other if "string" in right.type or _is_single(right) else fnmatchcase(one, other)
     return Verdict(is_same == (sign != "!="), is_known)
 
 

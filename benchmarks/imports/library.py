@@ -10,12 +10,14 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from zipfile import ZipFile
 
-from planner.frameworks.imports.bridge.library import recipes_of
+from planner.frameworks.imports.bridge.library import MODULES, Recipe, read_recipe
+from planner.frameworks.imports.bridge.python_source import Thing, public_functions, read_module, result_of
 from planner.frameworks.imports.documents import ROOM
 
 TABLE = ROOM / "bridge" / "library.csv"
@@ -39,6 +41,30 @@ def rows_of(wheels: Iterable[Path]) -> list[dict[str, str]]:
         for (name, model, fields), of in releases.items()
     ]
     return sorted(rows, key=lambda row: (row["recipe"], row["releases"]))
+
+
+def recipes_of(root: Path, source: str) -> Iterator[Recipe]:
+    """Yield the recipes for pretraining of a package in a folder."""
+    modules: dict[Path, dict[str, Any]] = {}
+
+    def resolver(module: str, name: str) -> Any:
+        if not module.startswith(MODULES):
+            return None
+        path = root.joinpath(*module.split("."))
+        file = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
+        if file not in modules and file.is_file():
+            modules[file] = {}
+            modules[file] = read_module(file.read_text(encoding="utf-8"), str(file), resolver)
+        return modules.get(file, {}).get(name)
+
+    for file in sorted(root.joinpath(*MODULES.split(".")).glob("*/*.py")):
+        module = ".".join(file.relative_to(root).with_suffix("").parts)
+        resolver(module, "")
+        for name, function in public_functions(modules.get(file, {})).items():
+            if "pretrain_config" in name and function.names is modules[file]:
+                config = result_of(function, str(file), resolver)
+                if isinstance(config, Thing):
+                    yield read_recipe(f"{file.stem}_{name}" if name == "pretrain_config" else name, source, config)
 
 
 def main(arguments: Sequence[str]) -> int:

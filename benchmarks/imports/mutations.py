@@ -4,12 +4,13 @@ Mutated files: an import reads what Bash or a parser reads, or refuses with a me
 A mutation drops, doubles or swaps lines, drops or changes words, numbers, quotation marks and single characters, or
 cuts the file. Files of ``expected.csv`` get what they need. Degrees and batches of YAML, JSON, TOML and logs are
 compared with those that plain readers find by their keys. Scripts are compared with Bash (``--bash``), where every
-program is one that notes its words and does nothing; redirections are left out. Let that run in a container, as
-somebody without rights.
+program is one that notes its words and does nothing; redirections are left out. Let that run in a container; Bash has
+no rights of root there.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -157,7 +158,8 @@ def words_of_bash(text: str, folder: Path, given: Mapping[str, str]) -> Iterator
     """Yield the commands that Bash starts; none where it does not read the text to its end."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(mode=0o777)
+    out.mkdir()
+    out.chmod(0o777)
     lines = (line if "((" in line else REDIRECTION.sub(" ", line) for line in text.split("\n"))
     plain = "\n".join(lines)
     named = {name: value for name, value in given.items() if name.isidentifier()}
@@ -165,8 +167,8 @@ def words_of_bash(text: str, folder: Path, given: Mapping[str, str]) -> Iterator
     places = [int(name) for name in given if name.isdecimal()]
     arguments = [given.get(str(place), "") for place in range(1, max(places, default=0) + 1)]
     shell = [str(shutil.which("bash")), "--norc", "-c", f"{NOTING}{plain}", "script", *arguments]
-    quiet = subprocess.DEVNULL
-    subprocess.run(shell, env=environment, cwd=folder, check=False, timeout=20, stdout=quiet, stderr=quiet)
+    quiet, user = subprocess.DEVNULL, "nobody" if os.geteuid() == 0 else None
+    subprocess.run(shell, env=environment, cwd=folder, check=False, timeout=20, stdout=quiet, stderr=quiet, user=user)
     for noted in sorted(out.iterdir(), key=lambda path: int(path.name)):  # members of a pipeline note at the same time
         for call in noted.read_text(errors="replace").split("\n\0")[:-1]:
             yield call.split("\0")[:-1]
@@ -222,6 +224,7 @@ def run(folder: Path, number: int, *, seed: int = 52, bash: bool = False) -> int
     watching = [False]
     sys.addaudithook(lambda event, _: events.append(event) if watching[0] and event in EXECUTING else None)
     with TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
         read, others = _inputs(Path(shutil.copytree(folder, Path(made) / "files")))
         for _ in range(number):
             path, (entries, given) = chance.choice(read if chance.random() < SHARE else others)

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from io import BufferedIOBase
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -209,13 +210,15 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
         raise SpecError(shown(str(path)), f"cannot be read: {reason}.") from None
 
 
-def decode_file(stream: BinaryIO, source: str, most_bytes: int = MAX_BYTES) -> str:
+def decode_file(
+    stream: BinaryIO | BufferedIOBase, source: str, most_bytes: int = MAX_BYTES, errors: str = "strict"
+) -> str:
     """Read the text of an open file; errors as in :func:`read_text`."""
     content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise SpecError(source, f"is larger than {most_bytes // 1024} KiB, which no job file is.")
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         raise SpecError(source, f"is not text in UTF-8 (byte {error.start}).", "Save it as UTF-8.") from None
 

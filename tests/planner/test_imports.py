@@ -259,6 +259,11 @@ def test_the_last_of_several_counts():
             "deepspeed train.py --deepspeed ds.json",
             "names the configuration 'ds.json', which is not in its folder",
         ),
+        (
+            "a.sh",
+            "cat > ds.json <<EOF\n{$BATCH}\nEOF\ndeepspeed train.py --deepspeed ds.json",
+            r"ds.json: is \$BATCH, which the script leaves open. Say it: --set BATCH=VALUE",
+        ),
     ],
 )
 def test_files_of_another_kind_are_refused(tmp_path, name, content, message):

@@ -91,6 +91,13 @@ DEEPSPEED = {
         f'train.py "${{ARGS[@]}}" {RUN} --gradient_accumulation_steps 2',
         {"dp": 32, "mbs": 1, "batch": 64, "sharding": "weights", "precision": "bf16"},
     ),
+    "written by the script": (
+        "no JSON",
+        "B=2\ncat > conf/ds.json <<EOF\n"
+        '{"train_micro_batch_size_per_gpu": $B, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}\nEOF\n'
+        f"deepspeed --num_gpus 8 train.py --deepspeed_config conf/ds.json {RUN}",
+        {"dp": 8, "mbs": 2, "batch": 16, "sharding": "gradients", "precision": "bf16"},
+    ),
 }
 """A configuration, the launch beside it, and what is expected."""
 

@@ -195,6 +195,8 @@ def test_gemma_2_of_mindspeed_is_gemma_2(tmp_path):
         ("--enable-mhc --hc-mult 4", "hyper-connections"),
         ("--enable-dsa-indexer --index-topk 256", "2,048 tokens of which 256 count"),
         ("--noop-layers x", "expected numbers of layers"),
+        ("--noop-layers 1 --pipeline-model-parallel-size 0", "expected a whole number of at least 1, got 0"),
+        ("--deepspeed --num-experts 4 --expert-interval 0", "expected a whole number of at least 1, got 0"),
         ("--num-layer-list 10,10", "are not the layers of the model"),
         ("--num-layers 99999999999 --first-k-dense-replace 1", "more than any model has"),
         ("--checkpoint-in-cpu", "keeps checkpoints of activations on the host"),
@@ -400,7 +402,7 @@ def test_a_hybrid_of_context_has_the_ranks_of_each_level(tmp_path):
     hybrid = "--bf16 --context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp"
 
     assert imported(tmp_path, f"{hybrid} 2").document["strategy"]["cp"] == 4
-    with pytest.raises(SpecError, match="is 3, which does not divide 4 context ranks"):
+    with pytest.raises(SpecError, match="are 3 x 1, whose product is not --context-parallel-size 4"):
         imported(tmp_path, f"{hybrid} 3")
 
 

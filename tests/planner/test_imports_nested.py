@@ -285,7 +285,7 @@ def test_a_callback_of_nemo_overlaps_what_nothing_else_says(tmp_path):
         ("TimingCallback", "DeepEPCallback", "trainer.callbacks: has 'DeepEPCallback', which is not read"),
         ("mixed_precision.MegatronMixedPrecision", "x.MyPlugin", "trainer.plugins: has 'MyPlugin', which is not read"),
         ("exp_avg_dtype", "some_dtype", "optimizer.some_dtype: is no field that is known here"),
-        ("precision: bf16-mixed", "precision: 32", "trainer.plugins.precision: is '32'"),
+        ("precision: bf16-mixed", "precision: 32", "trainer.plugins.precision: is 32"),
     ],
 )
 def test_parts_of_nemo_that_are_not_read_are_named(tmp_path, old, new, message):

@@ -203,11 +203,9 @@ def test_names_that_decide_nothing_may_differ_between_ranks(tmp_path):
 
 
 def test_a_log_may_have_bytes_that_are_no_text(tmp_path):
-    """A name in Latin-1, or the whole in UTF-16 as PowerShell writes it."""
-    text = "\n".join(["caf\xe9", *block()])
-    for code in ("latin-1", "utf-16"):
-        (tmp_path / "train.log").write_bytes(text.encode(code))
-        assert import_job(tmp_path / "train.log", DEVICE).document["strategy"]["tp"] == 2
+    """Such as a name in Latin-1."""
+    (tmp_path / "train.log").write_bytes("\n".join(["caf\xe9", *block()]).encode("latin-1"))
+    assert import_job(tmp_path / "train.log", DEVICE).document["strategy"]["tp"] == 2
 
 
 def test_a_log_without_a_configuration_is_no_script(tmp_path):

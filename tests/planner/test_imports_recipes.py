@@ -75,6 +75,16 @@ def test_a_precision_that_the_device_lacks_is_the_reason(tmp_path):
         imported(tmp_path, "--gpu h100 --num_gpus 256 --compute_dtype nvfp4 -mr gpt_oss_120b")
 
 
+@pytest.mark.parametrize(("said", "ours"), [("mla_up_proj", "qkv"), ("core_attn,mla_up_proj", "core_attention+qkv")])
+def test_modules_that_a_command_recomputes_have_the_names_of_a_job(tmp_path, said, ours):
+    """Megatron-LM's names; several others are written in the job's own words."""
+    options = "--gpu gb300 --num_gpus 256 --compute_dtype bf16 -mr deepseek_v3 --recompute_modules"
+
+    assert imported(tmp_path, f"{options} {said}").document["strategy"]["recompute"] == ours
+    with pytest.raises(SpecError, match="--recompute_modules: is 'mlp,moe': several modules or one that is not known"):
+        imported(tmp_path, f"{options} mlp,moe")
+
+
 def test_recipes_of_scripts_of_dgxc_count_in_them_alone(tmp_path):
     """Its scripts of October 2025 pin a commit that has GB300, which the release of that month has not."""
     options = "--gpu gb300 --num_gpus 128 --compute_dtype bf16 -mr deepseek_v3 --container_image "

@@ -154,11 +154,12 @@ def test_primus_stands_on_files_that_it_names(tmp_path):
     assert plain["strategy"]["layout"]["full_layers"] == [2, 2]
 
 
-def test_numbered_layers_are_recomputed_where_they_lie(tmp_path):
-    """Of ranks with layers 0 to 7 and 8 to 15 the first holds 0, 1 and 5."""
+def test_numbered_layers_that_are_recomputed_are_refused(tmp_path):
+    """They lie on ranks that only the layout says."""
     listed = PRIMUS.replace("recompute_method: block", 'recompute_layer_ids: "0,1,5,9"')
 
-    assert found(tmp_path, "primus.yaml", listed).document["strategy"]["layout"]["full_layers"] == [3, 1]
+    with pytest.raises(SpecError, match=r"recompute_layer_ids: is '0,1,5,9': numbers of layers that are recomputed"):
+        found(tmp_path, "primus.yaml", listed)
 
 
 def test_layers_that_do_not_divide_are_padded_by_primus(tmp_path):
@@ -354,8 +355,6 @@ def test_gpt_neox_derives_the_third_of_batch_micro_batch_and_steps(tmp_path):
         # of deepspeed 0.19.8: partition_balanced of [0, 1, 44 x 1, 1, 0, 0], in which the functions' names count
         ("type:transformer|mlp", 44, 4, [11, 12, 11, 10]),
         ("type:ParallelTransformerLayerPipe", 44, 4, [11, 11, 11, 11]),
-        # partition_uniform of 49 modules, 2 of them in front and 3 behind: 13, 12, 12 and 12
-        ("uniform", 44, 4, [11, 12, 12, 9]),
         ("type:transformer|mlp", 32, 2, [16, 16]),
     ],
 )

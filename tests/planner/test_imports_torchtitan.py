@@ -162,13 +162,15 @@ def test_what_only_running_says_is_refused(tmp_path, old, new, message):
         imported(tmp_path, text)
 
 
-def test_the_package_is_asked_for(tmp_path):
-    """A launch by module and name needs the package, which is read and not imported."""
+def test_a_configuration_of_a_module_is_read_beside_the_script(tmp_path):
+    """A launch names the module and the function; its file is read and not imported."""
     path = tmp_path / "run.sh"
-    path.write_text("torchrun --nproc_per_node=8 -m torchtitan.train --module llama9 --config llama9_8b\n")
+    path.write_text("torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b\n")
 
-    with pytest.raises(SpecError, match="is Python of torchtitan, which is not installed"):
+    with pytest.raises(SpecError, match=r"names the configuration 'config_registry.py', which is not in its folder"):
         import_job(path, [DEVICE])
+    (tmp_path / "config_registry.py").write_text(REGISTRY)
+    assert import_job(path, [DEVICE]).document["model"] == "llama3-8b"
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,16 @@ BASH = shutil.which("bash")
 SCRIPTS = {
     "variables": "A=1\nB=$A${A}2\nshow $B ${#B} \"$A $B\" '$A'",
     "defaults": "show ${X:-8} ${X-a b} ${X:+no} ${X:-${Y:-deep}}\nX=\nshow a${X:-1}b a${X-1}b ${X:=7} $X",
+    "computed defaults": 'N=2\nshow ${Y:-$((N*4))} "${Y:-$(( N * 4 ))}" ${Y:=$(( (N+1) * $N ))} $Y ${Y:-$((9))}',
     "splitting": 'A="1  2 3"\nshow $A "$A" x$A"y z"$A',
     "arrays": 'A=(--x 1 "a b")\nA+=(--y)\nB=("${A[@]}" last)\nshow ${A[@]} "${B[@]}" ${#B[@]} "${A[*]}" ${A[1]}',
-    "elements": 'A=("--fp8-format hybrid" "--amax max")\nA[2]="--z"\nshow ${A[@]} "${A[@]}"',
+    "elements": 'A=("--fp8-format hybrid" "--amax max")\nA+=("--z")\nshow ${A[@]} "${A[@]}"',
     "appending": "A=x\nA+=' y'\nA+=z\nshow $A",
     "continued": "show --a 1 \\\n  --b 2 \\\n  --c # more\nshow end",
     "arithmetic": "N=8\nM=$((N*2+$N))\n((N += 3))\n((K = M / 5))\nshow $M $N $K $((M % 7)) $((-7 / 2)) $((1 << 4))",
     "comparison": "N=72\nif ((N % 72 == 0)) && [[ $N -ge 64 ]]; then show yes; else show no; fi",
     "tests": 'A=fp8\nif [ "$A" = "bf16" ]; then show 1; elif [[ $A == fp* && -n $A ]]; then show 2; else show 3; fi',
+    "patterns": "A=bf16; [ $A = bf1* ] || show text; [[ $A = bf1* ]] && show pattern; [ $A != b* ] && show other",
     "negation": 'if [ ! -z "$A" ] || ! [ 1 -eq 1 ]; then show 1; else show 2; fi',
     "unset": 'if [ -z "${A:-}" ]; then A=1; fi\nif [[ $B -eq 1 ]]; then A=2; fi\nshow $A',
     "cases": 'for a in cs mx other; do case "$a" in cs | mx) show known $a ;; *) show none ;; esac; done',
@@ -51,7 +53,6 @@ SCRIPTS = {
     "signs without a name": 'B=1\nshow a $ b c$ e$B$ "d$ $" \\\n  --f $\nshow $',
     "texts that are read": 'read -r -d "" C <<EOF\n1 2\n3\nEOF\nshow $C "$C"\nread A <<< " a b "; show "$A"\n'
     'IFS= read E <<< " e "; show "$E"; read -r F <<< ""; show "$F" end',
-    "indirect": "A=B\nB=7\nshow ${!A}",
     "continued before the closing mark": 'A=" \\\n  --a ${X:-1} \\\n"\nB=" \\\n    "\nshow $A $B "$A"',
     "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",
     "ends of a text": "A=a.sh.sh\nB=(x y=1)\nshow ${A/#a/b} ${A/%.sh/.py} ${A/#.sh/c} ${A//.sh/_} ${B[@]/#/-}",
@@ -75,7 +76,7 @@ SCRIPTS = {
     "for i in $(seq 0 2 4); do show $i; done",
     "loops inside": "for i in 1 2; do for j in 1 2; do show $i $j; continue 2; done; done\n"
     "while true; do while :; do break 2; done; done",
-    "numbers": "declare -i TP=2+2 N; N=TP*2; N+=1; show $TP $N $((2**7)) $((010)) $((0x1f))\n"
+    "numbers": "TP=4; N=9; show $TP $N $((2**7)) $((010)) $((0x1f))\n"
     "show $((2#101)) $((-7 % 3)) $((-2 ** 2))\n"
     "show $(( 6 & 3 | 8 ^ 1 )) $(( ~5 )) $((N++ + ++N)) $((N -= 2, N << 1))\n"
     "show $(( 0 && (N=99) )) $N $[1+2] $((5 > 3 ? N=1 : 7)) $N",
@@ -83,8 +84,10 @@ SCRIPTS = {
     "[ 010 -eq 10 ] && show ten; [[ 010 -eq 8 ]] && show eight; [[ A -eq 3 ]] && show A; show $(expr 010 + 1)",
     "arrays anew": "declare -A M=([a]=1); M=([b]=2); M+=([c]=3); show ${M[b]} ${M[c]} ${#M[@]}\n"
     "f() { local A=(x); A+=(y); show ${A[@]}; }; A=(1 2); f; A+=3; show ${A[@]}; B=z; B+=(w); show ${B[@]} ${B[-1]}",
-    "elements by number": "A=(1 2 3); i=1; ((A[i]=7)); A[i+1]=8; A[$((i+2))]=9; show ${A[@]} $((A[1]++)) ${A[1]}\n"
-    "declare -A M; M[a]=1; k=b; M[$k]=2; show ${M[a]} ${M[b]} ${#M[@]}",
+    "elements by number": "A=(1 2 3); i=1; A[i+1]=8; A[$((i+2))]=9; A[0]+=x; show ${A[@]} ${A[i]}\n"
+    "show ${A[$i+1]} $((A[i+1]))\n"
+    "declare -A M; M[a]=1; k=b; M[$k]=2; show ${M[a]} ${M[b]} ${#M[@]}\n"
+    "declare -A T=([a]=1); k=a; [[ -v T[$k] ]] && show yes; [[ -v T[c] ]] || show no; [[ -v T ]] || show none",
     "pieces": "A=abcdef; i=2; show ${A:i:2} ${A:1:-1} ${A: -2:2}; f() { show ${@:2} - ${@:2:1}; }; f a b c",
     "text": 'O=" \\\n  --a 1 \\\n  --b ${X:-2} "\nO="${O} --c"\nshow ${O}',
 }
@@ -170,10 +173,10 @@ def test_nothing_is_executed(tmp_path):
     ("text", "message"),
     [
         ("while true; do x; done", "has loops of more than"),
-        ("f() { f; }\nf", "more than 20 deep"),
-        ('A="eval \\$A"\neval $A', "more than 20 deep"),
+        ("f() { f; }\nf", "inside each other, too deep"),
+        ('A="eval \\$A"\neval $A', "inside each other, too deep"),
         ("x" * 1_000_001, "expected 1,000,000 at most"),
-        ("A=$((" + "(" * 3000 + "1" + ")" * 3000 + "))", "deeper than any script has"),
+        ("A=$((" + "(" * 3000 + "1" + ")" * 3000 + "))", "inside each other, too deep"),
         ("A=ab\n" + "A=$A$A$A$A\n" * 20, r"script, line 10: makes a word of more than 131,072 letters"),
         ("A=" + "a" * 100_000 + "\n" + "B=$A\n" * 300, "or 20,000,000 of all together"),
     ],
@@ -264,6 +267,24 @@ def test_names_that_stand_for_others_are_refused():
     """With their line: what they set is another variable."""
     with pytest.raises(SpecError, match=r"script, line 2: declare -n is not read here\."):
         follow("TP=1\ndeclare -n other=TP\nother=2")
+    with pytest.raises(SpecError, match=r"script, line 1: declare -i is not read here\."):
+        follow("declare -i TP=2+2")
+    with pytest.raises(SpecError, match=r"script, line 2: sets A\[i\], which is not read here\."):
+        follow("A=(1 2)\n((A[i]=7))")
+
+
+def test_indirections_and_elements_without_a_place_are_asked_for():
+    """A variable that another one names, and an array with a hole or of which the place is not known."""
+    script = follow("A=(1 2)\nA[$I]=3\nB=A\nL=(1)\nL[4]=2\nrun ${A[@]} ${!B} ${L[@]}")
+
+    assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "A[$I]=3", "${!B}", "L[4]=2"]
+    assert script.variables.holder("A[$I]=3") == "A"
+
+
+def test_a_quotation_mark_that_is_not_closed_is_refused_with_its_line():
+    """Bash reads no line of such a script."""
+    with pytest.raises(SpecError, match=r"script, line 2: is no Bash that is read here: '\"--tp"):
+        follow('TP=2\nOPTS="--tp $TP\nrun $OPTS\n')
 
 
 def test_what_printf_makes_is_not_known():

@@ -23,6 +23,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.documents import (
     ARCHITECTURE,
     default_vocabulary,
+    degree,
     read_plain,
     read_rows,
     read_words,
@@ -116,7 +117,7 @@ def _deepspeed_experts(given: Given) -> Words | None:
     if _number({"--num-experts": numbers[:1]}, "--num-experts") == 1:
         names = ", ".join(name for name in DATA.experts if name in given)
         return {"": [f"{names}: one expert is a dense feed-forward."]}
-    every = _number(given, "--expert-interval", 2)
+    every = degree(_number(given, "--expert-interval", 2), f"{WHERE}.--expert-interval")
     assumed = {"--expert-interval": "2", "--topk": "1"}
     silent = " ".join(f"{name} {value}" for name, value in assumed.items() if name not in given)
     flags = ",".join("1" if (layer + 1) % every == 0 else "0" for layer in range(_number(given, "--num-layers")))
@@ -146,7 +147,7 @@ def _noops(given: Given) -> set[int]:
 def _remove_noops(given: Given) -> Words | None:
     """Remove layers without computation, and place the remaining ones by a custom pipeline layout."""
     noops, total = _noops(given), _number(given, "--num-layers")
-    stages = _number(given, STAGES, 1)
+    stages = degree(_number(given, STAGES, 1), f"{WHERE}.{STAGES}")
     size = _number(given, CHUNK_LAYERS, -(-total // stages))
     if size < 1 or total % size or (total // size) % stages:
         problem = f"is {size}; {total} layers are no such chunks on {stages} pipeline ranks."
@@ -206,16 +207,6 @@ def _translate_layer_list(given: Given) -> Words | None:
     return {LAYOUT: [layout_text(layers, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if layers[1:] else {}
 
 
-def _levels_of_context(given: Given) -> Words | None:
-    """Translate MindSpeed's hybrid of all-to-all and ring: the ranks of each (context_parallel_algo)."""
-    if given.get("--context-parallel-algo") != ["hybrid_cp_algo"]:
-        return None
-    inner, ranks = _number(given, "--ulysses-degree-in-cp"), _number(given, "--context-parallel-size", 1)
-    if inner < 1 or ranks % inner:
-        raise SpecError(f"{WHERE}.--ulysses-degree-in-cp", f"is {inner}, which does not divide {ranks} context ranks.")
-    return {"--hierarchical-context-parallel-sizes": [str(inner), str(ranks // inner)]}
-
-
 def _sparse(given: Given) -> Words | None:
     """Cost sparse attention of short sequences as dense, or refuse it."""
     length, kept = _number(given, "--seq-length"), _number(given, "--index-topk", 2048)
@@ -250,7 +241,6 @@ MEANINGS: tuple[tuple[tuple[str, ...], Callable[[Given], Words | None]], ...] = 
     (("--num-layer-list",), _translate_layer_list),
     ((STAGES, METHOD), _deal_piped_layers),
     (("--enable-recompute-layers-per-pp-rank", "--recompute-num-layers"), _translate_recomputation),
-    (("--ulysses-degree-in-cp",), _levels_of_context),
     (("--enable-dsa-indexer", "--index-topk"), _sparse),
 )
 """Options that are translated together, with the function; it applies where the first of them is given."""

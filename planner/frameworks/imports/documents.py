@@ -156,7 +156,7 @@ PATH = re.compile(r"\.*[\w-]+(\.[\w-]+)*")
 
 UNKNOWN = object()
 
-"""Value of an unknown reference; null is a known value."""
+"""Value of an unknown reference, or that only running a recipe would say; null is a known value."""
 
 MOST_STEPS, LONGEST, MOST = 64, 4096, 1e15
 

@@ -7,10 +7,12 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import require_type, shown
@@ -36,13 +38,14 @@ from planner.frameworks.imports.tools.keys import Meaning
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.words import strip_unknown, write_unknowns
-from planner.jobs.document import read_text
+from planner.frameworks.shell.words import refuse_unknown, strip_unknown, unknown, unknown_names, write_unknowns
+from planner.jobs.document import decode_file, read_text
 
 MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
 """Notes on lists of arguments that are not of a pretraining."""
 
-INSTEAD = ", or add model=NAME to plan with the framework's defaults instead of its values"
+Reader: TypeAlias = Callable[..., str]
+"""Function from the name of a file to its text, as ``_read_beside`` of one script."""
 
 
 def import_job(
@@ -77,9 +80,8 @@ def import_job(
         case ".json":
             content = read_json(text, str(place))
             kind = printed.kind_of(content) or "deepspeed"
-            if kind != "megatron":  # whose arguments name all that a release has
-                config = content if kind != "deepspeed" else readers.require_deepspeed(content, str(place))
-                refuse_entries(config, str(place))
+            if kind != "megatron" and isinstance(content, Mapping):  # Megatron-LM prints all options of a release
+                refuse_entries(content, str(place))
             return printed.KINDS[kind](content, str(place), overrides)
         case ".yaml" | ".yml":
             return _import_yaml(_read(text, place), place, overrides, variables)
@@ -120,16 +122,10 @@ MOST_OF_A_LOG = 64 << 20
 
 
 def _text_of_log(path: Path) -> str:
-    """Read a log, with another sign for bytes that are no text; UTF-16 as it says itself."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            content: bytes = stream.read(MOST_OF_A_LOG + 1)
-    except (OSError, EOFError, zlib.error):
-        return read_text(path)
-    if len(content) > MOST_OF_A_LOG:
-        raise SpecError(str(path), f"is larger than {MOST_OF_A_LOG >> 20} MiB.", "Give its first minute.")
-    is_wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return content.decode("utf-16" if is_wide else "utf-8-sig", errors="replace")
+    """Read a log, with another sign for bytes that are no text."""
+    with suppress(OSError, EOFError, zlib.error), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as log:
+        return decode_file(log, str(path), MOST_OF_A_LOG, errors="replace")
+    return read_text(path)
 
 
 LOG = "Or give the log of the run's first minute, which has the configuration that was printed."
@@ -207,11 +203,11 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
         return printed.KINDS[kind](content, str(path), overrides)
     if "distributed_type" in content:
         with_devices = _add_devices(_devices_of_configuration(content), overrides)[0]
-        return _import_accelerate(content, Meaning(), path.parent, with_devices)
+        return _import_accelerate(content, Meaning(), partial(_read_beside, path.parent, {}), with_devices)
     if tool is not None:
         return readers.READERS[tool["reader"]](File(content, path, overrides, given))
     if "cluster" not in content and any(isinstance(content.get(mark), Mapping) for mark in MARKS):
-        return import_nested_job(content, str(path), "", overrides)
+        return import_nested_job(content, "", overrides)
     if _is_job(content):
         raise SpecError(str(path), "is a job file already.", "planner estimate takes it as it is.")
     names = ", ".join(shown(name) for name in list(content)[:5])
@@ -256,16 +252,17 @@ def _import_script(text: str, folder: Path, overrides: Sequence[str], given: Map
     launch = find_launch(script, text) or _loose(script)
     refuse_options(launch.words)
     _refuse_undecided(script, launch, text, folder, given)
-    zero, more = _zero_words(launch, script, folder)
+    read = partial(_read_beside, folder, script.files)
+    zero, more = _zero_words(launch, read)
     launch = replace(launch, words=(*drop_empty_words(launch.words, launch.kind, script.variables), *zero))
-    notes = [*launch.notes, *more, *_question_notes(script), *script.notes, *_note_unused(given, script)]
+    notes = [*launch.notes, *more, *_question_notes(script), *dict.fromkeys(script.notes), *_note_unused(given, script)]
     lost = [one for one in script.commands if launch.program and one.words[0].startswith("--")]
     what = "is no option of a command: a line before it ends that one"
     notes += [f"Line {one.line}: {one.words[0]} {what}." for one in lost]
     refuse_open(launch.words, launch.kind, script.variables)
     if launch.kind == "megatron" and "--yaml-cfg" not in launch.words:
         return _import_options(launch, overrides, script).add_notes(*notes)
-    return LAUNCHES[launch.kind](launch, folder, overrides).add_notes(*notes)
+    return LAUNCHES[launch.kind](launch, read, overrides).add_notes(*notes)
 
 
 def _import_options(launch: Launch, overrides: Sequence[str], script: Script) -> Imported:
@@ -286,13 +283,13 @@ ZERO_STAGE = re.compile(r'"stage"\s*:\s*(\d)')
 OFFLOAD = re.compile(r'"offload_(\w+)"\s*:\s*\{[^{}]*"device"\s*:\s*"(\w+)"')
 
 
-def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str, ...], list[str]]:
+def _zero_words(launch: Launch, read: Reader) -> tuple[tuple[str, ...], list[str]]:
     """Return options for the DeepSpeed configuration of Megatron-DeepSpeed, and notes on assumptions."""
     given = dict(split_options(launch.words))
     name = next((given[one][0] for one in ("--deepspeed_config", "--deepspeed-config") if given.get(one)), None)
     if launch.kind != "megatron" or name is None:
         return (), []
-    text = script.files.get(name) or _read_beside(name, folder, may_lack=True)
+    text = read(name, may_lack=True)
     offloaded = {what for what, device in OFFLOAD.findall(text) if device != "none"}
     if offloaded - {"optimizer"}:
         problem = f"offloads weights by {shown(write_unknowns(name))}, which is not costed under Megatron-LM."
@@ -307,15 +304,15 @@ def _zero_words(launch: Launch, script: Script, folder: Path) -> tuple[tuple[str
 
 
 def _import_yaml_file(
-    launch: Launch, folder: Path, overrides: Sequence[str], name: str = "", recipe: str = ""
+    launch: Launch, read: Reader, overrides: Sequence[str], name: str = "", recipe: str = ""
 ) -> Imported:
     """Import a nested configuration; with a recipe of Megatron-Bridge, overrides of the command apply, too."""
     name = name or option_value(launch.words, ("--yaml-cfg",))
-    content = require_mapping(read_yaml(_read_beside(name, folder), name), name)
+    content = require_mapping(read_yaml(read(name), name), name)
     refuse_entries(content, name)
     devices, more = _add_devices(launch.devices, overrides, may_lack=True)
     fields = fields_of(launch.words) if recipe else None
-    return import_nested_job(content, name, recipe, devices, fields).add_notes(*more)
+    return import_nested_job(content, recipe, devices, fields).add_notes(*more)
 
 
 def _other_script(name: str, folder: Path) -> str | None:
@@ -335,7 +332,7 @@ def _note_unused(given: Mapping[str, str], script: Script) -> Iterable[str]:
             yield f"--set {name}: the script neither reads nor sets such a variable. {hint}".strip()
 
 
-def _import_bridge(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
+def _import_bridge(launch: Launch, read: Reader, overrides: Sequence[str]) -> Imported:
     """Import a recipe of Megatron-Bridge: one of its performance scripts, or any other with overrides."""
     fields = fields_of(launch.words)
     names = {name: values[0] for name, values in split_options(launch.words) if values}
@@ -343,35 +340,33 @@ def _import_bridge(launch: Launch, folder: Path, overrides: Sequence[str]) -> Im
     recipe = said[0] if said else Path(launch.program).stem
     file = names.get("--config-file", names.get("--config_file"))
     if file is not None:
-        return _import_yaml_file(launch, folder, overrides, file, recipe.removeprefix("pretrain_"))
+        return _import_yaml_file(launch, read, overrides, file, recipe.removeprefix("pretrain_"))
     if not fields and (find_published(recipe) or (not said and recipe_named(recipe) is None)):
         return recipe_job(launch.words, overrides, launch.environment, recipe)
     devices, more = _add_devices(launch.devices, overrides, may_lack=True)
     return bridge_job(fields, recipe.removeprefix("pretrain_"), devices, launch.environment).add_notes(*more)
 
 
-def _import_torchtitan(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
-    """Import a launch of torchtitan: its TOML is searched next to the script, its Python in the installed package."""
-    given = {name: " ".join(values).strip() for name, values in split_options(launch.words)}
+def _import_torchtitan(launch: Launch, read: Reader, overrides: Sequence[str]) -> Imported:
+    """Import a launch of torchtitan: its TOML, or the Python of its model, is searched next to the script."""
+    given, presets = readers.switches_of(launch.words), list(overrides)
     if given.keys() >= {"--module", "--config"}:
-        config, presets = readers.read_installed(given["--module"], given["--config"]), list(overrides)
+        name = f"{given['--module'].rpartition('.')[2]}/config_registry.py"
+        config = readers.read_python(read(name), name, given["--config"])
     else:
         name = option_value(launch.words, ("--job.config_file", "--job.config-file"))
-        text = _read_beside(name, folder, may_lack="model" in said_by(overrides))
-        config, presets = readers.read_torchtitan(text, name), _presets(text, overrides)
-        if not text:
-            _refuse_open_recomputation(readers.apply_options(config, launch.words), overrides)
+        config, presets = readers.read_torchtitan(text := read(name), name), _presets(text, overrides)
     devices, more = _add_devices(launch.devices, presets if launch.devices.number is None else overrides)
     return readers.torchtitan_job(readers.apply_options(config, launch.words), devices).add_notes(*more)
 
 
-def _import_deepspeed(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
-    config = _read_deepspeed(option_value(launch.words, ("--deepspeed_config", "--deepspeed")), folder)
+def _import_deepspeed(launch: Launch, read: Reader, overrides: Sequence[str]) -> Imported:
+    config = _read_deepspeed(option_value(launch.words, ("--deepspeed_config", "--deepspeed")), read)
     devices, more = _add_devices(launch.devices, overrides)
     return readers.deepspeed_job(config, readers.trainer_of(launch.words), devices).add_notes(*more)
 
 
-def _import_accelerate_launch(launch: Launch, folder: Path, overrides: Sequence[str]) -> Imported:
+def _import_accelerate_launch(launch: Launch, read: Reader, overrides: Sequence[str]) -> Imported:
     """Import a launch by Accelerate: its file next to the script, options of its line, or the Trainer's ``--fsdp``."""
     settings: Any = {}
     fsdp, has_file = dict(split_options(launch.words)).get("--fsdp"), any(map(FILE.match, launch.before))
@@ -379,45 +374,36 @@ def _import_accelerate_launch(launch: Launch, folder: Path, overrides: Sequence[
         settings = readers.read_trainer_fsdp(" ".join(fsdp))
     elif has_file or not any(word.removeprefix("--") in readers.TYPES for word in launch.before):
         name = option_value(launch.before, ("--config_file", "--config-file"))
-        settings = require_mapping(read_yaml(_read_beside(name, folder), name), name)
+        settings = require_mapping(read_yaml(read(name), name), name)
     settings = readers.apply_launch_options(settings, launch.before)
     devices = launch.devices if launch.devices.number is not None else _devices_of_configuration(settings)
     with_devices, more = _add_devices(devices, overrides)
-    return _import_accelerate(settings, readers.trainer_of(launch.words), folder, with_devices).add_notes(*more)
+    return _import_accelerate(settings, readers.trainer_of(launch.words), read, with_devices).add_notes(*more)
 
 
 FILE = re.compile(r"--config[_-]file\b")
 
-LAUNCHES: Mapping[str, Callable[[Launch, Path, Sequence[str]], Imported]] = {
+LAUNCHES: Mapping[str, Callable[[Launch, Reader, Sequence[str]], Imported]] = {
     **{"torchtitan": _import_torchtitan, "deepspeed": _import_deepspeed, "accelerate": _import_accelerate_launch},
     **{"bridge": _import_bridge, "megatron": _import_yaml_file},
 }
 """Import functions by the kind of a launch."""
 
 
-def _import_accelerate(config: Mapping[str, Any], trainer: Meaning, folder: Path, overrides: Sequence[str]) -> Imported:
+def _import_accelerate(config: Mapping[str, Any], trainer: Meaning, read: Reader, overrides: Sequence[str]) -> Imported:
     """Import Accelerate's configuration; a DeepSpeed configuration that it names is searched next to it."""
     section = config.get("deepspeed_config")
     name = section.get("deepspeed_config_file") if isinstance(section, Mapping) else None
     if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
         if config.get("mixed_precision") in ("bf16", "fp16"):
             trainer.entries.setdefault("given.half", config["mixed_precision"])
-        return readers.deepspeed_job(_read_deepspeed(name, folder), trainer, overrides)
+        return readers.deepspeed_job(_read_deepspeed(name, read), trainer, overrides)
     return readers.accelerate_job(config, trainer, overrides)
 
 
-def _read_deepspeed(name: str, folder: Path) -> dict[str, Any]:
+def _read_deepspeed(name: str, read: Reader) -> dict[str, Any]:
     """Read DeepSpeed's configuration that a script or another configuration names."""
-    return readers.require_deepspeed(read_json(_read_beside(name, folder), name), name)
-
-
-def _refuse_open_recomputation(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse a launch of torchtitan without its file that does not set recomputation."""
-    given = config.get("activation_checkpoint", {})
-    said = given.get("mode") in ("none", "full") or "selective_ac_option" in given
-    if not said and "strategy.recompute" not in said_by(overrides):
-        problem = "is what the missing configuration says."
-        raise SpecError("strategy.recompute", problem, "Add strategy.recompute=none, every_other_matmul or full.")
+    return readers.require_deepspeed(read_json(read(name), name), name)
 
 
 def option_value(words: Sequence[str], names: Sequence[str]) -> str:
@@ -437,19 +423,23 @@ def option_value(words: Sequence[str], names: Sequence[str]) -> str:
     raise SpecError(WHERE, f"has no {' or '.join(names)} that names a configuration.")
 
 
-def _read_beside(name: str, folder: Path, *, may_lack: bool | None = None) -> str:
+def _read_beside(folder: Path, files: Mapping[str, str], name: str, *, may_lack: bool = False) -> str:
     """
-    Read a file that a script names, at its path or next to the script.
+    Read a file that a script writes itself or names, at its path or next to the script.
 
     A file that ``may_lack`` is empty where it is not found.
     """
+    if name in files:
+        if not may_lack:
+            refuse_unknown("".join(map(unknown, unknown_names(files[name]))), name)
+        return files[name]
     for path in (folder / write_unknowns(name), folder / Path(write_unknowns(name)).name):
         if os.path.isfile(path):
             return read_text(path)
     if may_lack:
         return ""
     problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not in its folder."
-    raise SpecError(WHERE, problem, f"Put it there{'' if may_lack is None else INSTEAD}.")
+    raise SpecError(WHERE, problem, "Put it there.")
 
 
 def _loose(script: Script) -> Launch:
@@ -501,8 +491,8 @@ def _add_devices(devices: Devices, overrides: Sequence[str], *, may_lack: bool =
     if may_lack:
         return list(overrides), []
     what = f"depends on {source}" if source else "is not said"
-    hint = f"Add {COUNT}=64" + (f", or --set {source.strip('$')}=VALUE." if source.startswith("$") else ".")
-    raise SpecError(COUNT, f"{what}.", hint)
+    settable = " ".join(f"--set {name}=VALUE" for name in re.findall(r"\$(\w+)", source))
+    raise SpecError(COUNT, f"{what}.", f"Add {COUNT}=64{f', or {settable}' if settable else ''}.")
 
 
 MOST_READINGS = 60

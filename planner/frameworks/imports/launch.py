@@ -17,7 +17,7 @@ from planner.frameworks.imports.bridge.overrides import is_override
 from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.imports.refused import refuse_options, refuse_program
 from planner.frameworks.shell.script import WHERE, Command, Script
-from planner.frameworks.shell.words import strip_unknown, unknown_names, write_unknowns
+from planner.frameworks.shell.words import unknown_names, write_unknowns
 
 DATA = read_words("launch")
 
@@ -183,7 +183,7 @@ def _number(text: str | None, what: str) -> Devices:
         return Devices(None, "")
     if text.isdecimal() and 0 < int(text) < 10**7:
         return Devices(int(text), f"{text} {what}".strip())
-    return Devices(None, " and ".join(f"${name}" for name in unknown_names(text)) or shown(strip_unknown(text)))
+    return Devices(None, write_unknowns(text) if unknown_names(text) else shown(text))
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

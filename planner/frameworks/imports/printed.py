@@ -106,9 +106,8 @@ def _folders(path: Path) -> Iterator[Path]:
 
 def _content_of_zip(path: Path) -> Mapping[str, Any] | None:
     with ZipFile(path) as archive:
-        for member in sorted(archive.namelist(), key=lambda name: not name.endswith(DATA.texts)):
-            if not member.endswith((*DATA.texts, "data.pkl")):
-                continue
+        members = [name for name in archive.namelist() if name.endswith((*DATA.texts, "data.pkl"))]
+        for member in sorted(members, key=lambda name: not name.endswith(DATA.texts)):
             with archive.open(member) as stream:
                 content = stream.read(MOST_OF_A_PICKLE + 1)
             if len(content) > MOST_OF_A_PICKLE:
@@ -510,20 +509,20 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     SpecError
         If its layers are converted to a precision that is not saved, or as ``torchtitan_job``.
     """
-    said, spec = _drop_empty_entries(content), content.get("model_spec")
+    spec = content.get("model_spec")
     if not isinstance(spec, Mapping):
-        return torchtitan_job(said, overrides)
+        return torchtitan_job(content, overrides)
     if spec.get("converters"):
         problem = "is not empty: the precision of layers is not saved."
         raise SpecError("model_spec.converters", problem, "Give its Python.")
-    given = said.get("activation_checkpoint") or {}
+    given = content.get("activation_checkpoint") or {}
     if not isinstance(given, Mapping):
         raise SpecError("activation_checkpoint", f"expected a section, got {shown(given)}.")
     kind = next((kind for field, kind in DATA.of_modes.items() if field in given), "FullAC")
     recomputed = {**given, **MODES[kind]} if given else {"mode": "none"}
     model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
     more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
-    whole = {name: value for name, value in said.items() if name != "model_spec"} | more
+    whole = {name: value for name, value in content.items() if name != "model_spec"} | more
     described, sent_by = (None, "standard") if "model" in said_by(overrides) else model_from_layers(spec)
     if sent_by != "standard" and isinstance(whole.get("parallelism"), Mapping):
         whole["parallelism"] = {**whole["parallelism"], "expert_parallel_comm_backend": sent_by}
@@ -578,12 +577,6 @@ def _replicas(config: Mapping[str, Any], text: str) -> dict[str, str]:
     tensors = config.get("tensor_parallel")
     width = tensors.get("autotp_size", 1) if isinstance(tensors, Mapping) else 1
     return {"cluster.num_devices": str(int(said.pop()) * int(width))} if len(said) == 1 else {}
-
-
-def _drop_empty_entries(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop entries without a value from a saved configuration."""
-    said = {name: value for name, value in content.items() if value is not None}
-    return {name: _drop_empty_entries(one) if isinstance(one, Mapping) else one for name, one in said.items()}
 
 
 # --- arguments by their names, and the container of Megatron-Bridge ----------------------------------------

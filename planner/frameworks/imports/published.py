@@ -12,12 +12,10 @@ from typing import Any
 
 import yaml
 
-from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel import catalog
 from costmodel.catalog.files import entry
 from costmodel.catalog.releases import Release, release_of
 from costmodel.errors import SpecError
-from costmodel.strategy import Recompute
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, model_words
 from planner.frameworks.imports.bridge.overrides import architecture_words
@@ -36,7 +34,7 @@ from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Command
 from planner.jobs.cluster import read
-from planner.jobs.document import plain_value, read_text, set_entry
+from planner.jobs.document import read_text, set_entry
 from planner.jobs.run_jobs import Recipe, recipes
 
 DATA = read_words("published")
@@ -186,17 +184,19 @@ def _recipe(
     if release is None:
         return None
 
-    def distance(one: Recipe) -> tuple[Any, ...]:
-        numbers = [one.framework(name).number for name in one.releases]
-        signed = [(1 if number > release.number else -1, number) for number in numbers]
-        nearest = min([-sign, *(sign * part for part in number), 0] for sign, number in signed)
-        exact = any(one.framework(name) == release for name in one.releases)
-        apart = min(abs(log2(scale / number)) for scale in one.scales)
-        choice = 1 if one.cells["source"] == SOURCE else 0 if apart == 0 else 2
-        is_other = _variant(one) != (variant or USUAL)
-        return [] if _has_release(one, release) else nearest, not exact, choice, is_other, apart
+    numbers = sorted({one.framework(name).number for one in fitting for name in one.releases})
+    earlier = [number for number in numbers if number <= release.number]
+    preferred = [*numbers[len(earlier) :], *reversed(earlier)]
 
-    found = min(fitting, key=distance, default=None)
+    def rank(one: Recipe) -> tuple[Any, ...]:
+        """Order recipes by release, publisher, variant and number of devices."""
+        frameworks = [one.framework(name) for name in one.releases]
+        place = -1 if _has_release(one, release) else min(preferred.index(framework.number) for framework in frameworks)
+        apart = min(abs(log2(scale / number)) for scale in one.scales)
+        publisher = 1 if one.cells["source"] == SOURCE else 0 if apart == 0 else 2
+        return place, release not in frameworks, publisher, _variant(one) != (variant or USUAL), apart
+
+    found = min(fitting, key=rank, default=None)
     if found is not None and found.refused:
         raise SpecError("recipe", f"{found.id}: {found.refused}.")
     return found
@@ -246,12 +246,6 @@ def _apply(document: dict[str, Any], said: Mapping[str, Any]) -> None:
         strategy.pop("layout", None)
     if "strategy.cuda_graphs" in said:
         strategy["cuda_graphs"] = strategy["cuda_graphs"].replace(",", "+")
-    if "given.modules" in said:
-        ours = {name: module for module, name in MEGATRON_MODULES.items()}
-        modules = said["given.modules"].split(",")
-        if unknown := [name for name in modules if name not in ours]:
-            raise SpecError("--recompute_modules", f"has no module {shown(unknown[0])}; it has {', '.join(ours)}.")
-        strategy["recompute"] = plain_value("recompute", int(Recompute.of(*(ours[name] for name in modules))))
 
 
 def _unknown(document: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from math import prod
 from typing import NamedTuple
 
 from constraints.rules.frameworks import MEGATRON_MODULES
@@ -384,6 +385,11 @@ def _context(arguments: Arguments) -> Iterator[Complaint]:
     sizes = "--hierarchical-context-parallel-sizes"
     if "a2a+p2p" in arguments.get("--cp-comm-type", ()) and sizes not in arguments:
         yield Complaint(sizes, "is required with --cp-comm-type a2a+p2p.")
+    ranks = arguments.get("--context-parallel-size", 1)
+    levels = arguments.get(sizes, [ranks])
+    if prod(map(int, levels)) != ranks:
+        named = " x ".join(map(str, levels))
+        yield Complaint(sizes, f"are {named}, whose product is not --context-parallel-size {ranks}.", OF_PARSERS)
 
 
 def _graphs(arguments: Arguments) -> Iterator[Complaint]:

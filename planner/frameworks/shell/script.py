@@ -20,6 +20,7 @@ from planner.frameworks.shell.words import (
     Value,
     Variables,
     Words,
+    elements_of,
     line_of,
     source_of,
     strip_unknown,
@@ -114,7 +115,8 @@ def _unary(sign: str, operand: Node, words: Words) -> Verdict:
         text, is_known = _text(operand, words)
         return Verdict(bool(text) == (sign == "-n"), is_known)
     if sign == "-v":
-        return Verdict(words.variables.get(source_of(operand)) is not None, True)
+        name, _, index = words.value(operand).partition("[")
+        return Verdict(words.look_up(name, index.removesuffix("]")) is not None, not unknown_names(index))
     words.variables.states.add(line_of(operand))
     return Verdict(sign in ("-e", "-f", "-d", "-r", "-x", "-s", "-w"), False)
 
@@ -137,7 +139,7 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
         return _matches(one, other, is_known)
     if sign in ("<", ">"):
         return Verdict(one < other if sign == "<" else one > other, is_known)
-    is_same = one == other if "string" in right.type else fnmatchcase(one, other)
+    is_same = one == other if "string" in right.type or _is_single(right) else fnmatchcase(one, other)
     return Verdict(is_same == (sign != "!="), is_known)
 
 
@@ -314,8 +316,6 @@ WHERE = "script"
 
 MOST_STATEMENTS = 20_000
 
-MOST_DEPTH = 20
-
 MOST_LETTERS = 1_000_000
 
 
@@ -403,12 +403,12 @@ def follow(
     try:
         _Follower(script, find).run(text)
     except RecursionError:
-        raise SpecError(WHERE, "has words or expressions inside each other, deeper than any script has.") from None
+        raise SpecError(WHERE, "has scripts, functions or words inside each other, too deep to be read.") from None
     return script
 
 
 class _Follower:
-    """Interpreter of statements, by a method for each type of node; ``depth`` counts nested scripts and functions."""
+    """Interpreter of statements, by a method for each type of node."""
 
     def __init__(self, script: Script, find: Callable[[str], str | None]) -> None:
         self.script = script
@@ -417,7 +417,6 @@ class _Follower:
         self.functions: dict[str, Node] = {}
         self.frames: list[dict[str, Value | None]] = []
         self.statements = 0
-        self.depth = 0
         self.first_line = 0
         self.said = ""
         self.feeds = 0
@@ -433,17 +432,13 @@ class _Follower:
 
     def _text(self, text: str, *, first_line: int) -> Verdict:
         """Run the text of a script, of ``bash -c`` or of a here-document."""
-        if self.depth >= MOST_DEPTH:
-            raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
         root = parse(text)
         self.script.variables.own |= find_assignments(root)
         before, self.first_line = self.first_line, first_line
         self.script.variables.outer_line = first_line
-        self.depth += 1
         try:
             return self._each(root)
         finally:
-            self.depth -= 1
             self.first_line = self.script.variables.outer_line = before
 
     def _line(self, node: Node) -> int:
@@ -458,10 +453,6 @@ class _Follower:
             raise SpecError(f"{WHERE}, line {self._line(node)}", problem)
         action: Callable[[Node], Verdict | None] = getattr(self, f"_visit_{node.type}", lambda _: None)
         return action(node) or Verdict(True, True)
-
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.script.notes:
-            self.script.notes.append(sentence)
 
     def _each(self, node: Node) -> Verdict:
         return self._all(node.named_children)
@@ -489,38 +480,30 @@ class _Follower:
     # --- variables -----------------------------------------------------------------------------------------
 
     def _visit_variable_assignment(self, node: Node) -> None:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if name is None:
-            return
+        name, value = node.child_by_field_name("name") or node, node.child_by_field_name("value")
         found: Value = ""
         if value is not None:
             found = self.words.array(value) if value.type == "array" else self.words.value(value)
         appends = any(child.type == "+=" for child in node.children)
         variables = self.script.variables
-        if source_of(name) in variables.integers and isinstance(found, str):
-            text = f"{source_of(name)} + ({found})" if appends else found
-            variables.assign(source_of(name), self.words.number(text, self._line(node)), source=text)
-        elif name.type == "subscript":
-            self._element(name, found)
+        if name.type == "subscript" and isinstance(found, str):
+            target, line = source_of(name).partition("[")[0], self._line(node)
+            is_table, elements = target in variables.tables, elements_of(variables.get(target))
+            index = self.words.value(name.named_children[-1])
+            key = index if is_table else self.words.number(index, line)
+            is_place = key in elements or key == str(len(elements)) or (is_table and not unknown_names(key))
+            new = {**elements, key: f"{elements.get(key, '') if appends else ''}{found}"}
+            variables.values[target] = new if is_place else {"0": variables.missing(source_of(node)[:60], line)}
         elif appends:
             variables.append(source_of(name), found)
         else:
             variables.assign(source_of(name), found, source=source_of(value) if value is not None else "")
 
-    def _element(self, node: Node, value: Value) -> None:
-        name, index = node.child_by_field_name("name"), node.child_by_field_name("index")
-        key = self.words.value(index) if index is not None else ""
-        text, variables = value if isinstance(value, str) else " ".join(value.values()), self.script.variables
-        target = source_of(name) if name is not None else ""
-        place = key if target in variables.tables else self.words.number(key, line_of(node))
-        if not target or not variables.set_element(target, place, text):
-            self._note(f"Line {self._line(node)}: {write_unknowns(source_of(node))} is not followed.")
-
     def _visit_declaration_command(self, node: Node) -> None:
         """``export``, ``declare`` and their kin: within a function some of them set variables of its own."""
         kind, line = source_of(node.children[0]), self._line(node)
         flags = "".join(text[1:] for one in node.named_children if (text := source_of(one)).startswith("-"))
-        if set("nul") & {*flags} and kind != "export":
+        if set("inul") & {*flags} and kind != "export":
             raise SpecError(f"{WHERE}, line {line}", f"{kind} -{flags} is not read here.")
         is_own = kind in ("local", "declare", "typeset") and "g" not in flags and bool(self.frames)
         variables = self.script.variables
@@ -534,8 +517,7 @@ class _Follower:
                 continue
             if is_own:
                 self.frames[-1].setdefault(name, variables.values.get(name))
-            for flag, names in (("i", variables.integers), ("A", variables.tables)):
-                names |= {name} if flag in flags else set()
+            variables.tables |= {name} if "A" in flags else set()
             if is_assignment:
                 self._visit_variable_assignment(child)
             elif equals or is_own:
@@ -708,8 +690,6 @@ class _Follower:
     def _visit_command(self, node: Node) -> Verdict:
         own = [child for child in node.named_children if child.type == "variable_assignment"]
         parts = [one for one in node.named_children if one.type not in ("variable_assignment", *REDIRECTS, "comment")]
-        if len(parts) == 1 and source_of(parts[0]).startswith("((") and not own:
-            return decide(parts[0], self.words)
         names = [source_of(left) for one in own if (left := one.child_by_field_name("name")) is not None]
         before = self.script.variables.values
         saved = {name: before[name] for name in names if name in before}
@@ -757,7 +737,7 @@ class _Follower:
             text = " ".join(arguments) if name == "eval" else self.find(arguments[0]) if arguments else None
             if text is None:
                 what = write_unknowns(" ".join(words))[:200]
-                self._note(f"Line {line}: {what} is not found; variables that it sets are unknown.")
+                self.script.notes.append(f"Line {line}: {what} is not found; variables that it sets are unknown.")
             else:
                 self._text(text, first_line=line)
             return Verdict(True, False)
@@ -772,13 +752,13 @@ class _Follower:
         self.script.variables.states.add(line)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
         if (inner := inner_script(words)) is not None:
-            self._inner(inner, line)
+            self._run_apart(partial(self._text, inner, first_line=line))
         elif (place := script_place(words)) is not None and (text := self.find(words[place])) is not None:
             self._run_apart(partial(self._text, text, first_line=line), words[place + 1 :])
         return Verdict(True, False)
 
     def _visit_compound_statement(self, node: Node) -> Verdict:
-        """``[[ ... ]]``, ``{ ...; }``, and since tree-sitter-bash 0.25.1 ``((...))``, a command before."""
+        """``[[ ... ]]``, ``{ ...; }`` and ``((...))``."""
         is_test = node.type == "test_command" or source_of(node).startswith("((")
         return decide(node, self.words) if is_test else self._each(node)
 
@@ -786,12 +766,9 @@ class _Follower:
 
     def _call(self, name: str, arguments: Sequence[str]) -> Verdict:
         """Call a function; meanwhile ``$1`` and the others are its arguments."""
-        if self.depth >= MOST_DEPTH:
-            raise SpecError(WHERE, f"has scripts and functions inside each other, more than {MOST_DEPTH} deep.")
         variables = self.script.variables
-        before, integers, variables.arguments = variables.arguments, set(variables.integers), list(arguments)
+        before, variables.arguments = variables.arguments, list(arguments)
         self.frames.append({})
-        self.depth += 1
         variables.calls += 1
         try:
             return self._do(self.functions[name])
@@ -800,20 +777,11 @@ class _Follower:
                 raise
             return Verdict(not stop.failed, True)
         finally:
-            self.depth -= 1
             variables.calls -= 1
-            variables.arguments, variables.integers = before, integers
+            variables.arguments = before
             for one, old in self.frames.pop().items():
                 variables.values.pop(one, None)
                 variables.values |= {} if old is None else {one: old}
-
-    def _inner(self, text: str, line: int) -> None:
-        """Run a script that stands in a word; its ``exit`` does not end this one."""
-        try:
-            self._text(text, first_line=line)
-        except _Stop as stop:
-            if stop.what != "exit":
-                raise
 
     def _visit_redirected_statement(self, node: Node) -> Verdict:
         body = node.child_by_field_name("body")
@@ -842,7 +810,7 @@ class _Follower:
         if words and words[0] in (*SHELLS, "sbatch", "cat", "tee", "srun", "qsub", "bsub", "ssh"):
             self.feeds += 1
             try:
-                self._inner(text, self._line(node))
+                self._run_apart(partial(self._text, text, first_line=self._line(node)))
             except SpecError:
                 if words[0] not in ("cat", "tee"):  # input of cat and tee is often a configuration, no script
                     raise

@@ -183,8 +183,6 @@ class Variables:
         Names that the script reads or sets.
     own
         Names that the script sets somewhere, also where it does not come along.
-    integers
-        Names that the script declares to be numbers.
     tables
         Names that the script declares to be arrays with keys.
     calls
@@ -208,7 +206,6 @@ class Variables:
     required: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
-    integers: set[str] = field(default_factory=set)
     tables: set[str] = field(default_factory=set)
     calls: int = 0
     compared: dict[str, set[str]] = field(default_factory=dict)
@@ -277,7 +274,7 @@ class Variables:
     def append(self, name: str, value: Value) -> None:
         """Append to a variable, as ``+=`` does."""
         old = self.get(name)
-        elements = _elements_of(old)
+        elements = elements_of(old)
         if isinstance(value, str):
             text = f"{elements.get('0', '')}{value}"
             self.values[name] = elements | {"0": text} if isinstance(old, dict) else text
@@ -286,25 +283,11 @@ class Variables:
         else:
             self.values[name] = elements | value
 
-    def set_element(self, name: str, key: str, text: str) -> bool:
-        """Set an element of an array with keys, or of a list by its number; False: it has no such place."""
-        elements = _elements_of(self.get(name))
-        is_place = key.isdecimal() and int(key) <= len(elements)
-        if unknown_names(key) or not (is_place or name in self.tables):
-            return False
-        self.values[name] = elements | {key: text}
-        return True
-
-    def keys(self, name: str) -> list[str]:
-        """Return the keys of an array, or its indices."""
-        value = self.get(name)
-        return [*value] if isinstance(value, dict) else ["0"] * (value is not None)
-
     def holder(self, name: str) -> str | None:
         """Return the variable to give for an unknown name: itself, or the shortest that holds it; None: none does."""
         if name.isalnum() or name.isidentifier():
             return name
-        texts = {one: " ".join(_elements_of(value).values()) for one, value in self.values.items()}
+        texts = {one: " ".join(elements_of(value).values()) for one, value in self.values.items()}
         holding = [one for one, text in texts.items() if one.isidentifier() and name in unknown_names(text)]
         return min(holding, key=lambda one: len(texts[one]), default=None)
 
@@ -320,7 +303,7 @@ def list_elements(elements: Iterable[str]) -> dict[str, str]:
     return {str(number): element for number, element in enumerate(elements)}
 
 
-def _elements_of(value: Value | None) -> dict[str, str]:
+def elements_of(value: Value | None) -> dict[str, str]:
     """Return the elements of a value; a text is the first one of an array."""
     return value if isinstance(value, dict) else {"0": value} if value else {}
 
@@ -397,7 +380,7 @@ def value_of(
     >>> value_of("8*(2+1) / 5"), value_of("16 % 8 == 0 && !0"), value_of("a"), value_of("2 ** 99"), value_of("010")
     (4, 1, None, None, 8)
     """
-    with suppress(ValueError, ZeroDivisionError, RecursionError):
+    with suppress(ValueError, ZeroDivisionError):
         return _Expression(expression, read, put).value()
     return None
 
@@ -581,6 +564,9 @@ class Words:
         """Yield the parts of a word."""
         if node.type in EXPANSIONS and (blanks := source_of(node).partition("$")[0]) and not blanks.startswith("`"):
             yield Piece(blanks.replace("\\\n", ""))  # inside quotation marks they belong to the parser's node
+        if node.type == "ERROR" or (node.children and node.children[-1].is_missing):
+            where = f"script, line {line_of(node)}"
+            raise SpecError(where, f"is no Bash that is read here: {shown(source_of(node)[:SHOWN_LETTERS])}.")
         match node.type:
             case "string":
                 yield Piece("", is_quoted=True)
@@ -597,7 +583,7 @@ class Words:
                     yield Piece(f"${name}", splits=not is_quoted)
                     return
                 name, more = (name[0], name[1:]) if name[0].isdecimal() else (name, "")  # $12 is ${1}2
-                value = self._or_missing(self._look_up_index(name, ""), name, node)
+                value = self._or_missing(self.look_up(name, ""), name, node)
                 yield from self._value_pieces(value, name, is_quoted=is_quoted)
                 yield from [Piece(more)] if more else []
             case "expansion":
@@ -606,9 +592,6 @@ class Words:
                 yield Piece(self.arithmetic(node))
             case "command_substitution" | "process_substitution":
                 yield Piece(self._command(node), splits=not is_quoted)
-            case "ERROR":
-                where = f"script, line {line_of(node)}"
-                raise SpecError(where, f"is no Bash that is read here: {shown(source_of(node)[:SHOWN_LETTERS])}.")
             case _ if is_quoted:
                 yield _unescape(node.text or b"")
             case _:
@@ -630,16 +613,17 @@ class Words:
             yield Piece(element, splits=not is_quoted, ends=number < len(elements) - 1, is_quoted=is_quoted)
 
     def _expansion(self, node: Node, *, is_quoted: bool) -> Iterator[Piece]:
-        """Expand ``${...}``: a length, an indirection, a default (without a colon empty counts as set), or a change."""
+        """Expand ``${...}``: a length, a default (without a colon empty counts as set), or a change."""
         blanks, _, braced = source_of(node).partition("$")
-        if (found := EXPANSION.match(braced[1:-1])) is None:
+        found = EXPANSION.match(braced[1:-1])
+        if found is None or found[1] == "!":
             yield Piece(self.variables.missing(source_of(node)[:SHOWN_LETTERS], line_of(node)))
             return
         sign, name, index, operator = (part or "" for part in found.groups())
-        if sign == "#" or (sign == "!" and not index):
-            yield Piece(self._length(name, index) if sign == "#" else self._indirect(name, node), splits=not is_quoted)
+        if sign == "#":
+            yield Piece(self._length(name, index), splits=not is_quoted)
             return
-        value = self.variables.keys(name) if sign == "!" else self._look_up_index(name, index)
+        value = self.look_up(name, index)
         place = node.start_byte + len(f"{blanks}${{{found[0]}".encode())
         kind, is_set = operator[-1:], value is not None and (":" not in operator or bool("".join(value)))
         if kind == "+":
@@ -678,7 +662,8 @@ class Words:
     def _or_missing(self, value: Expanded | None, name: str, node: Node) -> Expanded:
         return self.variables.missing(name, line_of(node)) if value is None else value
 
-    def _look_up_index(self, name: str, index: str) -> Expanded | None:
+    def look_up(self, name: str, index: str) -> Expanded | None:
+        """Return the text of a parameter, an element or all elements; None: it has none."""
         value = self.variables.get(name)
         if value is None:
             return None
@@ -688,23 +673,14 @@ class Words:
         key = re.sub(r"\$\{?(\w+)\}?", lambda found: str(self.variables.get(found[1]) or ""), index.strip("\"'"))
         if key in elements or name in self.variables.tables:
             return elements.get(key)
-        number = value_of(self.number(index, 0))
+        number = value_of(self.number(key, 0))
         if number is not None and -len(elements) <= number < len(elements):
             return [*elements.values()][number]
         return None if index else ""
 
     def _length(self, name: str, index: str) -> str:
-        value = self._look_up_index(name, index)
-        if value is not None and _names(value):
-            return unknown(f"${{#{name}}}")
-        return str(len(value)) if value is not None else "0"
-
-    def _indirect(self, name: str, node: Node) -> str:
-        target = self.variables.get(name)
-        if not isinstance(target, str) or _names(target):
-            return self.variables.missing(name, line_of(node))
-        value = self._or_missing(self._look_up_index(target, "@"), target, node)
-        return value if isinstance(value, str) else " ".join(value)
+        value = self.look_up(name, index) or ""
+        return unknown(f"${{#{name}}}") if unknown_names("".join(value)) else str(len(value))
 
     # --- numbers and commands ------------------------------------------------------------------------------
 
@@ -721,19 +697,16 @@ class Words:
 
         def read(name: str) -> str:
             one, _, index = name.partition("[")
-            value = self._look_up_index(one, index.removesuffix("]"))
+            value = self.look_up(one, index.removesuffix("]"))
             found = self.variables.missing(name, line) if value is None else "".join(value)
             names.extend(unknown_names(found))
             return found
 
         def put(name: str, number: str) -> None:
             name, is_element, index = name.partition("[")
-            if not is_element:
-                self.variables.assign(name, number, source=f"${name}")
-            elif name in self.variables.tables or not self.variables.set_element(
-                name, self.number(index[:-1], line), number
-            ):
+            if is_element:
                 raise SpecError(f"script, line {line}", f"sets {name}[{index}, which is not read here.")
+            self.variables.assign(name, number, source=f"${name}")
 
         value = None if names else value_of(text, read, put)
         if value is not None:
@@ -758,6 +731,8 @@ class Words:
     def _command(self, node: Node) -> str:
         """Return the output of a command that only prints its words, or of a here-document's ``cat``."""
         commands = [child for child in node.named_children if child.type != "comment"]
+        if source_of(node).startswith("$((") and commands[0].type == "subshell":  # the grammar's reading inside ${...}
+            return self.number(self._expression(commands[0]), line_of(node), source_of(node))
         if len(commands) == 1 and commands[0].type == "redirected_statement":
             parts = commands[0].named_children
             if source_of(parts[0]) == "cat" and len(parts) == 2 and parts[1].type == "heredoc_redirect":
@@ -800,10 +775,6 @@ def _escape(text: str) -> str:
 def _unescape(text: bytes) -> Piece:
     """Return a part of a quoted text without its escapes; a backslash at the end of a line joins it with the next."""
     return Piece(re.sub(r'\\(["\\$`\n])', lambda found: found[1].strip("\n"), text.decode()))
-
-
-def _names(value: Expanded) -> list[str]:
-    return unknown_names("".join(value))
 
 
 def _slice(elements: list[str], bounds: str) -> list[str]:

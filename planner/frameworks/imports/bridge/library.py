@@ -1,28 +1,20 @@
-"""
-Fields that recipes set, of Megatron-Bridge's package by their names, or of a Python file; nothing is executed.
-
-An installed release that the table does not have is read from its package.
-"""
+"""Fields that recipes set, of Megatron-Bridge's package by their names, or of a Python file; nothing is executed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import cache, partial
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.record import record
-from planner.frameworks.imports.bridge.python_source import UNKNOWN, Thing, public_functions, read_module, result_of
-from planner.frameworks.imports.documents import read_plain, read_rows, read_words, text_of
+from planner.frameworks.imports.bridge.python_source import Thing, public_functions, read_module, result_of
+from planner.frameworks.imports.documents import UNKNOWN, read_plain, read_rows, read_words, text_of
 from planner.frameworks.imports.refused import refuse_entries, refuse_program
 from planner.frameworks.megatron.options import options
 
 DATA = read_words("bridge.library")
 
-PACKAGE = "megatron-bridge"
 MODULES = "megatron.bridge.recipes"
 
 
@@ -63,7 +55,7 @@ class Recipe:
 
 def recipe_named(name: str) -> Recipe | None:
     """
-    Return a recipe of the installed release, else of the newest in the table; None: there is none of that name.
+    Return a recipe of the newest release in the table that has it; None: there is none of that name.
 
     >>> recipe_named("llama3_8b_pretrain").fields["model.context_parallel_size"]
     '2'
@@ -75,14 +67,14 @@ def recipe_named(name: str) -> Recipe | None:
     """
     plain = name.rsplit(".", 1)[-1].removeprefix("pretrain_")
     refuse_program(plain, "recipe")
-    known = _read_installed() or _table()
+    known = _table()
     spellings = (plain, f"{plain}_config", f"{plain}_pretrain_config", f"{plain}_pretrain")
     return next((known[spelling] for spelling in spellings if spelling in known), None)
 
 
 def recipe_names() -> tuple[str, ...]:
     """Names of all known recipes."""
-    return tuple(_read_installed() or _table())
+    return tuple(_table())
 
 
 def recipe_of_file(text: str, where: str) -> Recipe:
@@ -101,37 +93,14 @@ def recipe_of_file(text: str, where: str) -> Recipe:
         if isinstance(config, Thing) and "model" in config.fields:
             refuse_program(name, where)
             refuse_entries({one: getattr(value, "name", value) for one, value in config.fields.items()}, where)
-            found.append(_recipe(name, where, config))
+            found.append(read_recipe(name, where, config))
     if not found:
         raise SpecError(where, "holds no recipe that is known here.", DATA.hint)
     return found[-1]
 
 
-def recipes_of(root: Path, source: str) -> Iterator[Recipe]:
-    """Yield the recipes for pretraining of a package in a folder."""
-    modules: dict[Path, dict[str, Any]] = {}
-
-    def resolver(module: str, name: str) -> Any:
-        if not module.startswith(MODULES):
-            return None
-        path = root.joinpath(*module.split("."))
-        file = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
-        if file not in modules and file.is_file():
-            modules[file] = {}
-            modules[file] = read_module(file.read_text(encoding="utf-8"), str(file), resolver)
-        return modules.get(file, {}).get(name)
-
-    for file in sorted(root.joinpath(*MODULES.split(".")).glob("*/*.py")):
-        module = ".".join(file.relative_to(root).with_suffix("").parts)
-        resolver(module, "")
-        for name, function in public_functions(modules.get(file, {})).items():
-            if "pretrain_config" in name and function.names is modules[file]:
-                config = result_of(function, str(file), resolver)
-                if isinstance(config, Thing):
-                    yield _recipe(f"{file.stem}_{name}" if name == "pretrain_config" else name, source, config)
-
-
-def _recipe(name: str, source: str, config: Thing) -> Recipe:
+def read_recipe(name: str, source: str, config: Thing) -> Recipe:
+    """Return the recipe that a configuration of a function describes."""
     model = config.fields.get("model")
     words = (*model.arguments, model.name.rsplit(".", 1)[-1]) if isinstance(model, Thing) else ("",)
     return Recipe(name, source, next(one for one in words if isinstance(one, str)), dict(sorted(_fields(config))))
@@ -186,7 +155,7 @@ def write_override(value: Any) -> str:
 
 def _find_in_library(module: str, name: str) -> Any:
     """Return a recipe of the package that another one builds on; None: unknown."""
-    known = _read_installed() or _table()
+    known = _table()
     return partial(_configuration, known[name]) if module.startswith(MODULES) and name in known else None
 
 
@@ -221,14 +190,3 @@ def _table() -> Mapping[str, Recipe]:
         if row["recipe"] not in found or found[row["recipe"]].source < f"Megatron-Bridge {release}":
             found[row["recipe"]] = Recipe(row["recipe"], f"Megatron-Bridge {release}", row["model"], fields)
     return found
-
-
-@cache
-def _read_installed() -> Mapping[str, Recipe]:
-    """Return the recipes of an installed release that the table does not have; else none."""
-    with suppress(metadata.PackageNotFoundError, OSError, SpecError):
-        distribution = metadata.distribution(PACKAGE)
-        source = f"Megatron-Bridge {distribution.version}"
-        if all(one.source != source for one in _table().values()):
-            return {one.name: one for one in recipes_of(Path(str(distribution.locate_file(""))), source)}
-    return {}

@@ -294,11 +294,7 @@ UNWRITTEN = "???"
 
 
 def import_nested_job(
-    content: Mapping[str, Any],
-    source: str,
-    recipe: str,
-    overrides: Sequence[str],
-    fields: Mapping[str, str] | None = None,
+    content: Mapping[str, Any], recipe: str, overrides: Sequence[str], fields: Mapping[str, str] | None = None
 ) -> Imported:
     """
     Import a nested configuration.
@@ -307,8 +303,6 @@ def import_nested_job(
     ----------
     content
         The document.
-    source
-        Name of the file in messages.
     recipe
         Name of the recipe that it changes; empty: none.
     overrides
@@ -395,27 +389,16 @@ def _sort_into_sections(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
         ddp |= overlapped if ddp.get("use_distributed_optimizer") is True else {}
         tp, is_split = (strategy.get(name) for name in ("tensor_model_parallel_size", "sequence_parallel"))
         overlap |= {} if tp not in (None, 1) and is_split is True else {"tp_comm_overlap": False}
-    if (precision := found.get("mixed_precision")) is not None:
-        notes += _settle_precision(precision)
+    if "mixed_precision" in found:
+        precision = {name: value for name, value in found["mixed_precision"].items() if value is not None}
+        meaning = meaning_of("nemo2_precision", {f"trainer.plugins.{name}": value for name, value in precision.items()})
+        found["mixed_precision"] = {**precision, **meaning.entries}
+        notes += meaning.notes
     if not (found or optimizer):
         return content, notes
     trainer |= {"strategy": {**strategy, "ddp": ddp}} if ddp else {}
     optim = {**_section(content, "optim"), "config": optimizer}
     return {**content, **found, "trainer": trainer, **({"optim": optim} if optimizer else {})}, notes
-
-
-def _settle_precision(entries: dict[str, Any]) -> Iterator[str]:
-    """Give NeMo's entries the names of Megatron-Bridge; the recipe of 8-bit numbers hangs on the release."""
-    half = str(entries.pop("precision", "")).removesuffix("-mixed")
-    if half not in ("bf16", "16"):
-        raise SpecError("trainer.plugins.precision", f"is {shown(half)}; expected bf16-mixed or 16-mixed.")
-    entries |= {"bf16" if half == "bf16" else "fp16": True}
-    if entries.get("grad_reduce_in_fp32") is None:
-        entries["grad_reduce_in_fp32"] = True
-    entries["fp8_param_gather"] = entries.pop("fp8_params", None) or entries.get("fp8_param_gather")
-    if entries.get("fp8") and not entries.get("fp8_recipe"):
-        entries["fp8_recipe"] = "delayed" if entries.get("fp8_amax_history_len") else "tensorwise"
-        yield f"No entry says fp8_recipe: {entries['fp8_recipe']} is assumed; add it to trainer.plugins."
 
 
 def _text(value: Any) -> str:

@@ -21,7 +21,7 @@ from warnings import catch_warnings
 from costmodel.errors import SpecError
 from costmodel.record import record
 from costmodel.validation import shown
-from planner.frameworks.imports.documents import read_words
+from planner.frameworks.imports.documents import UNKNOWN, read_words
 
 DATA = read_words("bridge.python_source")
 
@@ -29,17 +29,6 @@ MOST_STEPS = 200_000
 MOST_CALLS = 24
 MOST_ITEMS = 10_000
 """Limits of a recipe: statements and expressions, nested calls, entries of a list."""
-
-
-class Unknown:
-    """Value that is known only when the recipe runs."""
-
-    def __repr__(self) -> str:
-        """Return its name in messages."""
-        return "unknown"
-
-
-UNKNOWN = Unknown()
 
 
 @dataclass(eq=False, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from costmodel.errors import SpecError
@@ -49,9 +49,9 @@ class Row(NamedTuple):
 
     def fits(self, key: str, value: Any, flat: Mapping[str, Any]) -> bool:
         """Tell whether the row matches a key, its value and the other keys."""
-        others = [other.partition("=") for other in self.beside.split()]
-        is_beside = all(_fits(flat.get(other), wanted or "on") for other, _, wanted in others)
-        return is_beside and _is_one(key, self.key) and _fits(value, self.value)
+        others = (other.partition("=") for other in self.beside.split())
+        is_own = _is_one(key, self.key) and _fits(value, self.value)
+        return is_own and all(_fits(flat.get(other), wanted or "on") for other, _, wanted in others)
 
 
 @dataclass(slots=True)
@@ -172,6 +172,7 @@ def _fits(value: Any, pattern: str) -> bool:
     return not pattern or ("on" if is_on(value) else "off") in states or _is_one(text_of(value).lower(), pattern)
 
 
+@lru_cache(maxsize=1 << 16)
 def _is_one(text: str, patterns: str) -> bool:
     return any(fnmatchcase(text, one) for one in patterns.split("|"))
 

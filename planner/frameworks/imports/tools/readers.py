@@ -15,12 +15,9 @@ import math
 import os
 import re
 import tomllib
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from importlib import metadata
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +109,10 @@ def _deal_layers(method: str, num_layers: int, pp: int) -> list[int]:
     names = ["EmbeddingPipe", "_pre_transformer_block", *["ParallelTransformerLayerPipe"] * num_layers]
     names += ["_post_transformer_block", "NormPipe", "ParallelLinearPipe"]
     kind, _, pattern = method.lower().partition(":")
-    if kind == "uniform":
-        size, more = divmod(len(names), pp)
-        bounds: Sequence[int] = [*accumulate([0, *(size + (stage < more) for stage in range(pp))])]
-    elif kind == "type" and re.fullmatch(r"[\w|]+", pattern):
-        bounds = balance_stages([int(bool(re.search(pattern, name.lower()))) for name in names], pp)
-    else:
-        problem = f"is {shown(method)}; type:NAME|NAME and uniform are read."
+    if kind != "type" or not re.fullmatch(r"[\w|]+", pattern):
+        problem = f"is {shown(method)}; type:NAME|NAME is read."
         raise SpecError("pipe_partition_method", problem, "Add strategy.layout='{layers: [...]}'.")
+    bounds = balance_stages([int(bool(re.search(pattern, name.lower()))) for name in names], pp)
     return [min(end, num_layers + 2) - min(max(begin, 2), num_layers + 2) for begin, end in pairwise(bounds)]
 
 
@@ -513,7 +506,7 @@ def torchtitan_job(
     flat = flatten(config)
     is_numbered = "experimental.pipeline_parallel_degree" in flat
     moved = [name for name in flat if name.startswith(DATA.places) and f"parallelism.{name.rpartition('.')[2]}" in flat]
-    flat = {name: value for name, value in flat.items() if name not in moved}
+    flat = {name: value for name, value in flat.items() if name not in moved and value is not None}
     meaning = meaning_of("torchtitan", flat)
     entries, framework = meaning.entries, str(config.get("framework", DATA.framework))
     given = prepare_job({"cluster": {"framework": framework}}, overrides)
@@ -557,8 +550,6 @@ def _pipeline(given: Mapping[str, Any], model: Any, pp: int, local: int, is_numb
     if name not in DATA.schedules:
         problem = f"expected one of {', '.join(DATA.schedules)}, got {shown(name)}."
         raise SpecError(f"parallelism.{PREFIX}schedule", problem)
-    if given.get(f"{PREFIX}schedule_csv"):
-        raise SpecError(f"parallelism.{PREFIX}schedule_csv", "is a schedule of its own, which is not read.")
     number = given.get(f"{PREFIX}microbatches", pp if is_numbered else None)
     size, rest = degree(given.get(f"{PREFIX}microbatch_size", 1), f"{PREFIX}microbatch_size"), 0
     if number is not None:
@@ -652,26 +643,6 @@ def read_python(text: str, where: str, name: str = "") -> dict[str, Any]:
         if isinstance(config, Thing) and {"model_spec", *DATA.plain_sections} & {*config.fields}:
             return _tables(config, where)
     raise SpecError(where, "holds no function that returns a Trainer.Config.")
-
-
-def read_installed(module: str, name: str) -> dict[str, Any]:
-    """
-    Read a configuration of the installed package.
-
-    Raises
-    ------
-    SpecError
-        If torchtitan is not installed, or has no configuration of that name.
-    """
-    try:
-        root = metadata.distribution("torchtitan").locate_file("torchtitan/models")
-        path = Path(str(root)) / module.rsplit(".", 1)[-1] / "config_registry.py"
-        text = path.read_text(encoding="utf-8")
-    except (metadata.PackageNotFoundError, OSError):
-        problem = f"{shown(module)} is Python of torchtitan, which is not installed in the planner's environment."
-        hint = "Import its config_registry.py instead, with the options as entries."
-        raise SpecError("--module", problem, hint) from None
-    return read_python(text, str(path), name)
 
 
 def _tables(config: Thing, where: str) -> dict[str, Any]:
@@ -817,11 +788,7 @@ def primus_job(file: File) -> Imported:
     if not model:
         meaning.words += _model_words(file, text_of(module.get("model")), flat.get("seq_length"))
     _deal_padded(flat, meaning)
-    listed = flat.get("recompute_layer_ids")
-    if not is_on(listed):
-        return _job(file, meaning, {})
-    meaning.words += ["--recompute-method", "block", "--recompute-num-layers", "1"]
-    return _recompute_layers(_job(file, meaning, {}), text_of(listed).strip("[]").split(","))
+    return _job(file, meaning, {})
 
 
 def _read_extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
@@ -863,19 +830,6 @@ def _deal_padded(flat: Mapping[str, Any], meaning: Meaning) -> None:
         if last > 0:
             meaning.words += ["--decoder-last-pipeline-num-layers", str(last)]
             meaning.notes.append(f"allow_padding_num_layers: {layers} layers on {ranks} ranks, the last has {last}.")
-
-
-def _recompute_layers(imported: Imported, listed: Sequence[str]) -> Imported:
-    """Recompute numbered layers in full, each on the rank that holds it."""
-    strategy = imported.document["strategy"]
-    ends = [*accumulate(strategy["layout"]["layers"])]
-    if not all(one.strip().isdecimal() and int(one) < ends[-1] for one in listed):
-        raise SpecError("recompute_layer_ids", f"expected numbers of layers below {ends[-1]}, got {shown(listed)}.")
-    stages = Counter(bisect_right(ends, int(one)) % strategy["pp"] for one in {*listed})
-    layout = {**strategy["layout"], "full_layers": [stages[rank] for rank in range(strategy["pp"])]}
-    document = {**imported.document, "strategy": {**strategy, "layout": layout}}
-    load(document)
-    return Imported(document=document, notes=imported.notes)
 
 
 def tool_of(content: Mapping[Any, Any]) -> Mapping[str, str] | None:

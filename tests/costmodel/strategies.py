@@ -191,6 +191,13 @@ PROFILES: dict[str, dict[str, Any]] = {
     "Muon": {"is_muon": True, "muon_tp_mode": "duplicated", "launch_overhead_seconds": 1e-5},
 }
 
+PAIRS = [
+    (model, profile)
+    for (row, model), (column, profile) in product(enumerate(MODELS), enumerate(PROFILES))
+    if (row + column) % 2 == 0
+]
+"""Like the black squares of a board: each profile on a dense model and on one of experts, each model by turns."""
+
 models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 profiles = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 

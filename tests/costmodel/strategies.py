@@ -199,7 +199,11 @@ PAIRS = [
 """Like the black squares of a board: each profile on a dense model and on one of experts, each model by turns."""
 
 models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-profiles = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+models_by_profiles = pytest.mark.parametrize(
+    ("model", "profile"),
+    [(MODELS[model], PROFILES[profile]) for model, profile in PAIRS],
+    ids=["-".join(one) for one in PAIRS],
+)
 
 
 def with_networks(given: Facts, *, inside: float = 1.0, outside: float = 1.0) -> Facts:

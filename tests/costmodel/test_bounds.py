@@ -24,7 +24,7 @@ from tests.costmodel.strategies import (
     PROFILES,
     all_features,
     models,
-    profiles,
+    models_by_profiles,
     random_degrees,
     random_strategies,
     the_facts,
@@ -162,8 +162,7 @@ def random_sets(num: int, *, seed: int) -> np.ndarray:
 
 
 @pytest.mark.sampled(3)
-@models
-@profiles
+@models_by_profiles
 def test_no_part_of_a_set_undercuts_the_bound_of_the_set(model: Model, profile: dict[str, Any]):
     """A thousand random strategies with random sets of modules, all of which are part of all modules."""
     given, strategies = the_facts(model, **profile), random_strategies(model, 1000, seed=35)

@@ -43,8 +43,9 @@ def planned(*overrides, **given):
 
 
 def alone(num_nodes, *overrides, **given):
-    """The plan on so many nodes that must all be used."""
-    return planned("search.idle_devices=false", *overrides, num_nodes=num_nodes, **given)
+    """The plan on so many nodes that must all be used, without reasons or certificate."""
+    job = load(a_job(num_nodes=num_nodes, **given), ["search.idle_devices=false", *overrides])
+    return plan(job, certified=False, explained=False)
 
 
 # --- the answer --------------------------------------------------------------------------------------------
@@ -56,11 +57,8 @@ def test_no_smaller_number_of_nodes_is_faster(num_nodes, batch):
     """Each number alone, all of its devices used."""
     best = planned(num_nodes=num_nodes, batch=batch).plans[0]
 
-    steps = {
-        number: alone(number, batch=batch).plans[0].step_seconds
-        for number in range(1, num_nodes + 1)
-        if alone(number, batch=batch).plans
-    }
+    plans = {number: alone(number, batch=batch).plans for number in range(1, num_nodes + 1)}
+    steps = {number: some[0].step_seconds for number, some in plans.items() if some}
     assert best.step_seconds == pytest.approx(min(steps.values()), rel=1e-9)
     assert steps[best.cluster.num_nodes] == pytest.approx(best.step_seconds, rel=1e-9)
 
@@ -132,7 +130,7 @@ def test_where_no_number_fits_the_conflict_is_that_of_all_devices():
 
     assert (report.exit_code, report.plans) == (1, ())
     assert report.outcome.conflict is not None
-    assert report.outcome.conflict == alone(9, "search.pin.tp=3").outcome.conflict
+    assert report.outcome.conflict == planned("search.idle_devices=false", "search.pin.tp=3").outcome.conflict
 
 
 def test_total_time_takes_the_shorter_step_on_fewer_devices():

@@ -41,7 +41,7 @@ from planner.search.solver import Clock
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB, achieved
 from tests.builders_problem import a_problem, a_timed_device, limits_of
-from tests.oracle.amounts import NUM_PROBLEMS
+from tests.oracle import NUM_PROBLEMS
 
 NUM_PROBLEMS_PER_TEST = 25
 

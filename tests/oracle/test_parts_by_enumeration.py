@@ -21,7 +21,7 @@ from planner.search.domains import limit_nodes, smaller_nodes
 from planner.search.recommendation import ORDER, recommend
 from planner.search.solver import Clock
 from tests.builders_cluster import achieved
-from tests.oracle.amounts import in_step
+from tests.oracle import in_step
 from tests.oracle.test_enumeration import HALF_A_BYTE, a_random_problem, columns, enumerate_strategies
 
 NUM_PROBLEMS = in_step(60)

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -42,6 +43,12 @@ def planned(*overrides, **given):
     return plan(load(a_job(**given), overrides))
 
 
+@cache
+def plan_of(num_nodes=9):
+    """The plan of the job on a number of nodes, for whoever reads it."""
+    return planned(num_nodes=num_nodes)
+
+
 def alone(num_nodes, *overrides, **given):
     """The plan on so many nodes that must all be used, without reasons or certificate."""
     job = load(a_job(num_nodes=num_nodes, **given), ["search.idle_devices=false", *overrides])
@@ -65,7 +72,7 @@ def test_no_smaller_number_of_nodes_is_faster(num_nodes, batch):
 
 def test_where_all_devices_are_fastest_none_is_idle():
     """64 devices and a batch of 64; what was searched of fewer is said to be proven."""
-    report = planned(num_nodes=8)
+    report = plan_of(8)
 
     assert (report.num_idle_devices, report.all_devices, report.nearby) == (0, None, ())
     assert report.fewer.is_proven
@@ -75,7 +82,7 @@ def test_where_all_devices_are_fastest_none_is_idle():
 
 def test_the_report_says_how_many_are_idle_and_why():
     """The best plan on all devices stands beside the answer; figures count what is used."""
-    report = planned()
+    report = plan_of()
     text, record = render(report, "table"), json.loads(render(report, "json"))
     every = alone(9).plans[0]
 
@@ -214,7 +221,7 @@ def test_a_part_of_a_node_is_not_left_idle():
 
 def test_a_saved_plan_uses_as_many_devices(tmp_path):
     """Read back from its report it has the same step, devices and training."""
-    report = planned()
+    report = plan_of()
     (tmp_path / "plan.json").write_text(render(report, "json"))
 
     saved = read_plan(tmp_path / "plan.json")
@@ -229,7 +236,7 @@ def test_a_saved_plan_uses_as_many_devices(tmp_path):
 
 def test_the_certificate_is_of_every_number():
     """The second model finds nothing faster either; told of a slower plan, it finds the one on fewer devices."""
-    report = planned()
+    report = plan_of()
     found, fewer = search_numbers(load(a_job()))
     searched = [(one.searched, one.outcome) for one in fewer.parts]
     slower = replace(found.outcome, ticks=round(1.005 * found.outcome.ticks))
@@ -341,7 +348,7 @@ def test_near_by_batches_keep_all_devices_busy():
 
 def test_a_batch_that_divides_well_has_no_advice():
     """Nothing is searched for it."""
-    assert planned(num_nodes=8).nearby == ()
+    assert plan_of(8).nearby == ()
     assert not divides_poorly(64, 64)
 
 
@@ -361,7 +368,7 @@ def test_promising_sizes_share_a_larger_divisor(batch, num_devices):
 
 def test_spare_nodes_are_kept_out():
     """Nine nodes with one spare are planned as eight."""
-    spared, eight = planned("cluster.spare_nodes=1"), planned(num_nodes=8)
+    spared, eight = planned("cluster.spare_nodes=1"), plan_of(8)
 
     assert spared.plans[0].step_seconds == eight.plans[0].step_seconds
     assert spared.plans[0].schedule == eight.plans[0].schedule

@@ -1,7 +1,7 @@
 """
 ``python .ci/lower_bounds.py``: the oldest versions that ``pyproject.toml`` allows, as constraints for pip.
 
-``.ci/run`` installs exactly these and runs the unit tests with them. Needs nothing but Python.
+``.ci/run`` installs exactly these and runs unit tests of what reaches them. Needs nothing but Python.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.metrics import FOLDER, read_table
+from benchmarks.accuracy.metrics import FOLDER, NEWER, read_table
 from benchmarks.measured_runs.columns import EXPLICIT
 from planner.jobs.run_jobs import References, RejectedRow, Run, read, references
 from planner.measure.runs.predictions import Case, Prediction, case, predictions
@@ -117,6 +117,13 @@ def project_table() -> tuple[list[Run | RejectedRow], References]:
 def project_results() -> tuple[Prediction | RejectedRow, ...]:
     """Every row of the project's own table, predicted once for all tests."""
     return tuple(predictions(*project_table()))
+
+
+@cache
+def fitted_results() -> tuple[Prediction | RejectedRow, ...]:
+    """Every row that a fit has, predicted once for all tests: the project's own ones and the newer ones."""
+    newer, _ = read_table(NEWER, FOLDER / "models.yaml")
+    return (*project_results(), *predictions(newer, project_table()[1]))
 
 
 def project_predictions() -> list[Prediction]:

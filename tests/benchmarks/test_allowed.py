@@ -11,11 +11,15 @@ from constraints.rules import frameworks, physics
 from tests.builders_runs import a_file, predicted, project_predictions
 
 
-@pytest.mark.slow
-def test_physics_allows_everything_that_ran():
-    """Of more than a thousand distinct configurations none; of their own software's rules at most one in a hundred."""
-    found = {one.family: one for one in refusals(distinct_configurations(project_predictions()))}
+@pytest.fixture(scope="module")
+def found():
+    """Refusals of every configuration of the project's own table that ran, by family of rules."""
+    return {one.family: one for one in refusals(distinct_configurations(project_predictions()))}
 
+
+@pytest.mark.slow
+def test_physics_allows_everything_that_ran(found):
+    """Of more than a thousand distinct configurations none; of their own software's rules at most one in a hundred."""
     assert found["physics"].num_asked > 1_000
     assert found["physics"].by_rule == {}
     assert found["their own software's rules"].fraction <= 0.01
@@ -31,15 +35,11 @@ def test_physics_allows_everything_that_ran():
 
 
 @pytest.mark.slow
-def test_what_ran_all_the_same_is_a_preference():
+def test_what_ran_all_the_same_is_a_preference(found):
     """Two micro-batches on four pipeline ranks (vTrain), tp 8 on nodes of four (GPT-NeoX): not what a search tries."""
-    (found,) = (
-        one
-        for one in refusals(distinct_configurations(project_predictions()))
-        if one.family == "preferences of the search"
-    )
+    by_rule = found["preferences of the search"].by_rule
+    rows = {rule: {case.run.id for case in some} for rule, some in by_rule.items()}
 
-    rows = {rule: {case.run.id for case in some} for rule, some in found.by_rule.items()}
     assert "vtrain-single-0092" in rows[physics.microbatches_fill_the_pipeline]
     assert "gm25-perlmutter-GPT_20B_4_8_4_32_4-31697107" in rows[physics.tp_stays_inside_a_scale_up_domain]
 

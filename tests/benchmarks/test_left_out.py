@@ -30,14 +30,12 @@ from benchmarks.accuracy.left_out.folds import (
 )
 from benchmarks.accuracy.left_out.goals import Goal, goals, left_out, macro, worst_column
 from benchmarks.accuracy.left_out.intervals import LeftOutError, band, coverages, difference_errors, left_out_errors
-from benchmarks.accuracy.metrics import read_fitted
 from benchmarks.accuracy.page import PAGE, PLOTS, generated, newer_lines
 from planner.measure.calibrate.cases import Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.fit import fit, priors_of
-from planner.measure.runs.predictions import predictions
 from planner.uncertainty.intervals import Error, Kind, Unseen
-from tests.builders_runs import known, predicted
+from tests.builders_runs import fitted_results, known, predicted
 
 BRIDGE = "megatron-bridge"
 
@@ -275,7 +273,7 @@ def test_errors_of_differences_cancel_what_both_share(tmp_path):
 @pytest.mark.slow
 def test_the_page_is_in_step_with_the_figures():
     """``python -m benchmarks.accuracy.page`` writes it anew; each of its plots is there."""
-    text, rows = generated(list(predictions(*read_fitted())))
+    text, rows = generated([*fitted_results()])
 
     assert PAGE.read_text(encoding="utf-8") == text
     assert {path.stem for path in PLOTS.glob("*.svg")} == {one.run.device for one in rows}

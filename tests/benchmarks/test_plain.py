@@ -8,15 +8,15 @@ import pytest
 import yaml
 
 from benchmarks.accuracy.checks import plain_estimates, plain_job, plain_lines
-from benchmarks.accuracy.metrics import read_fitted
 from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
 from planner import load
 from planner.jobs.run_jobs import Run
 from planner.measure.calibrate.cases import setting_of
-from planner.measure.runs.predictions import Prediction, RejectedRow, predictions
+from planner.measure.runs.predictions import Prediction, RejectedRow
 from tests.builders_estimate import estimate_by_recipes as estimate
-from tests.builders_runs import predicted, project_results, project_table
+from tests.builders_runs import fitted_results, predicted, project_results, project_table
+from tests.cases import in_one_case
 
 # --- plain jobs --------------------------------------------------------------------------------------------
 
@@ -106,14 +106,19 @@ def test_every_framework_of_the_table_is_in_the_catalog():
     assert "None" not in names
 
 
+@pytest.fixture(scope="module")
+def ran():
+    """Architectures of the usable rows, by the release whose kernels they share."""
+    found = defaultdict(set)
+    for setting in (setting_of(one) for one in fitted_results() if isinstance(one, Prediction)):
+        found[setting["kernels"]].add(setting["architecture"])
+    return found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", catalog.frameworks())
-def test_a_framework_was_measured_where_rows_of_its_kernels_ran(name):
+@in_one_case("name", catalog.frameworks())
+def test_a_framework_was_measured_where_rows_of_its_kernels_ran(name, ran):
     """``measured_on`` is neither more nor less than the architectures of the usable rows that share its factors."""
-    ran = defaultdict(set)
-    for one in (one for one in predictions(*read_fitted()) if isinstance(one, Prediction)):
-        setting = setting_of(one)
-        ran[setting["kernels"]].add(setting["architecture"])
     framework = catalog.framework(name)
 
     assert set(framework.measured_on) == ran[framework.kernels_of or framework.name]

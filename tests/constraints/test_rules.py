@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -483,6 +484,7 @@ def test_arrays_equal_scalars(rule, model):
     assert len(one_by_one) == 200
 
 
+@cache
 def random_decisions(rows: int) -> dict[str, np.ndarray]:
     """Random values of every decision, most strategies forbidden."""
     rng = np.random.default_rng(7)

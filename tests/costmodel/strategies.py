@@ -191,8 +191,19 @@ PROFILES: dict[str, dict[str, Any]] = {
     "Muon": {"is_muon": True, "muon_tp_mode": "duplicated", "launch_overhead_seconds": 1e-5},
 }
 
+PAIRS = [
+    (model, profile)
+    for (row, model), (column, profile) in product(enumerate(MODELS), enumerate(PROFILES))
+    if (row + column) % 2 == 0
+]
+"""Like the black squares of a board: each profile on a dense model and on one of experts, each model by turns."""
+
 models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-profiles = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+models_by_profiles = pytest.mark.parametrize(
+    ("model", "profile"),
+    [(MODELS[model], PROFILES[profile]) for model, profile in PAIRS],
+    ids=["-".join(one) for one in PAIRS],
+)
 
 
 def with_networks(given: Facts, *, inside: float = 1.0, outside: float = 1.0) -> Facts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,17 +11,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from costmodel.facts.model import Model
-from costmodel.step.step import cost, least_seconds, lower_bound_seconds
+from costmodel.step.step import Cost, cost, least_seconds, lower_bound_seconds
 from costmodel.strategy import MODULES, Recompute
+from costmodel.tables import Facts
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
     DENSE,
     FEATURE_OVERLAPS,
     GRAPHS,
     MODELS,
+    PAIRS,
+    PROFILES,
     all_features,
     models,
-    profiles,
+    models_by_profiles,
     random_degrees,
     random_strategies,
     the_facts,
@@ -29,29 +32,49 @@ from tests.costmodel.strategies import (
     with_networks,
 )
 
+NUM_DEGREES, OF_A_MODE = 8, 2 ** len(FEATURE_OVERLAPS)
+"""Random degrees of a table, and combinations of features that differ in their overlaps alone: the innermost ones."""
 
-def with_every_feature(degrees: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All combinations of features on an axis behind those of the degrees: alone, and with the degrees."""
+
+class Table(NamedTuple):
+    """All 9,216 combinations of features on random degrees, and the 288 of them without overlaps: modes."""
+
+    given: Facts
+    degrees: dict[str, Any]
+    outer: dict[str, Any]
+    modes: dict[str, Any]
+    costs: Cost
+
+    @property
+    def loosest_seconds(self) -> Any:
+        """The bound of the degrees, whatever their features."""
+        return lower_bound_seconds(self.given, self.degrees | dict.fromkeys(all_features()[0], 0))
+
+    def by_mode(self, name: str) -> Any:
+        """A figure of all combinations: degrees, modes, overlaps."""
+        whole = np.broadcast_to(getattr(self.costs, name), (NUM_DEGREES, len(all_features())))
+        return whole.reshape(NUM_DEGREES, -1, OF_A_MODE)
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def table(request: pytest.FixtureRequest) -> Table:
+    """A table of a model under a profile, evaluated once for all bounds."""
+    model, profile = request.param
+    given = the_facts(MODELS[model], **PROFILES[profile])
+    degrees = random_degrees(MODELS[model], NUM_DEGREES, seed=31)
     features = {name: np.array([one[name] for one in all_features()])[None, :] for name in all_features()[0]}
-    return features, {name: values[:, None] for name, values in degrees.items()} | features
+    outer = {name: values[:, None] for name, values in degrees.items()} | features
+    modes = outer | {name: values[:, ::OF_A_MODE] for name, values in features.items()}
+    return Table(given, degrees, outer, modes, cost(given, outer))
 
 
 @pytest.mark.sampled(2)
-@models
-@profiles
-def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, Any]):
-    """All 9,216 combinations of features on 12 random degrees."""
-    given, degrees = the_facts(model, **profile), random_degrees(model, 12, seed=31)
-    features, outer = with_every_feature(degrees)
+def test_no_features_undercut_the_lower_bound(table: Table):
+    """The bound of each of the degrees is at most the fastest of its 9,216 combinations."""
+    seconds = table.by_mode("step_seconds")
 
-    bound, seconds = (
-        lower_bound_seconds(given, degrees | dict.fromkeys(features, 0)),
-        cost(given, outer).step_seconds,
-    )
-
-    assert len(all_features()) == 9216
-    assert seconds.shape == (12, 9216)
-    assert (bound <= seconds.min(axis=1) * (1 + 1e-12)).all()
+    assert seconds.shape == (NUM_DEGREES, 288, OF_A_MODE)
+    assert (table.loosest_seconds <= seconds.min(axis=(1, 2)) * (1 + 1e-12)).all()
 
 
 @pytest.mark.slow
@@ -71,57 +94,41 @@ def test_no_graphs_undercut_the_lower_bound_of_a_host_that_waits(model: Model):
 
 
 @pytest.mark.sampled(1)
-@models
-@profiles
-def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[str, Any]):
-    """The same combinations: for each of the 48 without their overlaps the fastest of 32."""
-    given, degrees = the_facts(model, **profile), random_degrees(model, 12, seed=33)
-    features, outer = with_every_feature(degrees)
+def test_no_overlaps_undercut_the_bound_of_a_mode(table: Table):
+    """The same combinations: for each of the 288 without their overlaps the fastest of 32; overlaps are not asked."""
+    least, lightest = least_seconds(table.given, table.modes), cost(table.given, table.modes)
 
-    least, whole = least_seconds(given, outer), cost(given, outer)
-    loosest = lower_bound_seconds(given, degrees | dict.fromkeys(features, 0))
-
-    overlaps = np.stack([features[name][0] for name in FEATURE_OVERLAPS])
-    lightest = cost(given, outer | dict.fromkeys(FEATURE_OVERLAPS, np.False_))
-    assert (overlaps == 0).all(axis=0).sum() == 288
-    assert np.array_equal(least, least_seconds(given, outer | dict.fromkeys(FEATURE_OVERLAPS, np.True_)))
-    assert (least <= whole.step_seconds * (1 + 1e-12)).all()
+    assert all((table.modes[name] == 0).all() for name in FEATURE_OVERLAPS)
+    every = least_seconds(table.given, table.outer).reshape(*least.shape, OF_A_MODE)
+    np.testing.assert_allclose(every, np.broadcast_to(least[..., None], every.shape), rtol=1e-12)
+    assert (least <= table.by_mode("step_seconds").min(axis=2) * (1 + 1e-12)).all()
     for name in ("device_bytes", "host_bytes"):
-        assert (getattr(lightest, name) <= getattr(whole, name) * (1 + 1e-12)).all(), name
-    assert (loosest[:, None] <= least * (1 + 1e-12)).all()
+        assert (getattr(lightest, name)[..., None] <= table.by_mode(name) * (1 + 1e-12)).all(), name
+    assert (table.loosest_seconds[:, None] <= least * (1 + 1e-12)).all()
 
 
 @pytest.mark.sampled(1)
-@models
-@profiles
-def test_no_dispatcher_and_no_graphs_undercut_the_bound_that_leaves_them_open(model: Model, profile: dict[str, Any]):
+def test_no_dispatcher_and_no_graphs_undercut_the_bound_that_leaves_them_open(table: Table):
     """The bound of each mode of memory, and that with either of both given, against all 9,216 combinations."""
-    given, degrees = the_facts(model, **profile), random_degrees(model, 10, seed=38)
-    features, outer = with_every_feature(degrees)
-    among = {name: np.unique(features[name]).tolist() for name in ("token_dispatcher", "cuda_graphs")}
+    given, modes = table.given, table.modes
+    among = {name: np.unique(modes[name]).tolist() for name in ("token_dispatcher", "cuda_graphs")}
 
-    seconds, exact = cost(given, outer).step_seconds, least_seconds(given, outer)
-    every = least_seconds(given, outer, among=among)
-    of_graphs, of_dispatchers = (least_seconds(given, outer, among={name: among[name]}) for name in sorted(among))
+    exact, every = least_seconds(given, modes), least_seconds(given, modes, among=among)
+    of_graphs, of_dispatchers = (least_seconds(given, modes, among={name: among[name]}) for name in sorted(among))
 
     assert all(len(values) > 1 for values in among.values())
     assert (every <= np.minimum(of_graphs, of_dispatchers) * (1 + 1e-12)).all()
     assert (np.maximum(of_graphs, of_dispatchers) <= exact * (1 + 1e-12)).all()
-    assert (exact <= seconds * (1 + 1e-12)).all()
-    assert np.array_equal(every, least_seconds(given, outer | dict.fromkeys(among, np.int64(1)), among=among))
+    assert (exact <= table.by_mode("step_seconds").min(axis=2) * (1 + 1e-12)).all()
+    assert np.array_equal(every, least_seconds(given, modes | dict.fromkeys(among, np.int64(1)), among=among))
 
 
 @pytest.mark.sampled(1)
-@models
-@profiles
-def test_a_bound_above_the_limit_may_be_lower_and_below_the_limit_is_the_same(model: Model, profile: dict[str, Any]):
+def test_a_bound_above_the_limit_may_be_lower_and_below_the_limit_is_the_same(table: Table):
     """The limit is the bound of the fastest tenth; the rest has no data-parallel communication, or all of it."""
-    given, degrees = the_facts(model, **profile), random_degrees(model, 10, seed=39)
-    _, outer = with_every_feature(degrees)
-
-    exact = least_seconds(given, outer)
+    exact = least_seconds(table.given, table.modes)
     at_most = np.quantile(exact[np.isfinite(exact)], 0.1)
-    limited = least_seconds(given, outer, at_most=np.full(exact.shape, at_most))
+    limited = least_seconds(table.given, table.modes, at_most=np.full(exact.shape, at_most))
 
     below = exact <= at_most
     np.testing.assert_allclose(limited[below], exact[below], rtol=1e-12)
@@ -155,8 +162,7 @@ def random_sets(num: int, *, seed: int) -> np.ndarray:
 
 
 @pytest.mark.sampled(3)
-@models
-@profiles
+@models_by_profiles
 def test_no_part_of_a_set_undercuts_the_bound_of_the_set(model: Model, profile: dict[str, Any]):
     """A thousand random strategies with random sets of modules, all of which are part of all modules."""
     given, strategies = the_facts(model, **profile), random_strategies(model, 1000, seed=35)

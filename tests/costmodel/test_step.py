@@ -39,8 +39,8 @@ from tests.costmodel.strategies import (
     MOE,
     PROFILES,
     models,
+    models_by_profiles,
     one_of,
-    profiles,
     random_degrees,
     random_strategies,
     the_facts,
@@ -420,8 +420,7 @@ def test_the_step_of_one_device_is_its_work():
 
 
 @pytest.mark.sampled(2)
-@models
-@profiles
+@models_by_profiles
 @in_one_case("start", [0.02, 1.0, 10.0])
 def test_faster_links_never_make_a_step_slower(model: Model, profile: dict[str, Any], start: float):
     """
@@ -455,8 +454,7 @@ def without_hiding(strategies: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.sampled(3)
-@models
-@profiles
+@models_by_profiles
 def test_faster_devices_never_make_a_step_without_overlaps_slower(model: Model, profile: dict[str, Any]):
     """Twice the peak, twice the memory's bandwidth."""
     given, strategies = the_facts(model, **profile), without_hiding(random_strategies(model, 500, seed=42))
@@ -542,8 +540,7 @@ def test_replicated_gradients_are_summed_before_the_update():
 
 
 @pytest.mark.sampled(7)
-@models
-@profiles
+@models_by_profiles
 def test_more_microbatches_take_longer(model: Model, profile: dict[str, Any]):
     """Twice the batch on the same ranks."""
     given, strategies = the_facts(model, **profile), random_strategies(model, 500, seed=45)

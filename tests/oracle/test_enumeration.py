@@ -1,8 +1,6 @@
 """
 The search against plain enumeration: 500 random small problems, no difference in value beyond the rounding bound.
 
-``ENUMERATED_PROBLEMS=2000`` in the environment asks for more.
-
 The enumeration shares no code with the search: loops over values, rules asked one strategy at a time, no folding, no
 bound, no solver. Only the formulas are the same, called with one flat list of strategies instead of a table of axes.
 """
@@ -12,7 +10,6 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,8 +41,8 @@ from planner.search.solver import Clock
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB, achieved
 from tests.builders_problem import a_problem, a_timed_device, limits_of
+from tests.oracle import NUM_PROBLEMS
 
-NUM_PROBLEMS = int(os.environ.get("ENUMERATED_PROBLEMS", "500"))
 NUM_PROBLEMS_PER_TEST = 25
 
 TOLERANCE = 0.03

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from dataclasses import replace
 from itertools import product
@@ -22,9 +21,10 @@ from planner.search.domains import limit_nodes, smaller_nodes
 from planner.search.recommendation import ORDER, recommend
 from planner.search.solver import Clock
 from tests.builders_cluster import achieved
+from tests.oracle import in_step
 from tests.oracle.test_enumeration import HALF_A_BYTE, a_random_problem, columns, enumerate_strategies
 
-NUM_PROBLEMS = int(os.environ.get("ENUMERATED_PROBLEMS", "60"))
+NUM_PROBLEMS = in_step(60)
 NUM_PROBLEMS_PER_TEST = 5
 
 TOLERANCE = 0.03

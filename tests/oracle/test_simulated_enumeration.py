@@ -26,10 +26,11 @@ from planner.search.questions import search
 from planner.search.space import strategy_of
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device
+from tests.oracle import in_step
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, order, play
 from tests.oracle.test_enumeration import FEATURE_VALUES, HALF_A_BYTE, columns, enumerate_strategies
 
-NUM_PROBLEMS, PER_TEST = 60, 10
+NUM_PROBLEMS, PER_TEST = in_step(60), 10
 
 PATTERNS = ("*-*-E-*-", "*E--*E--", "*-E*-E*-E", "E-E-*-", "***---EE")
 

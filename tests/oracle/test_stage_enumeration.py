@@ -43,10 +43,11 @@ from planner.search.questions import search
 from planner.search.space import build_space, strategy_of
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device, limits_of
+from tests.oracle import in_step
 from tests.oracle.pipeline_simulator import simulate
 
-NUM_PIPELINES, NUM_PROBLEMS = 2000, 200
-NUM_ALTERNATING_PIPELINES, NUM_ALTERNATING_PROBLEMS = 1000, 100
+NUM_PIPELINES, NUM_PROBLEMS = in_step(2000), in_step(200)
+NUM_ALTERNATING_PIPELINES, NUM_ALTERNATING_PROBLEMS = in_step(1000), in_step(100)
 PER_TEST = 250, 25
 
 HUGE = 2**50

@@ -26,9 +26,10 @@ SCRIPT = """torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden
 """
 
 
-@pytest.fixture
-def files(tmp_path):
-    """A job with a strategy, a script and a saved plan."""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A job with a strategy, a script and a saved plan, made once: tests read them."""
+    tmp_path = tmp_path_factory.mktemp("files")
     paths = {name: tmp_path / name for name in ("job.yaml", "run.sh", "plan.json")}
     paths["job.yaml"].write_text(json.dumps(JOB))
     paths["run.sh"].write_text(SCRIPT)
@@ -125,9 +126,9 @@ def test_a_script_alone_is_compared_with_its_fastest_plan(files, capsys):
         (["llama3-8b 8xh100", "job.yaml"], "training.global_batch_size: is required"),
     ],
 )
-def test_what_cannot_be_compared(files, tmp_path, monkeypatch, capsys, words, message):
+def test_what_cannot_be_compared(files, monkeypatch, capsys, words, message):
     """Each message names the job that it is about, and the fix."""
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(Path(files["job.yaml"]).parent)
 
     assert main(["explain", *words]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

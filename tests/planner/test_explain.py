@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -338,12 +339,18 @@ def test_a_complete_strategy_without_a_cost_is_refused():
 # --- reports and the command -----------------------------------------------------------------------------------
 
 
+@cache
+def explained(**decisions):
+    """The answer to a question about the small problem."""
+    return explain(a_problem(), decisions)
+
+
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("decisions", [{}, {"pp": 2}, {"tp": 3}])
 @pytest.mark.parametrize("form", ["table", "markdown", "json"])
 def test_every_explanation_renders(decisions, form):
     """No line beyond a hundred columns but in tables, strict JSON."""
-    text = render(explain(a_problem(), decisions), form)
+    text = render(explained(**decisions), form)
 
     if form == "json":
         whole = load_strictly(text)
@@ -356,12 +363,12 @@ def test_every_explanation_renders(decisions, form):
 def test_an_explanation_has_no_rows():
     """CSV is for plans."""
     with pytest.raises(SpecError, match="no rows for 'csv'"):
-        render(explain(a_problem()), "csv")
+        render(explained(), "csv")
 
 
 def test_json_has_every_line_of_the_difference():
     """What the table leaves out as too small is there, and adds up."""
-    whole = load_strictly(render(explain(a_problem(), {"pp": 2}), "json"))
+    whole = load_strictly(render(explained(pp=2), "json"))
 
     assert sum(line["difference_seconds"] for line in whole["differences"]) == pytest.approx(whole["slower_seconds"])
     assert set(whole["given"]["strategy"]) == {*DECISIONS, "layout", "num_microbatches"}
@@ -370,7 +377,7 @@ def test_json_has_every_line_of_the_difference():
 def test_the_verb_is_the_packages(tmp_path):
     """``from planner import explain, Explanation``."""
     assert planner.explain is explain
-    assert isinstance(explain(a_problem()), planner.Explanation)
+    assert isinstance(explained(), planner.Explanation)
 
 
 @pytest.mark.sampled(4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -70,9 +71,15 @@ def test_the_software_stands_in_the_title():
     assert titles[1] == "llama3-8b on 64 x h100-80gb-sxm, megatron-lm-0.17"
 
 
+@cache
+def idle_plan():
+    """The plan of the job that leaves devices idle."""
+    return plan(load(JOBS["idle devices"]))
+
+
 def test_a_near_by_batch_that_gains_much_is_said():
     """70 sequences on 72 GPUs leave 2 or more idle; 72 share all of them. Below 3 % it is in the whole report only."""
-    found = plan(load(JOBS["idle devices"]))
+    found = idle_plan()
     best = max(found.nearby, key=lambda one: one.tokens_per_second)
     gain = best.tokens_per_second / found.fastest.tokens_per_second - 1
     (said,) = [text for name, text in next(short_sections(found)).rows if name == "near-by batch"]
@@ -169,7 +176,7 @@ def test_the_next_commands_ask_about_the_same_plans(capsys):
 
 def test_a_layout_that_cannot_run_is_not_compared():
     """70 sequences are no multiple of the replicas that NVIDIA's layout has on 72 GPUs."""
-    found = plan(load(JOBS["idle devices"]))
+    found = idle_plan()
 
     assert "NVIDIA" not in render(found, "short")
     said = " ".join(render(found).split())

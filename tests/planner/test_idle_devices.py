@@ -6,6 +6,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -42,9 +43,16 @@ def planned(*overrides, **given):
     return plan(load(a_job(**given), overrides))
 
 
+@cache
+def plan_of(num_nodes=9):
+    """The plan of the job on a number of nodes, for whoever reads it."""
+    return planned(num_nodes=num_nodes)
+
+
 def alone(num_nodes, *overrides, **given):
-    """The plan on so many nodes that must all be used."""
-    return planned("search.idle_devices=false", *overrides, num_nodes=num_nodes, **given)
+    """The plan on so many nodes that must all be used, without reasons or certificate."""
+    job = load(a_job(num_nodes=num_nodes, **given), ["search.idle_devices=false", *overrides])
+    return plan(job, certified=False, explained=False)
 
 
 # --- the answer --------------------------------------------------------------------------------------------
@@ -56,18 +64,15 @@ def test_no_smaller_number_of_nodes_is_faster(num_nodes, batch):
     """Each number alone, all of its devices used."""
     best = planned(num_nodes=num_nodes, batch=batch).plans[0]
 
-    steps = {
-        number: alone(number, batch=batch).plans[0].step_seconds
-        for number in range(1, num_nodes + 1)
-        if alone(number, batch=batch).plans
-    }
+    plans = {number: alone(number, batch=batch).plans for number in range(1, num_nodes + 1)}
+    steps = {number: some[0].step_seconds for number, some in plans.items() if some}
     assert best.step_seconds == pytest.approx(min(steps.values()), rel=1e-9)
     assert steps[best.cluster.num_nodes] == pytest.approx(best.step_seconds, rel=1e-9)
 
 
 def test_where_all_devices_are_fastest_none_is_idle():
     """64 devices and a batch of 64; what was searched of fewer is said to be proven."""
-    report = planned(num_nodes=8)
+    report = plan_of(8)
 
     assert (report.num_idle_devices, report.all_devices, report.nearby) == (0, None, ())
     assert report.fewer.is_proven
@@ -77,7 +82,7 @@ def test_where_all_devices_are_fastest_none_is_idle():
 
 def test_the_report_says_how_many_are_idle_and_why():
     """The best plan on all devices stands beside the answer; figures count what is used."""
-    report = planned()
+    report = plan_of()
     text, record = render(report, "table"), json.loads(render(report, "json"))
     every = alone(9).plans[0]
 
@@ -132,7 +137,7 @@ def test_where_no_number_fits_the_conflict_is_that_of_all_devices():
 
     assert (report.exit_code, report.plans) == (1, ())
     assert report.outcome.conflict is not None
-    assert report.outcome.conflict == alone(9, "search.pin.tp=3").outcome.conflict
+    assert report.outcome.conflict == planned("search.idle_devices=false", "search.pin.tp=3").outcome.conflict
 
 
 def test_total_time_takes_the_shorter_step_on_fewer_devices():
@@ -216,7 +221,7 @@ def test_a_part_of_a_node_is_not_left_idle():
 
 def test_a_saved_plan_uses_as_many_devices(tmp_path):
     """Read back from its report it has the same step, devices and training."""
-    report = planned()
+    report = plan_of()
     (tmp_path / "plan.json").write_text(render(report, "json"))
 
     saved = read_plan(tmp_path / "plan.json")
@@ -231,7 +236,7 @@ def test_a_saved_plan_uses_as_many_devices(tmp_path):
 
 def test_the_certificate_is_of_every_number():
     """The second model finds nothing faster either; told of a slower plan, it finds the one on fewer devices."""
-    report = planned()
+    report = plan_of()
     found, fewer = search_numbers(load(a_job()))
     searched = [(one.searched, one.outcome) for one in fewer.parts]
     slower = replace(found.outcome, ticks=round(1.005 * found.outcome.ticks))
@@ -343,7 +348,7 @@ def test_near_by_batches_keep_all_devices_busy():
 
 def test_a_batch_that_divides_well_has_no_advice():
     """Nothing is searched for it."""
-    assert planned(num_nodes=8).nearby == ()
+    assert plan_of(8).nearby == ()
     assert not divides_poorly(64, 64)
 
 
@@ -363,7 +368,7 @@ def test_promising_sizes_share_a_larger_divisor(batch, num_devices):
 
 def test_spare_nodes_are_kept_out():
     """Nine nodes with one spare are planned as eight."""
-    spared, eight = planned("cluster.spare_nodes=1"), planned(num_nodes=8)
+    spared, eight = planned("cluster.spare_nodes=1"), plan_of(8)
 
     assert spared.plans[0].step_seconds == eight.plans[0].step_seconds
     assert spared.plans[0].schedule == eight.plans[0].schedule

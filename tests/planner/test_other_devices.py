@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -34,6 +35,7 @@ UNMEASURED = [
 FOREIGN = [name for name in UNMEASURED if catalog.device(name).silicon.maker != "NVIDIA"]
 
 
+@cache
 def report_on(device, **decisions):
     """A small job on a device."""
     return estimate(load(JOB, [f"cluster.device={device}"]), {"recompute": "none", "tp": 1, **decisions})

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from functools import cache
 from html import unescape
 from html.parser import HTMLParser
 
@@ -467,14 +468,19 @@ def test_a_comparison_without_a_plan_has_a_page():
 # --- the time line ---------------------------------------------------------------------------------------------
 
 
+@cache
+def played(**decisions):
+    """The plan of a schedule, and its step, simulated."""
+    problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
+    one = estimate(problem, decisions).plan
+    return one, simulate_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
+
+
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
 def test_a_played_step_is_the_estimate_s(decisions):
     """The passes with what stands beside them take as long as the plan says; the parts beside are lines of it."""
-    problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
-    one = estimate(problem, decisions).plan
-
-    simulated = simulate_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
+    one, simulated = played(**decisions)
 
     assert simulated.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
     exposed = {part.name: part.exposed_seconds for part in one.estimate.breakdown}
@@ -485,8 +491,7 @@ def test_a_played_step_is_the_estimate_s(decisions):
 @pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
 def test_pieces_are_the_simulator_s_passes(decisions):
     """Each pass once, inside its block; of a block that holds one direction the pieces fill it without a gap."""
-    problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
-    simulated = simulate_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
+    _, simulated = played(**decisions)
     passes = {one[:4]: one for one in simulated.timeline.passes}
 
     made = list(pieces(simulated))

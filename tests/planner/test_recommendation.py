@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,10 @@ def a_small_job(kind, **entries):
     return load(a_job(**(given | SMALL[kind] | entries)))
 
 
-def every_strategy(problem):
-    """Each strategy that the rules allow and that fits, with its step, costed one by one."""
+@lru_cache(maxsize=1)
+def every_strategy(kind):
+    """Each strategy of a job that the rules allow and that fits, with its step, costed one by one."""
+    problem, every = a_small_job(kind), []
     space = build_space(problem)
     names = list(space.features)
     room = problem.facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes
@@ -60,7 +63,8 @@ def every_strategy(problem):
                 features = {name: int(space.features[name][at]) for name, at in zip(names, index, strict=True)}
                 found = estimate(problem.facts, strategy_of(degrees | features))
                 if found.device_bytes <= room:
-                    yield found
+                    every.append(found)
+    return every
 
 
 def amounts(problem, found):
@@ -76,7 +80,7 @@ def test_the_first_in_the_order_is_recommended(kind, tolerance):
     """Of all strategies within the tolerance none is better by the first criterion that tells them apart."""
     problem = a_small_job(kind, search__tolerance=tolerance)
     report = plan(problem, certified=False)
-    every = list(every_strategy(problem))
+    every = every_strategy(kind)
     least = min(one.step_seconds for one in every)
     near = [one for one in every if one.step_seconds <= least * (1 + tolerance) * (1 + ROUNDING)]
     best = min(amounts(problem, one) for one in near)

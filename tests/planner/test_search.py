@@ -17,6 +17,7 @@ from planner.search import branch_and_bound as module
 from planner.search import solver as clocks
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status
 from planner.search.candidates import CostTable, Formulas
+from planner.search.questions import search
 from planner.search.space import build_space
 from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model
@@ -487,8 +488,8 @@ def test_a_bubble_that_every_strategy_exceeds_is_named():
     assert outcome.conflict.release == (says,)
     just = replace(problem.search, max_bubble_fraction=outcome.conflict.least_bubble_fraction * (1 + 1e-9))
     below = replace(problem.search, max_bubble_fraction=outcome.conflict.least_bubble_fraction * (1 - 1e-9))
-    assert search_or_explain(replace(problem, search=just)).status == Status.OPTIMAL
-    assert search_or_explain(replace(problem, search=below)).status == Status.INFEASIBLE
+    assert search(replace(problem, search=just)).status == Status.OPTIMAL
+    assert search(replace(problem, search=below)).status == Status.INFEASIBLE
 
 
 def test_what_else_excludes_everything_is_named_beside_a_bound_of_the_bubble():
@@ -596,4 +597,4 @@ def test_too_few_devices_are_named_with_what_they_lack():
 
     assert outcome.status == Status.INFEASIBLE
     assert outcome.conflict.release == ("search.max_devices: tp * cp * pp * dp is at most 1.",)
-    assert search_or_explain(replace(problem, search=replace(problem.search, max_devices=8))).status == Status.OPTIMAL
+    assert search(replace(problem, search=replace(problem.search, max_devices=8))).status == Status.OPTIMAL

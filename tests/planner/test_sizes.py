@@ -15,12 +15,12 @@ from planner.report.records.setting import ClusterRecord
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import least_memory, memory_only, mode_memory
 from planner.search.domains import problem_rules
+from planner.search.questions import search
 from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import build_space
 from planner.verbs import cluster_sizes as sizes
 from planner.verbs.cluster_sizes import MOST_TIMES, smallest_cluster
 from planner.verbs.plan import plan
-from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
@@ -38,12 +38,6 @@ def resized(problem, num_devices):
 def smallest_of(problem):
     """What the search for the smallest cluster says."""
     return smallest_cluster(problem, problem_rules(problem), memory_only, ENDLESS)
-
-
-@pytest.fixture
-def alone(monkeypatch):
-    """Searches that do not explain, which would look for the smallest cluster themselves."""
-    monkeypatch.setattr("planner.verbs.repairs.explain", lambda *_, **__: None)
 
 
 def a_tight_problem(seed):
@@ -64,7 +58,7 @@ def a_tight_problem(seed):
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("seed", range(16))
-def test_no_smaller_cluster_fits(seed, alone):
+def test_no_smaller_cluster_fits(seed):
     """Devices one by one below a node, whole nodes above, each size searched as a job of its own."""
     problem = a_tight_problem(seed)
     most = MOST_TIMES * problem.facts.cluster.num_devices
@@ -72,11 +66,11 @@ def test_no_smaller_cluster_fits(seed, alone):
 
     size = smallest_of(problem)
 
-    fits = (one for one in every if search_or_explain(resized(problem, one)).status == Status.OPTIMAL)
+    fits = (one for one in every if search(resized(problem, one)).status == Status.OPTIMAL)
     assert size.num_devices == next(fits, None)
     assert not size.is_cut
     fewer = [one for one in every if one < problem.facts.cluster.num_devices]
-    within = [one for one in fewer if search_or_explain(resized(problem, one)).status == Status.OPTIMAL]
+    within = [one for one in fewer if search(resized(problem, one)).status == Status.OPTIMAL]
     assert size.num_within == max(within, default=None)
 
 
@@ -103,7 +97,7 @@ def test_fewer_devices_than_there_are_may_fit():
     assert (size.num_devices, size.num_within) == (6, 24)
     advice = {name: text for section in sections for name, text in section.rows}["search.max_devices"]
     assert advice == "32: plans may then use fewer GPUs; the largest number that fits is 24"
-    assert search_or_explain(replace(problem, search=replace(problem.search, max_devices=32))).status == Status.OPTIMAL
+    assert search(replace(problem, search=replace(problem.search, max_devices=32))).status == Status.OPTIMAL
 
 
 def test_nothing_fits_on_any_cluster():

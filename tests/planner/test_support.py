@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,12 @@ TRAINING = {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9}
 CELLS = random.Random(53).sample(
     [(one, device, target) for one in MODELS for device in SOLD for target in TARGETS], 100
 )
+
+
+@cache
+def every_section():
+    """The tables of all families and devices."""
+    return support_sections()
 
 
 def can_export(model: str, device: str, target: str) -> bool:
@@ -85,7 +92,7 @@ def test_the_precision_of_old_devices_is_said():
 @pytest.mark.slow
 def test_tables_leave_out_no_lack_of_memory():
     """Cells of the page, which ask the memory of large layers alone, equal those that ask it always."""
-    families, _, devices = support_sections()
+    families, _, devices = every_section()
     cells = [(row[1], "h100-80gb-sxm", row[4:9]) for row in families.rows]
     cells += [("llama3-8b", row[0], row[3:8]) for row in devices.rows]
     for model, device, said in cells:
@@ -132,7 +139,7 @@ def test_a_search_out_of_time_is_said(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.slow
 def test_every_family_and_device_has_a_row():
     """Families that are read, those that are refused, and all devices."""
-    families, refused, devices = support_sections()
+    families, refused, devices = every_section()
 
     assert [row[0] for row in families.rows] == sorted(FAMILIES)
     assert [row[0] for row in refused.rows] == sorted(UNMODELLED)
@@ -153,7 +160,7 @@ def test_a_recipe_without_its_model_says_so(model: str, cell: str):
 
 def test_every_model_of_the_table_is_planned_by_its_name():
     """Models that stand for their families are no files; plan, support and schema know them."""
-    families, *_ = support_sections()
+    families, *_ = every_section()
     known = catalog.model_names()
 
     assert {row[1] for row in families.rows} <= set(known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,9 @@ from planner.uncertainty.features import FEWEST_RUNS, evidence_for, feature_entr
 from planner.verbs.plan import estimate, plan
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job
+
+JUDGED = 2000
+"""Strategies outside of the default space that are judged one by one."""
 
 EXPERTS = {"model": "qwen3-30b-a3b", "cluster__num_devices": 16}
 
@@ -54,17 +58,19 @@ def strategies(problem):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", SPACES)
 def test_the_default_space_is_what_runs_have_shown(kind):
-    """It has nothing unproven, and everything of the whole space that is proven."""
+    """It has nothing unproven; of the other strategies of the whole space, a sample is unproven without exception."""
     job = {"cluster__num_devices": 8, "training__global_batch_size": 32, "search__target": "megatron-bridge"}
     job |= SPACES[kind]
     proven, every = (strategies(load(a_job(**job, search__evidence=one))) for one in ("proven", "any"))
     facts = load(a_job(**job)).facts
 
-    unproven = {one for one in proven | every if unproven_of(facts, one)}
+    others = sorted(every - proven, key=repr)
+    judged = {*random.Random(1).sample(others, min(JUDGED, len(others)))}
+
+    unproven = {one for one in proven | judged if unproven_of(facts, one)}
     assert proven
     assert proven & unproven == set()
-    assert every - unproven <= proven
-    assert every & unproven
+    assert judged == unproven
 
 
 def test_runs_are_counted_by_feature_and_pair():

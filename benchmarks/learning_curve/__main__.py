@@ -19,9 +19,9 @@ from benchmarks.learning_curve.curve import (
     exact_lines,
     exact_points,
     lines,
-    measured_gains,
     points,
     spread_lines,
+    summarize_gains,
     trials,
     worse,
     worths,
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_lines(spread_lines(found))
         return 0
     tried = list(trials(found, num_draws=options.draws))
-    curve, gains = list(points(tried)), list(measured_gains(tried))
+    curve, gains = list(points(tried)), list(summarize_gains(tried))
     print_lines(lines(curve))
     if options.exact:
         print_lines(exact_lines(exact_points(found, gains, JUDGED, options.processes), curve))

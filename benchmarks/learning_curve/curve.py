@@ -175,9 +175,9 @@ MOST_GAIN = 1.0
 """Share of an error beyond which a loss counts no more: few others, all predicted well before."""
 
 
-def measured_gains(found: Sequence[Trial], *, without: str = "") -> Iterator[Gain]:
+def summarize_gains(found: Sequence[Trial], *, without: str = "") -> Iterator[Gain]:
     """
-    Measure what any own runs gain, by their models, number and width of the priors.
+    Summarize what any own runs gain, by their models, number and width of the priors.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def points(found: Sequence[Trial]) -> Iterator[Point]:
     for trial in found:
         models = trial.models if len(trial.own) == 1 else models_of(trial.stack.rows)
         same[trial.stack.name, models, trial.chosen, len(trial.own)].append(trial)
-    gains = {source: list(measured_gains(found, without=source)) for source in {one.stack.source for one in found}}
+    gains = {source: list(summarize_gains(found, without=source)) for source in {one.stack.source for one in found}}
     for (name, models, chosen, runs), of in same.items():
         errors = np.array([_errors(one, gains[one.stack.source]) for one in of])
         before, after, said = errors.mean(axis=0).tolist()

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from benchmarks.learning_curve.curve import Point, Trial, linear, measured_gains, misjudged, worse, worths
+from benchmarks.learning_curve.curve import Point, Trial, linear, misjudged, summarize_gains, worse, worths
 from benchmarks.learning_curve.stacks import Stack
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.calibrate import choose_fit, try_fits
@@ -123,11 +123,11 @@ def test_gains_of_a_stacks_own_source_decide_nothing_there(tmp_path):
         )
     ]
 
-    measured = list(measured_gains(tried, without="0"))
+    measured = list(summarize_gains(tried, without="0"))
 
     assert [(one.models, one.runs, one.share) for one in measured] == [("dense", 2, share) for share in SHARES]
     assert all(0.5 < one.mean < 1 for one in measured)
-    assert not list(measured_gains(tried[:4], without="0"))
+    assert not list(summarize_gains(tried[:4], without="0"))
 
 
 def a_point(stack: str, models: Literal["dense", "experts"], after: float) -> Point:

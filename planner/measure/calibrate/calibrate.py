@@ -42,7 +42,7 @@ from planner.measure.calibrate.fit import (
     mean_error,
     priors_of,
 )
-from planner.measure.calibrate.published import Gain, Worth, gains_of, models_of, published_gains, worth_of_one
+from planner.measure.calibrate.published import Gain, Worth, gains_of, models_of, read_gains, worth_of_one
 from planner.measure.runs.predictions import Case, cases, find_unreported_recompute, not_predicted
 
 MOST_FOLDS = 10
@@ -394,7 +394,7 @@ def is_alone(timed: Sequence[Case]) -> bool:
 def _calibration(timed: Sequence[Case], known: References, base: str, name: str, runs: str) -> Calibration:
     """Fit the runs of a file, and return the calibration with all that the other rows do not determine."""
     log_event(__name__, "runs read", runs=len(timed))
-    predictor, start, fitted, left_out = stack_fit(timed, known, base, published_gains())
+    predictor, start, fitted, left_out = stack_fit(timed, known, base, read_gains())
     log_event(__name__, "constants fitted", constants=len(predictor.constants))
     chosen, priors = tuple(predictor.constants), priors_of(predictor.constants)
     _require_explained(fitted.residuals)

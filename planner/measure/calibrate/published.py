@@ -85,7 +85,7 @@ LEAST_ERROR = 1e-3
 
 
 @cache
-def published_gains() -> tuple[Gain, ...]:
+def read_gains() -> tuple[Gain, ...]:
     """Read the gains on published stacks left out of the fits."""
     return read_stored(tuple[Gain, ...], TABLE, "planner.measure.calibrate", "gains")
 

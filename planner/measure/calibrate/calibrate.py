@@ -127,8 +127,8 @@ class Calibration:
     num_runs, num_groups
         Number of fitted runs; number of their groups, which were held out in turn.
     error_before, error_left_out, error_fitted
-        Mean absolute error of the step time: of the catalog; of held-out runs, which is that of other runs of the stack
-        to expect (None: of one configuration nothing can be held out); of the fitted runs.
+        Mean absolute error of the step time: of the catalog; of held-out runs; of the fitted runs. That of held-out
+        runs is to be expected on others of the stack. None: of one configuration nothing can be held out.
     worth_of_one
         Value of one run on published stacks.
     refused
@@ -355,7 +355,7 @@ def stack_fit(
     -------
     tuple
         Predictor of the runs with the constants that they may move; the prediction before the fit; the fit; logarithms
-        of predicted over measured seconds of held-out runs, none where all are of one configuration.
+        of predicted over measured seconds of held-out runs. There are none where all are of one configuration.
     """
     predictor, start = _start(timed, known, constants_of(base, known))
     return predictor, start, *choose_fit(try_fits(predictor, start), timed, start, gains)

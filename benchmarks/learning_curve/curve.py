@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -10,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from benchmarks.accuracy.left_out.drawn import fingerprints
 from benchmarks.accuracy.rows import share_work
 from benchmarks.learning_curve.stacks import Stack
 from benchmarks.output import format_generated
 from costmodel.record import record
 from planner.measure.calibrate.advice import Discrepancy, distances, greedy, joint_covariance
-from planner.measure.calibrate.calibrate import fold_rows, run_weights, stack_fit
+from planner.measure.calibrate.calibrate import choose_fit, movable, stack_fit, try_fits
 from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds, seconds_of
 from planner.measure.calibrate.constants import replace_constants
-from planner.measure.calibrate.fit import Fit, fit_as_far_as_useful, mean_error, priors_of
-from planner.measure.calibrate.wording import Worth, models_of
+from planner.measure.calibrate.fit import Candidate, Fit, mean_error, priors_of
+from planner.measure.calibrate.published import FEWEST_STACKS, Gain, Worth, models_of
 
 RUNS = (2, 4, 8, 16)
 
@@ -32,6 +34,175 @@ MOST_OTHERS = 40
 """Of these, evenly over the table, what is predicted anew."""
 
 Way = Literal["first", "any"]
+Models = Literal["dense", "experts"]
+
+
+@record(frozen=True, kw_only=True, slots=True)
+class Linear(Predictor):
+    """
+    Own runs of a stack, linear in the logarithms of the constants.
+
+    Parameters
+    ----------
+    slopes
+        Derivatives of the rows' logarithms.
+    start
+        The prediction before the fit.
+    predicted
+        Logarithms of its seconds.
+    """
+
+    slopes: Array
+    start: Fit
+    predicted: Array
+
+    def logarithms(self, logs: Array) -> Array:
+        """Logarithms of the rows' predicted seconds."""
+        return np.asarray(self.predicted + self.slopes @ (logs - self.start.logs))
+
+    def estimate_logarithms(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
+        """Return the logarithms of predicted seconds of all or some rows."""
+        return np.asarray(self.logarithms(logs)[slice(None) if rows is None else rows])
+
+    def jacobian(self, logs: Array, before: Array | None = None) -> Array:
+        """Derivatives, everywhere the same."""
+        return self.slopes
+
+
+def linear(stack: Stack, own: Sequence[int]) -> tuple[Linear, Array]:
+    """Return own runs of a stack with the constants that they may move, and derivatives of all its rows by these."""
+    timed = [stack.rows[index] for index in own]
+    within = [replace(one, lower=min(one.lower, one.prior), upper=max(one.upper, one.prior)) for one in stack.constants]
+    moves = movable(timed, within, stack.slopes[own])
+    slopes = stack.slopes[:, moves]
+    chosen = [one for one, is_moved in zip(within, moves, strict=True) if is_moved]
+    surprise = stack.surprise[own]
+    own_runs = Linear(
+        cases=timed,
+        constants=chosen,
+        known=stack.known,
+        slopes=slopes[own],
+        start=Fit(logs=priors_of(chosen).mean, jacobian=slopes[own], residuals=-surprise),
+        predicted=log_measured_seconds(timed) - surprise,
+    )
+    return own_runs, slopes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """
+    Own runs of a stack, fitted with each width of the priors.
+
+    Parameters
+    ----------
+    stack, chosen, own, others
+        The stack; choice of its own runs; rows of these, and of those that are predicted.
+    found
+        The fits; one where all own runs are of one configuration.
+    predictor, slopes
+        The own runs; derivatives of all rows of the stack.
+    """
+
+    stack: Stack
+    chosen: Way
+    own: Sequence[int]
+    others: Sequence[int]
+    predictor: Linear
+    slopes: Array
+    found: tuple[Candidate, ...]
+
+    @property
+    def models(self) -> Models:
+        """Models of most of the own runs."""
+        return models_of(self.predictor.cases)
+
+    @property
+    def before(self) -> float:
+        """Error of the other runs with the catalog."""
+        return mean_error(-self.stack.surprise[self.others])
+
+    def after(self, found: Fit) -> float:
+        """Error of the other runs with a fit."""
+        change = self.slopes[self.others] @ (found.logs - self.predictor.start.logs)
+        return mean_error(change - self.stack.surprise[self.others])
+
+
+def trials(stacks: Sequence[Stack], *, num_draws: int) -> Iterator[Trial]:
+    """
+    Fit own runs of every stack as ``planner calibrate`` does, linear in the logarithms.
+
+    Parameters
+    ----------
+    stacks
+        Stacks.
+    num_draws
+        Random choices of own runs.
+    """
+    for stack in stacks:
+        order = advised(stack)
+        draws = [np.random.default_rng(seed).permutation(len(order)).tolist() for seed in range(num_draws)]
+        for runs in RUNS:
+            yield from _trials(stack, "first", [order[:runs]], runs)
+            yield from _trials(stack, "any", [one[:runs] for one in draws], runs)
+        for kind in ("dense", "experts"):
+            alone = [[index] for index in draws[0] if models_of([stack.rows[index]]) == kind]
+            yield from _trials(stack, "any", alone[:num_draws], 1)
+
+
+def advised(stack: Stack) -> list[int]:
+    """Rows in the order in which ``planner calibrate`` would have them measured."""
+    return greedy(joint_covariance(stack.rows, stack.slopes, priors_of(stack.constants).sigma))[0]
+
+
+def _trials(stack: Stack, chosen: Way, choices: Sequence[list[int]], runs: int) -> Iterator[Trial]:
+    for own in choices:
+        others = stack.others(own) if runs > 1 else stack.others_of_model(own[0])
+        if len(own) == runs and len(others) >= (FEWEST_OTHERS if runs > 1 else 1):
+            predictor, slopes = linear(stack, own)
+            yield Trial(
+                stack=stack,
+                chosen=chosen,
+                own=own,
+                others=others,
+                predictor=predictor,
+                slopes=slopes,
+                found=try_fits(predictor, predictor.start),
+            )
+
+
+MOST_GAIN = 1.0
+
+"""Share of an error beyond which a loss counts no more: few others, all predicted well before."""
+
+
+def summarize_gains(found: Sequence[Trial], *, without: str = "") -> Iterator[Gain]:
+    """
+    Summarize what any own runs gain, by their models, number and width of the priors.
+
+    Parameters
+    ----------
+    found
+        Fits.
+    without
+        A source whose stacks are left out.
+    """
+    of = defaultdict[tuple[Models, int, float], dict[str, list[float]]](lambda: defaultdict(list))
+    for trial in found:
+        if trial.chosen == "any" and trial.stack.source != without:
+            for one in trial.found if len(trial.found) > 1 else ():
+                gain = max(1 - trial.after(one.found) / trial.before, -MOST_GAIN)
+                of[trial.models, len(trial.own), one.share][trial.stack.name].append(gain)
+    for (models, runs, share), by_stack in of.items():
+        if len(by_stack) >= FEWEST_STACKS:
+            means = [np.mean(gains) for gains in by_stack.values()]
+            within = np.mean([np.var(gains) for gains in by_stack.values()])
+            yield Gain(
+                models=models,
+                runs=runs,
+                share=share,
+                mean=round(float(np.mean(means)), 3),
+                deviation=round(float(np.sqrt(np.var(means, ddof=1) + within)), 3),
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,74 +217,68 @@ class Point:
     chosen
         Runs that ``planner calibrate`` says first, or any (the mean over draws).
     runs
-        Own runs.
+        Own runs; of one the other runs of its model are predicted.
     before, after
         Mean absolute errors of its other runs' step times.
+    median
+        The one over the other, in the median over draws.
     said
         Error that the calibration says to expect.
     """
 
     stack: str
-    models: Literal["dense", "experts"]
+    models: Models
     chosen: Way
     runs: int
     before: float
     after: float
+    median: float = 1.0
     said: float = 0.0
 
 
-def points(stacks: Sequence[Stack], *, num_draws: int) -> Iterator[Point]:
-    """
-    The learning curve of every stack, calibrated by the fit of ``planner calibrate``, linear in the logarithms.
-
-    Parameters
-    ----------
-    stacks
-        Stacks.
-    num_draws
-        Random choices of own runs.
-    """
-    for stack in stacks:
-        order = advised(stack)
-        draws = [np.random.default_rng(seed).permutation(len(order)).tolist() for seed in range(num_draws)]
-        for runs in RUNS:
-            yield from _point(stack, "first", runs, [order[:runs]])
-            yield from _point(stack, "any", runs, [one[:runs] for one in draws])
-
-
-def advised(stack: Stack) -> list[int]:
-    """Rows in the order in which ``planner calibrate`` would have them measured."""
-    return greedy(joint_covariance(stack.rows, stack.slopes, priors_of(stack.constants).sigma))[0]
+def points(found: Sequence[Trial]) -> Iterator[Point]:
+    """Return the learning curve of every stack, whose fits are chosen by the gains on stacks of other sources."""
+    same = defaultdict[tuple[str, Models, Way, int], list[Trial]](list)
+    for trial in found:
+        models = trial.models if len(trial.own) == 1 else models_of(trial.stack.rows)
+        same[trial.stack.name, models, trial.chosen, len(trial.own)].append(trial)
+    gains = {source: list(summarize_gains(found, without=source)) for source in {one.stack.source for one in found}}
+    for (name, models, chosen, runs), of in same.items():
+        errors = np.array([_errors(one, gains[one.stack.source]) for one in of])
+        before, after, said = errors.mean(axis=0).tolist()
+        yield Point(
+            stack=name,
+            models=models,
+            chosen=chosen,
+            runs=runs,
+            before=before,
+            after=after,
+            median=float(np.median(errors[:, 1] / errors[:, 0])),
+            said=said,
+        )
 
 
-def _point(stack: Stack, chosen: Way, runs: int, choices: Sequence[list[int]]) -> Iterator[Point]:
-    errors = []
-    for own in choices:
-        others = stack.others(own)
-        if len(own) == runs and len(others) >= FEWEST_OTHERS:
-            change, said = linear_change(stack, own)
-            errors.append([*(mean_error(logs[others]) for logs in (-stack.surprise, change - stack.surprise)), said])
-    if errors:
-        before, after, said = np.mean(errors, axis=0).tolist()
-        models = models_of(stack.rows)
-        yield Point(stack=stack.name, models=models, chosen=chosen, runs=runs, before=before, after=after, said=said)
+def _errors(trial: Trial, gains: Sequence[Gain]) -> tuple[float, float, float]:
+    """Return the error of other runs before and after, and the one that the calibration says; 0 of one run."""
+    found, left_out = choose_fit(trial.found, trial.predictor.cases, trial.predictor.start, gains)
+    return trial.before, trial.after(found), mean_error(left_out) if len(left_out) else 0.0
 
 
-def exact_points(stacks: Sequence[Stack], runs: int, num_processes: int) -> list[Point]:
+def exact_points(stacks: Sequence[Stack], gains: Sequence[Gain], runs: int, num_processes: int) -> list[Point]:
     """The points of runs measured first by the very functions of ``planner calibrate`` and ``planner estimate``."""
 
     def work(index: int) -> list[Point]:
-        return list(_exact(stacks[index], runs))
+        return list(_exact(stacks[index], gains, runs))
 
     return [one for found in share_work(work, len(stacks), num_processes) for one in found]
 
 
-def _exact(stack: Stack, runs: int) -> Iterator[Point]:
+def _exact(stack: Stack, gains: Sequence[Gain], runs: int) -> Iterator[Point]:
     own = advised(stack)[:runs]
     others = stack.others(own)
     if len(own) < runs or len(others) < FEWEST_OTHERS:
         return
-    predictor, _, found, _ = stack_fit([stack.rows[index] for index in own], stack.known, stack.base)
+    predictor, _, found, _ = stack_fit([stack.rows[index] for index in own], stack.known, stack.base, gains)
     fitted = replace_constants(stack.known, predictor.constants, np.exp(found.logs))
     evenly = sorted({*np.linspace(0, len(others) - 1, MOST_OTHERS).astype(int).tolist()})
     rest = [stack.rows[others[index]] for index in evenly]
@@ -124,52 +289,12 @@ def _exact(stack: Stack, runs: int) -> Iterator[Point]:
     yield Point(stack=stack.name, models=models_of(stack.rows), chosen="first", runs=runs, before=before, after=after)
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Linear(Predictor):
-    """Own runs of a stack, linear in the logarithms of the constants."""
-
-    slopes: Array
-    surprise: Array
-
-    @property
-    def start(self) -> Fit:
-        """The prediction before the fit."""
-        return Fit(logs=priors_of(self.constants).mean, jacobian=self.slopes, residuals=-self.surprise)
-
-    def logarithms(self, logs: Array) -> Array:
-        """Logarithms of the rows' predicted seconds."""
-        return log_measured_seconds(self.cases) - self.surprise + self.slopes @ (logs - self.start.logs)
-
-    def estimate_logarithms(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
-        """Return the logarithms of predicted seconds of all or some rows."""
-        return np.asarray(self.logarithms(logs)[slice(None) if rows is None else rows])
-
-    def jacobian(self, logs: Array, before: Array | None = None) -> Array:
-        """Derivatives, everywhere the same."""
-        return self.slopes
-
-
-def linear_change(stack: Stack, own: Sequence[int]) -> tuple[Array, float]:
-    """Return what a calibration with own runs adds to the logarithms of all rows of a stack, and the error it says."""
-    timed = [stack.rows[index] for index in own]
-    within = [replace(one, lower=min(one.lower, one.prior), upper=max(one.upper, one.prior)) for one in stack.constants]
-    linear = Linear(
-        cases=timed,
-        constants=within,
-        known=stack.known,
-        slopes=stack.slopes[own],
-        surprise=stack.surprise[own],
-    )
-    found, left_out = fit_as_far_as_useful(linear, linear.start, run_weights, folds=fold_rows(timed))
-    return np.asarray(stack.slopes @ (found.logs - linear.start.logs)), mean_error(left_out)
-
-
 # --- over stacks -------------------------------------------------------------------------------------------
 def worths(found: Sequence[Point]) -> Iterator[Worth]:
     """Medians and quartiles over stacks, by models, choice and number of runs."""
     for models in ("all", "dense", "experts"):
         for chosen in ("first", "any"):
-            for runs in RUNS:
+            for runs in (1, *RUNS):
                 same = [
                     one for one in found if (one.chosen, one.runs) == (chosen, runs) and models in ("all", one.models)
                 ]
@@ -192,13 +317,18 @@ def _worth(same: Sequence[Point], models: Any) -> Worth:
     )
 
 
-def document(found: Sequence[Point]) -> str:
+def document(found: Sequence[Point], gains: Sequence[Gain]) -> str:
     """``planner/measure/calibrate/learning_curve.json``."""
     source = (
         "python -m benchmarks.learning_curve --write: stacks of benchmarks/measured_runs, each predicted by a fit "
         "without its source, calibrated with own runs, error on its other runs"
     )
-    plain = {"source": source, "worth": [asdict(one) for one in worths(found)]}
+    plain = {
+        "source": source,
+        "made_by": fingerprints(),
+        "gains": [asdict(one) for one in gains],
+        "worth": [asdict(one) for one in worths(found)],
+    }
     return format_generated(plain)
 
 
@@ -206,19 +336,45 @@ def lines(found: Sequence[Point]) -> Iterator[str]:
     """Tables: each stack; medians over stacks."""
     titles = {"first": "runs that the advice measures first", "any": "any runs, mean over draws"}
     for chosen, title in titles.items():
-        yield f"\nOwn runs: {title}; mean error of the other runs before > after"
-        yield f"{'stack':<62}{'models':>8}" + "".join(f"{runs:>16}" for runs in RUNS)
-        for name in dict.fromkeys(one.stack for one in found):
-            of_stack = {one.runs: one for one in found if (one.stack, one.chosen) == (name, chosen)}
+        yield f"\nOwn runs: {title}; mean error of the other runs before > after, said"
+        yield f"{'stack':<62}{'models':>8}" + "".join(f"{runs:>20}" for runs in (1, *RUNS))
+        for name, models in dict.fromkeys((one.stack, one.models) for one in found):
+            key = (name, models, chosen)
+            of_stack = {one.runs: one for one in found if (one.stack, one.models, one.chosen) == key}
             if of_stack:
-                models = next(iter(of_stack.values())).models
-                yield f"{name[:60]:<62}{models:>8}" + "".join(_cell(of_stack.get(runs)) for runs in RUNS)
+                yield f"{name[:60]:<62}{models:>8}" + "".join(_cell(of_stack.get(runs)) for runs in (1, *RUNS))
     yield f"\n{'over stacks':<16}{'runs':>5}{'stacks':>8}{'before':>8}{'after':>8}{'ratio':>8}{'quartiles':>16}"
     for one in worths(found):
         yield (
             f"{one.models + ', ' + one.chosen:<16}{one.runs:>5}{one.stacks:>8}{one.before:>8.1%}{one.after:>8.1%}"
             f"{one.ratio:>8.2f}{f'{one.quarter:.2f} to {one.three_quarters:.2f}':>16}"
         )
+    yield f"\n{'any runs':<16}{'stacks':>8}  worse in the median; in the mean; said not within {MOST_OFF:g} times"
+    for runs in RUNS:
+        same = [one for one in found if (one.chosen, one.runs) == ("any", runs)]
+        of = (worse(same), [one for one in same if one.after > one.before], misjudged(same))
+        yield f"{runs:<16}{len(same):>8}  " + "; ".join(", ".join(_name(one) for one in some) or "none" for some in of)
+
+
+MOST_OFF = 1.5
+
+"""Largest ratio of the error that a calibration says to the one that is seen."""
+
+
+def worse(found: Sequence[Point]) -> list[Point]:
+    """Return points whose other runs are predicted worse than by the catalog, in the median over draws."""
+    return [one for one in found if one.median > 1]
+
+
+def misjudged(found: Sequence[Point]) -> list[Point]:
+    """Return points whose error is not the one that the calibration says."""
+    return [one for one in found if not 1 / MOST_OFF <= one.said / one.after <= MOST_OFF]
+
+
+def _name(one: Point) -> str:
+    return (
+        f"{one.stack[:20]} {one.stack.rpartition(', ')[2]} ({one.after / one.before:.2f}, {one.said / one.after:.2f})"
+    )
 
 
 def exact_lines(exact: Sequence[Point], found: Sequence[Point]) -> Iterator[str]:
@@ -233,7 +389,7 @@ def exact_lines(exact: Sequence[Point], found: Sequence[Point]) -> Iterator[str]
 
 
 def _cell(one: Point | None) -> str:
-    return f"{'-':>16}" if one is None else f"{f'{one.before:.1%} > {one.after:.1%}':>16}"
+    return f"{'-':>20}" if one is None else f"{f'{one.before:.1%} > {one.after:.1%}, {one.said:.1%}':>20}"
 
 
 MOST_ROWS = 50

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy.fit import chosen_constants, timed_cases
+from benchmarks.accuracy.fit import chosen_constants
+from benchmarks.accuracy.left_out.drawn import DERIVATIVES, read_derivatives, shipped_fit
 from benchmarks.accuracy.left_out.folds import NEWEST, fitted_without, is_newest, release_text
-from benchmarks.accuracy.metrics import RUNS, read_table
-from benchmarks.accuracy.rows import share_work, source_weights
+from benchmarks.accuracy.metrics import read_fitted
+from benchmarks.accuracy.rows import source_weights
 from costmodel import catalog
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.calibrate import base_name
-from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds
-from planner.measure.calibrate.constants import Constant, around, prior_factors, replace_constants
+from planner.measure.calibrate.cases import Array, log_measured_seconds
+from planner.measure.calibrate.constants import Constant, prior_factors, replace_constants
 from planner.measure.calibrate.fit import Fit, priors_of
-from planner.measure.runs.predictions import Case, find_unreported_recompute
+from planner.measure.runs.predictions import Case, Prediction, find_unreported_recompute, predictions
 
 FEWEST_ROWS = 12
 """Of a stack: 8 own runs and as many others as half of that."""
@@ -36,11 +36,8 @@ class Measured:
     ----------
     rows, constants, known
         Rows; what is fitted; what rows refer to, with no factor of a framework beyond its prior.
-    logs
-        Logarithms of the catalog's constants.
-    predicted, jacobian, times
-        Logarithms of the rows' seconds there, as ``planner estimate`` predicts them; derivatives, shape (rows,
-        constants); logarithms of the measured seconds.
+    shipped
+        The catalog's constants, with today's errors of the rows and the stored derivatives.
     is_fitted
         Rows that say what they recomputed.
     """
@@ -48,56 +45,24 @@ class Measured:
     rows: Sequence[Case]
     constants: tuple[Constant, ...]
     known: References
-    logs: Array
-    predicted: Array
-    jacobian: Array
-    times: Array
+    shipped: Fit
     is_fitted: NDArray[np.bool_]
 
 
-def measured(derivatives: Path | None, num_processes: int) -> Measured:
-    """
-    The rows of the project's table.
-
-    Parameters
-    ----------
-    derivatives
-        File (npz) that keeps predictions and derivatives, which take minutes; None: they are computed.
-    num_processes
-        Processes that share the work.
-    """
-    table, references = read_table(RUNS)
-    rows = timed_cases(table, references)
-    known = references.refit(Fitted(factors=prior_factors()))
-    chosen = tuple(_around_catalog(one) for one in chosen_constants(rows, frameworks=True))
-    logs = np.log([one.prior for one in chosen])
-    shared = partial(share_work, num_processes=num_processes)
-    predictor = Predictor(cases=rows, constants=chosen, known=known, share_work=shared)
-    if derivatives is not None and derivatives.exists():
-        with np.load(derivatives) as stored:
-            predicted, jacobian = stored["predicted"], stored["jacobian"]
-    else:
-        predicted, jacobian = predictor.estimate_logarithms(logs), predictor.jacobian(logs)
-        if derivatives is not None:
-            with derivatives.open("wb") as stream:  # by its path it would end in .npz, and never be found again
-                np.savez(stream, predicted=predicted, jacobian=jacobian)
+def measured() -> Measured:
+    """Return the rows of the catalog's fit, predicted by today's code."""
+    table, known = read_fitted()
+    rows = [
+        one for one in predictions(table, known) if isinstance(one, Prediction) and one.run.step_seconds is not None
+    ]
+    chosen = chosen_constants(rows, frameworks=True)
     return Measured(
         rows=rows,
         constants=chosen,
-        known=known,
-        logs=logs,
-        predicted=predicted,
-        jacobian=jacobian,
-        times=log_measured_seconds(rows),
+        known=known.refit(Fitted(factors=prior_factors())),
+        shipped=shipped_fit(rows, chosen, read_derivatives(DERIVATIVES)),
         is_fitted=np.array([find_unreported_recompute(one) is None for one in rows]),
     )
-
-
-def _around_catalog(one: Constant) -> Constant:
-    """A constant at the value that the catalog ships."""
-    if not one.framework:
-        return around(one, catalog.calibration(one.calibration).constants)
-    return _at(one, catalog.framework(one.framework).factors.get(one.fields[0], one.prior))
 
 
 def _at(one: Constant, value: float) -> Constant:
@@ -144,6 +109,11 @@ class Stack:
         seen = {self.configurations[index] for index in own}
         return [index for index in range(len(self.rows)) if self.configurations[index] not in seen]
 
+    def others_of_model(self, own: int) -> list[int]:
+        """Rows of the model of one that are no repeats of it."""
+        names = [(one.facts.model.name, one.facts.model.size) for one in self.rows]
+        return [index for index in self.others([own]) if names[index] == names[own]]
+
 
 def _configuration(one: Case) -> tuple[object, ...]:
     workload = one.facts.workload
@@ -176,7 +146,8 @@ def _of_devices(known: Measured, name: str, is_out: NDArray[np.bool_], devices: 
     if not large:
         return
     logs = without(known, is_out)
-    residuals = known.times - known.predicted - known.jacobian @ (logs - known.logs)
+    shipped = known.shipped
+    surprise = -shipped.residuals - shipped.jacobian @ (logs - shipped.logs)
     references = replace_constants(known.known, known.constants, np.exp(logs))
     for device in large:
         chosen = is_out & known.is_fitted & (devices == device)
@@ -189,19 +160,18 @@ def _of_devices(known: Measured, name: str, is_out: NDArray[np.bool_], devices: 
             rows=tuple(one for one, is_chosen in zip(known.rows, chosen, strict=True) if is_chosen),
             known=references,
             constants=tuple(_at(known.constants[index], float(np.exp(logs[index]))) for index in columns),
-            slopes=known.jacobian[np.ix_(chosen, columns)],
-            surprise=residuals[chosen],
+            slopes=shipped.jacobian[np.ix_(chosen, columns)],
+            surprise=surprise[chosen],
         )
 
 
 def without(known: Measured, is_out: NDArray[np.bool_]) -> Array:
     """Logarithms of the constants of a fit to all other rows, linear around the catalog's."""
-    priors = priors_of(chosen_constants(known.rows, frameworks=True))
     return fitted_without(
         known.rows,
-        Fit(logs=known.logs, jacobian=known.jacobian, residuals=known.predicted - known.times),
-        known.times,
+        known.shipped,
+        log_measured_seconds(known.rows),
         source_weights,
-        priors,
+        priors_of(known.constants),
         unseen=is_out | ~known.is_fitted,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.accuracy.launches import MOST_BEYOND, TOLERANCE, alternating_runs
+from benchmarks.accuracy.launches import TOLERANCE, alternating_runs, most_beyond
 from costmodel import catalog
 
 pytestmark = pytest.mark.slow  # all measured runs are predicted
@@ -29,6 +29,6 @@ def test_the_catalog_has_the_largest_effect_that_was_measured(runs):
 
 
 def test_the_bound_hardly_acts_in_the_runs_that_it_comes_from(runs):
-    """By less than a fifth in Qwen3-30B on 16 H100, which gives Hopper's bound: one factor for all is too slow."""
-    assert all(one.beyond <= MOST_BEYOND for one in runs)
+    """In Qwen3-30B on 16 H100 alone, which gives Hopper's bound; launches stay slower than by turns, half as fast."""
+    assert all(one.beyond <= most_beyond(one.architecture) for one in runs)
     assert [one.id for one in runs if one.beyond > 1] == ["mb-26.02.01-0190"]

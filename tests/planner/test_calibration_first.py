@@ -10,7 +10,7 @@ import pytest
 from planner.jobs.run_jobs import references
 from planner.measure.calibrate.advice import PUBLISHED, distances, greedy, joint_covariance, measure_first, measure_run
 from planner.measure.calibrate.constants import constants
-from planner.measure.calibrate.wording import comparable, learning_curve, models_of
+from planner.measure.calibrate.published import comparable, learning_curve, models_of
 from planner.measure.runs.predictions import Case, cases
 from tests.builders_runs import DEEPSEEK_V3, rows_of
 

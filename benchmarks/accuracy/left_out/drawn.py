@@ -222,7 +222,7 @@ def compute_folds(
         If the derivatives are of other rows or constants.
     """
     begin = time.monotonic()
-    whole = _shipped_fit(rows, constants, stored)
+    whole = shipped_fit(rows, constants, stored)
     predictor = Predictor(cases=rows, constants=constants, known=known.refit(Fitted(factors=prior_factors())))
     weigh = partial(source_weights, without={case.run.id for case in rows if find_unreported_recompute(case)})
     # One fold of each kind first: a budget that ends early has seen every kind.
@@ -263,7 +263,7 @@ def _compute_fold(
     )
 
 
-def _shipped_fit(rows: Sequence[Prediction], constants: Sequence[Constant], stored: Stored) -> Fit:
+def shipped_fit(rows: Sequence[Prediction], constants: Sequence[Constant], stored: Stored) -> Fit:
     """Return the shipped constants as a fit, with the errors of today's predictions."""
     for what, given, found in (
         ("rows", [one.run.id for one in rows], stored.ids),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from costmodel.events import log_progress
 from costmodel.record import record
 from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import Constant
+from planner.measure.calibrate.published import Gain
 from planner.measure.runs.predictions import Case
 
 NOISE = 0.02
@@ -184,41 +185,95 @@ def _update_derivatives(jacobian: Array, step: Array, change: Array) -> Array:
     return np.asarray(jacobian + correction[:, None] * steps)
 
 
-SHARES = (0.0, 0.25, 0.5, 1.0)
+SHARES = (0.25, 0.5, 1.0)
 
-"""Shares of the priors' widths by which constants may move; 0 keeps the catalog's."""
+"""Shares of the priors' widths by which constants may move."""
 
 
-def fit_as_far_as_useful(
+@record(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """
+    A fit with a share of the priors' widths.
+
+    Parameters
+    ----------
+    share
+        The share.
+    found
+        The fit.
+    left_out
+        Logarithms of predicted over measured seconds of every row, by fits to the other folds.
+    """
+
+    share: float
+    found: Fit
+    left_out: Array
+
+
+def fit_share(predictor: Predictor, start: Fit, weights: Weights, share: float) -> Fit:
+    """Fit constants with a share of their priors' widths, from the prediction before it."""
+    return fit(
+        predictor.logarithms,
+        predictor.jacobian,
+        log_measured_seconds(predictor.cases),
+        weights=weights(predictor.cases),
+        priors=_narrow(predictor, share),
+        start=start,
+    )
+
+
+def _narrow(predictor: Predictor, share: float) -> Priors:
+    priors = priors_of(predictor.constants)
+    return replace(priors, sigma=share * priors.sigma)
+
+
+def candidates(
     predictor: Predictor, start: Fit, weights: Weights, *, folds: NDArray[np.int64]
+) -> tuple[Candidate, ...]:
+    """Fit constants with each share of their priors' widths, and predict held-out rows with it."""
+    measured = log_measured_seconds(predictor.cases)
+    found = []
+    for share in SHARES:
+        fitted = fit_share(predictor, start, weights, share)
+        left_out = predict_left_out(predictor, fitted, weights, _narrow(predictor, share), folds=folds)
+        found.append(Candidate(share=share, found=fitted, left_out=left_out - measured))
+    return tuple(found)
+
+
+def choose_useful(
+    found: Sequence[Candidate], start: Fit, *, folds: NDArray[np.int64], gains: Mapping[float, Gain]
 ) -> tuple[Fit, Array]:
     """
-    Fit constants with the widths of priors that predict held-out rows best; the narrowest of equals.
+    Choose the fit with the largest gain on rows not fitted, less its standard deviation; else the catalog's constants.
 
-    Few rows of mixed layouts move constants for effects that no constant describes, and other layouts suffer.
+    Few rows of mixed layouts move constants for effects that no constant describes, and other layouts suffer. The gain
+    of held-out rows is that of few folds, so it counts by its standard error beside that of published stacks.
 
     Returns
     -------
     tuple
-        The fit; logarithms of predicted over measured seconds of every row, by fits to the other folds.
+        The fit; logarithms of predicted over measured seconds of held-out rows.
+
+    References
+    ----------
+    Efron and Morris, "Stein's estimation rule and its competitors", 1973: means of many groups as prior of one. Breiman
+    et al., "Classification and Regression Trees", 1984: a model must gain more than a standard error.
     """
-    measured, priors = log_measured_seconds(predictor.cases), priors_of(predictor.constants)
-    best, left_out = start, start.residuals
-    has_others = len(set(folds.tolist())) > 1
-    for share in SHARES[1:] if has_others else SHARES[-1:]:
-        narrow = replace(priors, sigma=share * priors.sigma)
-        tried = fit(
-            predictor.logarithms,
-            predictor.jacobian,
-            measured,
-            weights=weights(predictor.cases),
-            priors=narrow,
-            start=start,
-        )
-        residuals = predict_left_out(predictor, tried, weights, narrow, folds=folds) - measured
-        if mean_error(residuals) < mean_error(left_out) or not has_others:
-            best, left_out = tried, residuals
+    best, left_out, most = start, start.residuals, 0.0
+    for one in found:
+        gain, error = gain_of(start.residuals, one.left_out, folds)
+        useful = gains[one.share].narrow(gain, error)
+        if gain > 0 and useful > most:
+            best, left_out, most = one.found, one.left_out, useful
     return best, left_out
+
+
+def gain_of(before: Array, left_out: Array, folds: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the share of the error that held-out rows lose, and its standard error, from that of folds."""
+    gains = np.abs(np.expm1(before)) - np.abs(np.expm1(left_out))
+    means = np.array([gains[folds == fold].mean() for fold in np.unique(folds)])
+    error = mean_error(before) or 1.0  # Of nothing nothing is gained.
+    return float(gains.mean()) / error, float(means.std(ddof=1) / np.sqrt(len(means))) / error
 
 
 def mean_error(logs: Array) -> float:

@@ -4,75 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Literal
 
-from costmodel.facts.fields import Count, NotNegative
-from costmodel.record import strict_record
 from planner.measure.calibrate.advice import WELL_KNOWN, First
 from planner.measure.calibrate.calibrate import Calibration, Determined
+from planner.measure.calibrate.published import Worth, comparable
 from planner.measure.runs.predictions import Case
-from planner.uncertainty.counts import read_stored
-
-TABLE = "learning_curve.json"
-
-
-@strict_record(frozen=True, kw_only=True, slots=True)
-class Worth:
-    """
-    Value of a number of own runs.
-
-    Parameters
-    ----------
-    models
-        Models of most of the stacks' runs.
-    chosen
-        Choice of the measured runs: those that ``planner calibrate`` lists first, or any.
-    runs, stacks
-        Number of own runs; number of stacks.
-    before, after
-        Mean absolute error of a stack's other runs, in the median over stacks: with the catalog, and calibrated.
-    quarter, ratio, three_quarters
-        Quartiles over stacks of the error after over that before.
-    """
-
-    models: Literal["all", "dense", "experts"]
-    chosen: Literal["first", "any"]
-    runs: Count
-    stacks: Count
-    before: NotNegative
-    after: NotNegative
-    quarter: NotNegative
-    ratio: NotNegative
-    three_quarters: NotNegative
-
-
-@cache
-def learning_curve() -> tuple[Worth, ...]:
-    """Read the learning curve of the published stacks: entries by models, choice and number of runs."""
-    return read_stored(tuple[Worth, ...], TABLE, "planner.measure.calibrate", "worth")
-
-
-FEWEST_STACKS = 4
-
-"""Fewest stacks of a kind; with fewer the curve of all stacks is reported."""
-
-
-def models_of(runs: Sequence[Case]) -> Literal["dense", "experts"]:
-    """Return the kind of model that most runs train: MoE (with hybrids), or dense."""
-    others = sum(one.architecture != "dense" for one in runs)
-    return "experts" if 2 * others > len(runs) else "dense"
-
-
-def comparable(runs: Sequence[Case]) -> tuple[Worth, ...]:
-    """Return the curve of stacks with models like those of some runs, for runs that were measured first."""
-    kind = models_of(runs)
-    own = _curve(kind)
-    return own if own and min(one.stacks for one in own) >= FEWEST_STACKS else _curve("all")
-
-
-def _curve(kind: str) -> tuple[Worth, ...]:
-    return tuple(one for one in learning_curve() if (one.models, one.chosen) == (kind, "first"))
 
 
 def calibration_text(found: Calibration, path: str) -> str:
@@ -93,11 +29,14 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
     yield ""
     yield f"Mean absolute error of the step time over {found.num_runs} runs"
     yield f"  {found.error_before:>6.1%}  by the catalog's calibration"
-    yield f"  {found.error_left_out:>6.1%}  of held-out runs ({found.num_groups} fits), times 1 + 1/{found.num_runs}:"
-    yield f"  {found.error_to_expect:>6.1%}  to expect on other layouts of these jobs"
+    if found.error_left_out is None:
+        yield from _one_run(found.worth_of_one)
+    else:
+        held_out = f"to expect on other layouts of these jobs, as on held-out runs ({found.num_groups} fits)"
+        yield f"  {found.error_left_out:>6.1%}  {held_out}"
     yield f"  {found.error_fitted:>6.1%}  of the fitted runs: too optimistic"
     if not found.is_better:
-        yield "  Held-out runs are not predicted better than by the catalog, whose constants are kept."
+        yield "  Held-out runs do not clearly gain: the catalog's constants are kept."
     yield ""
     yield f"{'constant':<48} {'catalog':>11} {'fitted':>11} {'+-':>7}  determined by"
     for one in sorted(found.determined, key=lambda one: one.width / one.constant.sigma):
@@ -107,6 +46,17 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
     if found.first is not None:
         yield ""
         yield from _first(found.first)
+
+
+def _one_run(worth: Worth) -> Iterator[str]:
+    """Yield the error to expect after one run, which nothing can be held out of."""
+    yield f"  {worth.after:>6.1%}  to expect on other runs of this model, as on {worth.stacks} published stacks"
+    yield f"          (catalog {worth.before:.1%}; {worth.ratio:.2f} of it, half of the stacks {_quartiles(worth)}):"
+    yield "          one run is not checked by any other, and other models may get worse. Measure a second layout."
+
+
+def _quartiles(worth: Worth) -> str:
+    return f"{worth.quarter:.2f} to {worth.three_quarters:.2f}"
 
 
 def _constant(one: Determined) -> str:
@@ -142,12 +92,12 @@ ENOUGH_RUNS = 8
 """Own runs above which more hardly lowered the error of published stacks (``learning_curve.json``)."""
 
 _NO_BETTER = (
-    "No fit is better than the catalog on held-out runs. Either the catalog already describes this device well.",
+    "No fit clearly beats the catalog on held-out runs. Either the catalog already describes this device well.",
     "Or the runs are few, or slowed by effects without a constant (software, other jobs, settings missing in the",
     "rows): measure other jobs and layouts.",
 )
 
-"""First sentences of the verdict where the error of held-out runs is not below the catalog's."""
+"""First sentences of the verdict where the catalog's constants are kept."""
 
 
 # --- before anything is measured ---------------------------------------------------------------------------
@@ -182,8 +132,6 @@ def _worth(order: Sequence[Case]) -> Iterator[str]:
     yield f"Value on published stacks ({kinds[curve[0].models]}) left out of the fits"
     yield f"  {'own runs':>8} {'stacks':>7} {'catalog':>8} {'calibrated':>11} {'ratio':>6} {'half of the stacks':>19}"
     for one in curve:
-        quartiles = f"{one.quarter:.2f} to {one.three_quarters:.2f}"
-        yield (
-            f"  {one.runs:>8} {one.stacks:>7} {one.before:>8.1%} {one.after:>11.1%} {one.ratio:>6.2f} {quartiles:>19}"
-        )
+        numbers = f"{one.before:>8.1%} {one.after:>11.1%} {one.ratio:>6.2f} {_quartiles(one):>19}"
+        yield f"  {one.runs:>8} {one.stacks:>7} {numbers}"
     yield "Errors are of the stacks' other runs, in the median over stacks (python -m benchmarks.learning_curve)."

@@ -64,12 +64,19 @@ def by_option(words: list[str]) -> dict[str, list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_is_written_for_a_release_comes_back(release):
-    """An import of its words is the same plan; none is an option or a choice of other releases only."""
+    """
+    Importing its words gives the same plan: every third, another third for the next release.
+
+    None of the words is an option or a choice of other releases only.
+    """
     with TABLE.open(encoding="utf-8", newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if release not in spanned(row)]
     others = {f"{row['option']} {row['choice']}".strip() for row in rows}
 
-    for plan, words in exports(release):
+    for _, words in exports(release):
+        written = by_option(words)
+        assert not others & {*written, *(f"{name} {one}" for name, values in written.items() for one in values)}
+    for plan, words in exports(release)[RELEASES.index(release) % 3 :: 3]:
         back = imported(plan, release)
         if "native" in words:  # instead of the fused loss, which it refuses
             own = effective_settings(plan.facts, plan.strategy)
@@ -79,8 +86,6 @@ def test_what_is_written_for_a_release_comes_back(release):
             assert (back.strategy, back.facts.model) == (plan.strategy, plan.facts.model)
         else:
             assert_same(back, plan)
-        written = by_option(words)
-        assert not others & {*written, *(f"{name} {one}" for name, values in written.items() for one in values)}
 
 
 def spanned(row: dict[str, str]) -> tuple[str, ...]:

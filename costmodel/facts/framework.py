@@ -90,11 +90,6 @@ class Kernels:
     pads_vocabulary: bool = True
     vocabulary_multiple: Count = 1
 
-    @property
-    def fuses_norms(self) -> bool:
-        """True if norms and rotations are one kernel each."""
-        return self.fused_kernels or self.fused_norms
-
 
 ContextCommunication: TypeAlias = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
 """Context-parallel communication by Megatron-LM's names (``--cp-comm-type``)."""

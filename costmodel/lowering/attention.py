@@ -18,6 +18,7 @@ from costmodel.lowering.kernels import (
     context_output,
     core_attention,
     elementwise,
+    fuses_norms,
     lower_shared_input,
     matmul,
     mean_entries,
@@ -277,7 +278,7 @@ UNFUSED_ROTARY_KERNELS = 3
 def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     if not attention.rotary:
         return ()
-    passes, kernels = (2, 1) if shape.kernels.fuses_norms else (UNFUSED_ROTARY_PASSES, UNFUSED_ROTARY_KERNELS)
+    passes, kernels = (2, 1) if fuses_norms(shape) else (UNFUSED_ROTARY_PASSES, UNFUSED_ROTARY_KERNELS)
     rotated = elementwise(
         "rotary",
         shape,

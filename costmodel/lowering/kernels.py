@@ -621,6 +621,11 @@ EAGER = "eager_"
 """Prefix of saved tensors that several kernels make, which recomputation may drop in part."""
 
 
+def fuses_norms(shape: Shape) -> bool:
+    """Return True if norms and rotations are one kernel each."""
+    return shape.kernels.fused_kernels or shape.kernels.fused_norms
+
+
 def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     Return norms over the hidden size; each keeps its input.
@@ -641,7 +646,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
-    is_one_kernel = shape.kernels.fuses_norms or norm == "layer"
+    is_one_kernel = fuses_norms(shape) or norm == "layer"
     keeps_steps = shape.memory.unfused_kernels and not shape.kernels.fused_norms
     kept = elements * (1 + UNFUSED_NORM_BYTES / shape.activation_bytes if keeps_steps else 1)
     forward_passes, backward_passes = (2, 3) if is_one_kernel else UNFUSED_NORM_PASSES

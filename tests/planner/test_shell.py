@@ -89,6 +89,8 @@ SCRIPTS = {
     "declare -A M; M[a]=1; k=b; M[$k]=2; show ${M[a]} ${M[b]} ${#M[@]}\n"
     "declare -A T=([a]=1); k=a; [[ -v T[$k] ]] && show yes; [[ -v T[c] ]] || show no; [[ -v T ]] || show none",
     "pieces": "A=abcdef; i=2; show ${A:i:2} ${A:1:-1} ${A: -2:2}; f() { show ${@:2} - ${@:2:1}; }; f a b c",
+    "variables of one command": "A=1; A=2 show $A; B=$A A=3 bash -c 'show $A $B'; show $A\n"
+    "env A=4 C=5,6 bash -c 'show $A $C'; show $A",
     "text": 'O=" \\\n  --a 1 \\\n  --b ${X:-2} "\nO="${O} --c"\nshow ${O}',
 }
 """What launch scripts do; ``show`` prints its words."""
@@ -271,6 +273,35 @@ def test_names_that_stand_for_others_are_refused():
         follow("declare -i TP=2+2")
     with pytest.raises(SpecError, match=r"script, line 2: sets A\[i\], which is not read here\."):
         follow("A=(1 2)\n((A[i]=7))")
+
+
+@pytest.mark.parametrize("case", ["a) A=1 ;& b) B=2 ;;", "a) A=1 ;;& *) B=2 ;;", "+([a-c])) A=1 ;;"])
+def test_cases_that_go_on_and_extended_patterns_are_refused(case):
+    """With their line: another branch than the one that is read would count."""
+    with pytest.raises(SpecError, match=r"script, line 2: .* of a case is not read here\."):
+        follow(f"shopt -s extglob\ncase a in {case} esac")
+
+
+def test_variables_by_names_that_are_not_known_are_noted():
+    """As those of a file that is not found; names that the script says are set."""
+    script = follow('for k in A B; do export $k=1; done\nexport $(grep x .env)\ndeclare "$N=2"\nrun $A $B')
+
+    assert script.commands[-1].words == ("run", "1", "1")
+    assert [note.partition(":")[0] for note in script.notes] == ["Line 2", "Line 3"]
+    assert script.notes[0] == "Line 2: 'export $(grep x .env)' sets what is not known."
+
+
+@pytest.mark.parametrize("front", ["env A=4 B=x", "mpirun -x A=4 -x B=x", "docker run -e A=4 -e B=x image"])
+def test_variables_that_a_command_hands_over_count_in_the_script_that_it_starts(front):
+    """Also those of Slurm; what is given beside the script wins, and the script outside keeps its own."""
+    inner = "run ${A:-1} ${B:-1}"
+    text = f"A=2\n{front} bash x.sh\nsbatch --export=ALL,A=8,B=y,z x.sh\nrun $A"
+
+    words = [command.words for command in follow(text, find=lambda _: inner).commands if command.words[0] == "run"]
+
+    assert words == [("run", "4", "x"), ("run", "8", "y,z"), ("run", "2")]
+    given = follow(text, {"A": "16"}, find=lambda _: inner)
+    assert [command.words[1] for command in given.commands if command.words[0] == "run"] == ["16", "16", "16"]
 
 
 def test_indirections_and_elements_without_a_place_are_asked_for():

@@ -318,10 +318,8 @@ def _import_yaml_file(
 def _other_script(name: str, folder: Path) -> str | None:
     """Read a script that another one names, at that path under its folder or next to it; None: not found."""
     place = Path(strip_unknown(name).lstrip("/"))
-    for path in (folder / place, folder / place.name):
-        if ".." not in place.parts and os.path.isfile(path):
-            return read_text(path)
-    return None
+    paths = () if ".." in place.parts else (folder / place, folder / place.name)
+    return next((read_text(path) for path in paths if os.path.isfile(path)), None)
 
 
 def _note_unused(given: Mapping[str, str], script: Script) -> Iterable[str]:

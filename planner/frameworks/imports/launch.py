@@ -187,12 +187,9 @@ def _number(text: str | None, what: str) -> Devices:
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for word, following in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        if name in (*DATA.devices_per_node, *DATA.nodes, *DATA.devices):
-            found[name] = value if equals else following
-    return found
+    known = {*DATA.devices_per_node, *DATA.nodes, *DATA.devices}
+    parts = ((*word.partition("="), following) for word, following in pairwise([*words, ""]))
+    return {name: value if equals else following for name, equals, value, following in parts if name in known}
 
 
 def _directives(text: str) -> dict[str, str]:

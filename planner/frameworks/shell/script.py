@@ -195,11 +195,12 @@ def read_names(words: Sequence[str]) -> list[str]:
 def script_place(words: Sequence[str]) -> int | None:
     """Return the position of a script's name in a command: first, or after a shell or a queue."""
     runs = {place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] in (*SHELLS, "sbatch", "srun")}
-    for place, word in enumerate(words):
-        if word.endswith(".sh") and (place == 0 or any(run < place for run in runs)):
-            return place
-    return None
+    first = min(runs, default=len(words))
+    return next((place for place, word in enumerate(words) if word.endswith(".sh") and not 0 < place <= first), None)
 
+
+HANDED = re.compile(r"(?:^(?:--export=)?|,)([A-Za-z_]\w*)=(.*?)(?=,[A-Za-z_]\w*=|$)", re.MULTILINE)
+"""Variables in words of a command, one a line."""
 
 REMOTE = ("ssh", "pdsh", "clush", "dsh")
 
@@ -210,13 +211,11 @@ def inner_script(words: Sequence[str]) -> str | None:
     """Return the argument of ``bash -c``, wherever it stands in a command, or the command of other hosts."""
     if words[0].rsplit("/", 1)[-1] in REMOTE:
         return next((word for word in words[1:] if len(word.split()) > 1), None)
-    for position, word in enumerate(words):
-        if word.rsplit("/", 1)[-1] in SHELLS:
-            for place in range(position + 1, len(words) - 1):
-                if re.fullmatch(r"-[a-z]*c", words[place]):
-                    return words[place + 1]
-                if not words[place].startswith("-"):
-                    break
+    is_shell = False
+    for word, following in pairwise(words):
+        if is_shell and re.fullmatch(r"-[a-z]*c", word):
+            return following
+        is_shell = word.rsplit("/", 1)[-1] in SHELLS or (is_shell and word.startswith("-"))
     return None
 
 
@@ -513,6 +512,8 @@ class _Follower:
             text = source_of(target) if is_assignment and target is not None else self.words.value(child)
             name, equals, value = text.partition("=")
             name = name.partition("[")[0]
+            if unknown_names(name):
+                self.script.notes.append(f"Line {line}: {shown(source_of(node)[:80])} sets what is not known.")
             if not name.isidentifier():
                 continue
             if is_own:
@@ -589,6 +590,9 @@ class _Follower:
         text = self.words.value(value) if value is not None else ""
         names = unknown_names(text)
         items = [child for child in node.named_children if child.type == "case_item"]
+        for one in (one for item in items for one in item.children):
+            if one.type in (";&", ";;&") or (one.type == "extglob_pattern" and re.search(r"[?*+@!]\(", source_of(one))):
+                raise SpecError(f"{WHERE}, line {self._line(one)}", f"{source_of(one)} of a case is not read here.")
         compared = [self.words.value(one) for item in items for one in item.children_by_field_name("value")]
         self.script.variables.ask(names, self._line(node), compares=compared)
         by_machine = value is not None and not all(map(str.isidentifier, names)) and not any(map(str.isdecimal, names))
@@ -691,11 +695,10 @@ class _Follower:
         own = [child for child in node.named_children if child.type == "variable_assignment"]
         parts = [one for one in node.named_children if one.type not in ("variable_assignment", *REDIRECTS, "comment")]
         names = [source_of(left) for one in own if (left := one.child_by_field_name("name")) is not None]
-        before = self.script.variables.values
-        saved = {name: before[name] for name in names if name in before}
-        self._all(own)
+        saved = {name: value for name, value in self.script.variables.values.items() if name in names}
         parts += self._words_past_redirects(node)
         words = tuple(field for part in parts for field in self.words.fields(part))
+        self._all(own)  # after the words, which do not see it
         try:
             verdict = self._execute(words, self._line(node))
             for child in node.named_children:
@@ -752,10 +755,16 @@ class _Follower:
         self.script.variables.states.add(line)
         self.script.commands.append(Command(tuple(words), line, self.script.variables.texts()))
         if (inner := inner_script(words)) is not None:
-            self._run_apart(partial(self._text, inner, first_line=line))
+            self._run_apart(partial(self._start, inner, words[: words.index(inner)], line))
         elif (place := script_place(words)) is not None and (text := self.find(words[place])) is not None:
-            self._run_apart(partial(self._text, text, first_line=line), words[place + 1 :])
+            self._run_apart(partial(self._start, text, words[:place], line), words[place + 1 :])
         return Verdict(True, False)
+
+    def _start(self, text: str, words: Sequence[str], line: int) -> Verdict:
+        """Run a script with variables that the command hands over: ``env A=1``, ``-x A=1``, ``--export=ALL,A=1``."""
+        for name, value in HANDED.findall("\n".join(words)):
+            self.script.variables.assign(name, value, source="")
+        return self._text(text, first_line=line)
 
     def _visit_compound_statement(self, node: Node) -> Verdict:
         """``[[ ... ]]``, ``{ ...; }`` and ``((...))``."""

@@ -41,6 +41,8 @@ def candidates_sections(whole: PlanReportRecord) -> Iterator[Section]:
     )
 
 
+PLEASE_REPORT = "please report this fault of the planner"
+
 _NO_COMPLETION = "no values of its open decisions satisfy all rules."
 
 
@@ -124,9 +126,11 @@ def _certificate(certificate: CertificateRecord, *, uneven: bool) -> str:
     of_even = "of even stages " if uneven else ""
     if certificate.verdict == "refuted":
         found = certificate.better
-        assert found is not None
+        if found is None:
+            as_fast = f"as fast as {certificate.below_seconds:,.6f} s"
+            return f"refuted: no strategy that rules and memory allow is {as_fast}; {PLEASE_REPORT}"
         degrees = ", ".join(f"{name} {getattr(found, name)}" for name in DEGREES)
-        return f"refuted: CP-SAT found a strategy that is {faster} ({degrees}); please report this fault of the planner"
+        return f"refuted: CP-SAT found a strategy that is {faster} ({degrees}); {PLEASE_REPORT}"
     if certificate.verdict == "not certified":
         return f"not certified: {certificate.reason}; what is known is the lower bound above"
     of_stages = "; uneven stages have bounds and models of their own, by the sum over their ranks" if uneven else ""

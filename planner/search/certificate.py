@@ -81,7 +81,8 @@ class Certificate:
     ----------
     verdict
         ``certified``: no strategy is faster. ``not certified``: CP-SAT could not be asked, for the given reason.
-        ``refuted``: a strategy is faster, which is a fault of the search.
+        ``refuted``: a strategy is faster, or none with even stages is as fast as an answer with even stages. Both are
+        faults of the search.
     reason
         Reason why CP-SAT could not be asked; empty where it was.
     below_seconds
@@ -159,7 +160,7 @@ def certify(
             where = f"{text_of(problem.settings)}: " if problem.settings else ""
             asked = replace(asked, reason=where + reasons[0])
     with _reason(clock) as reasons:
-        asked = _ask(margins, asked, outcome.ticks, clock)
+        asked = _ask(margins, asked, outcome, clock)
     return replace(asked, reason=asked.reason or "".join(reasons), seconds=clock.usage_seconds)
 
 
@@ -179,9 +180,9 @@ def _reason(clock: Clock) -> Iterator[list[str]]:
         reasons.append("the model does not fit into memory")
 
 
-def _ask(margins: Sequence[Margin], asked: Certificate, ticks: int, clock: Clock) -> Certificate:
-    """Ask for the fastest strategy up to some ticks, and check that none is faster."""
-    some = [one for one in margins if len(one.candidates)]
+def _ask(margins: Sequence[Margin], asked: Certificate, outcome: Outcome, clock: Clock) -> Certificate:
+    """Ask for the fastest strategy up to an answer, and check that it is as fast. Uneven stages are in no model."""
+    some, is_found = [one for one in margins if len(one.candidates)], False
     if some:
         joint = tables.build_model(some)
         asked = replace(
@@ -195,12 +196,15 @@ def _ask(margins: Sequence[Margin], asked: Certificate, ticks: int, clock: Clock
         status = solver.solve(joint.model)
         assert status != cp_model.MODEL_INVALID, joint.model.validate()
         is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-        if is_found and round(solver.objective_value) < ticks:
+        if is_found and round(solver.objective_value) < outcome.ticks:
             values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
             return replace(asked, verdict=Verdict.REFUTED, reason="", better=strategy_of(values))
         if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
             raise OutOfTimeError
-    return asked if asked.reason else replace(asked, verdict=Verdict.CERTIFIED)
+    if asked.reason:
+        return asked
+    is_known = is_found or outcome.strategies[0].layout is not None
+    return replace(asked, verdict=Verdict.CERTIFIED if is_known else Verdict.REFUTED)
 
 
 # --- rows of its own ---------------------------------------------------------------------------------------

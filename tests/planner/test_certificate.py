@@ -21,7 +21,7 @@ from planner.cli import main
 from planner.search import branch_and_bound, candidates, margin, space
 from planner.search import certificate as module
 from planner.search.branch_and_bound import GROUP_DECISIONS, Status
-from planner.search.candidates import Formulas, fits
+from planner.search.candidates import Formulas, Memory, fits
 from planner.search.certificate import Verdict, build_model_for_export, certify
 from planner.search.questions import search
 from planner.search.solver import Clock
@@ -179,6 +179,27 @@ def test_a_search_with_a_wrong_bound_is_refuted(monkeypatch):
     certificate = asked(problem, outcome, formulas)
     assert certificate.verdict == Verdict.REFUTED
     assert seconds_to_ticks(step.cost(problem.facts, certificate.better.decisions()).step_seconds) == best.ticks
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"device_bytes": lambda own: 0.5 * own.device_bytes}, {"step_seconds": lambda own: 0.9 * own.step_seconds}],
+)
+def test_an_answer_that_is_no_strategy_is_refuted(wrong):
+    """A search with too little memory or time finds what no strategy reaches, which is no reason to believe it."""
+    problem = load({**A_DENSE_JOB, "search": {"stages": "even"}})
+    right = search(problem)
+
+    def cost(facts, decisions, *given, **named):
+        own = step.cost(facts, decisions, *given, **named)
+        return replace(own, **{name: change(own) for name, change in wrong.items()})
+
+    formulas = Formulas(cost=cost, memory=cost, least_memory=lambda *_: Memory(device_bytes=0.0, host_bytes=0.0))
+    outcome = search(problem, formulas)
+
+    assert 0 < outcome.ticks < right.ticks
+    certificate = asked(problem, outcome)
+    assert (certificate.verdict, certificate.better) == (Verdict.REFUTED, None)
 
 
 def test_memory_and_rules_decide_the_model():
@@ -385,15 +406,18 @@ def test_the_report_says_what_is_certified():
             "not certified: time was short; what is known",
         ),
         ({"verdict": Verdict.REFUTED}, "refuted: CP-SAT found a strategy that is faster than"),
+        (
+            {"verdict": Verdict.REFUTED, "better": None},
+            "refuted: no strategy that rules and memory allow is as fast as",
+        ),
     ],
 )
 def test_the_report_says_what_is_not(changes, words):
     """Why not, and what is known all the same; or what is faster."""
     report = plan(a_random_problem(1))
-    better = report.plans[0].strategy
-    changed = replace(report, certificate=replace(report.certificate, better=better, **changes))
+    changed = replace(report.certificate, **{"better": report.plans[0].strategy} | changes)
 
-    assert words in " ".join(render(changed, "table").split())
+    assert words in " ".join(render(replace(report, certificate=changed), "table").split())
 
 
 @pytest.mark.slow

@@ -269,7 +269,8 @@ class CertificateRecord(Record):
     Parameters
     ----------
     verdict
-        certified: none is; not certified: it could not be asked; refuted: one is, a fault of the planner.
+        certified: none is; not certified: it could not be asked; refuted: one is, or none is as fast, a fault of the
+        planner.
     reason
         Why it could not be asked; empty where it was.
     below_seconds

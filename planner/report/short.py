@@ -32,7 +32,7 @@ from planner.report.results import (
     unproven_text,
     unused_rows,
 )
-from planner.report.section import WIDTH, Asked, Section, amount, count, gib, group_rows, seconds, share, span
+from planner.report.section import WIDTH, Asked, Section, amount, count, gib, group_rows, seconds, share
 
 if TYPE_CHECKING:
     from planner.report.records.plan import NumberedPlanRecord
@@ -80,7 +80,9 @@ def _nothing_rows(whole: ReportRecord) -> Iterator[tuple[str, str]]:
 
     yield "answer", none_text(whole.conflict)
     if whole.conflict is None:
-        yield "try", f"a longer time: --time-limit, now {span(whole.problem.search.time_limit_seconds)}"
+        if whole.kind == "plan" and whole.lower_bound_seconds is not None:
+            yield "known", f"no strategy is below {whole.lower_bound_seconds:,.3f} s per step"
+        yield "try", f"a longer time: --time-limit, now {whole.problem.search.time_limit_seconds:g} s"
     elif whole.conflict.closest:
         yield "closest", whole.conflict.closest.strategy.line
     yield from ambiguity_rows(whole)
@@ -226,7 +228,8 @@ def export_rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, 
 def _next(whole: ReportRecord, asked: Asked, target: str | None) -> Iterator[tuple[str, ...]]:
     """Build the rows of the next commands, to be copied."""
     yield "the whole report", f"{asked.command} --format table"
-    yield "why" if whole.plans else "why nothing fits", f"planner explain {asked.job}"
+    if whole.plans or whole.conflict:
+        yield "why" if whole.plans else "why nothing fits", f"planner explain {asked.job}"
     if whole.kind == "estimate":
         yield "against the best", f"planner explain {asked.job}"
     elif whole.plans:

@@ -482,9 +482,14 @@ def test_a_wrong_decision_ends_with_2(capsys):
 
 
 def test_no_time_ends_with_3(capsys):
-    """A bound, but no strategy."""
+    """A bound, but no strategy; nothing asks why nothing would fit."""
     assert cli.main(["plan", str(JOBS / "llama3-405b-2048xh100.yaml"), "--time-limit", "1e-6"]) == 3
-    assert "none within the time limit" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "none within the time limit" in out
+    assert re.search(
+        r"known +no strategy is below 3\d\.\d+ s per step\ntry +a longer time: --time-limit, now 1e-06 s", out
+    )
+    assert "why nothing fits" not in out
 
 
 def test_the_chance_to_fit_is_told_with_the_runs_behind_it():

@@ -172,7 +172,7 @@ def _fits(value: Any, pattern: str) -> bool:
     return not pattern or ("on" if is_on(value) else "off") in states or _is_one(text_of(value).lower(), pattern)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=2**14)
 def _is_one(text: str, patterns: str) -> bool:
     return any(fnmatchcase(text, one) for one in patterns.split("|"))
 

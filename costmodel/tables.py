@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
-from functools import lru_cache, reduce
+from functools import reduce
 from math import prod
 from operator import add, is_
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
@@ -36,26 +36,6 @@ MOST_COMBINATIONS = 2**16
 MOST_MADE = 1024
 
 """Largest number of cached quantities of single strategies; affects only memory."""
-
-
-CLEARED: list[Callable[[], None]] = []
-
-"""Caches that a finished job clears."""
-
-
-def cache_of_job(maxsize: int) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """
-    Cache results until a job is finished.
-
-    Thousands of small results that stay among those of later jobs keep the memory around them from being given back.
-    """
-
-    def keep(function: Callable[..., Result]) -> Callable[..., Result]:
-        cached = lru_cache(maxsize=maxsize)(function)
-        CLEARED.append(cached.cache_clear)
-        return cached
-
-    return keep
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -90,11 +70,9 @@ class Facts:
         return cast(Result, self.made[key])
 
     def forget(self) -> None:
-        """Clear the tables of many strategies and the caches of jobs, which the owner of a report does not need."""
+        """Clear the tables of many strategies, tens of megabytes, which the owner of a report does not need."""
         self.tables.clear()
         self.latest.clear()
-        for clear in CLEARED:
-            clear()
 
 
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]

@@ -21,7 +21,7 @@ from costmodel.models.flops import head_layers
 from costmodel.pipelines.simulator import alive_by_chunk
 from costmodel.record import record
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, StageLayout, Strategy, Vocabulary
-from costmodel.tables import Record, cache_of_job, sum_last
+from costmodel.tables import Record, sum_last
 
 Choice: TypeAlias = NDArray[np.int64] | int
 
@@ -107,7 +107,7 @@ GROUPS_IN_FLIGHT = 3
 """Number of groups of micro-batches after which interleaved 1F1B reaches its peak of live activations."""
 
 
-@cache_of_job(2**13)
+@lru_cache(maxsize=2**13)
 def activation_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     """
     Activations alive at the peak over those of as many average chunks. Unit: none, at least 1.
@@ -317,7 +317,7 @@ def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.f
     return order.before[-1] + mtp, mtp
 
 
-@cache_of_job(2**10)
+@lru_cache(maxsize=2**10)
 def _ranks(
     model: Model, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
 ) -> NDArray[np.float64]:

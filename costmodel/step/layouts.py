@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from costmodel.step.rank_time import (
 )
 from costmodel.step.step import Cost, cost, ideal_seconds, step_seconds, summed_seconds
 from costmodel.strategy import Recompute, StageLayout, Strategy
-from costmodel.tables import Array, Decisions, Facts, cache_of_job, lookup, microbatches
+from costmodel.tables import Array, Decisions, Facts, lookup, microbatches
 
 Ints = NDArray[np.int64]
 
@@ -187,7 +188,7 @@ def full_by_chunk(num_full: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(taken.count(chunk) for chunk in range(len(sizes)))
 
 
-@cache_of_job(2**11)
+@lru_cache(maxsize=2**11)
 def _layer_turns(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the chunk of each layer if one layer of every chunk is taken in turn."""
     return tuple(

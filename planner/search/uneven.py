@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -66,7 +67,7 @@ from costmodel.strategy import (
     Vocabulary,
     default_microbatch_group,
 )
-from costmodel.tables import Facts, cache_of_job, microbatches
+from costmodel.tables import Facts, microbatches
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import CostLike, CostTable, Ints, Memory
@@ -267,7 +268,7 @@ class _Row(NamedTuple):
     full_kinds: tuple[int, ...]
 
 
-@cache_of_job(4)
+@lru_cache(maxsize=4)
 def rank_choices(
     model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool, *, fewest: int = 0
 ) -> RankChoices:
@@ -357,7 +358,7 @@ def _sums_of_kinds(
     return [tuple(one) for one in (first + rest).tolist()]
 
 
-@cache_of_job(2**11)
+@lru_cache(maxsize=2**11)
 def _sums_anywhere(pattern: LayerPattern, chunks: tuple[tuple[int, int], ...]) -> Ints:
     """Return the distinct sums of layers, and of fully recomputed ones, of chunks that begin at any place: (N, 2 K)."""
     if not chunks:

@@ -99,16 +99,15 @@ def fitted_exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 
 def _features(name: str, number: int) -> Iterator[str]:
-    def job(*left_open: str) -> dict[str, Any]:
-        pins = {feature: value for feature, value in strategy.items() if feature not in left_open}
+    def job(pins: dict[str, Any]) -> dict[str, Any]:
         return document(name, DEVICE, number, LEAST_BATCH, LENGTH, search={"pin": pins})
 
-    strategy: dict[str, Any] = {}
-    everything = yield from _price(f"{name} on {number}, features open", job())
-    strategy = everything.strategy
-    pinned = yield from _price("features pinned", job())
-    for feature in strategy:
-        one = yield from _price(f"{feature} open", job(feature))
+    everything = yield from _price(f"{name} on {number}, features open", job({}))
+    pins = everything.strategy
+    pinned = yield from _price("features pinned", job(pins))
+    for feature in pins:
+        others = {one: value for one, value in pins.items() if one != feature}
+        one = yield from _price(f"{feature} open", job(others))
         print(f"{'':40}{one.seconds / pinned.seconds:12.2f}", flush=True)
     print(f"{'all of them':40}{everything.seconds / pinned.seconds:12.2f}", flush=True)
 
@@ -126,7 +125,7 @@ def _price(name: str, job: dict[str, Any], layers: int = 0) -> Generator[str, No
         yield f"{name}: not proven or not certified."
     if memory > MAX_RESIDENT_MB:
         yield f"{name}: peak memory is {memory:.0f} MB of {MAX_RESIDENT_MB} MB."
-    return Price(seconds=seconds, resident_mb=memory, proven=True, strategy=runs[0].strategy)
+    return replace(runs[0], seconds=seconds, resident_mb=memory)
 
 
 def price(job: dict[str, Any], layers: int = 0) -> Price:

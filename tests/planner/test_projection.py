@@ -19,12 +19,16 @@ from planner.cli import main
 from planner.jobs.problem import Problem, load
 from planner.measure.calibrate.calibrate import Unfit
 from planner.measure.calibrate.fit import priors_of
-from planner.measure.project.anchor import Anchor, Peaks, anchor
-from planner.measure.project.comparison import covered_fraction, differences
-from planner.measure.project.posterior import road, simulated_seconds
-from planner.measure.project.projected import ProjectedPart, Projection, project, project_interval, project_plan
+from planner.measure.project.anchor import Anchor, Peaks, anchor, covered_fraction, differences, road, simulated_seconds
+from planner.measure.project.projected import (
+    ProjectedPart,
+    Projection,
+    project,
+    project_interval,
+    project_plan,
+    projection_text,
+)
 from planner.measure.project.small_runs import small_runs
-from planner.measure.project.wording import projection_text
 from planner.measure.runs.predictions import Case
 from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
 
 from planner.measure.sample import kernels, measure, samples  # noqa: E402
-from planner.measure.sample.measure import MEASURED, Sampler  # noqa: E402
+from planner.measure.sample.run import MEASURED, Sampler  # noqa: E402
 from planner.measure.sample.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
 from planner.measure.sample.shapes import device_points  # noqa: E402
 from planner.measure.sample.timing import Limits  # noqa: E402
@@ -211,7 +211,7 @@ def test_what_ends_too_early_is_no_neighbour(sampler, monkeypatch):
 
     found = sampler.measure(point, QUICK)
 
-    assert found == "device_to_host ended before the point that it should overlap with"
+    assert found == "the work that it should overlap with ended before it"
 
 
 def _named(point: Point, **changes: Any) -> dict[str, Any]:

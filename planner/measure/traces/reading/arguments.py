@@ -220,46 +220,26 @@ MOST_CHARACTERS = 1 << 20
 LIBRARIES = ("nccl", "gloo", "mpi", "ucc")
 
 
-class Described(NamedTuple):
+def read_description(top: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
-    Entries of a trace besides its events.
+    Read the entries besides the events: those of :class:`Trace`, and the communication library of the process groups.
 
-    Parameters
-    ----------
-    rank, world_size
-        None where they are not recorded.
-    devices
-        Devices of the host.
-    groups
-        Ranks of each process group by its name.
-    library
-        Communication library of the process groups; "" where it is not recorded.
-    base
-        Nanoseconds that the profiler subtracted from all times.
+    ``begin`` is what the profiler subtracted from all times. Entries of an unexpected type are ignored.
     """
-
-    rank: int | None
-    world_size: int | None
-    devices: tuple[Device, ...]
-    groups: dict[str, tuple[int, ...]]
-    library: str
-    base: int
-
-
-def read_description(top: Mapping[str, Any]) -> Described:
-    """Read the entries besides the events; ignore those of an unexpected type."""
     distributed = _plain(top.get("distributedInfo"))
     distributed = distributed if isinstance(distributed, dict) else {}
     world_size = _count(distributed.get("world_size"))
     backend = str(distributed.get("backend", "")).lower()
-    return Described(
-        rank=_count(distributed.get("rank")),
-        world_size=world_size or None,
-        devices=tuple(_device(one) for one in _dicts(top.get("deviceProperties"))),
-        groups={str(one.get("pg_name", "")): _ranks(one, world_size) for one in _dicts(distributed.get("pg_config"))},
-        library=next((library for library in LIBRARIES if library in backend), ""),
-        base=max(whole(top.get("baseTimeNanoseconds")), 0),
-    )
+    known = {
+        "rank": _count(distributed.get("rank")),
+        "world_size": world_size or None,
+        "devices": tuple(_device(one) for one in _dicts(top.get("deviceProperties"))),
+        "groups": {
+            str(one.get("pg_name", "")): _ranks(one, world_size) for one in _dicts(distributed.get("pg_config"))
+        },
+        "begin": max(whole(top.get("baseTimeNanoseconds")), 0),
+    }
+    return known, next((library for library in LIBRARIES if library in backend), "")
 
 
 def _ranks(group: Mapping[str, Any], world_size: int | None) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Events, Integers, Trace, Track, Wait
 from planner.measure.traces.reading import arguments as said
-from planner.measure.traces.reading.arguments import Described
 from planner.measure.traces.reading.messages import Messages
 
 CALLS = [f"{of}{layer}" for of in ("cuda_", "hip_", "xpu_", "privateuse1_", "") for layer in ("runtime", "driver")]
@@ -268,7 +267,7 @@ def _key(arguments: Mapping[str, Any], names: tuple[str, ...]) -> bytes:
 Entry = TypeVar("Entry", bound=Hashable)
 
 
-def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
+def assemble_trace(columns: Columns, about: dict[str, Any], library: str, source: str) -> Trace:
     """
     Build the trace of at least one event.
 
@@ -276,8 +275,8 @@ def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
     ----------
     columns
         Its events. They are empty afterwards, so that memory does not hold them twice.
-    about
-        Rank, devices and process groups, which stand next to the events.
+    about, library
+        Rank, devices and process groups, which stand next to the events, and the groups' communication library.
     source
         Name of the file.
     """
@@ -293,19 +292,15 @@ def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
     said_of, peer = rows.pop("message"), rows.pop("peer")
     trace = Trace(
         source=source,
-        rank=about.rank,
-        world_size=about.world_size,
         events=Events.build(len(rows["start"]), **rows),
         names=names,
         tracks=tracks,
         operands=operands,
         blocks=blocks,
         waits=waits,
-        devices=about.devices,
-        groups=about.groups,
-        begin=about.base + begin,
+        **{**about, "begin": about["begin"] + begin},
     )
-    found = Messages(trace, list(columns.messages), said_of, peer, about.library)
+    found = Messages(trace, list(columns.messages), said_of, peer, library)
     messages, column = _order_entries(list(found.found), found.places)
     return replace(trace, messages=messages, events=replace(trace.events, message=column))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -319,15 +320,13 @@ class Posterior:
         seconds
             Seconds for values of constants by dotted field.
         """
-        before, upper = self._logarithm(seconds, self.logs), priors_of(self.way.constants).upper
-        slopes = np.zeros(len(self.logs))
-        for index in range(len(self.logs)):
-            there, step = _move(self.logs, index, upper)
-            slopes[index] = (self._logarithm(seconds, there) - before) / step
-        return float(np.sqrt(slopes @ self.covariance @ slopes))
+        way = self.way
 
-    def _logarithm(self, seconds: Callable[[Mapping[str, float]], float], logs: Array) -> float:
-        return float(np.log(seconds(self.way.fields(self.way.constants, np.exp(logs).tolist()))))
+        def logarithm(logs: Array) -> Array:
+            return np.asarray(np.log(seconds(way.fields(way.constants, np.exp(logs).tolist()))))
+
+        slopes = differentiate(logarithm, self.logs, way.constants)
+        return float(np.sqrt(slopes @ self.covariance @ slopes))
 
 
 def posterior(way: Road, timed: Sequence[Case], noises: Array) -> Posterior:
@@ -408,23 +407,18 @@ def _logarithms(way: Road, timed: Sequence[Case], chosen: Sequence[Constant], lo
 
 
 def _jacobian(way: Road, timed: Sequence[Case], chosen: Sequence[Constant]) -> Callable[[Array, Array | None], Array]:
-    """Return a function of derivatives, by differences of the compared step time; it changes like the simulated one."""
-    upper = priors_of(chosen).upper
-
-    def jacobian(logs: Array, _: Array | None) -> Array:
-        columns, before = [], _logarithms(way, timed, chosen, logs, strategy_seconds)
-        for index in range(len(chosen)):
-            there, step = _move(logs, index, upper)
-            columns.append((_logarithms(way, timed, chosen, there, strategy_seconds) - before) / step)
-        return np.stack(columns, axis=1)
-
-    return jacobian
+    """Return a function of derivatives of the compared step time, which changes like the simulated one."""
+    compared = partial(_logarithms, way, timed, chosen, seconds=strategy_seconds)
+    return lambda logs, _: differentiate(compared, logs, chosen)
 
 
-def _move(logs: Array, index: int, upper: Array) -> tuple[Array, float]:
-    """Move one logarithm by a step for a derivative, downwards at its upper bound; return the step, too."""
-    step = DIFFERENCE if logs[index] + DIFFERENCE <= upper[index] else -DIFFERENCE
-    return logs + step * (np.arange(len(logs)) == index), step
+def differentiate(function: Callable[[Array], Array], logs: Array, chosen: Sequence[Constant]) -> Array:
+    """Return derivatives by constants' logarithms, from differences: downwards at an upper bound."""
+    before, columns = function(logs), []
+    for index, upper in enumerate(priors_of(chosen).upper):
+        step = DIFFERENCE if logs[index] + DIFFERENCE <= upper else -DIFFERENCE
+        columns.append((function(logs + step * (np.arange(len(logs)) == index)) - before) / step)
+    return np.stack(columns, axis=-1)
 
 
 MOST_DEVIATIONS = 3

@@ -187,7 +187,7 @@ def test_what_runs_beside_something_is_measured(sampler, monkeypatch, point):
     """Each pair that the order asks for: copies beside a matmul, a matmul beside copies."""
     small = {"matmul": Sizes(m=8, n=8, k=8)}
     monkeypatch.setattr(
-        measure,
+        run,
         "BESIDE",
         {
             name: Point(operator=name, pass_="forward", dtype="bf16", sizes=small.get(name, Sizes(nbytes=64)))

@@ -173,6 +173,7 @@ def covered_fraction(smalls: Sequence[Case], model: Model) -> float:
     return sum(layer in known for layer in model.layers) / model.num_layers
 
 
+# --- constants -----------------------------------------------------------------------------------------------
 SUFFIX = ", anchored"
 
 """Suffix of the name of a device whose constants come from small runs."""
@@ -421,6 +422,7 @@ def differentiate(function: Callable[[Array], Array], logs: Array, chosen: Seque
     return np.stack(columns, axis=-1)
 
 
+# --- the device ----------------------------------------------------------------------------------------------
 MOST_DEVIATIONS = 3
 
 """Deviations of odd runs' peaks beyond which a peak is of another job, or in another unit."""

@@ -304,6 +304,7 @@ def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, Pro
     return replace(plan, projected=interval), share
 
 
+# --- JSON and text -------------------------------------------------------------------------------------------
 class ProjectedIntervalRecord(Record):
     """Interval of the measured step."""
 

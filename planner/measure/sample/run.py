@@ -244,6 +244,7 @@ class Sampler:
                 self.bench.torch.cuda.empty_cache()
 
 
+# --- the budget ----------------------------------------------------------------------------------------------
 LARGE_FLOPS, LARGE_BYTES = 1e8, 1e7
 """Work of a point from which on its rate predicts the time of others."""
 

@@ -173,6 +173,7 @@ def points_of(operator: Operator) -> Iterator[Point]:
             yield Point(size.kernel, of_pass, size.dtype, sizes)
 
 
+# --- the order -----------------------------------------------------------------------------------------------
 BASES = (2, 3, 5, 7, 11, 13)
 
 """One prime per dimension of a Halton sequence (Halton, Numerische Mathematik 2, 1960)."""

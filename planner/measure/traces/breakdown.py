@@ -285,6 +285,7 @@ def _means(
     return np.clip(means, 0, 1)
 
 
+# --- the critical path ---------------------------------------------------------------------------------------
 PathKind: TypeAlias = Literal["host", "computation", "copy", "communication", "gap"]
 
 """

@@ -242,6 +242,7 @@ def _join_messages(several: Sequence[tuple[Message, int]], devices_per_node: int
     return point, min(ns for _, ns in several), len(several) >= number
 
 
+# --- operators of forward passes -----------------------------------------------------------------------------
 FILE = "operators.yaml"
 
 """In the catalog."""
@@ -377,30 +378,6 @@ def backward_nodes(trace: Trace, nesting: Nesting) -> Integers:
     return np.array(found, dtype=np.int64)
 
 
-def matches(
-    trace: Trace, nesting: Nesting, node: Integers, within: NDArray[np.bool_]
-) -> tuple[list[Match], list[Match], dict[str, str]]:
-    """
-    Find the operators of forward passes: matches, updates without sizes, and the reasons of names that did not match.
-
-    Parameters
-    ----------
-    trace, nesting, node
-        A trace, the nesting of its events, and the node of autograd around each.
-    within
-        True for events that count; shape (events,).
-    """
-    by_first: dict[str, list[Pattern]] = defaultdict(list)
-    for pattern in operator_patterns():
-        for name in pattern.sequence[0]:
-            by_first[name].append(pattern)
-    search = _Search(trace, by_first)
-    rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (node == UNKNOWN))
-    for siblings in _siblings(trace, nesting, rows):
-        search.among(siblings, int(nesting.parent[siblings[0]]))
-    return search.found, search.unsized, search.reasons
-
-
 def _siblings(trace: Trace, nesting: Nesting, rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     """Group rows by parent and thread, in the order in which they ran; outer groups first."""
     order = np.lexsort((rows, trace.events.track[rows], nesting.parent[rows]))
@@ -411,15 +388,38 @@ def _siblings(trace: Trace, nesting: Nesting, rows: NDArray[np.intp]) -> list[ND
 
 
 class _Search:
-    """Search from outer to inner operators, without those inside a match."""
+    """
+    Operators of forward passes, searched from outer to inner operators, without those inside a match.
 
-    def __init__(self, trace: Trace, by_first: Mapping[str, Sequence[Pattern]]) -> None:
+    Parameters
+    ----------
+    trace, nesting, node
+        A trace, the nesting of its events, and the node of autograd around each.
+    within
+        True for events that count; shape (events,).
+
+    Attributes
+    ----------
+    found, unsized
+        Matches, and updates without sizes.
+    reasons
+        Reasons that names did not match.
+    """
+
+    def __init__(self, trace: Trace, nesting: Nesting, node: Integers, within: NDArray[np.bool_]) -> None:
         self.found, self.unsized = list[Match](), list[Match]()
         self.reasons: dict[str, str] = {}
-        self._trace, self._by_first, self._inside = trace, by_first, set[int]()
+        self._trace, self._inside = trace, set[int]()
         self._views, self._dtypes = frozenset(_names()["views"]), _names()["dtypes"]
+        self._by_first: dict[str, list[Pattern]] = defaultdict(list)
+        for pattern in operator_patterns():
+            for name in pattern.sequence[0]:
+                self._by_first[name].append(pattern)
+        rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (node == UNKNOWN))
+        for siblings in _siblings(trace, nesting, rows):
+            self._among(siblings, int(nesting.parent[siblings[0]]))
 
-    def among(self, siblings: NDArray[np.intp], parent: int) -> None:
+    def _among(self, siblings: NDArray[np.intp], parent: int) -> None:
         """Look for sequences among consecutive operators."""
         rows = siblings.tolist()
         if parent in self._inside:
@@ -496,6 +496,7 @@ def _sizes_text(sizes: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(" x ".join(str(size) for size in one) or "-" for one in sizes[:4])
 
 
+# --- all passes ----------------------------------------------------------------------------------------------
 @record(frozen=True, slots=True)
 class TracedPass:
     """
@@ -819,6 +820,7 @@ def gradient_elements(trace: Trace, number: Integers) -> Mapping[int, int]:
     }
 
 
+# --- times ---------------------------------------------------------------------------------------------------
 NOT_KNOWN = "not an operator that the planner samples"
 
 EIGHT_BITS = "its kernels have 8-bit inputs, and their FP8 recipe was not recorded"
@@ -847,10 +849,11 @@ def find_operators(trace: Trace, *, parameters: int | None = None) -> TracedOper
     inside = nesting(trace)
     node, number = backward_nodes(trace, inside), iteration_numbers(trace)
     within = number != UNKNOWN
-    found, unsized, reasons = matches(trace, inside, node, within)
-    if unsized:
-        found += size_updates(trace, number, unsized, tuple(found), parameters)
-    return _time_passes(Passes(trace, inside, node, number, found), within, reasons)
+    search = _Search(trace, inside, node, within)
+    found = search.found
+    if search.unsized:
+        found += size_updates(trace, number, search.unsized, tuple(found), parameters)
+    return _time_passes(Passes(trace, inside, node, number, found), within, search.reasons)
 
 
 def _time_passes(passes: Passes, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:

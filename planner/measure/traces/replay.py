@@ -370,6 +370,7 @@ def _delay_begins(graph: ExecutionGraph, by: Mapping[int, int]) -> ExecutionGrap
     )
 
 
+# --- circular waits ------------------------------------------------------------------------------------------
 WAITS: dict[int, str] = {
     Dependency.EVENT: "a stream for an event",
     Dependency.THREAD: "a thread for another task",

@@ -410,6 +410,7 @@ def _sizes_of_rank(sizes: Sizes) -> Iterator[tuple[float, int, int]]:
             yield microbatch * width, 1, 0
 
 
+# --- work of an operator -------------------------------------------------------------------------------------
 Formula: TypeAlias = Literal["matmul", "grouped matmul", "attention", "streaming"]
 
 Numbers: TypeAlias = tuple[float, ...]
@@ -773,6 +774,7 @@ def overhead_of(seconds: NDArray[np.float64], durations: NDArray[np.float64], *,
     return float(np.clip(np.median(found), min(least, durations.min()), durations.min()))
 
 
+# --- operators behind kernels, and own times -----------------------------------------------------------------
 ACCUMULATES = "AccumulateGrad"
 
 """Node of autograd that accumulates a weight's gradient."""
@@ -970,6 +972,7 @@ def _alike(
     )
 
 
+# --- times at other sizes ------------------------------------------------------------------------------------
 DTYPES: Mapping[str, str] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
 
 """Names of types in samples."""

@@ -120,6 +120,7 @@ def outermost(events: Events, rows: NDArray[np.intp]) -> NDArray[np.intp]:
     return rows[kept]
 
 
+# --- streams -------------------------------------------------------------------------------------------------
 JUST = 10_000
 """Nanoseconds within which a task counts as beginning right after another: a few times the lag of an event."""
 
@@ -411,6 +412,7 @@ def _quantile(numbers: Integers, quantile: float) -> int:
     return int(np.quantile(numbers, quantile)) if len(numbers) else 0
 
 
+# --- threads -------------------------------------------------------------------------------------------------
 class HostWait(NamedTuple):
     """
     A call that waits.

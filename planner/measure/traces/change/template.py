@@ -524,6 +524,7 @@ def _cut(
     return tuple(segments)
 
 
+# --- copies --------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Written:
     """

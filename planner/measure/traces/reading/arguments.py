@@ -7,7 +7,7 @@ from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from planner.measure.traces.events import UNKNOWN, Blocks, Device, Operands, Wait
 
@@ -123,35 +123,6 @@ NO_STREAM = (UNKNOWN, 2**32 - 1)
 """Both mean that no stream is named: the second is -1 as an unsigned number of 32 bits."""
 
 
-class Arguments(NamedTuple):
-    """
-    Arguments of a communication, as the profiler records them.
-
-    Parameters
-    ----------
-    operation, group, description, ranks, dtype
-        Texts.
-    num_ranks, elements_in, elements_out, source, destination, first, stride
-        Numbers. The last two give the ranks of a group where the profiler shortened the list.
-    library
-        Only in traces that :func:`planner.measure.traces.writing.write_trace` wrote; None in others.
-    """
-
-    operation: str
-    group: str
-    description: str
-    ranks: str
-    num_ranks: int
-    elements_in: int
-    elements_out: int
-    dtype: str
-    source: int
-    destination: int
-    first: int
-    stride: int
-    library: str | None
-
-
 OPERATION = "Collective name"
 
 LIBRARY = "Communication library"
@@ -173,17 +144,9 @@ COMMUNICATION: Mapping[str, str] = {
 
 """Names of these arguments in the JSON of the profiler."""
 
-_TEXTS = ("operation", "group", "description", "ranks", "dtype")
 
-
-def communication(arguments: Mapping[str, Any]) -> Arguments:
-    """Read the arguments of a communication from a kernel or an operator."""
-    said = {field: arguments.get(name) for field, name in COMMUNICATION.items()}
-    parts: dict[str, Any] = {field: _text(seen) if field in _TEXTS else whole(seen) for field, seen in said.items()}
-    return Arguments(**parts, library=_text(arguments[LIBRARY]) if LIBRARY in arguments else None)
-
-
-def _text(seen: object) -> str:
+def text_of(seen: object) -> str:
+    """Return an argument as text, "" where it is missing."""
     return "" if seen is None else str(seen)
 
 

@@ -72,6 +72,8 @@ PER_SM = "blocks per SM"
 
 OPERANDS, BLOCKS = ("Input Dims", "Input type"), ("grid", "block", PER_SM)
 
+SENT = (*said.COMMUNICATION.values(), said.LIBRARY)
+
 NOTHING: Mapping[str, Any] = {}
 
 WRONG = (KeyError, TypeError, ValueError, ArithmeticError, AttributeError)
@@ -121,7 +123,7 @@ class Columns:
         self.tracks: Places[tuple[bool, object, object]] = _places()
         self.operands: Places[bytes] = _places()
         self.blocks: Places[bytes] = _places()
-        self.messages: Places[said.Arguments] = _places()
+        self.messages: Places[bytes] = _places()
         self.waits: Places[Wait] = _places()
         self.seen: set[str] = set()
         self.num_left_out = 0
@@ -252,8 +254,8 @@ class Columns:
         )
         kernels = [one for one, of in zip(given, categories, strict=True) if of == KERNELS]
         self._list("blocks", [(row, self.blocks[_key(one, BLOCKS)]) for row, one in kernels if "grid" in one])
-        sent = [(row, said.communication(one)) for row, one in given if said.OPERATION in one]
-        self._list("message", [(row, self.messages[one]) for row, one in sent])
+        sent = [(row, self.messages[_key(one, SENT)]) for row, one in given if said.OPERATION in one]
+        self._list("message", sent)
         waiting = [one for one, of in zip(given, categories, strict=True) if of == SYNCHRONIZATIONS]
         waits = [(row, said.wait(one)) for row, one in waiting]
         self._list("wait", [(row, self.waits[one]) for row, one in waits if one])
@@ -300,7 +302,8 @@ def assemble_trace(columns: Columns, about: dict[str, Any], library: str, source
         waits=waits,
         **{**about, "begin": about["begin"] + begin},
     )
-    found = Messages(trace, list(columns.messages), said_of, peer, library)
+    sent = [dict(zip((*said.COMMUNICATION, "library"), loads(key), strict=True)) for key in columns.messages]
+    found = Messages(trace, sent, said_of, peer, library)
     messages, column = _order_entries(list(found.found), found.places)
     return replace(trace, messages=messages, events=replace(trace.events, message=column))
 

@@ -440,6 +440,7 @@ def has_other_layers(found: Parts, layers: Iterable[int], num_microbatches: int,
     return bool(shown) and all(shown not in (one * num_microbatches, (one - mtp) * num_microbatches) for one in layers)
 
 
+# --- both steps ----------------------------------------------------------------------------------------------
 @record(frozen=True, slots=True)
 class ComparedPart:
     """

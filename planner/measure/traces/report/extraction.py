@@ -370,6 +370,7 @@ def _key_without_router(point: Point) -> tuple[Kept, str, str]:
     return drop_routed_sizes(point.operator, point.sizes.given), point.pass_, point.dtype
 
 
+# --- a device's file -----------------------------------------------------------------------------------------
 MOST_SLOWDOWN = 10.0
 
 """Largest factor that a calibration allows."""

@@ -293,6 +293,7 @@ def document_of(found: object, record_type: Any) -> dict[str, Any]:
     return {one.name: finite(getattr(found, one.name)) for one in fields(record_type)}
 
 
+# --- text ----------------------------------------------------------------------------------------------------
 LONGEST_NAME = 68
 """Characters of a kernel's name in a table: templates have thousands."""
 

@@ -564,6 +564,7 @@ def require_job(assignments: Sequence[str]) -> None:
         )
 
 
+# --- the wanted job ------------------------------------------------------------------------------------------
 DEALT_OUT = ("tp", "pp", "dp", "vpp", "mbs", "schedule", "sequence_parallel")
 """Decisions that redistribute the recorded work, or change its sizes."""
 
@@ -687,6 +688,7 @@ def _text(value: object) -> str:
     return str(found if isinstance(found, str) else value).lower()[:60]
 
 
+# --- text ----------------------------------------------------------------------------------------------------
 RUN = "Both in a longer run, in which each rank begins a step at the end of the one before."
 
 LEAST_FACTOR = 0.001

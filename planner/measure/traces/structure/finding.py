@@ -319,6 +319,7 @@ def _divide_stretches(stretch: Integers, tokens: Integers) -> Integers:
     return np.concatenate(result)
 
 
+# --- parts, one after the other ------------------------------------------------------------------------------
 IN_BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
 """Phases of a backward pass."""
 

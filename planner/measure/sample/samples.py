@@ -177,8 +177,8 @@ class Timing:
     repeats: int
 
     @classmethod
-    def of_repeats(cls, seconds: Sequence[float]) -> Timing:
-        """Return the timing of some repeats."""
+    def summarize(cls, seconds: Sequence[float]) -> Timing:
+        """Summarise some repeats."""
         if len(seconds) == 1:
             return cls(seconds[0], 0.0, 1)
         low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")

@@ -80,7 +80,7 @@ def measure_call(calls: Sequence[Call], clock: HostClock, limits: Limits | None)
         left = (limits.seconds - (clock.now() - started)) / max(size * statistics.median(seconds), NOTHING)
         number = max(1, min(limits.enough_repeats, int(left), limits.most_repeats - len(seconds)))
         seconds = seconds + clock.windows(rotation, size=size, number=number)
-    return Timing.of_repeats(seconds)
+    return Timing.summarize(seconds)
 
 
 def _is_enough(seconds: Sequence[float], spent: float, limits: Limits) -> bool:
@@ -98,7 +98,7 @@ def median_error(seconds: Sequence[float]) -> float:
     >>> round(median_error([1.0, 1.1] * 8), 4)
     0.0221
     """
-    return ERROR_OF_MEDIAN * 2 * Timing.of_repeats(seconds).spread / math.sqrt(len(seconds))
+    return ERROR_OF_MEDIAN * 2 * Timing.summarize(seconds).spread / math.sqrt(len(seconds))
 
 
 class Lockstep:

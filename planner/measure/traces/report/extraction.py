@@ -177,7 +177,7 @@ def extract_samples(traces: Sequence[Trace], problem: Problem | None = None) -> 
     for point, seconds in (*points, *collectives):
         several[point].append(seconds)
     samples = tuple(
-        Sample(point=point, timing=Timing.of_repeats(seconds), machine=machine) for point, seconds in several.items()
+        Sample(point=point, timing=Timing.summarize(seconds), machine=machine) for point, seconds in several.items()
     )
     doubts = dict.fromkeys(sentence for several in _doubts(by_trace, traces) for sentence in several)
     bound = (LOWER_BOUND.format(number=bounds),) if bounds else ()

@@ -30,6 +30,7 @@ from planner.measure.project.projected import (
 )
 from planner.measure.project.small_runs import small_runs
 from planner.measure.runs.predictions import Case
+from planner.report.section import gib
 from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of
 from tests.builders_estimate import estimate_by_recipes as estimate
@@ -621,11 +622,11 @@ class TestCommands:
         projected = project(job, {}, small_runs([path], job))
         found = anchor(job, small_runs([path], job))
 
-        planned, share = project_plan(found, job, estimate(found.apply_to(job), {}).plan)
+        planned, sentence = project_plan(found, job, estimate(found.apply_to(job), {}).plan)
 
         assert planned.interval == projected.interval
-        assert share.measured_fraction == projected.measured_fraction
-        assert share.most_peak_bytes == projected.most_peak_bytes
+        assert f"measured {projected.measured_fraction:.0%} of strategy 1 directly" in sentence
+        assert f"its peak is at most {gib(projected.most_peak_bytes)} GiB" in sentence
 
     def test_project_as_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Figures in seconds, null for peaks that nobody measured."""

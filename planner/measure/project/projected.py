@@ -100,26 +100,6 @@ class Projection:
         return measured_seconds(self.parts) / self.step_seconds
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class ProjectedShare:
-    """
-    Share of a plan that small runs measured.
-
-    Parameters
-    ----------
-    measured_fraction
-        Share of its step that they measured directly.
-    differences
-        Differences from it beyond size.
-    most_peak_bytes
-        Upper bound of its peak; None where no peak was measured.
-    """
-
-    measured_fraction: float
-    differences: tuple[str, ...]
-    most_peak_bytes: float | None
-
-
 def project(
     problem: Problem, decisions: Mapping[str, object] | str | StrategyFile, smalls: Sequence[Case]
 ) -> Projection:
@@ -279,9 +259,9 @@ def most_peak_bytes(found: Anchor, problem: Problem, strategy: Strategy) -> floa
     return found.peaks.most_bytes(detail.estimate(facts, strategy).device_bytes, facts.cluster, is_alike=is_alike)
 
 
-def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, ProjectedShare]:
+def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, str]:
     """
-    Return a plan on the device of the small runs with the interval of a projection, and its measured share.
+    Return a plan on the device of small runs with the interval of a projection, and a sentence on their share in it.
 
     Parameters
     ----------
@@ -296,12 +276,13 @@ def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, Pro
     parts = project_parts(own.timed, plan.estimate, plan.estimate, plan.facts.model)
     deviation = math.hypot(own.noise, deviation_of_constants(own, parts, problem, strategy))
     interval = project_interval(parts, deviation, plan.interval, plan.step_seconds)
-    share = ProjectedShare(
-        measured_fraction=measured_seconds(parts) / plan.step_seconds,
-        differences=tuple(dict.fromkeys(text for one in own.timed for text in one.differences)),
-        most_peak_bytes=most_peak_bytes(own, problem, strategy),
-    )
-    return replace(plan, projected=interval), share
+    text = f"they measured {measured_seconds(parts) / plan.step_seconds:.0%} of strategy 1 directly"
+    if differing := dict.fromkeys(text for one in own.timed for text in one.differences):
+        text += f"; some differ from it: {', '.join(differing)}"
+    if (most := most_peak_bytes(own, problem, strategy)) is not None:
+        text += f"; its peak is at most {gib(most)} GiB (in {STARTS:.0%} of jobs)"
+        text += ", which is more than a device has" if most > plan.memory_bytes else ""
+    return replace(plan, projected=interval), text
 
 
 # --- JSON and text -------------------------------------------------------------------------------------------
@@ -448,7 +429,7 @@ def add_small_runs(report: PlanReport, found: Anchor, problem: Problem) -> PlanR
         The job on its own device.
     """
     projected = [project_plan(found, problem, plan) for plan in report.plans]
-    sentences = (*_anchor_sentences(found), *(_plan_sentence(*one) for one in projected[:1]))
+    sentences = (*_anchor_sentences(found), *(sentence for _, sentence in projected[:1]))
     return replace(report, plans=tuple(plan for plan, _ in projected), small_runs=sentences)
 
 
@@ -467,16 +448,6 @@ def _anchor_sentences(found: Anchor) -> Iterator[str]:
         yield f"peaks: {gib(abs(found.peaks.offset_bytes))} GiB {side} the model's, as the small runs show"
     else:
         yield "peaks are the model's: no small run has peak_memory_gib"
-
-
-def _plan_sentence(plan: Plan, share: ProjectedShare) -> str:
-    text = f"they measured {share.measured_fraction:.0%} of strategy 1 directly"
-    if share.differences:
-        text += f"; some differ from it: {', '.join(share.differences)}"
-    if share.most_peak_bytes is not None:
-        most = f"; its peak is at most {gib(share.most_peak_bytes)} GiB (in {STARTS:.0%} of jobs)"
-        text += most + (", which is more than a device has" if share.most_peak_bytes > plan.memory_bytes else "")
-    return text
 
 
 def anchor_lines(found: Anchor) -> Iterator[str]:

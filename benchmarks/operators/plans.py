@@ -11,9 +11,8 @@ import numpy as np
 from planner.jobs.problem import Problem, load
 from planner.measure.fit.device import fit_device
 from planner.measure.sample.bench import least_flops, moved_bytes
-from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import Machine, Point, Sample, Timing
-from planner.measure.sample.shapes import points_to_measure
+from planner.measure.sample.shapes import job_shapes, points_to_measure
 from planner.verbs.plan import plan
 
 MOST_RATIO = 1.5

@@ -23,8 +23,8 @@ from costmodel.timing.sampled_source import Rates, SampledTimes, Shapes
 from planner.jobs.problem import load
 from planner.measure.fit.operators import FEWEST, fit_rates, learn_operator
 from planner.measure.sample.bench import least_flops, moved_bytes
-from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.samples import Point, Sample, Sizes
+from planner.measure.sample.shapes import job_shapes
 from planner.verbs.plan import estimate
 
 ANY_DEVICE = "h100-80gb-sxm"

@@ -28,7 +28,7 @@ from planner.measure.traces.graph import ExecutionGraph, Kind
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.reading import read_traces
 from planner.measure.traces.replay import replay
-from planner.measure.traces.shapes import Sizes, message_factors, retime_tasks, sizes_of
+from planner.measure.traces.retiming import Sizes, message_factors, retime_tasks, sizes_of
 from planner.measure.traces.structure import parts
 from planner.verbs.plan import estimate
 

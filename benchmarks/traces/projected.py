@@ -33,8 +33,7 @@ from planner.jobs.run_jobs import References
 from planner.measure.calibrate.cases import Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import Constant, prior_factors, read, replace_constants
 from planner.measure.calibrate.fit import Fit, fit, priors_of
-from planner.measure.project.anchor import Anchor, anchor
-from planner.measure.project.comparison import differences, require_cut_down
+from planner.measure.project.anchor import Anchor, anchor, differences, require_cut_down
 from planner.measure.project.projected import deviation_of_constants, project_interval, project_parts
 from planner.measure.runs.predictions import Case, find_unreported_recompute
 from planner.uncertainty.intervals import Kind, kind_of, step_interval

@@ -140,8 +140,7 @@ def _fit_traces(arguments: argparse.Namespace) -> int:
     """Learn the times of operators, launches and slowdown from traces."""
     with progress(f"learning from {len(arguments.files)} traces"):
         from planner.measure.traces.reading import read_recordings
-        from planner.measure.traces.report.device_file import device_report, fit_device_file
-        from planner.measure.traces.report.extraction import extract_samples
+        from planner.measure.traces.report.extraction import device_report, extract_samples, fit_device_file
 
         traces = read_recordings(arguments.files)
         samples = extract_samples(traces, None)
@@ -158,9 +157,8 @@ def _fit_small(arguments: argparse.Namespace) -> int:
     """Change the device of a job so that the times of its small runs follow."""
     with progress(f"projecting {arguments.job}"):
         from planner.jobs.problem import load
-        from planner.measure.project.projected import project
+        from planner.measure.project.projected import project, projection_text
         from planner.measure.project.small_runs import small_runs
-        from planner.measure.project.wording import projection_text
 
         problem = load(arguments.job)
         found = project(problem, {}, small_runs(arguments.files, problem))

@@ -97,8 +97,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
 def _plan_from_runs(problem: Problem, paths: Sequence[Path]) -> PlanReport:
     """Plan a job on the device that follows from small runs, and add the notes on these runs."""
     from planner.measure.project.anchor import anchor
+    from planner.measure.project.projected import add_small_runs
     from planner.measure.project.small_runs import small_runs
-    from planner.measure.project.wording import add_small_runs
     from planner.verbs.plan import plan
 
     found = anchor(problem, small_runs(paths, problem))

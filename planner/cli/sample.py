@@ -113,8 +113,7 @@ def _doubtful(problem: Problem) -> Sequence[Point]:
     """Return the points whose measurement would make the step times of the best plans most certain."""
     if problem.facts.cluster.device.calibration.samples is None:
         return ()
-    from planner.measure.sample.job_shapes import job_shapes
-    from planner.measure.sample.shapes import doubtful_points
+    from planner.measure.sample.shapes import doubtful_points, job_shapes
     from planner.verbs.plan import plan
 
     found = plan(problem)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from planner.measure.project.wording import ProjectionRecord
-from planner.measure.traces.report.comparison.compare import ComparedStep
+from planner.measure.project.projected import ProjectionRecord
+from planner.measure.traces.report.compare import ComparedStep
 from planner.measure.traces.report.contents import TraceContents
-from planner.measure.traces.report.replay.report import ReplayReport
+from planner.measure.traces.report.replay import ReplayReport
 from planner.measure.traces.report.what_if import ChangedStep
 from planner.schema.records import Schema, record_schema, whole
 

@@ -12,8 +12,8 @@ from planner.advice.prices import Offer, PriceList
 from planner.advice.render import render_advice
 from planner.advice.wish import Wish
 from planner.jobs.problem import load
-from planner.measure.traces.report.replay.page import replay_page
-from planner.measure.traces.report.replay.report import replay_report
+from planner.measure.traces.report.page import replay_page
+from planner.measure.traces.report.replay import replay_report
 from planner.report import render, render_study
 from planner.verbs.compare import compare
 from planner.verbs.plan import estimate, plan

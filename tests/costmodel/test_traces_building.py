@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from planner.measure.traces.breakdown import break_down
+from planner.measure.traces.breakdown import break_down, critical_path
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.building.all_ranks import rank_graph
-from planner.measure.traces.building.streams import Streams
-from planner.measure.traces.building.tasks import host_tasks
-from planner.measure.traces.building.waits import background_edges, find_polls, thread_edges
-from planner.measure.traces.critical_path import critical_path
+from planner.measure.traces.building.streams import Streams, background_edges, find_polls, host_tasks, thread_edges
 from planner.measure.traces.events import Blocks, Category, Device, Trace, length, union
 from planner.measure.traces.graph import Dependency, Waiting
 from planner.measure.traces.iterations import Iteration

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.measure.traces.breakdown import critical_path, difference, is_usable, wrong_waits
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.change import remove_overlap
-from planner.measure.traces.circles import break_circles
-from planner.measure.traces.critical_path import critical_path, difference, is_usable, wrong_waits
 from planner.measure.traces.events import UNKNOWN, Category, Track
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
-from planner.measure.traces.replay import replay, take_recorded_times
+from planner.measure.traces.replay import break_circles, replay, take_recorded_times
 from tests.builders_operators import AUTOGRAD, COMPUTE, GPU, SENDING, a_message, one_step
 
 THREAD, FIRST, SECOND, OTHER_THREAD = range(4)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.measure.traces.breakdown import critical_path, path_parts
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.building.waits import background_edges
+from planner.measure.traces.building.streams import background_edges
 from planner.measure.traces.change import faster
-from planner.measure.traces.critical_path import critical_path, path_parts
 from planner.measure.traces.events import Category, Message, Track, Wait
 from planner.measure.traces.graph import Waiting
 from planner.measure.traces.replay import replay, take_recorded_times

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from planner.measure.sample.samples import OPERATORS, SIZE_COLUMNS
+from planner.measure.sample.samples import OPERATORS, SIZE_COLUMNS, Point, Sizes
 from planner.measure.traces.events import Category, Operands
 from planner.measure.traces.iterations import iterations
-from planner.measure.traces.operators import TracedOperators, find_operators
-from planner.measure.traces.operators.device import find_messages, late_launches, slowdown_beside_communication
-from planner.measure.traces.operators.matching import LONG_LIST, read_operator_names
-from planner.measure.traces.operators.timing import shares
+from planner.measure.traces.operators import (
+    LONG_LIST,
+    TracedOperators,
+    find_messages,
+    find_operators,
+    late_launches,
+    operator_patterns,
+    shares,
+    slowdown_beside_communication,
+)
 from tests.builders_operators import AUTOGRAD, GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message, one_step
 
 LINEAR = {"m": 8, "n": 16, "k": 4}
@@ -29,7 +35,7 @@ class TestNames:
 
     def test_operators_and_sizes_are_those_of_the_table_of_samples(self) -> None:
         """A row of the table can be made of each pattern."""
-        for pattern in read_operator_names().patterns:
+        for pattern in operator_patterns():
             kind = OPERATORS[pattern.operator]
             assert set(kind.needs) - {"causal"} == set(pattern.sizes)
             assert set(pattern.sizes) <= set(SIZE_COLUMNS)
@@ -41,9 +47,7 @@ class TestNames:
     )
     def test_attention_is_causal_without_a_mask(self, sizes: tuple[tuple[int, ...], ...], causal: int) -> None:
         """As many queries as keys and no mask: a decoder."""
-        (pattern,) = (
-            one for one in read_operator_names().patterns if "aten::scaled_dot_product_attention" in one.sequence[0]
-        )
+        (pattern,) = (one for one in operator_patterns() if "aten::scaled_dot_product_attention" in one.sequence[0])
         found = pattern.sizes_of(Operands(sizes, ("float",) * len(sizes)))
         assert found is not None
         assert found["causal"] == causal
@@ -51,7 +55,7 @@ class TestNames:
 
     def test_heads_are_what_the_angles_are_repeated_along(self) -> None:
         """Tokens by heads by width, times tokens by one by width; in either order."""
-        patterns = [one for one in read_operator_names().patterns if one.operator == "rotary"]
+        patterns = [one for one in operator_patterns() if one.operator == "rotary"]
         for sizes in (((9, 4, 8), (9, 1, 8)), ((1, 4, 9, 8), (1, 1, 9, 8)), ((1, 9, 4, 8), (9, 1, 8))):
             found = patterns[-1].sizes_of(Operands(sizes, ("float", "float")))
             assert found == {"rows": 9, "heads": 4, "qk_head_dim": 8}
@@ -270,17 +274,16 @@ class TestMessages:
             message = a_message("all_reduce", elements=1000, ranks=(0, 1))
             made.kernel("ncclDevKernel_AllReduce", 10, duration, message=message)
             traces.append(made.trace())
-        (found,), unknown = find_messages(traces)
-        assert (found.kind, found.nbytes, found.num_ranks, found.nanoseconds) == ("all_reduce", 4000, 2, 12)
-        assert found.is_complete
+        found, unknown = find_messages(traces)
+        assert found == [(Point("all_reduce", "forward", "fp32", Sizes(nbytes=4000, ranks=2, nodes=1)), 12, True)]
         assert not unknown
 
     def test_one_rank_alone_is_not_all(self) -> None:
         """The other one may have come later."""
         made = one_step(100, devices=(GPU,))
         made.kernel("nccl", 10, 30, message=a_message("all_reduce", elements=1000, ranks=(0, 1)))
-        (found,), _ = find_messages([made.trace()])
-        assert not found.is_complete
+        ((_, _, is_complete),), _ = find_messages([made.trace()])
+        assert not is_complete
 
     def test_a_send_and_its_receive_are_one_message(self) -> None:
         """The receive waits for the sender."""
@@ -290,14 +293,14 @@ class TestMessages:
             message = a_message(operation, elements=10, ranks=(0, 1), peer=1 - rank)
             made.kernel("nccl", 10, duration, message=message)
             traces.append(made.trace())
-        (found,), _ = find_messages(traces)
-        assert (found.kind, found.nbytes, found.nanoseconds, found.is_complete) == ("send", 40, 8, True)
+        found, _ = find_messages(traces)
+        assert found == [(Point("send", "forward", "fp32", Sizes(nbytes=40, ranks=2, nodes=1)), 8, True)]
 
     def test_messages_without_size_are_counted(self) -> None:
         """Custom communication says neither bytes nor ranks."""
         made = one_step(100, devices=(GPU,))
         made.kernel("dispatch", 10, 30, message=a_message("dispatch", elements=0, ranks=()))
-        assert find_messages([made.trace()]) == ((), {"dispatch": 1})
+        assert find_messages([made.trace()]) == ([], {"dispatch": 1})
 
 
 class TestShares:
@@ -312,12 +315,11 @@ class TestShares:
         made.kernel("nccl", 10, 20, on=SENDING, message=message)
         made.kernel("nccl", 40, 20, on=SENDING, message=message)
         trace = made.trace()
-        found = shares(trace, iterations(trace)[0])
-        by_row = dict(zip(found.rows.tolist(), found.exposed.tolist(), strict=True))
-        assert sorted(by_row.values()) == [0, 10, 20, 20]
-        assert found.hidden.sum() == 20
-        assert found.idle == 50
-        assert found.exposed.sum() + found.idle == 100
+        _, exposed, hidden, idle = shares(trace, iterations(trace)[0])
+        assert sorted(exposed.tolist()) == [0, 10, 20, 20]
+        assert hidden.sum() == 20
+        assert idle == 50
+        assert exposed.sum() + idle == 100
 
     def test_a_thread_sends_in_the_background(self) -> None:
         """Its operators count without those inside of them; what is sent meanwhile is hidden."""
@@ -325,7 +327,7 @@ class TestShares:
         message = a_message("all_reduce", elements=8, ranks=(0, 1))
         made.add(Category.ANNOTATION, "gloo:all_reduce", 60, 20, on=AUTOGRAD, message=message)
         trace = made.trace()
-        found = shares(trace, iterations(trace)[0])
-        assert int(found.exposed.sum()) + found.idle == 100
-        assert int(found.hidden.sum()) == 13
-        assert found.idle == 100 - (20 + 43 + 10) - 7
+        _, exposed, hidden, idle = shares(trace, iterations(trace)[0])
+        assert int(exposed.sum()) + idle == 100
+        assert int(hidden.sum()) == 13
+        assert idle == 100 - (20 + 43 + 10) - 7

@@ -7,9 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.measure.traces.breakdown import processor_shares, processor_use, replay_without_events, sums_of_tasks
+from planner.measure.traces.breakdown import (
+    BETWEEN_CALLS,
+    LAUNCH_OR_GAP,
+    critical_path,
+    path_parts,
+    processor_shares,
+    processor_use,
+    replay_without_events,
+    sums_of_tasks,
+)
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.critical_path import BETWEEN_CALLS, LAUNCH_OR_GAP, critical_path, path_parts
 from planner.measure.traces.events import UNKNOWN, Blocks, Device, Track
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks
 from planner.measure.traces.replay import replay, take_recorded_times

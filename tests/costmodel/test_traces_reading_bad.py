@@ -136,7 +136,7 @@ class TestBroken:
         trace = read(tmp_path, bytes(packed))
 
         assert len(trace.events) == 5000
-        assert "incorrect data check" in trace.doubts[0]
+        assert "CRC check failed" in trace.doubts[0]
 
     @pytest.mark.parametrize("name", [None, 5, ["mm"]])
     def test_a_name_that_is_no_text(self, name, tmp_path):

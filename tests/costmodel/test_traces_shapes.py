@@ -14,9 +14,19 @@ from costmodel.timing.sampled_source import SampledPasses
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import Category, Operands
 from planner.measure.traces.graph import ExecutionGraph
-from planner.measure.traces.shapes import Retimed, Rule, Sizes, message_factors, retime_tasks, sizes_of
-from planner.measure.traces.shapes.sizes import Explanations
-from planner.measure.traces.shapes.work import Work, machine, overhead_of, shape_of, work
+from planner.measure.traces.retiming import (
+    Explanations,
+    Retimed,
+    Sizes,
+    Work,
+    machine,
+    message_factors,
+    overhead_of,
+    retime_tasks,
+    shape_of,
+    sizes_of,
+    work,
+)
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_strategy
 from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording, a_message, one_step
@@ -78,11 +88,11 @@ def a_graph(made: Recording) -> ExecutionGraph:
     return execution_graph((made.trace(),))
 
 
-def by_name(graph: ExecutionGraph, found: Retimed) -> dict[str, list[tuple[int, Rule]]]:
-    """Nanoseconds and rule of the tasks of each name."""
-    result: dict[str, list[tuple[int, Rule]]] = {}
-    for name, duration, rule in zip(graph.tasks.name, found.duration, found.how, strict=True):
-        result.setdefault(graph.names[name], []).append((int(duration), Rule(rule)))
+def by_name(graph: ExecutionGraph, found: Retimed) -> dict[str, list[int]]:
+    """Nanoseconds of the tasks of each name."""
+    result: dict[str, list[int]] = {}
+    for name, duration in zip(graph.tasks.name, found.duration, strict=True):
+        result.setdefault(graph.names[name], []).append(int(duration))
     return result
 
 
@@ -239,25 +249,24 @@ class TestThreads:
         graph = a_graph(a_thread())
         found = retime_tasks(graph, SIZES, after)
         assert found.duration.tolist() == graph.tasks.duration.tolist()
-        assert set(found.how.tolist()) == {Rule.KEPT}
         assert found.doubts == ()
 
     def test_longer_sequences(self) -> None:
         """2 ns of each are overhead: 2 + 2 * 1000, and 2 + 2 * 50; views, weights, and what only calls others stay."""
         graph = a_graph(a_thread())
         found = by_name(graph, retime_tasks(graph, SIZES, LONGER))
-        assert found["aten::linear"] == [(1010 + 1000, Rule.SCALED)]
-        assert found["aten::add"] == [(102, Rule.SCALED)]
-        assert found["aten::view"] == [(2, Rule.KEPT)]
-        assert found["aten::add_"] == [(52, Rule.KEPT)]
+        assert found["aten::linear"] == [1010 + 1000]
+        assert found["aten::add"] == [102]
+        assert found["aten::view"] == [2]
+        assert found["aten::add_"] == [52]
 
     def test_a_wider_feed_forward(self) -> None:
         """The matmul and the accumulated gradient double, activations of hidden size stay."""
         graph = a_graph(a_thread())
         found = by_name(graph, retime_tasks(graph, SIZES, WIDER))
-        assert found["aten::linear"] == [(2010, Rule.SCALED)]
-        assert found["aten::add_"] == [(102, Rule.SCALED)]
-        assert found["aten::add"] == [(52, Rule.KEPT)]
+        assert found["aten::linear"] == [2010]
+        assert found["aten::add_"] == [102]
+        assert found["aten::add"] == [52]
 
     def test_sizes_of_another_job_are_doubted(self) -> None:
         """Ten is nothing of this job."""
@@ -280,22 +289,20 @@ class TestDevices:
         """Matmuls double but for 2 ns, one of them by the sizes of its forward pass; the host's calls stay."""
         graph = a_graph(a_device())
         found = by_name(graph, retime_tasks(graph, SIZES, LONGER))
-        assert found["some_gemm"] == [(2002, Rule.SCALED), (4002, Rule.SCALED)]
-        assert found["multi_tensor_apply_kernel"] == [(102, Rule.PARAMETERS)]
-        assert found["cudaLaunchKernel"] == [(1, Rule.KEPT)] * 5
+        assert found["some_gemm"] == [2002, 4002]
+        assert found["multi_tensor_apply_kernel"] == [102]
+        assert found["cudaLaunchKernel"] == [1] * 5
 
     def test_an_update_goes_with_the_parameters(self) -> None:
         """Twice as many: 2 + 2 * 100."""
         graph = a_graph(a_device())
-        assert by_name(graph, retime_tasks(graph, SIZES, WIDER))["multi_tensor_apply_kernel"] == [
-            (202, Rule.PARAMETERS)
-        ]
+        assert by_name(graph, retime_tasks(graph, SIZES, WIDER))["multi_tensor_apply_kernel"] == [202]
 
     def test_samples_say_the_ratio(self) -> None:
         """Where the machine takes three times as long for twice the rows, so does the kernel."""
         graph = a_graph(a_device())
         found = retime_tasks(graph, SIZES, LONGER, samples=cast("SampledPasses", Sampled()))
-        assert by_name(graph, found)["some_gemm"] == [(3006, Rule.SAMPLED), (6006, Rule.SAMPLED)]
+        assert by_name(graph, found)["some_gemm"] == [3006, 6006]
 
     def test_a_long_norm_is_no_overhead_of_matmuls(self) -> None:
         """Where no kernel is short, 5 us are fixed: 5 + 2 * 995 us, not 33 us of every matmul."""
@@ -307,8 +314,8 @@ class TestDevices:
 
         found = by_name(a_graph(made), retime_tasks(a_graph(made), SIZES, LONGER))
 
-        assert found["some_gemm"] == [(5_000 + 2 * 995_000, Rule.SCALED)]
-        assert found["norm"] == [(5_000 + 2 * 28_000, Rule.SCALED)]
+        assert found["some_gemm"] == [5_000 + 2 * 995_000]
+        assert found["norm"] == [5_000 + 2 * 28_000]
 
     def test_kernels_without_sizes_are_doubted(self) -> None:
         """Nothing says what they compute."""

@@ -8,8 +8,8 @@ import pytest
 from planner.measure.traces.events import UNKNOWN, Category, Trace, Track
 from planner.measure.traces.iterations import iterations
 from planner.measure.traces.structure import Parts, Phase, Role, parts
+from planner.measure.traces.structure.finding import number_by_order
 from planner.measure.traces.structure.layers import kinds, repetitions
-from planner.measure.traces.structure.phases import number_by_order
 from planner.measure.traces.structure.records import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
 from tests.builders_operators import Recording
 
@@ -147,14 +147,14 @@ class TestIterations:
         trace = recorder.trace()
 
         assert [(one.begin, one.end, one.found) for one in iterations(trace)] == [(0, 240, "whole")]
-        assert "Nothing marks iterations: the whole trace is taken as one." in parts(trace).summary.doubts
+        assert "Nothing marks iterations: the whole trace is taken as one." in parts(trace).doubts
 
     def test_a_trace_without_events_has_none(self):
         """Nor parts."""
         trace = Recorder().trace()
 
         assert iterations(trace) == ()
-        assert parts(trace).summary.num_layers == 0
+        assert parts(trace).num_layers == 0
 
 
 class TestAutograd:
@@ -172,7 +172,7 @@ class TestAutograd:
 
     def test_it_counts(self, found: Parts):
         """Layers, kinds of layers, micro-batches, iterations."""
-        summary = found.summary
+        summary = found
 
         assert (summary.num_layers, summary.layer_kinds, summary.num_microbatches) == (3, (0, 0, 0), 2)
         assert (summary.layers_from, summary.microbatches_from) == ("repetition", "autograd")
@@ -220,7 +220,7 @@ class TestOrders:
 
         assert column(trace, found.microbatch, "aten::embedding") == [0, 1, 2]
         assert column(trace, found.microbatch, f"{NODE}Backward0") == [0] * 12 + [1] * 12 + [2] * 12
-        assert found.summary.num_layers == 2
+        assert found.num_layers == 2
 
     def test_a_forward_and_a_backward_pass_of_different_microbatches(self):
         """A trace of one slot: what the backward pass undoes ran before, its number is the lower one."""
@@ -249,7 +249,7 @@ class TestOrders:
         assert again == [12]
         assert column(trace, found.phase, "aten::linear") == [Phase.FORWARD] * 2 + [Phase.RECOMPUTE]
         assert column(trace, found.layer, "aten::linear") == [0, 1, 1]
-        assert found.summary.num_microbatches == 1
+        assert found.num_microbatches == 1
 
 
 class TestAnnotations:
@@ -276,7 +276,7 @@ class TestAnnotations:
         assert column(trace, found.layer, f"{NODE}Backward0") == [3, 3, 2, 2, 1, 1, 0, 0]
         assert column(trace, found.phase, "aten::copy_") == [Phase.BACKWARD] * 8
         assert column(trace, found.microbatch, "attn(B)", "attn(F)") == [1, 0] * 4
-        assert found.summary.layers_from == "annotations"
+        assert found.layers_from == "annotations"
 
     def test_numbered_layers_and_microbatches(self):
         """A stage that has one layer of the model, the seventh, is believed."""
@@ -293,7 +293,7 @@ class TestAnnotations:
 
         assert column(trace, found.layer, "aten::linear") == [0, 0]
         assert column(trace, found.microbatch, "aten::linear") == [0, 1]
-        assert (found.summary.num_layers, found.summary.microbatches_from) == (1, "annotations")
+        assert (found.num_layers, found.microbatches_from) == (1, "annotations")
 
     def test_modules(self):
         """The class whose modules run longest and never within each other: neither the root nor parts of layers."""
@@ -313,7 +313,7 @@ class TestAnnotations:
 
         assert column(trace, found.layer, "aten::relu") == [0, 1]
         assert column(trace, found.layer, f"{NODE}Backward0") == [1, 1, 0, 0, UNKNOWN]
-        assert found.summary.layers_from == "modules"
+        assert found.layers_from == "modules"
 
     @pytest.mark.parametrize(
         ("name", "phase"),
@@ -381,12 +381,12 @@ class TestDevices:
 
         trace, found = recorder.parts()
 
-        assert [one.found for one in found.summary.iterations] == ["optimizer", "optimizer"]
-        assert (found.summary.num_layers, found.summary.num_microbatches) == (3, 2)
+        assert [one.found for one in found.iterations] == ["optimizer", "optimizer"]
+        assert (found.num_layers, found.num_microbatches) == (3, 2)
         assert column(trace, found.layer, "flash_fwd_kernel") == [0, 1, 2] * 4
         assert column(trace, found.layer, "gemm_d") == [2, 1, 0] * 4
         assert column(trace, found.microbatch, "gemm_a") == ([0] * 3 + [1] * 3) * 2
-        assert any("no operators" in doubt for doubt in found.summary.doubts)
+        assert any("no operators" in doubt for doubt in found.doubts)
 
     def test_kernels_are_what_annotations_around_their_calls_say(self):
         """Without operators, too: the names of kernels say nothing here."""
@@ -411,7 +411,7 @@ class TestDevices:
 
         assert column(trace, found.phase, "gemm") == [Phase.FORWARD] * 2 + [Phase.BACKWARD] * 2
         assert column(trace, found.microbatch, "gemm") == [0, 1, 0, 1]
-        assert found.summary.phases_from == "annotations"
+        assert found.phases_from == "annotations"
 
     def test_passes_that_a_pipeline_begins_with(self):
         """F0 F1 B0 F2 B1 B2 of kernels: the shortest stretch is a pass, the first is two."""

@@ -19,8 +19,8 @@ from benchmarks.traces.synthetic.truth import Place
 from costmodel.errors import SpecError
 from costmodel.pipelines.simulator import simulate
 from costmodel.strategy import Schedule
+from planner.measure.traces.breakdown import critical_path
 from planner.measure.traces.building import execution_graph
-from planner.measure.traces.critical_path import critical_path
 from planner.measure.traces.events import UNKNOWN, Category
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.replay import replay

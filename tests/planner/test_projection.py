@@ -19,13 +19,18 @@ from planner.cli import main
 from planner.jobs.problem import Problem, load
 from planner.measure.calibrate.calibrate import Unfit
 from planner.measure.calibrate.fit import priors_of
-from planner.measure.project.anchor import Anchor, Peaks, anchor
-from planner.measure.project.comparison import covered_fraction, differences
-from planner.measure.project.posterior import road, simulated_seconds
-from planner.measure.project.projected import ProjectedPart, Projection, project, project_interval, project_plan
+from planner.measure.project.anchor import Anchor, Peaks, anchor, covered_fraction, differences, road, simulated_seconds
+from planner.measure.project.projected import (
+    ProjectedPart,
+    Projection,
+    project,
+    project_interval,
+    project_plan,
+    projection_text,
+)
 from planner.measure.project.small_runs import small_runs
-from planner.measure.project.wording import projection_text
 from planner.measure.runs.predictions import Case
+from planner.report.section import gib
 from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of
 from tests.builders_estimate import estimate_by_recipes as estimate
@@ -617,11 +622,11 @@ class TestCommands:
         projected = project(job, {}, small_runs([path], job))
         found = anchor(job, small_runs([path], job))
 
-        planned, share = project_plan(found, job, estimate(found.apply_to(job), {}).plan)
+        planned, sentence = project_plan(found, job, estimate(found.apply_to(job), {}).plan)
 
         assert planned.interval == projected.interval
-        assert share.measured_fraction == projected.measured_fraction
-        assert share.most_peak_bytes == projected.most_peak_bytes
+        assert f"measured {projected.measured_fraction:.0%} of strategy 1 directly" in sentence
+        assert f"its peak is at most {gib(projected.most_peak_bytes)} GiB" in sentence
 
     def test_project_as_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Figures in seconds, null for peaks that nobody measured."""

@@ -16,8 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from costmodel.errors import SpecError  # noqa: E402
 from planner.measure.sample.bench import Bench, moved_bytes  # noqa: E402
 from planner.measure.sample.kernels import attention  # noqa: E402
-from planner.measure.sample.measure import MEASURED, Sampler  # noqa: E402
-from planner.measure.sample.run import sample_operators  # noqa: E402
+from planner.measure.sample.run import (  # noqa: E402
+    MEASURED,
+    Sampler,
+    sample_operators,
+)
 from planner.measure.sample.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
 from planner.measure.sample.table import read_samples  # noqa: E402
 from planner.measure.sample.timing import Limits  # noqa: E402
@@ -273,7 +276,7 @@ def test_what_the_library_refuses_has_a_reason(sampler, monkeypatch, error, reas
     def fails(bench, point):
         raise error
 
-    monkeypatch.setattr("planner.measure.sample.measure.MEASURED", {"matmul": fails})
+    monkeypatch.setattr("planner.measure.sample.run.MEASURED", {"matmul": fails})
 
     assert reason in sampler.measure(a_point("matmul"))
 

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from costmodel.errors import SpecError
-from planner.measure.sample.job_shapes import job_shapes
 from planner.measure.sample.ranks import Group, _free_port, group_sizes, joined_ranks, members_of, read_place
 from planner.measure.sample.samples import COLLECTIVES, Point, Sizes
-from planner.measure.sample.shapes import filling_messages, message_points, points_to_measure
+from planner.measure.sample.shapes import filling_messages, job_shapes, message_points, points_to_measure
 from planner.measure.sample.table import read_samples
 from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock
 from tests.builders_problem import a_problem
@@ -203,9 +202,9 @@ class TestLockstep:
 
 FOLLOWER = """
 import os
-from planner.measure.sample.bench import UnavailableError
+from planner.measure.sample.timing import UnavailableError
 from planner.measure.sample.samples import require_torch
-from planner.measure.sample.measure import Sampler
+from planner.measure.sample.run import Sampler
 from planner.measure.sample.ranks import joined_ranks
 
 with joined_ranks(require_torch(), "cpu", None, seconds=60, command=()) as ranks:
@@ -250,7 +249,7 @@ class TestProcesses:
 
     def test_a_point_that_one_cannot_measure_is_nobodys(self, other_process):
         """Its reason reaches the first rank, nobody waits, and the next point has a time."""
-        from planner.measure.sample.measure import Sampler
+        from planner.measure.sample.run import Sampler
         from planner.measure.sample.samples import Timing
 
         with other_process(LACKS_MEMORY) as ranks:
@@ -269,8 +268,8 @@ class TestProcesses:
 
     def test_a_process_that_dies_is_noticed(self, other_process, monkeypatch):
         """Its answer is waited for, but not for ever."""
-        from planner.measure.sample.measure import Sampler
         from planner.measure.sample.ranks import LostRankError
+        from planner.measure.sample.run import Sampler
 
         with other_process(DIES) as ranks:
             monkeypatch.setattr("planner.measure.sample.ranks.PATIENCE", timedelta(seconds=3))
@@ -343,7 +342,7 @@ class TestCalls:
     def test_bytes_are_those_of_the_whole_tensor(self, torch, operator, expected):
         """Four ranks have parts of a fourth of 4,096 bytes."""
         from planner.measure.sample.bench import Bench
-        from planner.measure.sample.measure import MEASURED_TOGETHER
+        from planner.measure.sample.run import MEASURED_TOGETHER
 
         called: list[tuple[str, list[int]]] = []
         bench, group = Bench(torch, "cpu"), a_group(called, members=(0, 1, 2, 3))

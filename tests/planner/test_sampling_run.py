@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from costmodel.errors import SpecError
-from planner.measure.sample.measure import Sampler
-from planner.measure.sample.run import NO_TIME, TOO_LONG, Counts, measure_points
+from planner.measure.sample.run import NO_TIME, TOO_LONG, Counts, Sampler, measure_points
 from planner.measure.sample.samples import Machine, Point, Sizes, Timing
 from planner.measure.sample.table import read_samples
 from planner.measure.sample.timing import Limits
@@ -165,6 +164,6 @@ def test_without_torch_the_extra_is_named(monkeypatch):
 
 def test_nobody_imports_torch_who_does_not_measure():
     """Choosing shapes and reading tables are for machines without it."""
-    code = "import sys, planner.measure.sample.run, planner.measure.sample.measure; sys.exit('torch' in sys.modules)"
+    code = "import sys, planner.measure.sample.run, planner.measure.sample.run; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,13 +6,14 @@ import pytest
 
 from planner.jobs.problem import load
 from planner.measure.sample.bench import least_flops, moved_bytes, needed_bytes
-from planner.measure.sample.job_shapes import JobShapes, job_shapes
 from planner.measure.sample.samples import OPERATORS, Point, Sizes
 from planner.measure.sample.shapes import (
     EXTENTS,
+    JobShapes,
     device_points,
     filling_points,
     job_points,
+    job_shapes,
     points_to_measure,
     spread_out,
 )

@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra 'sample' is not installed")
 
-from planner.measure.sample import kernels, measure, samples  # noqa: E402
-from planner.measure.sample.measure import MEASURED, Sampler  # noqa: E402
+from planner.measure.sample import kernels, run, samples  # noqa: E402
+from planner.measure.sample.run import MEASURED, Sampler  # noqa: E402
 from planner.measure.sample.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
 from planner.measure.sample.shapes import device_points  # noqa: E402
 from planner.measure.sample.timing import Limits  # noqa: E402
@@ -98,7 +98,7 @@ def sampler(monkeypatch) -> Sampler:
     """On a stand-in, whose driver answers as NVIDIA's tool does."""
     answer = SimpleNamespace(stdout="570.124.06, 1980\n")
     monkeypatch.setattr(samples.subprocess, "run", lambda *_, **__: answer)
-    monkeypatch.setattr(measure, "require_torch", Torch)
+    monkeypatch.setattr(run, "require_torch", Torch)
     monkeypatch.setattr(kernels, "_kernels", lambda bench: contextlib.nullcontext())
     return Sampler()
 
@@ -163,7 +163,7 @@ def test_collectives_are_measured_on_a_gpu(sampler, monkeypatch, beside):
     ranks = SimpleNamespace(hosts=("a", "a"), say=lambda _: None, group=lambda **_: companion)
     monkeypatch.setattr(sampler, "_ranks", ranks)
     small = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=8, k=8))
-    monkeypatch.setattr(measure, "BESIDE", {"matmul": small})
+    monkeypatch.setattr(run, "BESIDE", {"matmul": small})
     sizes = Sizes(nbytes=4096, ranks=2, nodes=1)
     point = Point(operator="all_reduce", pass_="forward", dtype="bf16", sizes=sizes, beside=beside)
 
@@ -187,11 +187,11 @@ def test_what_runs_beside_something_is_measured(sampler, monkeypatch, point):
     """Each pair that the order asks for: copies beside a matmul, a matmul beside copies."""
     small = {"matmul": Sizes(m=8, n=8, k=8)}
     monkeypatch.setattr(
-        measure,
+        run,
         "BESIDE",
         {
             name: Point(operator=name, pass_="forward", dtype="bf16", sizes=small.get(name, Sizes(nbytes=64)))
-            for name in measure.BESIDE
+            for name in run.BESIDE
         },
     )
     sizes = small.get(point.operator, Sizes(nbytes=64))
@@ -207,11 +207,11 @@ def test_what_ends_too_early_is_no_neighbour(sampler, monkeypatch):
     """A reason, not a time that nobody was beside of."""
     monkeypatch.setattr("tests.planner.test_sampling_stand_in.LATER", -1.0)
     point = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=8, k=8), beside="device_to_host")
-    monkeypatch.setattr(measure, "BESIDE", {"device_to_host": Point(**_named(point, sizes=Sizes(nbytes=64)))})
+    monkeypatch.setattr(run, "BESIDE", {"device_to_host": Point(**_named(point, sizes=Sizes(nbytes=64)))})
 
     found = sampler.measure(point, QUICK)
 
-    assert found == "device_to_host ended before the point that it should overlap with"
+    assert found == "the work that it should overlap with ended before it"
 
 
 def _named(point: Point, **changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock, Limits, NotCoveredError, measure_call
+from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock, Limits, UnavailableError, measure_call
 
 
 class FakeClock:
@@ -194,5 +194,5 @@ def test_what_never_lasts_long_enough_is_said():
     """Neighbours that take no time run beside nothing."""
     gpu = FakeGpu(beside_seconds=0.0)
 
-    with pytest.raises(NotCoveredError):
+    with pytest.raises(UnavailableError):
         BesideClock(gpu.torch, [gpu.beside]).windows(cycle([gpu.kernel]), size=1, number=1)

@@ -23,12 +23,13 @@ from planner.cli import main
 from planner.jobs.problem import load
 from planner.measure.traces.events import Category, Device, Trace
 from planner.measure.traces.reading import read_trace
-from planner.measure.traces.report.comparison.compare import OTHER_JOB, compare_with_traces
-from planner.measure.traces.report.comparison.traced import (
+from planner.measure.traces.report.compare import (
     IDLE,
     KINDS,
     OPTIMIZER,
     OTHER,
+    OTHER_JOB,
+    compare_with_traces,
     device_doubt,
     group_of,
     kind_of,

@@ -15,15 +15,18 @@ from planner.jobs.problem import load
 from planner.measure.sample.samples import TRACED, Point, Sizes
 from planner.measure.sample.table import read_samples
 from planner.measure.traces.events import Category, Device, Operands, Trace
-from planner.measure.traces.report.device_file import PROFILED, fit_device_file, host_times, measure_constants
 from planner.measure.traces.report.extraction import (
     DIVIDED,
     LEFT_OUT,
     LOWER_BOUND,
     ONLY_BESIDE,
+    PROFILED,
     SEVERAL,
     extract_samples,
+    fit_device_file,
+    host_times,
     machine_of,
+    measure_constants,
     missing_operators,
 )
 from planner.measure.traces.writing import write_trace

@@ -18,10 +18,9 @@ from costmodel.errors import SpecError
 from planner.cli import main
 from planner.measure.traces.events import UNKNOWN, Category
 from planner.measure.traces.reading import read_trace
-from planner.measure.traces.report.replay import page
-from planner.measure.traces.report.replay.page import CRITICAL, replay_page, side_by_side, timeline_of
-from planner.measure.traces.report.replay.report import ReplayReport, document_of, replay_report
-from planner.measure.traces.report.replay.text import replay_text
+from planner.measure.traces.report import page
+from planner.measure.traces.report.page import CRITICAL, replay_page, side_by_side, timeline_of
+from planner.measure.traces.report.replay import ReplayReport, document_of, replay_report, replay_text
 from planner.measure.traces.structure import parts
 from planner.measure.traces.writing import write_trace
 from tests.builders_kineto import graph_steps, write_file
@@ -192,7 +191,7 @@ class TestUnmarkedSteps:
         trace = read_trace(write_file(tmp_path / "trace.json", steps))
 
         doubt = "Kernels that were launched as a graph all belong to where it was launched."
-        assert doubt in parts(trace).summary.doubts
+        assert doubt in parts(trace).doubts
 
     def test_launches_far_ahead(self, tmp_path):
         """The host launches all three graphs at once: the second one takes the device 882 us all the same."""

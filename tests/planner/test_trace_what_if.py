@@ -14,9 +14,12 @@ from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
 from planner.cli import main
 from planner.measure.traces.events import Category, Message
-from planner.measure.traces.report.what_if import Change, tensor_parallel_nanoseconds, what_if
-from planner.measure.traces.report.what_if_jobs import read_changed_jobs
-from planner.measure.traces.report.what_if_text import what_if_text
+from planner.measure.traces.report.what_if import (
+    read_changed_jobs,
+    tensor_parallel_nanoseconds,
+    what_if,
+    what_if_text,
+)
 from planner.measure.traces.structure import Phase, parts
 from planner.measure.traces.writing import write_trace
 from tests.builders_operators import GPU, NODE, Recording, one_step
@@ -197,8 +200,8 @@ class TestDoubts:
         recorded.add(Category.CALL, "cudaDeviceSynchronize", 20, 1200, correlation=9)
 
         with pytest.raises(SpecError, match=r"-38\.5% off the recording: more than 5% is not usable: 'gemm"):
-            what_if((recorded.trace(),), Change())
-        found = what_if((recorded.trace(),), Change(), anyway=True)
+            what_if((recorded.trace(),))
+        found = what_if((recorded.trace(),), anyway=True)
 
         assert not found.usable
         assert found.replayed_seconds < 0.9 * found.traced_seconds
@@ -218,7 +221,7 @@ class TestSides:
         for number, (start, duration) in enumerate(((100, 100), (750, 700), (1500, 100))):
             recorded.step(600 * number, 600, number)
             recorded.kernel("gemm", start, duration, call=600 * number + 50, number=number)
-        found = what_if([recorded.trace()], Change(faster=(("gemm", 1.0),)))
+        found = what_if([recorded.trace()], speedups=(("gemm", 1.0),))
 
         assert found.before == found.after
         assert found.after[0].total == 700
@@ -251,8 +254,8 @@ class TestUnlikeReplicas:
 
     def test_the_slow_one_is_the_step(self, unlike):
         """The fast one waits for it: twice the layers take twice as long, but for embedding, head, launches."""
-        found = what_if(unlike, Change(layers=8))
-        alone = what_if(unlike[1:], Change(layers=8))
+        found = what_if(unlike, layers=8)
+        alone = what_if(unlike[1:], layers=8)
 
         assert found.seconds == pytest.approx(alone.seconds, rel=0.02)
         assert 1.6 * found.traced_seconds < found.seconds < 2 * found.traced_seconds
@@ -261,8 +264,8 @@ class TestUnlikeReplicas:
         """Of both; nothing of a single one."""
         said = "The changed step is that of rank 1, which waits least"
 
-        assert any(said in doubt for doubt in what_if(unlike, Change(layers=8)).doubts)
-        assert not any(said in doubt for doubt in what_if(unlike[1:], Change(layers=8)).doubts)
+        assert any(said in doubt for doubt in what_if(unlike, layers=8).doubts)
+        assert not any(said in doubt for doubt in what_if(unlike[1:], layers=8).doubts)
 
 
 class TestRefusals:
@@ -335,7 +338,7 @@ class TestRefusals:
             recorded.kernel("other", 200, 50, call=130, number=2)
 
         with pytest.raises(SpecError) as refused:
-            what_if([recorded.trace()], Change(faster=((asked, 2.0),)))
+            what_if([recorded.trace()], speedups=((asked, 2.0),))
 
         assert str(refused.value).endswith(f"Operators with such names are part of these tasks, or launch them: {said}")
 
@@ -351,7 +354,7 @@ class TestRefusals:
         recorded.operator("aten::mm", 610, 200)
 
         with pytest.raises(SpecError, match="is 4, of which 1 have their own tasks: the others share theirs"):
-            what_if([recorded.trace()], Change(layers=8))
+            what_if([recorded.trace()], layers=8)
 
     def test_without_a_job_none_is_spoken_of(self):
         """Of two micro-batches the forward pass of one was recorded, as where a pipeline's passes overlap."""
@@ -360,7 +363,7 @@ class TestRefusals:
         one = replace(whole, events=whole.events[(found.phase != Phase.FORWARD) | (found.microbatch != 0)])
 
         with pytest.raises(SpecError, match="found in the traces") as error:
-            what_if((one,), Change(layers=8), anyway=True)
+            what_if((one,), layers=8, anyway=True)
         assert "in a job" not in str(error.value)
 
     def test_other_sizes_without_recorded_ones(self, tmp_path, capsys):

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"reading {len(arguments.traces)} traces"):
         from planner.jobs.problem import load
         from planner.measure.traces.reading import read_traces
-        from planner.measure.traces.report.comparison.compare import (
+        from planner.measure.traces.report.compare import (
             compare_with_traces,
             write_comparison_json,
             write_comparison_text,

@@ -39,8 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"reading {len(arguments.traces)} traces"):
         from planner.jobs.problem import load
         from planner.measure.traces.reading import read_recordings
-        from planner.measure.traces.report.device_file import host_times, write_extraction_text
-        from planner.measure.traces.report.extraction import extract_samples, missing_operators, write_samples
+        from planner.measure.traces.report.extraction import (
+            extract_samples,
+            host_times,
+            missing_operators,
+            write_extraction_text,
+            write_samples,
+        )
 
         traces = read_recordings(arguments.traces)
         problem = load(arguments.job) if arguments.job else None

@@ -37,9 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"projecting {arguments.job}"):
         from planner.jobs.line import read_words
         from planner.jobs.problem import load, split_overrides
-        from planner.measure.project.projected import project
+        from planner.measure.project.projected import project, projection_json, projection_text
         from planner.measure.project.small_runs import small_runs
-        from planner.measure.project.wording import projection_json, projection_text
 
         overrides, decisions = split_overrides(assignments)
         problem = load(arguments.job, overrides)

@@ -42,28 +42,28 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "perfetto" and arguments.output is None:
         raise SpecError("--format perfetto", "is a file.", "Name it: -o side-by-side.json.gz.")
     check_output(arguments.output, arguments.traces)
-    from planner.measure.traces.report.replay.report import replay_report
+    from planner.measure.traces.report.replay import replay_report
 
     traces = traces_of(arguments.traces)
     with progress(f"replaying {files_text(arguments.traces)}"):
         report = replay_report(traces, number)
         match arguments.format:
             case "perfetto":
-                from planner.measure.traces.report.replay.page import side_by_side
+                from planner.measure.traces.report.page import side_by_side
                 from planner.measure.traces.writing import write_trace
 
                 write_trace(side_by_side(report), arguments.output)
                 return 0 if report.usable else EXIT_NOT_USABLE
             case "json":
-                from planner.measure.traces.report.replay.report import replay_json
+                from planner.measure.traces.report.replay import replay_json
 
                 text = replay_json(report)
             case "html":
-                from planner.measure.traces.report.replay.page import replay_page
+                from planner.measure.traces.report.page import replay_page
 
                 text = replay_page(report)
             case _:
-                from planner.measure.traces.report.replay.text import replay_text
+                from planner.measure.traces.report.replay import replay_text
 
                 text = replay_text(report, screen_of(arguments.output))
     write(text, arguments.output)

@@ -50,10 +50,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Change, replay, print."""
-    from planner.measure.traces.report.what_if import Change, read_changes, require_job, what_if
-    from planner.measure.traces.report.what_if_jobs import read_changed_jobs
-    from planner.measure.traces.report.what_if_text import what_if_json, what_if_text
+    """replay, print."""
+    from planner.measure.traces.report.what_if import (
+        read_changed_jobs,
+        read_changes,
+        require_job,
+        what_if,
+        what_if_json,
+        what_if_text,
+    )
 
     files = [word for word in arguments.traces if "=" not in word or os.path.exists(word)]
     own, others = read_changes([word for word in [*arguments.traces, *arguments.assignments] if word not in files])
@@ -61,20 +66,23 @@ def run(arguments: argparse.Namespace) -> int:
         raise SpecError("traces", "there is no file among what was given, only changes.")
     if arguments.job is None:
         require_job(others)
-    change = Change(
-        layers=own.get("layers"),
-        microbatches=own.get("microbatches"),
-        faster=tuple(_faster(text) for text in arguments.faster),
-        cuda_graphs=arguments.cuda_graphs,
-        overlap=not arguments.no_overlap,
-    )
+    speedups = [_faster(text) for text in arguments.faster]
     iteration = iteration_number(arguments.iteration)
     paths = [Path(file) for file in files]
     check_output(arguments.output, paths)
     traces = traces_of(paths)
     with progress(f"replaying {files_text(paths)}"):
         jobs = read_changed_jobs(arguments.job, others) if arguments.job else None
-        found = what_if(traces, change, jobs, iteration=iteration, anyway=arguments.anyway)
+        found = what_if(
+            traces,
+            jobs,
+            **own,
+            speedups=speedups,
+            cuda_graphs=arguments.cuda_graphs,
+            overlap=not arguments.no_overlap,
+            iteration=iteration,
+            anyway=arguments.anyway,
+        )
     text = what_if_json(found) if arguments.format == "json" else what_if_text(found, screen_of(arguments.output))
     write(text, arguments.output)
     return 0

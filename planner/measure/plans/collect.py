@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from costmodel.errors import SpecError
 from planner.jobs.run_jobs import PLANNED, References, RejectedRow, Run, read
 from planner.measure.plans.logs import Logged, read_logs
 from planner.measure.runs.predictions import Prediction, predictions
+from planner.report.records import csv_table
 
 MEASURED = ("step_seconds", "peak_memory_gib", "memory_kind")
 
@@ -55,11 +55,7 @@ def collect(runs: Path, logs: Path) -> tuple[str, list[str], list[str]]:
             problem,
             f"Begin each log's name with an id of {runs}: {', '.join(row['id'] for row in rows)[:200]}.",
         )
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue(), notes, ids
+    return csv_table(columns, rows), notes, ids
 
 
 def _logs_of(name: str, folder: Path) -> Iterator[Path]:

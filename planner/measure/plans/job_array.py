@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +15,7 @@ from planner.frameworks import LAUNCHERS, export
 from planner.frameworks.launch import launched
 from planner.frameworks.target import Export
 from planner.jobs.run_jobs import COLUMNS, PLANNED
-from planner.report.records import finite
+from planner.report.records import csv_table, finite
 from planner.report.records.plan import StrategyRecord
 from planner.verbs.plan import SavedPlan
 
@@ -162,11 +160,7 @@ def runs_table(plans: Mapping[int, SavedPlan]) -> tuple[str, dict[str, Any]]:
     rows = [dict(_cells(number, saved, models)) for number, saved in plans.items()]
     columns = [*COLUMNS[:1], "kind", "step_seconds", "peak_memory_gib", "memory_kind"]
     columns += [name for name in dict.fromkeys(name for row in rows for name in row) if name not in columns]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue(), models
+    return csv_table(columns, rows), models
 
 
 def _cells(number: int, saved: SavedPlan, models: dict[str, Any]) -> Iterator[tuple[str, str]]:

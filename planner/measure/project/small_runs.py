@@ -29,7 +29,7 @@ from planner.measure.traces.events import Trace
 from planner.measure.traces.iterations import is_whole, iterations
 from planner.measure.traces.operators import find_operators
 from planner.measure.traces.reading import read_trace
-from planner.measure.traces.report.comparison.traced import has_other_layers
+from planner.measure.traces.report.compare import has_other_layers
 from planner.measure.traces.structure import parts
 from planner.uncertainty.operators import strategy_operators
 
@@ -130,7 +130,7 @@ def _brand(name: str) -> str:
 
 def _other_layers(trace: Trace, case: Case) -> Iterator[str]:
     """Doubt a trace whose layers times micro-batches no rank of the run has; refuse it if names show the layers."""
-    found, own = parts(trace).summary, estimate(case.facts, case.strategy)
+    found, own = parts(trace), estimate(case.facts, case.strategy)
     layers = [rank.num_layers for rank in own.ranks]
     if not has_other_layers(found, layers, own.num_microbatches, case.facts.model):
         return

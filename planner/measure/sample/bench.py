@@ -12,7 +12,7 @@ from costmodel import GIB_BYTES
 from costmodel.record import record
 from costmodel.timing.sampled_source import ELEMENT_BYTES, MATMULS
 from planner.measure.sample.samples import Point, Sizes, cache_bytes, free_bytes
-from planner.measure.sample.timing import Call
+from planner.measure.sample.timing import Call, UnavailableError
 
 Tensor: TypeAlias = Any
 
@@ -44,21 +44,6 @@ MOST_OF_MEMORY = 0.8
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 """Measured dtypes by their names in torch."""
-
-
-class UnavailableError(Exception):
-    """
-    The device, the library or its memory cannot run a point.
-
-    Parameters
-    ----------
-    reason
-        A sentence without its full stop.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 @record(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from planner.measure.sample.bench import Bench, Tensor, UnavailableError, Work, moved_bytes, score_bytes
+from planner.measure.sample.bench import Bench, Tensor, Work, moved_bytes, score_bytes
 from planner.measure.sample.ranks import Group
 from planner.measure.sample.samples import Point, Sizes
-from planner.measure.sample.timing import Call
+from planner.measure.sample.timing import Call, UnavailableError
 
 MASK_BYTES = 3
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import re
+import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -151,6 +152,11 @@ class Machine:
         return ", ".join(text for text in (self.device, self.driver, self.software) if text)
 
 
+NOTHING = 1e-9
+
+"""Seconds below the resolution of all clocks."""
+
+
 @record(frozen=True, slots=True)
 class Timing:
     """
@@ -169,6 +175,14 @@ class Timing:
     seconds: float
     spread: float
     repeats: int
+
+    @classmethod
+    def summarize(cls, seconds: Sequence[float]) -> Timing:
+        """Summarise some repeats."""
+        if len(seconds) == 1:
+            return cls(seconds[0], 0.0, 1)
+        low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+        return cls(median, (high - low) / 2 / max(median, NOTHING), len(seconds))
 
 
 @record(frozen=True, slots=True)

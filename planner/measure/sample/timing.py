@@ -10,7 +10,7 @@ from itertools import cycle, pairwise
 from typing import Any, TypeAlias
 
 from costmodel.record import record
-from planner.measure.sample.samples import Timing
+from planner.measure.sample.samples import NOTHING, Timing
 
 Call: TypeAlias = Callable[[], object]
 
@@ -19,9 +19,6 @@ ERROR_OF_MEDIAN = 1.2533 / 1.349
 
 LEAD_SECONDS = 0.02
 """Longest time that the device waits so that the host can launch ahead of it."""
-
-NOTHING = 1e-9
-"""Seconds below the resolution of all clocks here."""
 
 CYCLES_PER_SECOND = 2e9
 """Assumed cycles per second of a device, to wait for some seconds."""
@@ -55,6 +52,10 @@ class Limits:
     most_calls: int = 64
 
 
+class UnavailableError(Exception):
+    """The device, the library, its memory or the clock cannot measure a point; a sentence without its full stop."""
+
+
 def measure_call(calls: Sequence[Call], clock: HostClock, limits: Limits | None) -> Timing:
     """
     Measure the median time of a call.
@@ -79,8 +80,7 @@ def measure_call(calls: Sequence[Call], clock: HostClock, limits: Limits | None)
         left = (limits.seconds - (clock.now() - started)) / max(size * statistics.median(seconds), NOTHING)
         number = max(1, min(limits.enough_repeats, int(left), limits.most_repeats - len(seconds)))
         seconds = seconds + clock.windows(rotation, size=size, number=number)
-    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return Timing(seconds=median, spread=(high - low) / 2 / max(median, NOTHING), repeats=len(seconds))
+    return Timing.summarize(seconds)
 
 
 def _is_enough(seconds: Sequence[float], spent: float, limits: Limits) -> bool:
@@ -98,8 +98,7 @@ def median_error(seconds: Sequence[float]) -> float:
     >>> round(median_error([1.0, 1.1] * 8), 4)
     0.0221
     """
-    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return ERROR_OF_MEDIAN * (high - low) / math.sqrt(len(seconds)) / max(median, NOTHING)
+    return ERROR_OF_MEDIAN * 2 * Timing.summarize(seconds).spread / math.sqrt(len(seconds))
 
 
 class Lockstep:
@@ -230,7 +229,7 @@ class BesideClock(DeviceClock):
 
         Raises
         ------
-        NotCoveredError
+        UnavailableError
             If even the most calls are too short.
         """
         found: list[float] = []
@@ -239,7 +238,7 @@ class BesideClock(DeviceClock):
             if is_covered:
                 found.append(seconds)
             elif self.number >= self.MOST_CALLS:
-                raise NotCoveredError
+                raise UnavailableError("the work that it should overlap with ended before it")
             else:
                 self.number *= 2
         return self._lockstep.maximum(found)
@@ -260,7 +259,3 @@ class BesideClock(DeviceClock):
         cuda.synchronize()
         (uncovered,) = self._lockstep.maximum([float(end.elapsed_time(covered) <= 0)])
         return begin.elapsed_time(end) / 1e3 / size, not uncovered
-
-
-class NotCoveredError(Exception):
-    """The calls overlapped with a window end before it."""

@@ -11,23 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from planner.measure.traces.building.streams import JUST, Streams
-from planner.measure.traces.building.tasks import host_tasks
-from planner.measure.traces.building.waits import (
+from planner.measure.traces.building.streams import (
     ASKS,
+    JUST,
     POLLS,
     HostWaits,
+    Streams,
     background_edges,
     find_background,
     find_polls,
+    host_tasks,
     pauses,
     queue_track,
     thread_edges,
 )
-from planner.measure.traces.circles import break_circles
 from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
 from planner.measure.traces.iterations import Iteration, choose_iteration
+from planner.measure.traces.replay import break_circles
 
 T = TypeVar("T")
 
@@ -166,12 +167,12 @@ class _Builder:
         track = self.streams.track[self.places]
         if self._has_no_launches:
             return pauses(track, self.streams.start[self.places], self.streams.end[self.places], self.iteration.begin)
-        gap = self.streams.lags.gap + self.streams.graph_pauses[self.places]
+        gap = self.streams.gap_lag + self.streams.graph_pauses[self.places]
         first = np.flatnonzero(np.r_[True, track[1:] != track[:-1]]) if len(track) else np.zeros(0, dtype=np.intp)
         for number in first.tolist():
             place = self.places[number]
             has_before = place > 0 and self.streams.track[place - 1] == self.streams.track[place]
-            ended = int(self.streams.end[place - 1]) + self.streams.lags.gap if has_before else self.iteration.begin
+            ended = int(self.streams.end[place - 1]) + self.streams.gap_lag if has_before else self.iteration.begin
             gap[number] = max(0, ended - self.iteration.begin)
         return gap
 
@@ -182,7 +183,7 @@ class _Builder:
     # --- edges -------------------------------------------------------------------------------------------------
 
     def _launches(self) -> list[Link]:
-        pauses, found = self.streams.graph_pauses + self.streams.lags.launch, []
+        pauses, found = self.streams.graph_pauses + self.streams.launch_lag, []
         for place in self.places.tolist():
             call = self.task_of_row.get(int(self.streams.call[place]))
             if call is not None:
@@ -190,7 +191,7 @@ class _Builder:
         return found
 
     def _events(self) -> list[Link]:
-        lags, of = self.streams.graph_pauses + self.streams.lags.event, self.task_of_place
+        lags, of = self.streams.graph_pauses + self.streams.event_lag, self.task_of_place
         waits = self.streams.waits
         found = [(int(of[before]), int(of[after]), int(lags[after]), Dependency.EVENT) for before, after in waits]
         for before, after, late in self.streams.late_kernels:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from planner.measure.traces.building.tasks import RECORDS, STREAM_WAITS
-from planner.measure.traces.circles import break_circles
+from planner.measure.traces.building.streams import RECORDS, STREAM_WAITS
 from planner.measure.traces.events import UNKNOWN, Integers, Message
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
+from planner.measure.traces.replay import break_circles
 from planner.measure.traces.structure import Parts, Phase, Role
 from planner.measure.traces.structure.records import ON_THREADS
 
@@ -306,7 +306,7 @@ def add_tensor_parallel(
     """
     if any(not trace.has_device for trace in graph.traces):
         raise SpecError("tp", "cannot grow from 1: the traces have no device, and collectives are put on streams.")
-    if any(not one.summary.num_layers for one in parts):
+    if any(not one.num_layers for one in parts):
         raise SpecError("tp", "cannot grow from 1: layers were not found in the traces, and each has collectives.")
     messages = tuple(dict.fromkeys(one for several in wanted.values() for one in several))
     rows = [

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from costmodel.errors import SpecError
 from planner.measure.traces.change.layout import REDUCTIONS, Direction, Layout, Network, Pass, Replicas, slowest_replica
 from planner.measure.traces.change.template import (
     RankTemplate,
+    RankWriter,
     Segment,
     Tasks,
+    Written,
     find_layers_by_inner_stages,
     rank_template,
 )
-from planner.measure.traces.change.writer import RankWriter, Written
-from planner.measure.traces.circles import break_circles
 from planner.measure.traces.events import UNKNOWN, Message, Track
 from planner.measure.traces.graph import ExecutionGraph
-from planner.measure.traces.replay import align_begins
+from planner.measure.traces.replay import align_begins, break_circles
 from planner.measure.traces.structure import Parts, Role
 
 ENDS: Mapping[Direction, tuple[Role, Role]] = {
@@ -74,28 +74,25 @@ def rebuild_graph(
     return _Rebuilding(own, parts, before, after, network, parameters, layer_gradients, activations).graph()
 
 
+@dataclass
 class _Rebuilding:
-    def __init__(
-        self,
-        graph: ExecutionGraph,
-        parts: Sequence[Parts],
-        before: Layout,
-        after: Layout,
-        network: Network,
-        parameters: float | None,
-        layer_gradients: Message | None,
-        activations: Message | None,
-    ) -> None:
-        self.source, self.before, self.after, self.network = graph, before, after, network
-        self.parameters, self.layer_gradients = parameters, layer_gradients
-        self.activations = activations or Message(operation="send")
-        self.tasks = Tasks(graph, parts)
-        ranks, doubts = slowest_replica(graph, before)
-        self.templates = [rank_template(self.tasks, rank, stage, before) for stage, rank in enumerate(ranks)]
-        self.layers, self.dealt = self._find_recorded_layers(), after.layers()
-        self.replicas = Replicas(graph, parts, before.dp)
-        self.is_alone = before.dp > 1 == after.dp
-        self.updated = before.dp / after.dp if self.replicas.gather else 1.0
+    source: ExecutionGraph
+    parts: Sequence[Parts]
+    before: Layout
+    after: Layout
+    network: Network
+    parameters: float | None
+    layer_gradients: Message | None
+    activations: Message | None
+
+    def __post_init__(self) -> None:
+        self.tasks = Tasks(self.source, self.parts)
+        ranks, doubts = slowest_replica(self.source, self.before)
+        self.templates = [rank_template(self.tasks, rank, stage, self.before) for stage, rank in enumerate(ranks)]
+        self.layers, self.dealt = self._find_recorded_layers(), self.after.layers()
+        self.replicas = Replicas(self.source, self.parts, self.before.dp)
+        self.is_alone = self.before.dp > 1 == self.after.dp
+        self.updated = self.before.dp / self.after.dp if self.replicas.gather else 1.0
         self.starts = self._starts(())
         self.reductions = self._starts(REDUCTIONS)
         self.written = Written()
@@ -193,8 +190,6 @@ class _Rebuilding:
     def _rank(self, rank: int) -> None:
         template = self._find_similar_template(rank)
         writer = RankWriter(self.written, self.tasks, rank, self.nanoseconds_of_copy, self.is_gradient)
-        self.written.begins[rank] = 0
-        self.written.device_free[rank] = 0
         passes = self.after.passes(rank)
         lookahead = max((early for one in self.templates for early in one.posted_early), default=0)
         writer.put(self._keep_tasks(template.begin))
@@ -236,7 +231,8 @@ class _Rebuilding:
         units = [unit for each in self.templates for unit in each.transfers.get((operation, one.direction), ())]
         if units:
             return writer.put_transfer(units[min(one.microbatch, len(units) - 1)], number)
-        message = replace(self.activations, operation=operation, description="pipeline", num_ranks=2)
+        activations = self.activations or Message(operation=operation)
+        message = replace(activations, operation=operation, description="pipeline", num_ranks=2)
         duration = self.network(message, "pp", 2)
         return writer.put_message(
             message, Track("stream", "pipeline", f"{operation} {one.direction}"), duration, number

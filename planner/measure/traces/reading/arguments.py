@@ -7,7 +7,7 @@ from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from planner.measure.traces.events import UNKNOWN, Blocks, Device, Operands, Wait
 
@@ -123,35 +123,6 @@ NO_STREAM = (UNKNOWN, 2**32 - 1)
 """Both mean that no stream is named: the second is -1 as an unsigned number of 32 bits."""
 
 
-class Arguments(NamedTuple):
-    """
-    Arguments of a communication, as the profiler records them.
-
-    Parameters
-    ----------
-    operation, group, description, ranks, dtype
-        Texts.
-    num_ranks, elements_in, elements_out, source, destination, first, stride
-        Numbers. The last two give the ranks of a group where the profiler shortened the list.
-    library
-        Only in traces that :func:`planner.measure.traces.writing.write_trace` wrote; None in others.
-    """
-
-    operation: str
-    group: str
-    description: str
-    ranks: str
-    num_ranks: int
-    elements_in: int
-    elements_out: int
-    dtype: str
-    source: int
-    destination: int
-    first: int
-    stride: int
-    library: str | None
-
-
 OPERATION = "Collective name"
 
 LIBRARY = "Communication library"
@@ -173,17 +144,9 @@ COMMUNICATION: Mapping[str, str] = {
 
 """Names of these arguments in the JSON of the profiler."""
 
-_TEXTS = ("operation", "group", "description", "ranks", "dtype")
 
-
-def communication(arguments: Mapping[str, Any]) -> Arguments:
-    """Read the arguments of a communication from a kernel or an operator."""
-    said = {field: arguments.get(name) for field, name in COMMUNICATION.items()}
-    parts: dict[str, Any] = {field: _text(seen) if field in _TEXTS else whole(seen) for field, seen in said.items()}
-    return Arguments(**parts, library=_text(arguments[LIBRARY]) if LIBRARY in arguments else None)
-
-
-def _text(seen: object) -> str:
+def text_of(seen: object) -> str:
+    """Return an argument as text, "" where it is missing."""
     return "" if seen is None else str(seen)
 
 
@@ -220,46 +183,26 @@ MOST_CHARACTERS = 1 << 20
 LIBRARIES = ("nccl", "gloo", "mpi", "ucc")
 
 
-class Described(NamedTuple):
+def read_description(top: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
-    Entries of a trace besides its events.
+    Read the entries besides the events: those of :class:`Trace`, and the communication library of the process groups.
 
-    Parameters
-    ----------
-    rank, world_size
-        None where they are not recorded.
-    devices
-        Devices of the host.
-    groups
-        Ranks of each process group by its name.
-    library
-        Communication library of the process groups; "" where it is not recorded.
-    base
-        Nanoseconds that the profiler subtracted from all times.
+    ``begin`` is what the profiler subtracted from all times. Entries of an unexpected type are ignored.
     """
-
-    rank: int | None
-    world_size: int | None
-    devices: tuple[Device, ...]
-    groups: dict[str, tuple[int, ...]]
-    library: str
-    base: int
-
-
-def read_description(top: Mapping[str, Any]) -> Described:
-    """Read the entries besides the events; ignore those of an unexpected type."""
     distributed = _plain(top.get("distributedInfo"))
     distributed = distributed if isinstance(distributed, dict) else {}
     world_size = _count(distributed.get("world_size"))
     backend = str(distributed.get("backend", "")).lower()
-    return Described(
-        rank=_count(distributed.get("rank")),
-        world_size=world_size or None,
-        devices=tuple(_device(one) for one in _dicts(top.get("deviceProperties"))),
-        groups={str(one.get("pg_name", "")): _ranks(one, world_size) for one in _dicts(distributed.get("pg_config"))},
-        library=next((library for library in LIBRARIES if library in backend), ""),
-        base=max(whole(top.get("baseTimeNanoseconds")), 0),
-    )
+    known = {
+        "rank": _count(distributed.get("rank")),
+        "world_size": world_size or None,
+        "devices": tuple(_device(one) for one in _dicts(top.get("deviceProperties"))),
+        "groups": {
+            str(one.get("pg_name", "")): _ranks(one, world_size) for one in _dicts(distributed.get("pg_config"))
+        },
+        "begin": max(whole(top.get("baseTimeNanoseconds")), 0),
+    }
+    return known, next((library for library in LIBRARIES if library in backend), "")
 
 
 def _ranks(group: Mapping[str, Any], world_size: int | None) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Events, Integers, Trace, Track, Wait
 from planner.measure.traces.reading import arguments as said
-from planner.measure.traces.reading.arguments import Described
 from planner.measure.traces.reading.messages import Messages
 
 CALLS = [f"{of}{layer}" for of in ("cuda_", "hip_", "xpu_", "privateuse1_", "") for layer in ("runtime", "driver")]
@@ -73,6 +72,8 @@ PER_SM = "blocks per SM"
 
 OPERANDS, BLOCKS = ("Input Dims", "Input type"), ("grid", "block", PER_SM)
 
+SENT = (*said.COMMUNICATION.values(), said.LIBRARY)
+
 NOTHING: Mapping[str, Any] = {}
 
 WRONG = (KeyError, TypeError, ValueError, ArithmeticError, AttributeError)
@@ -122,7 +123,7 @@ class Columns:
         self.tracks: Places[tuple[bool, object, object]] = _places()
         self.operands: Places[bytes] = _places()
         self.blocks: Places[bytes] = _places()
-        self.messages: Places[said.Arguments] = _places()
+        self.messages: Places[bytes] = _places()
         self.waits: Places[Wait] = _places()
         self.seen: set[str] = set()
         self.num_left_out = 0
@@ -253,8 +254,8 @@ class Columns:
         )
         kernels = [one for one, of in zip(given, categories, strict=True) if of == KERNELS]
         self._list("blocks", [(row, self.blocks[_key(one, BLOCKS)]) for row, one in kernels if "grid" in one])
-        sent = [(row, said.communication(one)) for row, one in given if said.OPERATION in one]
-        self._list("message", [(row, self.messages[one]) for row, one in sent])
+        sent = [(row, self.messages[_key(one, SENT)]) for row, one in given if said.OPERATION in one]
+        self._list("message", sent)
         waiting = [one for one, of in zip(given, categories, strict=True) if of == SYNCHRONIZATIONS]
         waits = [(row, said.wait(one)) for row, one in waiting]
         self._list("wait", [(row, self.waits[one]) for row, one in waits if one])
@@ -268,7 +269,7 @@ def _key(arguments: Mapping[str, Any], names: tuple[str, ...]) -> bytes:
 Entry = TypeVar("Entry", bound=Hashable)
 
 
-def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
+def assemble_trace(columns: Columns, about: dict[str, Any], library: str, source: str) -> Trace:
     """
     Build the trace of at least one event.
 
@@ -276,8 +277,8 @@ def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
     ----------
     columns
         Its events. They are empty afterwards, so that memory does not hold them twice.
-    about
-        Rank, devices and process groups, which stand next to the events.
+    about, library
+        Rank, devices and process groups, which stand next to the events, and the groups' communication library.
     source
         Name of the file.
     """
@@ -293,19 +294,16 @@ def assemble_trace(columns: Columns, about: Described, source: str) -> Trace:
     said_of, peer = rows.pop("message"), rows.pop("peer")
     trace = Trace(
         source=source,
-        rank=about.rank,
-        world_size=about.world_size,
         events=Events.build(len(rows["start"]), **rows),
         names=names,
         tracks=tracks,
         operands=operands,
         blocks=blocks,
         waits=waits,
-        devices=about.devices,
-        groups=about.groups,
-        begin=about.base + begin,
+        **{**about, "begin": about["begin"] + begin},
     )
-    found = Messages(trace, list(columns.messages), said_of, peer, about.library)
+    sent = [dict(zip((*said.COMMUNICATION, "library"), loads(key), strict=True)) for key in columns.messages]
+    found = Messages(trace, sent, said_of, peer, library)
     messages, column = _order_entries(list(found.found), found.places)
     return replace(trace, messages=messages, events=replace(trace.events, message=column))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from functools import partial
 from json import JSONDecodeError, JSONDecoder
 from os import SEEK_CUR
 from pathlib import Path
@@ -261,13 +262,13 @@ Progress: TypeAlias = Callable[[float], None]
 
 PIECE_BYTES = 1 << 20
 
-"""Bytes read at once; unpacked text comes in pieces of the same size."""
+"""Bytes read at once."""
+
+UNPACKED_BYTES = 1 << 16
+
+"""Bytes unpacked at once: where the data are broken, so much of the text before may be lost."""
 
 GZIP = b"\x1f\x8b"
-
-GZIP_WINDOW = 31
-
-"""zlib's code for gzip with its header."""
 
 EXPORT = "Record with torch.profiler and write with export_chrome_trace, to .json or .json.gz."
 
@@ -327,24 +328,21 @@ class Source:
         decoder = getincrementaldecoder("utf-8")(errors="replace")
         try:
             with self._path.open("rb") as file:
-                first = self._first_bytes(file)
-                pieces = self._unpack(file) if first.startswith(GZIP) else self._plain(file)
+                size, is_packed = max(self._path.stat().st_size, 1), file.read(len(GZIP)) == GZIP
+                file.seek(0)
+                pieces = self._unpack(file) if is_packed else iter(partial(file.read, PIECE_BYTES), b"")
                 for number, piece in enumerate(pieces):
                     if number == 0:
                         piece = piece.removeprefix(BYTE_ORDER_MARK)
                         self._require_json(piece)
                     yield decoder.decode(piece)
+                    if self._progress:
+                        self._progress(min(file.seek(0, SEEK_CUR) / size, 1.0))
+                if not is_packed and not file.seek(0, SEEK_CUR):
+                    raise SpecError(str(self._path), "is empty.", EXPORT)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise SpecError(str(self._path), f"cannot be read: {reason}.") from None
-
-    def _first_bytes(self, file: BinaryIO) -> bytes:
-        first = file.read(len(OTHER_FORMATS[0][0]))
-        if not first:
-            raise SpecError(str(self._path), "is empty.", EXPORT)
-        file.seek(0)
-        self._size = max(self._path.stat().st_size, 1)
-        return first
 
     def _require_json(self, piece: bytes) -> None:
         """Raise if the text does not begin like JSON."""
@@ -355,45 +353,12 @@ class Source:
         )
         raise SpecError(str(self._path), f"{what or 'is no JSON'}.", hint)
 
-    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
-        while piece := file.read(PIECE_BYTES):
-            yield piece
-            self._show(file)
-
     def _unpack(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the contents of each gzip member; stop where the data are broken."""
-        packed, unpacker = b"", zlib.decompressobj(GZIP_WINDOW)
-        while True:
-            if not packed and not (packed := file.read(PIECE_BYTES)):
-                if not unpacker.eof:
-                    self.broken = "the gzip data end too early"
-                return
-            before = unpacker.copy()
-            try:
-                piece = unpacker.decompress(packed, PIECE_BYTES)
-            except zlib.error as error:
-                self.broken = f"the gzip data are broken ({error})"
-                yield _unpack_until_error(before, packed)
-                return
-            if piece:
-                yield piece
-            packed = unpacker.unconsumed_tail
-            if unpacker.eof:
-                packed = unpacker.unused_data.lstrip(b"\x00") or file.read(PIECE_BYTES).lstrip(b"\x00")
-                if not packed.startswith(GZIP):
-                    return
-                unpacker = zlib.decompressobj(GZIP_WINDOW)
-            self._show(file)
-
-    def _show(self, file: BinaryIO) -> None:
-        if self._progress:
-            self._progress(min(file.seek(0, SEEK_CUR) / self._size, 1.0))
-
-
-def _unpack_until_error(unpacker: zlib._Decompress, packed: bytes) -> bytes:
-    """Return the contents of a piece of gzip data up to the fault, which may be a checksum after all of the text."""
-    found = bytearray()
-    with suppress(zlib.error):
-        for place in range(len(packed)):
-            found += unpacker.decompress(packed[place : place + 1])
-    return bytes(found)
+        """Yield the contents; stop where the data are broken."""
+        packed = gzip.GzipFile(fileobj=file)
+        try:
+            yield from iter(partial(packed.read1, UNPACKED_BYTES), b"")
+        except EOFError:
+            self.broken = "the gzip data end too early"
+        except (gzip.BadGzipFile, zlib.error) as error:
+            self.broken = f"the gzip data are broken ({error})"

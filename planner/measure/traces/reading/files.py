@@ -180,9 +180,9 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
         columns.add(events)
     if not len(columns):
         raise no_events(where, document, columns, text)
-    lost, about, last = losses(document, columns, text), read_description(document.top), columns.start[-1]
-    trace = assemble_trace(columns, about, where)
-    until = about.base + last - trace.begin if document.truncated else None  # else it broke behind the events
+    lost, (about, library), last = losses(document, columns, text), read_description(document.top), columns.start[-1]
+    trace = assemble_trace(columns, about, library, where)
+    until = about["begin"] + last - trace.begin if document.truncated else None  # else it broke behind the events
     return replace(trace, whole_until=until, doubts=(*lost, *doubts(trace)))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.catalog.files import read
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Message, Operands, Trace
-from planner.measure.traces.reading.arguments import Arguments, ranks
+from planner.measure.traces.reading.arguments import ranks, text_of, whole
 
 RULES = "communication.yaml"
 
@@ -111,7 +111,8 @@ class Messages:
     trace
         The trace; its events have no messages yet.
     said, column
-        Arguments of communications that the profiler recorded, and their place for each event.
+        Arguments of communications that the profiler recorded, by the fields of ``COMMUNICATION`` and ``library``, None
+        where they are missing; and their place for each event.
     peer
         The other rank, of an operator that sends or receives; shape (events,).
     library
@@ -123,7 +124,9 @@ class Messages:
         The messages with their numbers, and the number of each event's message.
     """
 
-    def __init__(self, trace: Trace, said: Sequence[Arguments], column: Integers, peer: Integers, library: str) -> None:
+    def __init__(
+        self, trace: Trace, said: Sequence[Mapping[str, Any]], column: Integers, peer: Integers, library: str
+    ) -> None:
         self.trace, self.events, self.said, self.column = trace, trace.events, said, column
         self.found: dict[Message, int] = {}
         self.places = np.full(len(trace.events), UNKNOWN, dtype=np.int32)
@@ -158,7 +161,7 @@ class Messages:
         by_name = find_communication(self.trace.name_of(row), of="kernels") if on_stream else None
         if message is None:
             return Message(operation=by_name[1], library=by_name[0]) if by_name else Message(operation="")
-        is_said = self.column[row] != UNKNOWN and self.said[self.column[row]].library is not None
+        is_said = self.column[row] != UNKNOWN and self.said[self.column[row]]["library"] is not None
         return replace(message, library=by_name[0]) if by_name and not is_said else message
 
     def _message_by_operands(self, row: int, peer: int) -> Message:
@@ -181,35 +184,35 @@ class Messages:
         )
 
 
-def _build_message(one: Arguments, groups: Mapping[str, tuple[int, ...]], library: str) -> Message | None:
+def _build_message(one: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], library: str) -> Message | None:
     """Build the message of the profiler's arguments; None for an operation that sends nothing."""
-    if sends_nothing(one.operation):
+    said, group = text_of(one["operation"]), text_of(one["group"])
+    if sends_nothing(said):
         return None
-    operation = operation_of(one.operation)
-    peers = (one.source, one.destination) if operation == "recv" else (one.destination, one.source)
+    operation = operation_of(said)
+    peers = (whole(one["source"]), whole(one["destination"]))
     return Message(
         operation=operation,
-        group=one.group,
-        description=one.description,
-        ranks=_ranks(one, groups),
-        num_ranks=max(one.num_ranks, 0),
-        elements_in=max(one.elements_in, 0),
-        elements_out=max(one.elements_out, 0),
-        dtype=one.dtype,
-        peer=next((peer for peer in peers if peer >= 0), UNKNOWN),
-        library=library if one.library is None else one.library,
+        group=group,
+        description=text_of(one["description"]),
+        ranks=_ranks(one, () if one["library"] is not None else groups.get(group, ())),
+        num_ranks=max(whole(one["num_ranks"]), 0),
+        elements_in=max(whole(one["elements_in"]), 0),
+        elements_out=max(whole(one["elements_out"]), 0),
+        dtype=text_of(one["dtype"]),
+        peer=next((peer for peer in (peers if operation == "recv" else peers[::-1]) if peer >= 0), UNKNOWN),
+        library=library if one["library"] is None else text_of(one["library"]),
     )
 
 
-def _ranks(one: Arguments, groups: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+def _ranks(one: Mapping[str, Any], of_group: tuple[int, ...]) -> tuple[int, ...]:
     """Return the ranks of a group; where PyTorch shortened their list, by its name, or by first rank and stride."""
-    found = ranks(one.ranks)
-    if one.library is not None:
+    said = text_of(one["ranks"])
+    found = ranks(said) or of_group
+    first, stride, number = (whole(one[name]) for name in ("first", "stride", "num_ranks"))
+    if found or one["library"] is not None or not said.strip("[] ") or min(first, stride - 1) < 0 or number < 1:
         return found
-    found = found or groups.get(one.group, ())
-    if found or not one.ranks.strip("[] ") or min(one.first, one.stride - 1) < 0 or one.num_ranks < 1:
-        return found
-    return tuple(range(one.first, one.first + one.stride * one.num_ranks, one.stride))
+    return tuple(range(first, first + stride * number, stride))
 
 
 def _elements_out(operation: str, elements: int, num_ranks: int) -> int:

@@ -13,7 +13,7 @@ from costmodel.record import record
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Trace, length, union
 from planner.measure.traces.iterations import Found, iterations
 from planner.measure.traces.reading.messages import element_bytes
-from planner.measure.traces.report.replay.text import short_name
+from planner.measure.traces.report.replay import short_name
 from planner.report.console import sections_text
 from planner.report.section import NOTHING, Screen, Section, amount_of_bytes, number_rows, share
 

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.model import Model
 from costmodel.lowering import embedding_communications, head_communications, layer_communications
 from costmodel.models.flops import parameters
 from costmodel.network.collectives import COLLECTIVES, collective_seconds, dense_data_group, layer_group
 from costmodel.record import record
 from costmodel.step.rank_time import p2p_seconds
-from costmodel.strategy import Recompute
+from costmodel.strategy import Recompute, Strategy, default_microbatch_group
+from costmodel.tables import Facts
 from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, load_learned_times
 from costmodel.timing.work import Communication
-from planner.measure.traces.breakdown import Breakdown, break_down
+from planner.jobs.line import read_decisions
+from planner.jobs.problem import Problem, load, split_overrides
+from planner.measure.traces.breakdown import (
+    MOST_OFF,
+    Breakdown,
+    break_down,
+    difference,
+    is_usable,
+    worst_rank,
+    wrong_waits,
+)
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.change import (
     Layout,
@@ -35,22 +49,18 @@ from planner.measure.traces.change import (
     steady,
     tensor_parallel_tasks,
 )
-from planner.measure.traces.critical_path import MOST_OFF, difference, is_usable, worst_rank, wrong_waits
-from planner.measure.traces.events import UNKNOWN, Message
+from planner.measure.traces.events import UNKNOWN, Message, Trace
+from planner.measure.traces.graph import ExecutionGraph
 from planner.measure.traces.reading.messages import element_bytes
 from planner.measure.traces.replay import Replayed, replay, take_recorded_times
-from planner.measure.traces.report.replay.text import wrong_wait_text
-from planner.measure.traces.shapes import HIDDEN, Sizes, message_factors, retime_tasks, sizes_of
+from planner.measure.traces.report.replay import PARTS, document_of, wrong_wait_text
+from planner.measure.traces.retiming import HIDDEN, Sizes, message_factors, retime_tasks, sizes_of
 from planner.measure.traces.structure import Parts, Phase, Role, parts
+from planner.report.console import sections_text
+from planner.report.section import PLAIN, Screen, Section, number_rows
+from planner.results import EstimateReport
 from planner.uncertainty.operators import strategy_shape
-
-if TYPE_CHECKING:
-    from costmodel.facts.model import Model
-    from costmodel.strategy import Strategy
-    from costmodel.tables import Facts
-    from planner.measure.traces.events import Trace
-    from planner.measure.traces.graph import ExecutionGraph
-    from planner.results import EstimateReport
+from planner.verbs.plan import estimate
 
 USUAL_BYTES = 2
 
@@ -163,6 +173,10 @@ def _messages(
     return [one for one in found if one.num_ranks > 1]
 
 
+Jobs: TypeAlias = tuple[EstimateReport, EstimateReport]
+
+"""The recorded job and the wanted one."""
+
 OWN_CHANGES = ("layers", "microbatches")
 
 """Changes that need no job; all others are job settings."""
@@ -178,30 +192,6 @@ FOUND = "Layers and micro-batches were found in the traces: pass --job with the 
 REPLAY_ERROR = 0.01
 
 """Error of the unchanged step's replay above which it is reported."""
-
-
-@record(frozen=True, kw_only=True, slots=True)
-class Change:
-    """
-    Changes of a recorded step.
-
-    Parameters
-    ----------
-    layers, microbatches
-        Wanted numbers; None keeps those of the job, or the recorded ones.
-    faster
-        Speed-up of tasks, by a pattern of their names.
-    cuda_graphs
-        True removes CPU launch overhead.
-    overlap
-        True keeps communication overlapped with computation; False serialises them.
-    """
-
-    layers: int | None = None
-    microbatches: int | None = None
-    faster: tuple[tuple[str, float], ...] = ()
-    cuda_graphs: bool = False
-    overlap: bool = True
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -252,9 +242,13 @@ class WhatIf(ChangedStep):
 
 def what_if(
     traces: Sequence[Trace],
-    change: Change,
-    jobs: tuple[EstimateReport, EstimateReport] | None = None,
+    jobs: Jobs | None = None,
     *,
+    layers: int | None = None,
+    microbatches: int | None = None,
+    speedups: Sequence[tuple[str, float]] = (),
+    cuda_graphs: bool = False,
+    overlap: bool = True,
     iteration: int | None = None,
     anyway: bool = False,
 ) -> WhatIf:
@@ -265,11 +259,17 @@ def what_if(
     ----------
     traces
         One of each recorded rank, at least one of each stage.
-    change
-        Changes apart from the job.
     jobs
         The recorded and the wanted job, each with its strategy; None allows only changes of layers and micro-batches,
         which the traces show.
+    layers, microbatches
+        Wanted numbers; None keeps those of the job, or the recorded ones.
+    speedups
+        Speed-ups of tasks, each by a pattern of their names.
+    cuda_graphs
+        True removes CPU launch overhead.
+    overlap
+        True keeps communication overlapped with computation; False serialises them.
     iteration
         Number of the iteration, as in :func:`planner.measure.traces.building.execution_graph`.
     anyway
@@ -289,18 +289,18 @@ def what_if(
     if not traced or not settled.iteration:
         raise SpecError("iteration", "takes no time: a change cannot be predicted.", "Take another --iteration.")
     found = [parts(trace) for trace in traces]
-    layouts = _layouts(graph, found, change, jobs)
+    layouts = _layouts(graph, found, jobs, layers, microbatches)
     changed = graph
-    doubts: list[str] = [doubt for each in found for doubt in each.summary.doubts]
+    doubts: list[str] = [doubt for each in found for doubt in each.doubts]
     if jobs is not None:
         changed = _retime(changed, found, jobs, doubts)
     if layouts is not None and layouts[0] != layouts[1]:
         changed = _rebuild(changed, found, layouts, jobs)
-    for pattern, factor in change.faster:
+    for pattern, factor in speedups:
         changed = faster(changed, pattern, factor)
-    if change.cuda_graphs:
+    if cuda_graphs:
         changed = remove_launches(changed)
-    if not change.overlap:
+    if not overlap:
         changed = remove_overlap(changed)
     changed, times = steady(changed)
     of_reading = (doubt for trace in traces for doubt in trace.doubts)
@@ -355,25 +355,25 @@ def layout_of(facts: Facts, strategy: Strategy) -> Layout:
 
 
 def _layouts(
-    graph: ExecutionGraph, found: Sequence[Parts], change: Change, jobs: tuple[EstimateReport, EstimateReport] | None
+    graph: ExecutionGraph, found: Sequence[Parts], jobs: Jobs | None, layers: int | None, microbatches: int | None
 ) -> tuple[Layout, Layout] | None:
     if jobs is not None:
         before, after = (layout_of(each.plan.facts, each.plan.strategy) for each in jobs)
-    elif change.layers is None and change.microbatches is None:
+    elif layers is None and microbatches is None:
         return None
     else:
         before = after = _find_recorded_layout(graph, found)
     after = replace(
         after,
-        num_layers=change.layers or after.num_layers,
-        num_microbatches=change.microbatches or after.num_microbatches,
+        num_layers=layers or after.num_layers,
+        num_microbatches=microbatches or after.num_microbatches,
     )
     return before, after
 
 
 def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[Parts]) -> Layout:
     """Return layers and micro-batches of the traces, for a job whose ranks have all layers."""
-    summary = found[0].summary
+    summary = found[0]
     if any(message.operation in ("send", "recv") for message in graph.messages):
         raise SpecError("--job", "is needed: the traces are of a pipeline, and only its job has the stages.")
     if num_unknown := _num_unknown_transfers(graph):
@@ -401,7 +401,7 @@ def _rebuild(
     graph: ExecutionGraph,
     found: Sequence[Parts],
     layouts: tuple[Layout, Layout],
-    jobs: tuple[EstimateReport, EstimateReport] | None,
+    jobs: Jobs | None,
 ) -> ExecutionGraph:
     before, after = layouts
     if jobs is None:
@@ -446,9 +446,7 @@ MOST_UNSIZED = 0.5
 """Share of the time without sizes above which other sizes are refused: most of the time would not change."""
 
 
-def _retime(
-    graph: ExecutionGraph, found: Sequence[Parts], jobs: tuple[EstimateReport, EstimateReport], doubts: list[str]
-) -> ExecutionGraph:
+def _retime(graph: ExecutionGraph, found: Sequence[Parts], jobs: Jobs, doubts: list[str]) -> ExecutionGraph:
     """Return the graph with times of its operators and messages at the wanted sizes."""
     old, new = (each.plan for each in jobs)
     before, after = (sizes_of(each.facts.model, each.facts.workload, each.strategy) for each in (old, new))
@@ -487,9 +485,7 @@ def _retime(
     return add_tensor_parallel(changed, found, wanted, lambda one: round(nanoseconds(one)))
 
 
-def _tensor_parallel_factors(
-    graph: ExecutionGraph, jobs: tuple[EstimateReport, EstimateReport], sizes: tuple[Sizes, Sizes]
-) -> NDArray[np.float64]:
+def _tensor_parallel_factors(graph: ExecutionGraph, jobs: Jobs, sizes: tuple[Sizes, Sizes]) -> NDArray[np.float64]:
     """Return the time after over before of every task if it were a tensor-parallel collective."""
     old, new = (partial(tensor_parallel_nanoseconds, each.plan.facts, each.plan.strategy) for each in jobs)
     before, after = sizes
@@ -566,3 +562,195 @@ def require_job(assignments: Sequence[str]) -> None:
             f"{OWN_CHANGES[1]} can change.",
             did_you_mean(name, OWN_CHANGES),
         )
+
+
+# --- the wanted job ------------------------------------------------------------------------------------------
+DEALT_OUT = ("tp", "pp", "dp", "vpp", "mbs", "schedule", "sequence_parallel")
+"""Decisions that redistribute the recorded work, or change its sizes."""
+
+SIZES = ("training.sequence_length", "training.global_batch_size", "cluster.num_devices")
+"""Entries outside of the model that do so."""
+
+NO_STEP = ("training.tokens", "reliability", "search", "objective", "top", "variants", "strategy", "model.name")
+"""Entries on which a step does not depend; their effect on the strategy is compared as decisions."""
+
+CHANGEABLE = (
+    f"A trace can be changed in layers and microbatches, sizes of the model, {', '.join(SIZES)}, the decisions "
+    f"{', '.join(DEALT_OUT)}; --faster, --cuda-graphs, --no-overlap."
+)
+
+
+def read_changed_jobs(path: Path, assignments: Sequence[str]) -> Jobs:
+    """
+    Read the recorded job, and the job with assignments.
+
+    Parameters
+    ----------
+    path
+        The job's file.
+    assignments
+        Entries and decisions, as ``key=value``.
+
+    Raises
+    ------
+    SpecError
+        If the job or an assignment is wrong, or an assignment cannot be predicted from a trace.
+    """
+    overrides, decisions = split_overrides(assignments)
+    before = estimate(load(path), {}, searched=False)
+    wanted, asked = load(path, overrides), read_decisions(decisions)
+    replicas = {name: value for name, value in wanted.given.decisions.items() if name == "dp"}
+    after = estimate(wanted, {**replicas, **asked}, searched=False)
+    require_shown(before, after)
+    for number, override in enumerate(overrides):
+        if override.startswith("model."):
+            _require_sizes(path, overrides, number, after)
+    return before, after
+
+
+def require_shown(before: EstimateReport, after: EstimateReport) -> None:
+    """
+    Raise if two jobs differ in an entry that cannot be predicted from a trace of the first.
+
+    Decisions that were not given may differ: they follow from the given ones.
+
+    Parameters
+    ----------
+    before, after
+        The recorded job, and the wanted one.
+
+    Raises
+    ------
+    SpecError
+        With the changes that are possible.
+    """
+    for name, old, new in (*_decisions(before, after), *_entries(before.problem, after.problem)):
+        raise SpecError(
+            name,
+            f"is {_text(new)}, but {_text(old)} in the recorded job, and its effect on the step is unknown.",
+            CHANGEABLE,
+        )
+
+
+def _decisions(before: EstimateReport, after: EstimateReport) -> Iterator[tuple[str, object, object]]:
+    """Yield given decisions that differ and cannot be predicted."""
+    old, new = before.plan.strategy, after.plan.strategy
+    for name, value in new.decisions().items():
+        differs = value != getattr(old, name) and name not in after.assumed
+        usual = name == "group" and value == int(default_microbatch_group(pp=new.pp, vpp=new.vpp))
+        if differs and not usual and name not in DEALT_OUT:
+            yield name, getattr(old, name), value
+    if old.tp > 1 and new.tp > 1 and old.sequence_parallel != new.sequence_parallel:
+        yield "sequence_parallel", old.sequence_parallel, new.sequence_parallel
+
+
+def _entries(before: Problem, after: Problem) -> Iterator[tuple[str, object, object]]:
+    """Yield entries that differ, without predictable ones and those of the model."""
+    old, new = (dict(_leaves(one.document)) for one in (before, after))
+    for name in sorted(old.keys() | new.keys()):
+        shown = name in SIZES or any(name == one or name.startswith(f"{one}.") for one in NO_STEP)
+        is_layout = name.startswith("strategy.layout")
+        is_model = name.startswith("model")
+        if old.get(name) != new.get(name) and (is_layout or not (shown or is_model)):
+            yield name, old.get(name), new.get(name)
+
+
+def _leaves(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of a document, with their dotted names."""
+    for name, value in entries.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", value
+
+
+def _require_sizes(path: Path, overrides: Sequence[str], number: int, after: EstimateReport) -> None:
+    """Raise if an entry of the model changes neither sizes nor layers."""
+    name, _, value = overrides[number].partition("=")
+    try:
+        other = load(path, [one for place, one in enumerate(overrides) if place != number]).facts
+    except SpecError:
+        return  # without it the others are not a valid model
+    facts, strategy = after.plan.facts, after.plan.strategy
+    sizes = [sizes_of(one.model, one.workload, strategy) for one in (other, facts)]
+    unused = same_shapes(*sizes) and other.model.num_layers == facts.model.num_layers
+    if unused and other.model != facts.model:
+        raise SpecError(
+            name.strip(), f"is {value.strip()}: it changes neither a size nor the number of layers.", CHANGEABLE
+        )
+
+
+def _text(value: object) -> str:
+    """Format a value as in job files, shortened."""
+    if value is None:
+        return "not given"
+    found = getattr(value, "text", None)
+    return str(found if isinstance(found, str) else value).lower()[:60]
+
+
+# --- text ----------------------------------------------------------------------------------------------------
+RUN = "Both in a longer run, in which each rank begins a step at the end of the one before."
+
+LEAST_FACTOR = 0.001
+"""Difference of a factor from one above which it is reported."""
+
+
+def what_if_json(found: WhatIf) -> str:
+    """Write a changed step as JSON."""
+    return json.dumps(document_of(found, ChangedStep), indent=2, ensure_ascii=False)
+
+
+def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:
+    """Write a changed step as text."""
+    return sections_text(_sections(found), screen)
+
+
+def _sections(found: WhatIf) -> Iterator[Section]:
+    error = _more(found.replayed_seconds, found.traced_seconds)
+    verdict = "" if found.usable else ": not usable"
+    rows = [
+        ("recorded", f"{_ms(found.traced_seconds)} ms per step; its replay {error}{verdict}"),
+        ("changed", f"{_ms(found.seconds)} ms per step, {_more(found.seconds, found.traced_seconds)}"),
+    ]
+    if found.layouts is not None:
+        rows += [("layout", f"{_layout(found.layouts[0])}; changed: {_layout(found.layouts[1])}")]
+    yield Section(title="Changed step", rows=tuple(rows))
+    yield _table("Recorded step, replayed", "rank", found.before, RUN)
+    yield _table("Changed step, replayed", "stage" if found.layouts else "rank", found.after, *_scale(found))
+    if found.doubts:
+        yield Section(title="Missing or guessed", rows=number_rows(found.doubts))
+
+
+def _scale(found: WhatIf) -> Iterator[str]:
+    """Yield the factor from the longest replayed step to the answer, unless it is one."""
+    factor = found.seconds / (max(one.total for one in found.after.values()) * 1e-9)
+    if abs(factor - 1) >= LEAST_FACTOR:
+        yield f"The answer is the longest times {factor:.3f}: recorded over replayed, of the unchanged step."
+
+
+def _more(seconds: float, traced_seconds: float) -> str:
+    """
+    Format a difference from the recorded step.
+
+    >>> _more(1.5, 1.0), _more(1 - 1e-9, 1.0)
+    ('+50.0%', '+0.0%')
+    """
+    return f"{round(seconds / traced_seconds - 1, 3) + 0.0:+.1%}"
+
+
+def _table(title: str, rank: str, parts: Mapping[int, Breakdown], *notes: str) -> Section:
+    rows = tuple(
+        (str(number), *(_ms(getattr(one, part) * 1e-9) for part in PARTS), _ms(one.total * 1e-9))
+        for number, one in parts.items()
+    )
+    header = (rank, "computation alone, ms", "communication alone, ms", "overlapped, ms", "idle, ms", "step, ms")
+    return Section(title=title, header=header, rows=rows, notes=notes)
+
+
+def _layout(one: Layout) -> str:
+    pipeline = f"pp {one.pp}" + (f", vpp {one.vpp}" if one.vpp > 1 else "")
+    return f"{one.num_layers} layers, {pipeline}, dp {one.dp}, {one.num_microbatches} micro-batches"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3f}"

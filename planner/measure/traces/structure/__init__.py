@@ -1,6 +1,6 @@
 """Parts of a training step to which each event of a trace belongs: iteration, phase, micro-batch, layer."""
 
 from planner.measure.traces.structure.finding import parts
-from planner.measure.traces.structure.records import Parts, Phase, Role, Summary
+from planner.measure.traces.structure.records import Parts, Phase, Role
 
-__all__ = ["Parts", "Phase", "Role", "Summary", "parts"]
+__all__ = ["Parts", "Phase", "Role", "parts"]

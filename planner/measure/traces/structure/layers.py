@@ -287,6 +287,8 @@ class Cutter:
         annotations of a phase.
     known
         Cuts as places among the operators, by the names of these.
+    made
+        All cuts, in the order in which passes were divided.
     """
 
     trace: Trace
@@ -298,6 +300,7 @@ class Cutter:
     once: NDArray[np.bool_]
     pieces: NDArray[np.bool_]
     known: dict[bytes, Integers] = field(default_factory=dict)
+    made: list[Cut] = field(default_factory=list)
 
     def cut(self, rows: NDArray[np.intp]) -> Cut | None:
         """
@@ -361,10 +364,11 @@ class Cutter:
         return np.append(events.start[rows[places[:-1]]], _end_nanoseconds(events, last))
 
     def _build_cut(self, times: Integers, works: NDArray[np.intp], found: str) -> Cut:
-        """Build a cut, with the kinds of its layers."""
+        """Build a cut, with the kinds of its layers, and keep it."""
         events = self.trace.events
         places = np.searchsorted(events.start[works], times)
-        return Cut(times=times, kinds=kinds(events.name[works].astype(np.int64), places), found=found)
+        self.made.append(Cut(times=times, kinds=kinds(events.name[works].astype(np.int64), places), found=found))
+        return self.made[-1]
 
 
 def _end_nanoseconds(events: Events, rows: NDArray[np.intp]) -> np.int64:

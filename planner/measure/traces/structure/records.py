@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +44,23 @@ class Role(IntEnum):
     """The end of the model after its last layer: final norm, head, loss."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Summary:
+@dataclass(kw_only=True, slots=True)
+class Parts:
     """
-    Summary of the parts of a trace, and how they were found.
+    Parts of each event, and how they were found; arrays of shape (events,), in the order of ``Trace.events``.
 
     Parameters
     ----------
     iterations
         Begin and end of each.
+    iteration
+        Place in ``iterations``; ``UNKNOWN`` outside.
+    phase, role
+        A :class:`Phase` and a :class:`Role`.
+    microbatch
+        Pass through the model within its iteration, from 0; ``UNKNOWN`` where an event belongs to none.
+    layer
+        From 0, in the order of the forward pass; ``UNKNOWN`` where an event belongs to none.
     num_layers, num_microbatches
         Layers of each pass through the model, and passes of each iteration. Each chunk of an interleaved pipeline
         schedule counts as a pass of its own.
@@ -64,40 +74,18 @@ class Summary:
     """
 
     iterations: tuple[Iteration, ...]
-    num_layers: int
-    num_microbatches: int
-    layer_kinds: tuple[int, ...]
-    phases_from: str
-    microbatches_from: str
-    layers_from: str
-    doubts: tuple[str, ...]
-
-
-@record(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """
-    Parts of each event; arrays of shape (events,), in the order of ``Trace.events``.
-
-    Parameters
-    ----------
-    iteration
-        Place in ``summary.iterations``; ``UNKNOWN`` outside.
-    phase, role
-        A :class:`Phase` and a :class:`Role`.
-    microbatch
-        Pass through the model within its iteration, from 0; ``UNKNOWN`` where an event belongs to none.
-    layer
-        From 0, in the order of the forward pass; ``UNKNOWN`` where an event belongs to none.
-    summary
-        Summary of all parts, and how they were found.
-    """
-
     iteration: NDArray[np.int32]
-    phase: NDArray[np.int8]
-    microbatch: NDArray[np.int32]
-    layer: NDArray[np.int32]
+    phase: NDArray[Any]
+    microbatch: NDArray[Any]
+    layer: NDArray[Any]
     role: NDArray[np.int8]
-    summary: Summary
+    num_layers: int = 0
+    num_microbatches: int = 0
+    layer_kinds: tuple[int, ...] = ()
+    phases_from: str = ""
+    microbatches_from: str = ""
+    layers_from: str = ""
+    doubts: tuple[str, ...] = ()
 
 
 SEVERAL_PHASES = re.compile(r"(?i)forward[-_ ]?backward|fwd[-_ ]?bwd|1f1b|train_?batch|train_?step$")

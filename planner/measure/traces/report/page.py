@@ -13,8 +13,10 @@ from planner.measure.traces.breakdown import processor_shares
 from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace, Track
 from planner.measure.traces.graph import ExecutionGraph, Kind
 from planner.measure.traces.replay import Replayed
-from planner.measure.traces.report.replay.report import RankReplay, Replay, Side
-from planner.measure.traces.report.replay.text import (
+from planner.measure.traces.report.replay import (
+    RankReplay,
+    Replay,
+    Side,
     breakdown_section,
     difference_text,
     doubts_sections,
@@ -182,7 +184,7 @@ def replay_page(report: Replay) -> str:
             "charts": {"breakdown": breakdown_chart(report)},
             "timelines": {str(number): timeline_of(report, one) for number, one in enumerate(report.ranks, start=1)},
         },
-        scripts=[asset("tasks.js", "planner.measure.traces.report.replay")],
+        scripts=[asset("tasks.js", "planner.measure.traces.report")],
     )
 
 

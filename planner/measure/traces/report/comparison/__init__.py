@@ -1,1 +1,0 @@
-"""The planner's step of a job, compared with the traced one."""

@@ -1,1 +1,0 @@
-"""A replayed iteration and the measured one, for people, programs and Perfetto."""

@@ -195,8 +195,7 @@ class LayerParts:
     ep_edges
         Seconds of expert-parallel communication exposed in warm-up and cool-down beyond ``ep``.
     forward
-        Seconds of the forward pass in ``total``. It has as much waiting for the host as its own launches are late; the
-        backward pass has the rest.
+        Seconds of the forward pass in ``total``, in equal shares of the layer with and without ``ep_overlap``.
     weight
         Seconds of the weights' gradients in ``compute``.
     launches_beyond
@@ -289,11 +288,13 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
     down, up = _offload_exposed(facts, decisions, seconds, exposed)
     offload = down + up
     working = seconds.forward + seconds.backward + tp + cp + ep + repeated + offload
-    apart = working - ep - offload + _separate_seconds(facts, decisions, seconds, exposed)
-    launching, beyond = _launches(facts, decisions, seconds, apart_seconds=apart)
-    host = host_exposed(launching, device_seconds=working)
-    forward = seconds.forward + exposed.contention * seconds.tp_forward + down
-    forward = forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
+    alone = replace(exposed, ep_forward=seconds.ep_forward, ep_backward=seconds.ep_backward)
+    alone_down, alone_up = _offload_exposed(facts, decisions, seconds, alone)
+    apart = working - ep - offload + _both_passes(alone, "ep") + alone_down + alone_up
+    launching, alternating, beyond = _launches(facts, decisions, seconds, apart_seconds=apart)
+    host = host_exposed(alternating, device_seconds=working)
+    forward = _forward_seconds(seconds, alone, alone_down, host=host_exposed(launching, device_seconds=apart))
+    share = forward / np.maximum(apart, launching)
     return LayerParts(
         compute=compute,
         recompute=repeated,
@@ -304,10 +305,37 @@ def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> L
         offload=offload,
         host=host,
         ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep - offload - host, 0.0),
-        forward=forward + np.clip(seconds.host_forward - forward, 0.0, host),
+        forward=share * (working + host),
         weight=seconds.weight,
         launches_beyond=beyond,
     )
+
+
+def _forward_seconds(seconds: LayerSeconds, exposed: Exposed, down: Array, *, host: Array) -> Array:
+    r"""
+    Seconds of the forward pass if no all-to-alls overlap: as much waiting as its own launches are late.
+
+    .. math:: T_F = \max(D_F, \min(H_F, D_F + W)), \qquad T'_F = T_F\, T' / T
+
+    Derivation of T': with ``ep_overlap`` a layer's forward pass of one micro-batch and backward pass of another run
+    together, a part of either by turns, so that only the seconds T' of both are determined. Each pass keeps its share.
+    Therefore neither gets longer while the other gets shorter, and a pipeline, whose seconds are sums and maxima of
+    passes, takes at most max(T' / T) times as long as without the overlap.
+
+    Parameters
+    ----------
+    seconds, exposed, down
+        Of a layer whose all-to-alls do not overlap; its copies to the host.
+    host
+        Seconds W in which both of its passes wait for launches.
+
+    References
+    ----------
+    megatron-core 0.16, ``TransformerLayerSchedulePlan.run``; ``tests/oracle/two_streams.py`` plays it kernel by kernel.
+    """
+    device = seconds.forward + exposed.contention * seconds.tp_forward + down
+    device = device + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
+    return np.asarray(device + np.clip(seconds.host_forward - device, 0.0, host))
 
 
 def _repeated_seconds(
@@ -326,21 +354,14 @@ def _repeated_seconds(
 
 def _launches(
     facts: Facts, decisions: Decisions, seconds: LayerSeconds, *, apart_seconds: Array
-) -> tuple[Array, Array]:
-    """Seconds in which the host launches both passes of a layer; :attr:`LayerParts.launches_beyond`: (..., K)."""
+) -> tuple[Array, Array, Array]:
+    """Seconds of the host's launches of both passes, without and with overlaps; ``launches_beyond``: (..., K)."""
     launching = launching_seconds(seconds, recompute=add_layer_axis(decisions["recompute"]))
     alternates, constants = add_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
     slowed = constants.overlap_slowdown_launches * launching
     measured = alternating_launch_seconds(launching, apart_seconds=apart_seconds, constants=constants)
     beyond = np.where(alternates & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
-    return np.where(alternates, measured, launching), beyond
-
-
-def _separate_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:
-    """Seconds of both passes' all-to-alls and copies if all-to-alls do not overlap."""
-    alone = replace(exposed, ep_forward=seconds.ep_forward, ep_backward=seconds.ep_backward)
-    down, up = _offload_exposed(facts, decisions, seconds, alone)
-    return _both_passes(alone, "ep") + down + up
+    return launching, np.where(alternates, measured, launching), beyond
 
 
 def _both_passes(exposed: Exposed, group: str) -> Array:

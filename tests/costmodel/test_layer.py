@@ -556,6 +556,22 @@ def test_alternating_launches_lengthen_a_layer_by_no_more_than_was_measured(laun
     assert launch < 1 or alternating.total == pytest.approx(longer * apart.total)
 
 
+@pytest.mark.parametrize("launch", [0.0, 1e-6, 1e-5, 1e-4, 1e-3])
+@pytest.mark.parametrize("host", [1.0, 2.0])
+def test_the_overlap_changes_both_passes_of_a_layer_by_one_factor(launch, host):
+    """So a pipeline, which waits for single passes, gets no longer than its longest layer does."""
+    slowdown = {"overlap_slowdown_launches": host, "overlap_launches_most_fraction": 0.25}
+    given = on_the_networks(MOE, launch_overhead_seconds=launch, **slowdown)
+    strategy = {"ep": 16, "dp": 16}
+
+    apart, alternating = (parts_of(given, **strategy, ep_overlap=overlaps) for overlaps in (False, True))
+
+    factor = alternating.total / apart.total
+    assert alternating.forward == pytest.approx(factor * apart.forward)
+    assert (factor <= (1.25 if host > 1 else 1.0) * (1 + 1e-12)).all()
+    assert launch > 1e-6 or (factor[apart.ep > 0] < 1).all()
+
+
 @pytest.mark.parametrize("offloads", [False, True])
 def test_the_bound_counts_the_layer_without_the_overlap(offloads):
     """

@@ -23,9 +23,8 @@ from benchmarks.accuracy.metrics import NEWER, read_table
 from costmodel import reliability as formulas
 from costmodel.facts.reliability import Reliability
 from planner.advice.advise import SIZES, Advice, ClusterChoices, advise
-from planner.advice.points import DAYS, ClusterCell, ClusterPoint, make_point
+from planner.advice.points import DAYS, ClusterCell, ClusterPoint, make_point, missing_entries
 from planner.advice.prices import Offer, PriceList
-from planner.advice.whole import missing_entries
 from planner.advice.wish import Wish
 from planner.batch.job_result import JobResult
 from planner.batch.jobs import BatchJob

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.exports.stand_ins import Finder
+from benchmarks.exports.releases import Finder
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "hf_configs"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planner.advice.records import AdviceRecord, PointRecord, ends_of
 from planner.schema.records import Schema, object_schema, record_schema, whole
-from planner.schema.rows import CELL, NUMBER, cell
+from planner.schema.reports import CELL, NUMBER, cell
 
 
 def advice_schema() -> Schema:
@@ -14,7 +14,7 @@ def advice_schema() -> Schema:
     return whole("Advice", record_schema(AdviceRecord, "serialization"))
 
 
-def row_schema() -> Schema:
+def advice_row_schema() -> Schema:
     """Make the schema of a row of ``planner advise --format csv``: a planned cell."""
     whole_advice = record_schema(AdviceRecord, "serialization")["properties"]
     beside = {name: {**CELL, "description": whole_advice[name]["description"]} for name in ("job", "model", "currency")}

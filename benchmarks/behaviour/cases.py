@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import permutations, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -36,6 +37,9 @@ NUM_VARIANTS = 70
 NUM_PLANS = 80
 NUM_EXPORTS = 30
 NUM_EXPLANATIONS = 15
+
+DATA = SimpleNamespace(**yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8")))
+"""What questions are made of."""
 
 JOB = "job.yaml"
 PLAN = "plan.json"
@@ -95,34 +99,14 @@ def variants(rows: Sequence[Case]) -> Iterator[Question]:
     chance = random.Random(SEED)
     for case in _evenly(rows, NUM_VARIANTS):
         entries = copy.deepcopy(job_entries(case))
-        name, value = chance.choice(CHANGES)
+        name, value = chance.choice(DATA.changes)
         entries["strategy"][name] = value
         yield estimate_question(f"variant {case.run.id} {name}={value}", entries)
 
 
-CHANGES: tuple[tuple[str, object], ...] = (
-    ("recompute", "full"),
-    ("recompute", "none"),
-    ("activation_offload", True),
-    ("optimizer_offload", True),
-    ("sharding", "none"),
-    ("sharding", "optimizer"),
-    ("sharding", "weights"),
-    ("tp_overlap", True),
-    ("ep_overlap", True),
-    ("dp_overlap", False),
-    ("cuda_graphs", "full_iteration"),
-    ("mbs", 2),
-)
-
-
-UNLIKE_MODELS = ("gpt-neox-20b", "deepseek-v3", "gpt-oss-120b", "nemotron-h-56b", "gemma-2-27b", "minimax-text-01")
-"""Blocks side by side, multi-token prediction, experts with biases, scans, windows, linear attention."""
-
-
 def lowered() -> Iterator[Question]:
     """Layers of every kind with what frameworks do differently: whole and single matmuls that overlap, or none."""
-    for model, framework in product(UNLIKE_MODELS, ("", "torchtitan-0.1")):
+    for model, framework in product(DATA.unlike_models, ("", "torchtitan-0.1")):
         for strategy in ({"tp": 4, "tp_overlap": True, "mbs": 2}, {"tp": 2, "cp": 2, "cp_overlap": True}):
             cluster = {"device": "h100-80gb-sxm", "num_devices": 16} | ({"framework": framework} if framework else {})
             training = {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9}
@@ -141,43 +125,23 @@ def _evenly(rows: Sequence[Case], count: int) -> Iterable[Case]:
 
 # --- searches --------------------------------------------------------------------------------------------------
 
-MODELS = (
-    "llama3-8b",
-    "llama3-70b",
-    "llama3-405b",
-    "mixtral-8x7b",
-    "qwen3-30b-a3b",
-    "qwen3-235b-a22b",
-    "deepseek-v3",
-    "gpt-oss-120b",
-    "gemma-2-27b",
-    "nemotron-h-56b",
-    "nemotron-3-nano-30b-a3b",
-    "gpt3-175b",
-    "glm-4.5",
-)
-DEVICES = ("h100-80gb-sxm", "a100-80gb-sxm", "b200", "gb200", "v100-32gb-sxm", "h800", "gh200-96gb")
-SIZES = (8, 16, 64, 128, 256, 512)
-PRECISIONS = {"v100-32gb-sxm": ("fp16",), "a100-80gb-sxm": ("bf16",), "b200": ("bf16", "mxfp8"), "gb200": ("mxfp8",)}
-FRAMEWORKS = {"v100-32gb-sxm": ("", "megatron-lm-2021"), "h100-80gb-sxm": ("", "", "torchtitan-0.1", "nemo-25.07")}
-
 
 def a_job(chance: random.Random) -> dict[str, Any]:
     """A job of the catalog; it need not fit."""
-    device = chance.choice(DEVICES)
-    size = chance.choice(SIZES)
+    device = chance.choice(DATA.devices)
+    size = chance.choice(DATA.sizes)
     cluster: dict[str, Any] = {"device": device, "num_devices": size}
-    framework = chance.choice(FRAMEWORKS.get(device, ("", "megatron-core-0.14")))
+    framework = chance.choice(DATA.frameworks.get(device, ("", "megatron-core-0.14")))
     if framework:
         cluster["framework"] = framework
     return {
-        "model": chance.choice(MODELS),
+        "model": chance.choice(DATA.models),
         "cluster": cluster,
         "training": {
             "tokens": 1e12,
             "global_batch_size": size * chance.choice((1, 2, 4)),
             "sequence_length": chance.choice((4096, 8192)),
-            "precision": chance.choice(PRECISIONS.get(device, ("bf16", "fp8"))),
+            "precision": chance.choice(DATA.precisions.get(device, ("bf16", "fp8"))),
         },
         "search": {"time_limit_seconds": 300, "framework_rules": True},
         "top": chance.choice((1, 3)),
@@ -204,48 +168,12 @@ def explanations() -> Iterator[Question]:
         yield Question(name=name, arguments=("explain", JOB, *asked, "--format", "json"), job=text(job))
 
 
-ADVICE: dict[str, dict[str, Any]] = {
-    "megatron-lm": {},
-    "megatron-bridge": {},
-    "torchtitan": {
-        "search": {
-            "pin": {"activation_offload": False, "optimizer_offload": False, "vpp": 1, "token_dispatcher": "alltoall"}
-            | {"cuda_graphs": "none", "ep_overlap": False, "cp_overlap": False, "sharding": "weights", "cp": 1}
-            | {"tp_overlap": False, "dp_overlap": True, "recompute": "full", "pp": 1, "ep": 1},
-            "framework_rules": False,
-        },
-        "settings": {"weight_dtype": "fp32", "gradient_dtype": "fp32", "loss": "unfused"},
-    },
-    "deepspeed": {
-        "search": {
-            "pin": {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "activation_offload": False, "cuda_graphs": "none"}
-            | {"token_dispatcher": "alltoall", "recompute": "none"}
-        },
-        "settings": {"loss": "unfused"},
-    },
-    "accelerate": {
-        "search": {
-            "pin": {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "sharding": "weights", "activation_offload": False}
-            | {
-                "optimizer_offload": False,
-                "cuda_graphs": "none",
-                "token_dispatcher": "alltoall",
-                "recompute": "full",
-                "dp_overlap": True,
-            }
-        },
-        "settings": {"weight_dtype": "fp32", "gradient_dtype": "bf16"},
-    },
-}
-"""What lets a framework take the plans of a job, by target."""
-
-
 def exports() -> Iterator[Question]:
     """Plans as the files of a framework, most of which it can express."""
     chance = random.Random(SEED + 2)
     for number in range(NUM_EXPORTS):
-        target = list(ADVICE)[number % len(ADVICE)]
-        job = {**a_job(chance), **ADVICE[target]}
+        target = list(DATA.advice)[number % len(DATA.advice)]
+        job = {**a_job(chance), **DATA.advice[target]}
         job["model"] = chance.choice(("llama3-8b", "qwen3-32b", "llama3-70b", "mixtral-8x7b"))
         job["cluster"] = {"device": "h100-80gb-sxm", "num_devices": chance.choice((64, 128))}
         job["training"] = {**job["training"], "precision": "bf16", "global_batch_size": 256}
@@ -266,99 +194,21 @@ def _title(verb: str, job: dict[str, Any]) -> str:
 
 # --- bad input -------------------------------------------------------------------------------------------------
 
-GOOD: dict[str, Any] = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-    "training": {"tokens": 1e12, "global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"},
-}
-
-BAD_ENTRIES: tuple[tuple[str, object], ...] = (
-    ("model", "llama3-8bb"),
-    ("model", 7),
-    ("model", {"hidden_size": "8k"}),
-    ("model", {"model_type": "mamba9"}),
-    ("cluster.device", "h1000"),
-    ("cluster.device", {"base": "h100-80gb-sxm", "memory": -1}),
-    ("cluster.num_devices", 0),
-    ("cluster.num_devices", -8),
-    ("cluster.num_devices", "eight"),
-    ("cluster.num_devices", 7.5),
-    ("cluster.framework", "megatron-lm-9"),
-    ("cluster.framework", {"extends": "nothing"}),
-    ("cluster.software", "megatron-core-0.14"),
-    ("cluster.nmu_devices", 8),
-    ("training.tokens", "15 trillion"),
-    ("training.tokens", -1),
-    ("training.global_batch_size", 0),
-    ("training.global_batch_size", [64]),
-    ("training.sequence_length", 10**9),
-    ("training.precision", "int3"),
-    ("training.precision", "mxfp8"),
-    ("training.gbs", 64),
-    ("settings.gradient_dtype", "int8"),
-    ("settings.optimizer", "lion9"),
-    ("settings.nothing", 1),
-    ("top", 0),
-    ("search.time_limit_seconds", -1),
-    ("search.pin", {"tp": 3}),
-    ("search.pin", {"tpp": 4}),
-    ("search.allow", {"tp": "many"}),
-    ("search.stages", "wild"),
-    ("search.objective", "beauty"),
-    ("reliability.mtbf", 0),
-    ("reliability", 3),
-    ("checkpoint", {"bandwidth": "fast"}),
-    ("strategy", {"tp": 0}),
-    ("strategy", {"tp": 1, "recompute": "sometimes"}),
-    ("strategy", "tp=8"),
-    ("nothing", {}),
-    ("cluster", None),
-    ("training", []),
-)
-
-BAD_TEXTS = (
-    "",
-    "null",
-    "- a\n- b\n",
-    "a: [1, 2",
-    "a: b: c",
-    "a: *b",
-    "a: {<<: {b: 1}}",
-    "a: !!timestamp 2026-01-01",
-    "a: " + "[" * 50,
-    "1: 2",
-    "model: a\nmodel: b\n",
-)
-
-BAD_ARGUMENTS = (
-    ("plan", "missing.yaml"),
-    ("plan", JOB, "--format", "xml"),
-    ("plan", JOB, "training.tokens"),
-    ("plan", JOB, "cluster.num_devices=x"),
-    ("estimate", JOB),
-    ("estimate", JOB, "tp=x"),
-    ("explain", JOB, "tp=99"),
-    ("export", JOB, "--target", "megatron-lm"),
-    ("export", JOB, "--target", "nothing"),
-    ("catalog", "nothing"),
-    ("nothing",),
-)
-
 
 def bad_input() -> Iterator[Question]:
     """Jobs with one wrong entry, texts that are no jobs, and wrong arguments."""
-    for path, value in BAD_ENTRIES:
-        job = copy.deepcopy(GOOD)
+    for path, value in DATA.bad_entries:
+        job = copy.deepcopy(DATA.good)
         section, _, name = path.partition(".")
         if name:
             job.setdefault(section, {})[name] = value
         else:
             job[section] = value
         yield Question(name=f"bad {path}={value}", arguments=("plan", JOB, "--format", "json"), job=text(job))
-    for bad in BAD_TEXTS:
+    for bad in DATA.bad_texts:
         yield Question(name=f"bad text {bad[:30]!r}", arguments=("plan", JOB, "--format", "json"), job=bad)
-    for arguments in BAD_ARGUMENTS:
-        yield Question(name=f"bad arguments {' '.join(arguments)}", arguments=arguments, job=text(GOOD))
+    for arguments in DATA.bad_arguments:
+        yield Question(name=f"bad arguments {' '.join(arguments)}", arguments=tuple(arguments), job=text(DATA.good))
 
 
 def text(entries: dict[str, Any]) -> str:

@@ -44,7 +44,10 @@ COMMANDS = {
     ),
     "calibrate": ("planner.cli.calibrate", "a device file from runs, samples of operators, traces or small runs"),
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
-    "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and compared with the planner's figures"),
+    "trace": (
+        "planner.cli.traces",
+        "profiler traces: read, replayed, changed, compared with the planner's figures",
+    ),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each, and rank them"),
     "serve": ("planner.cli.serve", "a local web page of plans, or tools for agents by the Model Context Protocol"),
 }

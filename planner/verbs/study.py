@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.events import log_progress
 from costmodel.facts.reliability import Reliability
 from costmodel.models.flops import linearity_fraction
-from costmodel.quantities import COUNT, RATE, finite
+from costmodel.quantities import COUNT, RATE, SECONDS, Kind, finite
 from costmodel.reliability import change_checkpoint, scale_reliability
 from costmodel.validation import require_type, shown
 from planner.jobs.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_every, schedules_around
@@ -24,7 +25,7 @@ from planner.search.branch_and_bound import Status
 from planner.search.domains import num_held, num_spares
 from planner.verbs.plan import plan
 from planner.verbs.study_names import FEATURES, STUDIES
-from planner.verbs.study_points import Axis, Point, Series, StudyReport
+from planner.verbs.study_points import Axis, Own, Point, Series, StudyReport
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Multiples of the job's own value that are studied."""
@@ -39,10 +40,23 @@ NUM_INTERVALS = 12
 """Checkpoint intervals that are studied, at most, besides the best one."""
 
 
-def _multiply(value: float) -> list[float]:
+def _multiply(value: float | None, kind: Kind = COUNT) -> list[float]:
     """Return multiples of a value; those of a whole number that are whole."""
-    found = [value * factor for factor in FACTORS]
-    return [int(one) for one in found if one.is_integer() and one >= 1] if isinstance(value, int) else found
+    found = [(value or 0.0) * factor for factor in FACTORS]
+    is_whole = isinstance(value, int) and kind not in (SECONDS, RATE)
+    return [int(one) for one in found if one.is_integer() and one >= 1] if is_whole else found
+
+
+def _of_job(path: str) -> Own:
+    """Return the reader of a value of the job, by its dotted name."""
+    read = attrgetter(path)
+    return lambda problem, plan: read(problem)
+
+
+def _of_plan(path: str) -> Own:
+    """Return the reader of a value of the job's plan, by its dotted name; None where there is no plan."""
+    read = attrgetter(path)
+    return lambda problem, plan: read(plan) if plan else None
 
 
 def _doublings(most: int) -> list[int]:
@@ -82,7 +96,7 @@ SCHEDULE = (
         label="VPP, model chunks per pipeline rank",
         entry="search.pin.vpp",
         defaults=_vpp_values,
-        own=lambda problem, plan: plan.strategy.vpp if plan else None,
+        own=_of_plan("strategy.vpp"),
         refusal=_no_pipeline,
     ),
     Axis(
@@ -90,7 +104,7 @@ SCHEDULE = (
         label="PP, pipeline ranks",
         entry="search.pin.pp",
         defaults=_pp_values,
-        own=lambda problem, plan: plan.strategy.pp if plan else None,
+        own=_of_plan("strategy.pp"),
         refusal=_one_device,
     ),
     Axis(
@@ -98,7 +112,7 @@ SCHEDULE = (
         label="MBS, sequences per micro-batch",
         entry="search.pin.mbs",
         defaults=_mbs_values,
-        own=lambda problem, plan: plan.strategy.mbs if plan else None,
+        own=_of_plan("strategy.mbs"),
     ),
 )
 
@@ -168,18 +182,13 @@ def _drop_recovery(problem: Problem, value: float) -> Sequence[str]:
     return ("reliability.recovery=null",) if "recovery" in (problem.document.get("reliability") or {}) else ()
 
 
-def _checkpoint_seconds(problem: Problem, plan: Plan | None) -> float:
-    assert plan is not None, "the study needs a plan"
-    return plan.checkpoint_seconds
-
-
 RELIABILITY = (
     Axis(
         name="interval",
         label="steps between checkpoints",
         entry="",
         defaults=_interval_values,
-        own=lambda problem, plan: plan.schedule.interval_steps if plan else None,
+        own=_of_plan("schedule.interval_steps"),
         plan=_change_interval,
         is_read=False,
         refusal=_refuse_no_failures,
@@ -189,15 +198,14 @@ RELIABILITY = (
         label="failures per node and day",
         entry="reliability.failures_per_node_day",
         defaults=_failure_rates,
-        own=lambda problem, plan: problem.reliability.failures_per_node_day,
+        own=_of_job("reliability.failures_per_node_day"),
         plan=_change_reliability,
     ),
     Axis(
         name="nodes",
         label="nodes",
         entry="",
-        defaults=lambda problem, plan: _multiply(problem.facts.cluster.num_nodes),
-        own=lambda problem, plan: problem.facts.cluster.num_nodes,
+        own=_of_job("facts.cluster.num_nodes"),
         plan=_change_nodes,
         is_read=False,
         refusal=_refuse_no_failures,
@@ -206,8 +214,7 @@ RELIABILITY = (
         name="mttr",
         label="MTTR, seconds",
         entry="reliability.mttr_seconds",
-        defaults=lambda problem, plan: _multiply(float(problem.reliability.mttr_seconds)),
-        own=lambda problem, plan: problem.reliability.mttr_seconds,
+        own=_of_job("reliability.mttr_seconds"),
         plan=_change_reliability,
         also=_drop_recovery,
         refusal=_refuse_no_failures,
@@ -216,8 +223,7 @@ RELIABILITY = (
         name="checkpoint",
         label="seconds lost per checkpoint",
         entry="reliability.checkpoint_seconds",
-        defaults=lambda problem, plan: _multiply(_checkpoint_seconds(problem, plan)),
-        own=_checkpoint_seconds,
+        own=_of_plan("checkpoint_seconds"),
         plan=_change_checkpoint,
         is_read=False,
         refusal=_refuse_no_failures,
@@ -303,13 +309,13 @@ NODES = (
         label="devices of a scale-up domain",
         entry="cluster.scale_up_size",
         defaults=_domain_values,
-        own=lambda problem, plan: problem.facts.cluster.scale_up_size,
+        own=_of_job("facts.cluster.scale_up_size"),
         refusal=_one_device,
     ),
 )
 
 
-def _nominal(level: int) -> Callable[[Problem, Plan | None], float]:
+def _nominal(level: int) -> Own:
     """Return the reader of the nominal bandwidth of a level of networks."""
 
     def read(problem: Problem, plan: Plan | None) -> float:
@@ -324,16 +330,11 @@ def _nominal(level: int) -> Callable[[Problem, Plan | None], float]:
     return read
 
 
-def _bandwidths(level: int) -> Callable[[Problem, Plan | None], Sequence[float]]:
-    return lambda problem, plan: _multiply(float(_nominal(level)(problem, plan)))
-
-
 NETWORK = (
     Axis(
         name="internode",
         label="bandwidth between nodes, bytes per second and device",
         entry="cluster.internode_bandwidth",
-        defaults=_bandwidths(-1),
         own=_nominal(-1),
         refusal=_one_domain,
     ),
@@ -341,7 +342,6 @@ NETWORK = (
         name="scale_up",
         label="bandwidth inside a scale-up domain, bytes per second and device",
         entry="cluster.scale_up_bandwidth",
-        defaults=_bandwidths(0),
         own=_nominal(0),
         refusal=_refuse_networks,
     ),
@@ -354,8 +354,7 @@ BATCH = (
         name="batch",
         label="sequences per step",
         entry="training.global_batch_size",
-        defaults=lambda problem, plan: _multiply(problem.facts.workload.global_batch_size),
-        own=lambda problem, plan: problem.facts.workload.global_batch_size,
+        own=_of_job("facts.workload.global_batch_size"),
     ),
 )
 
@@ -364,8 +363,7 @@ SEQUENCE = (
         name="sequence",
         label="tokens per sequence",
         entry="training.sequence_length",
-        defaults=lambda problem, plan: _multiply(problem.facts.workload.sequence_length),
-        own=lambda problem, plan: problem.facts.workload.sequence_length,
+        own=_of_job("facts.workload.sequence_length"),
     ),
 )
 
@@ -392,7 +390,7 @@ def _site_links(problem: Problem, plan: Plan | None) -> str:
     return _one_site(problem, plan) or ("cluster.sites.bandwidth is unlimited." if is_unlimited else "")
 
 
-def _sites_value(name: str) -> Callable[[Problem, Plan | None], float | None]:
+def _sites_value(name: str) -> Own:
     return lambda problem, plan: getattr(problem.facts.cluster.sites, name, None)
 
 
@@ -415,7 +413,6 @@ SITES = (
         name="bandwidth",
         label="bandwidth of a site to another one, bytes per second",
         entry="cluster.sites.bandwidth",
-        defaults=lambda problem, plan: _multiply(_sites_value("bandwidth")(problem, plan) or 0.0),
         own=_sites_value("bandwidth"),
         refusal=_site_links,
     ),
@@ -575,12 +572,14 @@ def _choose_axes(problem: Problem, best: Plan | None, name: str, values: Values)
 
 def _study_axis(axis: Axis, problem: Problem, base: PlanReport, best: Plan | None, values: Values) -> Series:
     given = values.get(axis.name)
-    read = _read_values(axis, axis.defaults(problem, best) if given is None else given)
+    own = axis.own(problem, best)
+    if given is None:
+        given = axis.defaults(problem, best) if axis.defaults else _multiply(own, kinds().get(axis.entry, COUNT))
+    read = _read_values(axis, given)
     if len(read) < 2:
         number = f"has one value, {next(iter(read.values()))}" if read else "has no value"
         hint = f"Write --values {axis.name}=VALUE,VALUE."
         raise SpecError(f"values.{axis.name}", f"{number}; a study compares at least two.", hint)
-    own = axis.own(problem, best)
     points = tuple(_points(axis, problem, base, best, read))
     if axis.is_scale:
         points = tuple(_add_linearity(points))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from costmodel.record import record
 from planner.jobs.problem import Problem
@@ -108,6 +108,10 @@ class StudyReport(Displayed):
         return 0 if found else EXIT_CODES["infeasible"]
 
 
+Own: TypeAlias = Callable[[Problem, Plan | None], float | None]
+"""Reader of the job's own value, which its plan may have."""
+
+
 @record(frozen=True, kw_only=True, slots=True)
 class Axis:
     """
@@ -120,7 +124,7 @@ class Axis:
     entry
         Dotted name of the entry, which decides on units; empty for whole numbers.
     defaults
-        Values that are studied unless others are given.
+        Values that are studied unless others are given; None: multiples of the job's own value.
     plan
         Plan of the job with a value; None: the job is searched anew.
     also
@@ -138,8 +142,8 @@ class Axis:
     name: str
     label: str
     entry: str
-    defaults: Callable[[Problem, Plan | None], Sequence[float | str]]
-    own: Callable[[Problem, Plan | None], float | None]
+    own: Own
+    defaults: Callable[[Problem, Plan | None], Sequence[float | str]] | None = None
     plan: Callable[[Plan, Problem, float], Plan] | None = None
     also: Callable[[Problem, float], Sequence[str]] = lambda problem, value: ()
     is_read: bool = True

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from benchmarks.accuracy.metrics import NEWER, read_table
+from benchmarks.output import conclude
 from costmodel import reliability as formulas
 from costmodel.facts.reliability import Reliability
 from planner.advice.advise import SIZES, Advice, ClusterChoices, advise
@@ -79,11 +80,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.advise", description=__doc__)
     parser.add_argument("--only", choices=tuple(parts), help="one part")
     only = parser.parse_args().only
-    failures = [text for name, check in parts.items() if only in (None, name) for text in check()]
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
-    return 1 if failures else 0
+    return conclude(text for name, check in parts.items() if only in (None, name) for text in check())
 
 
 def ask(devices: Iterable[str], sizes: tuple[int, ...], wish: Wish, **options: Any) -> Advice:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from benchmarks.paper import rows
-from benchmarks.paper.checks import Basis, Check, Comparison
+from benchmarks.paper.checks import Basis, Check, Comparison, compare
 from costmodel.step.estimate import Estimate, estimate
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem, load
@@ -62,15 +62,8 @@ def settings() -> Iterator[Setting]:
 
 def first_place_check(searched: list[Setting]) -> Check:
     """4.1: place of the paper's best strategy among ours, 1 in every setting."""
-    return Check(
-        name="4.1: the search puts the paper's best strategy first",
-        unit="place",
-        basis=Basis.FITTED,
-        comparisons=tuple(
-            Comparison(label=setting.label, printed=1, reached=place(setting, setting.paper[0]), tolerance=0)
-            for setting in searched
-        ),
-    )
+    places = ((setting.label, 1, place(setting, setting.paper[0])) for setting in searched)
+    return compare("4.1: the search puts the paper's best strategy first", "place", Basis.FITTED, places, 0)
 
 
 def place(setting: Setting, one: Estimate) -> int:
@@ -144,31 +137,18 @@ OPTIMIZERS = {"cpu": "optimizer_offload", "dist": "sharding"}
 def gain_checks() -> Iterator[Check]:
     """Sign, order and size of every gain of Tables 6 and 7, the best v of Figure 6, and Figures 4 and 5."""
     gains = list(table6_gains())
-    yield Check(
-        name="Table 6: sign and order of every gain, by planner study features, schedule",
-        unit="place",
-        basis=Basis.FITTED,
-        comparisons=tuple(
-            Comparison(
-                label=f"{one.setting}, {one.what}",
-                printed=_place(gains, one, "printed"),
-                reached=_place(gains, one, "reached") if one.printed * one.reached > 0 else math.nan,
-                tolerance=0,
-            )
-            for one in gains
-        ),
+    places = (
+        (
+            f"{one.setting}, {one.what}",
+            _place(gains, one, "printed"),
+            _place(gains, one, "reached") if one.printed * one.reached > 0 else math.nan,
+        )
+        for one in gains
     )
-    yield Check(
-        name="Table 6: size of every gain, by planner study",
-        unit="% of the step",
-        basis=Basis.FITTED,
-        comparisons=tuple(
-            Comparison(
-                label=f"{one.setting}, {one.what}", printed=100 * one.printed, reached=100 * one.reached, tolerance=0.2
-            )
-            for one in gains
-        ),
-    )
+    name = "Table 6: sign and order of every gain, by planner study features, schedule"
+    yield compare(name, "place", Basis.FITTED, places, 0)
+    sizes = ((f"{one.setting}, {one.what}", 100 * one.printed, 100 * one.reached) for one in gains)
+    yield compare("Table 6: size of every gain, by planner study", "% of the step", Basis.FITTED, sizes, 0.2)
     yield table7_check()
     yield figure6_check()
     yield reliability_check()

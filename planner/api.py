@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from planner.uncertainty.counts import Gap as Gap
     from planner.uncertainty.features import Unproven as Unproven
     from planner.uncertainty.intervals import Interval as Interval
-    from planner.uncertainty.operators import TimedOperator as TimedOperator
+    from planner.uncertainty.intervals import TimedOperator as TimedOperator
     from planner.uncertainty.peaks import Chance as Chance
     from planner.uncertainty.records import BestRun as BestRun
     from planner.verbs.any_job import AnyJob as AnyJob
@@ -130,10 +130,10 @@ if TYPE_CHECKING:
     from planner.verbs.recipes import JudgedLayout as JudgedLayout
     from planner.verbs.recipes import compare_recipe as compare_recipe
     from planner.verbs.recipes import judge_recipes as judge_recipes
+    from planner.verbs.study import Series as Series
+    from planner.verbs.study import StudyReport as StudyReport
     from planner.verbs.study import study as study
     from planner.verbs.study_features import Feature as Feature
-    from planner.verbs.study_points import Series as Series
-    from planner.verbs.study_points import StudyReport as StudyReport
 
     __version__: str
 
@@ -183,8 +183,7 @@ _NAMES = {
     "planner.search.recommendation": "; Recommendation",
     "planner.uncertainty.counts": "; Gap",
     "planner.uncertainty.features": "; Unproven",
-    "planner.uncertainty.intervals": "; Interval",
-    "planner.uncertainty.operators": "; TimedOperator",
+    "planner.uncertainty.intervals": "; Interval TimedOperator",
     "planner.uncertainty.peaks": "; Chance",
     "planner.uncertainty.records": "; BestRun",
     "planner.verbs.any_job": "AnyJob read_any",
@@ -193,9 +192,8 @@ _NAMES = {
     "planner.verbs.explain": "Explanation explain; Binding Difference",
     "planner.verbs.plan": "estimate plan read_plan; SavedPlan",
     "planner.verbs.recipes": "compare_recipe judge_recipes; JudgedLayout",
-    "planner.verbs.study": "study",
+    "planner.verbs.study": "study StudyReport; Series",
     "planner.verbs.study_features": "; Feature",
-    "planner.verbs.study_points": "StudyReport; Series",
 }
 """
 Verbs, the records that they take and return, and errors, by the module that defines them; after a semicolon records

@@ -36,8 +36,8 @@ COMMANDS = {
     "estimate": ("planner.cli.plan", "time and memory of one given strategy"),
     "explain": ("planner.cli.explain", "why this plan, why not another strategy, what it gains over a given one"),
     "study": ("planner.cli.study", "what each feature, schedule, failure rate, size or network of a job is worth"),
-    "import": ("planner.cli.import_job", "a job file from the script, arguments or configuration that somebody runs"),
-    "export": ("planner.cli.export_plan", "a plan of a JSON report as the flags and files that start it"),
+    "import": ("planner.cli.frameworks", "a job file from the script, arguments or configuration that somebody runs"),
+    "export": ("planner.cli.frameworks", "a plan of a JSON report as the flags and files that start it"),
     "catalog": (
         "planner.cli.catalog",
         "known devices, models, frameworks and recipes with their sources, support of them, JSON Schemas",

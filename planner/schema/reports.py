@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +15,8 @@ from costmodel.facts.workload import Precision
 from costmodel.models.flops import AttentionConvention
 from costmodel.step.estimate import PARTS
 from planner import report
+from planner.advice.records import AdviceRecord, ends_of
+from planner.advice.records import PointRecord as ClusterPointRecord
 from planner.batch.job_result import FORMAT_VERSION, KIND, JobOutcome, JobResult, JobStatus
 from planner.batch.results import OF_LINE as OF_ROW
 from planner.batch.top import OF_LINE
@@ -396,3 +398,26 @@ def _layer_kinds() -> Schema:
 def _properties(record: Any) -> Schema:
     properties: Schema = record_schema(record, "serialization")["properties"]
     return properties
+
+
+def advice_schema() -> Schema:
+    """Make the schema of ``planner advise --format json``."""
+    return whole("Advice", record_schema(AdviceRecord, "serialization"))
+
+
+def advice_row_schema() -> Schema:
+    """Make the schema of a row of ``planner advise --format csv``: a planned cell."""
+    whole_advice = record_schema(AdviceRecord, "serialization")["properties"]
+    beside = {name: {**CELL, "description": whole_advice[name]["description"]} for name in ("job", "model", "currency")}
+    entries = record_schema(ClusterPointRecord, "serialization")["properties"]
+    return whole("Row of an advice", object_schema({**beside, **dict(_columns(entries))}))
+
+
+def _columns(entries: dict[str, Schema]) -> Iterator[tuple[str, Schema]]:
+    """Yield the columns of a point's entries; an interval has two."""
+    for name, entry in entries.items():
+        if ends := ends_of(name):
+            yield from ((end, {**NUMBER, "description": entry["description"]}) for end in ends)
+        else:
+            known = entry if "type" in entry else next((one for one in entry.get("anyOf", ()) if "type" in one), {})
+            yield name, cell({**known, "description": entry["description"]})

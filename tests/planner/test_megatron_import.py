@@ -18,9 +18,9 @@ from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner import estimate, load
 from planner.cli import main
 from planner.frameworks.megatron.lm import megatron_entries
+from planner.frameworks.megatron.model import REFUSED
 from planner.frameworks.megatron.options import MEANINGS, options
 from planner.frameworks.megatron.read import DATA, from_megatron_lm
-from planner.frameworks.megatron.read_model import REFUSED
 from planner.frameworks.megatron.strategy import STRATEGY
 from planner.search.runnable import plainest
 from planner.verbs.plan import evaluate

@@ -135,7 +135,7 @@ def read_table(path: Path) -> tuple[Mapping[str, str], ...]:
         return tuple(csv.DictReader(lines))
 
 
-@cache
+@lru_cache(maxsize=8)
 def read_word_lists(path: Path) -> Mapping[str, SimpleNamespace]:
     """Read lists and pairs of words by module, each by attribute; they must not be changed."""
     whole = yaml.safe_load(path.read_text(encoding="utf-8"))

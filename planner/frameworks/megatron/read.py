@@ -22,9 +22,8 @@ from planner.frameworks.megatron.checks import (
     drop_without_effect,
     refuse_contradictions,
 )
-from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, read_model, translate_pattern
 from planner.frameworks.megatron.options import WHERE, WORDS, Arguments, options, read_arguments, split_words
-from planner.frameworks.megatron.read_model import read_model, translate_pattern
 from planner.frameworks.megatron.releases import RELEASES, lacking
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, read_group, read_settings
 from planner.frameworks.megatron.stages import uneven_stages

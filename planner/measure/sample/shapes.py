@@ -11,7 +11,7 @@ from planner.measure.sample.bench import least_flops, needed_bytes
 from planner.measure.sample.job_shapes import JobShapes, points_of
 from planner.measure.sample.samples import COLLECTIVES, OPERATORS, Point, Sizes
 from planner.results import Plan
-from planner.uncertainty.operators import strategy_operators
+from planner.uncertainty.intervals import strategy_operators
 
 BASES = (2, 3, 5, 7, 11, 13)
 

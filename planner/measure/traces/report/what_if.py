@@ -42,7 +42,7 @@ from planner.measure.traces.replay import Replayed, replay, take_recorded_times
 from planner.measure.traces.report.replay.text import wrong_wait_text
 from planner.measure.traces.shapes import HIDDEN, Sizes, message_factors, retime_tasks, sizes_of
 from planner.measure.traces.structure import Parts, Phase, Role, parts
-from planner.uncertainty.operators import strategy_shape
+from planner.uncertainty.intervals import strategy_shape
 
 if TYPE_CHECKING:
     from costmodel.facts.model import Model

@@ -27,7 +27,7 @@ from planner.measure.traces.operators.timing import Shares, shares
 from planner.measure.traces.report.extraction import drop_routed_sizes
 from planner.measure.traces.structure import Phase, parts
 from planner.measure.traces.structure.records import Summary, find_launchers, nesting
-from planner.uncertainty.operators import strategy_shape
+from planner.uncertainty.intervals import strategy_shape
 
 EXPERTS = "experts"
 

@@ -188,13 +188,13 @@ def _multiply(value: float | None, kind: Kind = COUNT) -> list[float]:
     return [int(one) for one in found if one.is_integer() and one >= 1] if is_whole else found
 
 
-def _of_job(path: str) -> Own:
+def _job_value(path: str) -> Own:
     """Return the reader of a value of the job, by its dotted name."""
     read = attrgetter(path)
     return lambda problem, plan: read(problem)
 
 
-def _of_plan(path: str) -> Own:
+def _plan_value(path: str) -> Own:
     """Return the reader of a value of the job's plan, by its dotted name; None where there is no plan."""
     read = attrgetter(path)
     return lambda problem, plan: read(plan) if plan else None
@@ -237,7 +237,7 @@ SCHEDULE = (
         label="VPP, model chunks per pipeline rank",
         entry="search.pin.vpp",
         defaults=_vpp_values,
-        own=_of_plan("strategy.vpp"),
+        own=_plan_value("strategy.vpp"),
         refusal=_no_pipeline,
     ),
     Axis(
@@ -245,7 +245,7 @@ SCHEDULE = (
         label="PP, pipeline ranks",
         entry="search.pin.pp",
         defaults=_pp_values,
-        own=_of_plan("strategy.pp"),
+        own=_plan_value("strategy.pp"),
         refusal=_one_device,
     ),
     Axis(
@@ -253,7 +253,7 @@ SCHEDULE = (
         label="MBS, sequences per micro-batch",
         entry="search.pin.mbs",
         defaults=_mbs_values,
-        own=_of_plan("strategy.mbs"),
+        own=_plan_value("strategy.mbs"),
     ),
 )
 
@@ -329,7 +329,7 @@ RELIABILITY = (
         label="steps between checkpoints",
         entry="",
         defaults=_interval_values,
-        own=_of_plan("schedule.interval_steps"),
+        own=_plan_value("schedule.interval_steps"),
         plan=_change_interval,
         is_read=False,
         refusal=_refuse_no_failures,
@@ -339,14 +339,14 @@ RELIABILITY = (
         label="failures per node and day",
         entry="reliability.failures_per_node_day",
         defaults=_failure_rates,
-        own=_of_job("reliability.failures_per_node_day"),
+        own=_job_value("reliability.failures_per_node_day"),
         plan=_change_reliability,
     ),
     Axis(
         name="nodes",
         label="nodes",
         entry="",
-        own=_of_job("facts.cluster.num_nodes"),
+        own=_job_value("facts.cluster.num_nodes"),
         plan=_change_nodes,
         is_read=False,
         refusal=_refuse_no_failures,
@@ -355,7 +355,7 @@ RELIABILITY = (
         name="mttr",
         label="MTTR, seconds",
         entry="reliability.mttr_seconds",
-        own=_of_job("reliability.mttr_seconds"),
+        own=_job_value("reliability.mttr_seconds"),
         plan=_change_reliability,
         also=_drop_recovery,
         refusal=_refuse_no_failures,
@@ -364,7 +364,7 @@ RELIABILITY = (
         name="checkpoint",
         label="seconds lost per checkpoint",
         entry="reliability.checkpoint_seconds",
-        own=_of_plan("checkpoint_seconds"),
+        own=_plan_value("checkpoint_seconds"),
         plan=_change_checkpoint,
         is_read=False,
         refusal=_refuse_no_failures,
@@ -450,7 +450,7 @@ NODES = (
         label="devices of a scale-up domain",
         entry="cluster.scale_up_size",
         defaults=_domain_values,
-        own=_of_job("facts.cluster.scale_up_size"),
+        own=_job_value("facts.cluster.scale_up_size"),
         refusal=_one_device,
     ),
 )
@@ -495,7 +495,7 @@ BATCH = (
         name="batch",
         label="sequences per step",
         entry="training.global_batch_size",
-        own=_of_job("facts.workload.global_batch_size"),
+        own=_job_value("facts.workload.global_batch_size"),
     ),
 )
 
@@ -504,7 +504,7 @@ SEQUENCE = (
         name="sequence",
         label="tokens per sequence",
         entry="training.sequence_length",
-        own=_of_job("facts.workload.sequence_length"),
+        own=_job_value("facts.workload.sequence_length"),
     ),
 )
 

@@ -21,6 +21,8 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from benchmarks.output import conclude
+
 NUM_ALONE, NUM_USERS, NUM_EACH = 20, 50, 2
 MOST_P50_SECONDS, MOST_P95_SECONDS = 1.5, 4.0
 """Limits of one user's answers on an idle machine."""
@@ -38,14 +40,10 @@ def main() -> int:
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         _await_start(port)
-        failures = list(_judge(port, server.pid))
+        return conclude(_judge(port, server.pid))
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(WAIT_SECONDS)
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
-    return 1 if failures else 0
 
 
 def _judge(port: int, server: int) -> Iterator[str]:

@@ -22,8 +22,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.batch.executors.local import LocalWorkerPool, Workers
-from planner.batch.executors.worker import Work
+from planner.batch.executors.local import LocalWorkerPool, Work, Workers
 from planner.batch.job_result import JobOutcome
 from planner.jobs.document import parse
 

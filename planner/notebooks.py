@@ -17,7 +17,7 @@ from planner.results import Displayed, EstimateReport, PlanReport
 from planner.verbs.compare import Comparison
 from planner.verbs.device_counts import PlansBySize
 from planner.verbs.explain import Explanation
-from planner.verbs.study_points import StudyReport
+from planner.verbs.study import StudyReport
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -35,8 +35,7 @@ from planner.search.domains import num_held, num_spares
 from planner.search.listed import CandidateListReport
 from planner.uncertainty.counts import Gap, list_gaps
 from planner.uncertainty.features import MEGATRON, Unproven, line_of, unproven_of
-from planner.uncertainty.intervals import Interval
-from planner.uncertainty.operators import TimedOperator, list_timed_operators
+from planner.uncertainty.intervals import Interval, TimedOperator, list_timed_operators
 from planner.uncertainty.peaks import Chance, chance_to_fit
 from planner.uncertainty.records import BestRun, interval_and_record
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.plans.jobs import JOBS, document
+from benchmarks.plans.laws import JOBS, document
 from constraints import MEMORY_RULES, PHYSICS_RULES, find_violations
 from costmodel import catalog
 from costmodel.errors import SpecError

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.catalog_files import write_catalog
+from benchmarks.accuracy.jobs import share_work, source_weights
 from benchmarks.accuracy.left_out.drawn import DERIVATIVES, Stored, fingerprints, write_derivatives
 from benchmarks.accuracy.left_out.folds import (
     GROUP,
@@ -36,7 +37,6 @@ from benchmarks.accuracy.left_out.folds import (
 )
 from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
 from benchmarks.accuracy.metrics import RUNS, read_fitted
-from benchmarks.accuracy.rows import share_work, source_weights
 from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.jobs.run_jobs import References, RejectedRow, Run

@@ -20,12 +20,12 @@ from typing import Any
 import yaml
 
 from benchmarks.accuracy.metrics import NEWER, read_table
+from benchmarks.output import conclude
 from costmodel import reliability as formulas
 from costmodel.facts.reliability import Reliability
 from planner.advice.advise import SIZES, Advice, ClusterChoices, advise
-from planner.advice.points import DAYS, ClusterCell, ClusterPoint, make_point
+from planner.advice.points import DAYS, ClusterCell, ClusterPoint, make_point, missing_entries
 from planner.advice.prices import Offer, PriceList
-from planner.advice.whole import missing_entries
 from planner.advice.wish import Wish
 from planner.batch.job_result import JobResult
 from planner.batch.jobs import BatchJob
@@ -80,11 +80,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.advise", description=__doc__)
     parser.add_argument("--only", choices=tuple(parts), help="one part")
     only = parser.parse_args().only
-    failures = [text for name, check in parts.items() if only in (None, name) for text in check()]
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
-    return 1 if failures else 0
+    return conclude(text for name, check in parts.items() if only in (None, name) for text in check())
 
 
 def ask(devices: Iterable[str], sizes: tuple[int, ...], wish: Wish, **options: Any) -> Advice:

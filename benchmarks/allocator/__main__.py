@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.allocator.allocator import Allocator
-from benchmarks.allocator.buffers import lines
-from benchmarks.allocator.steps import Job, Rank, jobs
+from benchmarks.allocator.steps import Job, Rank, jobs, lines
 from costmodel.catalog.releases import ALLOCATORS, Share, Shares, allocator
 from costmodel.catalog.releases import Allocator as Known
 

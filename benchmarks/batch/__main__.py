@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
+from benchmarks.output import conclude
 from benchmarks.solver.stages import NUM_JOBS, NUM_PROCESSES, Check, random_job
 from planner.batch.job_result import LOST, JobResult
 from planner.batch.jobs import BatchJob, Fingerprints, make_job
@@ -36,11 +37,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=NUM_PROCESSES, help=f"default: {NUM_PROCESSES}")
     arguments = parser.parse_args()
     seconds, results = run(arguments.jobs, arguments.processes)
-    failures = list(judge(seconds, results, arguments))
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
-    return 1 if failures else 0
+    return conclude(judge(seconds, results, arguments))
 
 
 def run(num_jobs: int, processes: int) -> tuple[float, list[JobResult]]:

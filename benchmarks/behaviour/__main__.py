@@ -18,8 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.behaviour.answers import Answer, ask, differences
-from benchmarks.behaviour.cases import Question, questions
+from benchmarks.behaviour.cases import Answer, Question, ask, differences, questions
 
 REFERENCE = Path(__file__).parent / "reference.jsonl.gz"
 MOST_LINES = 5

@@ -7,16 +7,28 @@ A case is a command line with the files that it reads, so that a reference can b
 from __future__ import annotations
 
 import copy
+import io
+import json
+import math
+import os
 import random
+import re
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from itertools import product
+from difflib import unified_diff
+from itertools import permutations, product
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
 from benchmarks.accuracy.jobs import job_entries
 from benchmarks.accuracy.metrics import read_table
+from planner.cli import main as planner
 from planner.measure.runs.predictions import Case, cases
 
 SEED = 24
@@ -25,6 +37,9 @@ NUM_VARIANTS = 70
 NUM_PLANS = 80
 NUM_EXPORTS = 30
 NUM_EXPLANATIONS = 15
+
+DATA = SimpleNamespace(**yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8")))
+"""What questions are made of."""
 
 JOB = "job.yaml"
 PLAN = "plan.json"
@@ -84,34 +99,14 @@ def variants(rows: Sequence[Case]) -> Iterator[Question]:
     chance = random.Random(SEED)
     for case in _evenly(rows, NUM_VARIANTS):
         entries = copy.deepcopy(job_entries(case))
-        name, value = chance.choice(CHANGES)
+        name, value = chance.choice(DATA.changes)
         entries["strategy"][name] = value
         yield estimate_question(f"variant {case.run.id} {name}={value}", entries)
 
 
-CHANGES: tuple[tuple[str, object], ...] = (
-    ("recompute", "full"),
-    ("recompute", "none"),
-    ("activation_offload", True),
-    ("optimizer_offload", True),
-    ("sharding", "none"),
-    ("sharding", "optimizer"),
-    ("sharding", "weights"),
-    ("tp_overlap", True),
-    ("ep_overlap", True),
-    ("dp_overlap", False),
-    ("cuda_graphs", "full_iteration"),
-    ("mbs", 2),
-)
-
-
-UNLIKE_MODELS = ("gpt-neox-20b", "deepseek-v3", "gpt-oss-120b", "nemotron-h-56b", "gemma-2-27b", "minimax-text-01")
-"""Blocks side by side, multi-token prediction, experts with biases, scans, windows, linear attention."""
-
-
 def lowered() -> Iterator[Question]:
     """Layers of every kind with what frameworks do differently: whole and single matmuls that overlap, or none."""
-    for model, framework in product(UNLIKE_MODELS, ("", "torchtitan-0.1")):
+    for model, framework in product(DATA.unlike_models, ("", "torchtitan-0.1")):
         for strategy in ({"tp": 4, "tp_overlap": True, "mbs": 2}, {"tp": 2, "cp": 2, "cp_overlap": True}):
             cluster = {"device": "h100-80gb-sxm", "num_devices": 16} | ({"framework": framework} if framework else {})
             training = {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9}
@@ -130,43 +125,23 @@ def _evenly(rows: Sequence[Case], count: int) -> Iterable[Case]:
 
 # --- searches --------------------------------------------------------------------------------------------------
 
-MODELS = (
-    "llama3-8b",
-    "llama3-70b",
-    "llama3-405b",
-    "mixtral-8x7b",
-    "qwen3-30b-a3b",
-    "qwen3-235b-a22b",
-    "deepseek-v3",
-    "gpt-oss-120b",
-    "gemma-2-27b",
-    "nemotron-h-56b",
-    "nemotron-3-nano-30b-a3b",
-    "gpt3-175b",
-    "glm-4.5",
-)
-DEVICES = ("h100-80gb-sxm", "a100-80gb-sxm", "b200", "gb200", "v100-32gb-sxm", "h800", "gh200-96gb")
-SIZES = (8, 16, 64, 128, 256, 512)
-PRECISIONS = {"v100-32gb-sxm": ("fp16",), "a100-80gb-sxm": ("bf16",), "b200": ("bf16", "mxfp8"), "gb200": ("mxfp8",)}
-FRAMEWORKS = {"v100-32gb-sxm": ("", "megatron-lm-2021"), "h100-80gb-sxm": ("", "", "torchtitan-0.1", "nemo-25.07")}
-
 
 def a_job(chance: random.Random) -> dict[str, Any]:
     """A job of the catalog; it need not fit."""
-    device = chance.choice(DEVICES)
-    size = chance.choice(SIZES)
+    device = chance.choice(DATA.devices)
+    size = chance.choice(DATA.sizes)
     cluster: dict[str, Any] = {"device": device, "num_devices": size}
-    framework = chance.choice(FRAMEWORKS.get(device, ("", "megatron-core-0.14")))
+    framework = chance.choice(DATA.frameworks.get(device, ("", "megatron-core-0.14")))
     if framework:
         cluster["framework"] = framework
     return {
-        "model": chance.choice(MODELS),
+        "model": chance.choice(DATA.models),
         "cluster": cluster,
         "training": {
             "tokens": 1e12,
             "global_batch_size": size * chance.choice((1, 2, 4)),
             "sequence_length": chance.choice((4096, 8192)),
-            "precision": chance.choice(PRECISIONS.get(device, ("bf16", "fp8"))),
+            "precision": chance.choice(DATA.precisions.get(device, ("bf16", "fp8"))),
         },
         "search": {"time_limit_seconds": 300, "framework_rules": True},
         "top": chance.choice((1, 3)),
@@ -193,48 +168,12 @@ def explanations() -> Iterator[Question]:
         yield Question(name=name, arguments=("explain", JOB, *asked, "--format", "json"), job=text(job))
 
 
-ADVICE: dict[str, dict[str, Any]] = {
-    "megatron-lm": {},
-    "megatron-bridge": {},
-    "torchtitan": {
-        "search": {
-            "pin": {"activation_offload": False, "optimizer_offload": False, "vpp": 1, "token_dispatcher": "alltoall"}
-            | {"cuda_graphs": "none", "ep_overlap": False, "cp_overlap": False, "sharding": "weights", "cp": 1}
-            | {"tp_overlap": False, "dp_overlap": True, "recompute": "full", "pp": 1, "ep": 1},
-            "framework_rules": False,
-        },
-        "settings": {"weight_dtype": "fp32", "gradient_dtype": "fp32", "loss": "unfused"},
-    },
-    "deepspeed": {
-        "search": {
-            "pin": {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "activation_offload": False, "cuda_graphs": "none"}
-            | {"token_dispatcher": "alltoall", "recompute": "none"}
-        },
-        "settings": {"loss": "unfused"},
-    },
-    "accelerate": {
-        "search": {
-            "pin": {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "sharding": "weights", "activation_offload": False}
-            | {
-                "optimizer_offload": False,
-                "cuda_graphs": "none",
-                "token_dispatcher": "alltoall",
-                "recompute": "full",
-                "dp_overlap": True,
-            }
-        },
-        "settings": {"weight_dtype": "fp32", "gradient_dtype": "bf16"},
-    },
-}
-"""What lets a framework take the plans of a job, by target."""
-
-
 def exports() -> Iterator[Question]:
     """Plans as the files of a framework, most of which it can express."""
     chance = random.Random(SEED + 2)
     for number in range(NUM_EXPORTS):
-        target = list(ADVICE)[number % len(ADVICE)]
-        job = {**a_job(chance), **ADVICE[target]}
+        target = list(DATA.advice)[number % len(DATA.advice)]
+        job = {**a_job(chance), **DATA.advice[target]}
         job["model"] = chance.choice(("llama3-8b", "qwen3-32b", "llama3-70b", "mixtral-8x7b"))
         job["cluster"] = {"device": "h100-80gb-sxm", "num_devices": chance.choice((64, 128))}
         job["training"] = {**job["training"], "precision": "bf16", "global_batch_size": 256}
@@ -255,101 +194,194 @@ def _title(verb: str, job: dict[str, Any]) -> str:
 
 # --- bad input -------------------------------------------------------------------------------------------------
 
-GOOD: dict[str, Any] = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-    "training": {"tokens": 1e12, "global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"},
-}
-
-BAD_ENTRIES: tuple[tuple[str, object], ...] = (
-    ("model", "llama3-8bb"),
-    ("model", 7),
-    ("model", {"hidden_size": "8k"}),
-    ("model", {"model_type": "mamba9"}),
-    ("cluster.device", "h1000"),
-    ("cluster.device", {"base": "h100-80gb-sxm", "memory": -1}),
-    ("cluster.num_devices", 0),
-    ("cluster.num_devices", -8),
-    ("cluster.num_devices", "eight"),
-    ("cluster.num_devices", 7.5),
-    ("cluster.framework", "megatron-lm-9"),
-    ("cluster.framework", {"extends": "nothing"}),
-    ("cluster.software", "megatron-core-0.14"),
-    ("cluster.nmu_devices", 8),
-    ("training.tokens", "15 trillion"),
-    ("training.tokens", -1),
-    ("training.global_batch_size", 0),
-    ("training.global_batch_size", [64]),
-    ("training.sequence_length", 10**9),
-    ("training.precision", "int3"),
-    ("training.precision", "mxfp8"),
-    ("training.gbs", 64),
-    ("settings.gradient_dtype", "int8"),
-    ("settings.optimizer", "lion9"),
-    ("settings.nothing", 1),
-    ("top", 0),
-    ("search.time_limit_seconds", -1),
-    ("search.pin", {"tp": 3}),
-    ("search.pin", {"tpp": 4}),
-    ("search.allow", {"tp": "many"}),
-    ("search.stages", "wild"),
-    ("search.objective", "beauty"),
-    ("reliability.mtbf", 0),
-    ("reliability", 3),
-    ("checkpoint", {"bandwidth": "fast"}),
-    ("strategy", {"tp": 0}),
-    ("strategy", {"tp": 1, "recompute": "sometimes"}),
-    ("strategy", "tp=8"),
-    ("nothing", {}),
-    ("cluster", None),
-    ("training", []),
-)
-
-BAD_TEXTS = (
-    "",
-    "null",
-    "- a\n- b\n",
-    "a: [1, 2",
-    "a: b: c",
-    "a: *b",
-    "a: {<<: {b: 1}}",
-    "a: !!timestamp 2026-01-01",
-    "a: " + "[" * 50,
-    "1: 2",
-    "model: a\nmodel: b\n",
-)
-
-BAD_ARGUMENTS = (
-    ("plan", "missing.yaml"),
-    ("plan", JOB, "--format", "xml"),
-    ("plan", JOB, "training.tokens"),
-    ("plan", JOB, "cluster.num_devices=x"),
-    ("estimate", JOB),
-    ("estimate", JOB, "tp=x"),
-    ("explain", JOB, "tp=99"),
-    ("export", JOB, "--target", "megatron-lm"),
-    ("export", JOB, "--target", "nothing"),
-    ("catalog", "nothing"),
-    ("nothing",),
-)
-
 
 def bad_input() -> Iterator[Question]:
     """Jobs with one wrong entry, texts that are no jobs, and wrong arguments."""
-    for path, value in BAD_ENTRIES:
-        job = copy.deepcopy(GOOD)
+    for path, value in DATA.bad_entries:
+        job = copy.deepcopy(DATA.good)
         section, _, name = path.partition(".")
         if name:
             job.setdefault(section, {})[name] = value
         else:
             job[section] = value
         yield Question(name=f"bad {path}={value}", arguments=("plan", JOB, "--format", "json"), job=text(job))
-    for bad in BAD_TEXTS:
+    for bad in DATA.bad_texts:
         yield Question(name=f"bad text {bad[:30]!r}", arguments=("plan", JOB, "--format", "json"), job=bad)
-    for arguments in BAD_ARGUMENTS:
-        yield Question(name=f"bad arguments {' '.join(arguments)}", arguments=arguments, job=text(GOOD))
+    for arguments in DATA.bad_arguments:
+        yield Question(name=f"bad arguments {' '.join(arguments)}", arguments=tuple(arguments), job=text(DATA.good))
 
 
 def text(entries: dict[str, Any]) -> str:
     """A job as the text of its file."""
     return str(yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))
+
+
+DIGITS = 9
+"""To which two figures are the same."""
+
+CLOCKED = frozenset({"build_seconds", "solve_seconds", "certificate"})
+"""Entries that a clock measured, or that are about the time that was left."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """
+    What came back.
+
+    Parameters
+    ----------
+    code
+        Exit code.
+    output
+        JSON where that was asked for, else the lines of the output that are not comments.
+    place
+        What the complaint names: the message up to its first colon; empty if there is none.
+    """
+
+    code: int
+    output: Any
+    place: str
+
+
+def ask(question: Question) -> Answer:
+    """Run a command line in a folder of its own, in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path.cwd()
+        os.chdir(folder)
+        try:
+            Path(JOB).write_text(question.job, encoding="utf-8")
+            if question.before:
+                _run(question.before)
+            return _run(question.arguments)
+        finally:
+            os.chdir(home)
+
+
+def _run(arguments: tuple[str, ...]) -> Answer:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = planner(arguments)
+    wrong = code == 2
+    complaint = err.getvalue().removeprefix("planner: ").partition(": ")[0].strip() if wrong else ""
+    return Answer(code=code, output=_plain(out.getvalue()), place=complaint.splitlines()[0] if complaint else "")
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [line for line in text.splitlines() if not line.lstrip().startswith(("#", '"""'))]
+
+
+# --- differences -----------------------------------------------------------------------------------------------
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Where two outputs differ: entries, figures to nine digits, and words; sentences may be said otherwise."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in dict.fromkeys((*before, *after)):
+            if name in CLOCKED:
+                continue
+            if name not in after:
+                yield f"{path}.{name}: is gone"
+            elif name not in before:
+                yield f"{path}.{name}: is new"
+            else:
+                yield from differences(before[name], after[name], f"{path}.{name}")
+    elif is_report(before) and is_report(after):
+        gone, new = (list((one - other).elements()) for one, other in permutations((figures(before), figures(after))))
+        if gone or new:
+            yield f"{path}: figures {new} instead of {gone}"
+    elif not path and is_file(before):
+        yield from (
+            f"{path}: {line}" for line in unified_diff(before, after, n=0, lineterm="") if line[:3] not in MARKS
+        )
+    elif is_prose(before) and is_prose(after):
+        if sorted(map(sizes, before)) != sorted(map(sizes, after)) or figures(said(before)) != figures(said(after)):
+            yield f"{path}: {after!r} instead of {before!r}"
+    elif isinstance(before, list) and isinstance(after, list):
+        if len(before) != len(after):
+            yield f"{path}: {len(after)} entries instead of {len(before)}"
+        for number, (old, new) in enumerate(zip(before, after, strict=False)):
+            yield from differences(old, new, f"{path}.{number}")
+    elif not same(before, after):
+        yield f"{path}: {after!r} instead of {before!r}"
+
+
+def is_report(output: Any) -> bool:
+    """
+    Whether an output is a report for people: a title underlined, then sections.
+
+    >>> is_report(["A job", "-----", "answer  1.2 s"]), is_report(["--tp", "8"]), is_report({"plans": []})
+    (True, False, False)
+    """
+    if not isinstance(output, list) or len(output) < 2 or not isinstance(output[0], str):
+        return False
+    return bool(output[0]) and output[1] == "-" * len(output[0])
+
+
+def is_prose(value: Any) -> bool:
+    """
+    Whether a list holds sentences, or lists of them: these are in the order of their words, which may change.
+
+    >>> is_prose([["One rule holds.", "So does another."], ["A third does."]]), is_prose(["bf16", "fp8"]), is_prose([])
+    (True, False, False)
+    """
+    inner = isinstance(value, list) and bool(value)
+    return inner and all(is_prose(one) or (isinstance(one, str) and " " in one) for one in value)
+
+
+def said(value: Any) -> Iterator[str]:
+    """The sentences of a list, of lists in it too."""
+    for one in value:
+        yield from said(one) if isinstance(one, list) else (one,)
+
+
+def sizes(value: Any) -> int:
+    """How many sentences an entry of a list holds."""
+    return len(list(said(value))) if isinstance(value, list) else 1
+
+
+def is_file(output: Any) -> bool:
+    """
+    Whether an output is a file of a framework, of which every word counts: lines, where JSON is a mapping.
+
+    >>> is_file(["--tensor-model-parallel-size 8"]), is_file({"plans": []}), is_file([])
+    (True, False, False)
+    """
+    return isinstance(output, list) and bool(output) and all(isinstance(line, str) for line in output)
+
+
+MARKS = ("---", "+++", "@@ ")
+"""Lines of a difference that are of neither side."""
+
+
+def figures(lines: Iterable[str]) -> Counter[str]:
+    """
+    The numbers of a report for people, without those that a clock measured; its words and lines may change.
+
+    >>> sorted(figures(["answer  1.2 s per step, 1,024 GPUs", "time    0.3 s"]))
+    ['1,024', '1.2']
+    """
+    return Counter(figure for line in lines if not line.startswith("time ") for figure in FIGURE.findall(line))
+
+
+FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+def same(before: Any, after: Any) -> bool:
+    """
+    Whether two values are the same to a user.
+
+    >>> same(1.0, 1.0 + 1e-12), same(1.0, 1.001), same("bf16", "fp16")
+    (True, False, False)
+    >>> same("A sentence of 4 words", "It is said otherwise, with 4."), same("peak of 4 GiB", "peak of 5 GiB")
+    (True, False)
+    """
+    if isinstance(before, str) and isinstance(after, str):
+        return before == after or (" " in before and " " in after and figures([before]) == figures([after]))
+    if isinstance(before, bool) or isinstance(after, bool) or before is None or after is None:
+        return before is after
+    if isinstance(before, int | float) and isinstance(after, int | float):
+        return math.isclose(before, after, rel_tol=10**-DIGITS, abs_tol=1e-12)
+    return bool(before == after)

@@ -20,58 +20,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.exports.stand_ins import Finder
+import yaml
+
+from benchmarks.exports.releases import Finder
+
+DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+RECIPES, CHECKPOINTS, MISSING, KERNELS = (DATA["recipes"], DATA["checkpoints"], DATA["missing"], DATA["kernels"])
+
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "hf_configs"
-
-RECIPES = {
-    "llama3-8b": "llama.llama3:llama3_8b",
-    "llama3-70b": "llama.llama3:llama3_70b",
-    "llama3-405b": "llama.llama3:llama31_405b",
-    "qwen2.5-72b": "qwen.qwen2:qwen25_72b",
-    "qwen3-8b": "qwen.qwen3:qwen3_8b",
-    "qwen3-30b-a3b": "qwen.qwen3_moe:qwen3_30b_a3b",
-    "qwen3-235b-a22b": "qwen.qwen3_moe:qwen3_235b_a22b",
-    "gpt3-175b": "gpt.gpt3_175b:gpt3_175b",
-    "gpt-oss-20b": "gpt_oss.gpt_oss:gpt_oss_20b",
-    "glm-4.5-air": "glm.glm45:glm45_air_106b",
-    "deepseek-v2": "deepseek.deepseek_v2:deepseek_v2",
-    "deepseek-v3": "deepseek.deepseek_v3:deepseek_v3",
-    "kimi-k2": "kimi.kimi_k2:kimi_k2",
-    "nemotron-h-8b": "nemotronh.nemotronh:nemotronh_8b",
-    "nemotron-3-nano-30b-a3b": "nemotronh.nemotron_3_nano:nemotron_3_nano",
-}
-"""Module and function of the recipe of each model of the catalog, in ``megatron/bridge/recipes``."""
-
-CHECKPOINTS = {
-    "Meta-Llama-3-8B": "llama-3-8b",
-    "Meta-Llama-3-70B": "llama-3-70b",
-    "Meta-Llama-3.1-405B": "llama-3.1-405b",
-    "Qwen2.5-72B": "qwen2.5-72b",
-    "Qwen3-8B": "qwen3-8b",
-    "Qwen3-30B-A3B": "qwen3-30b-a3b",
-    "Qwen3-235B-A22B": "qwen3-235b-a22b",
-    "gpt-oss-20b": "gpt-oss-20b",
-    "GLM-4.5-Air": "glm-4.5-air",
-    "DeepSeek-V2": "deepseek-v2",
-    "DeepSeek-V3": "deepseek-v3",
-}
-"""The ``config.json`` at hand of what recipes would load."""
-
-MISSING = (
-    "bitsandbytes",
-    "causal_conv1d",
-    "fla",
-    "flash_attn",
-    "mamba_ssm",
-    "megatron.energon",
-    "qwen_vl_utils",
-    "six",
-    "transformer_engine",
-    "transformer_engine_torch",
-    "triton",
-)
-"""Packages that Megatron-Bridge imports, of which recipes and checks run nothing."""
 
 
 @dataclass(frozen=True)
@@ -148,22 +105,6 @@ class FusedAdam:
         """Nothing is optimized."""
 
 
-KERNELS = {
-    "megatron.core.models.common.embeddings.rope_utils": ("fused_apply_rotary_pos_emb",),
-    "megatron.core.transformer.moe.moe_utils": (
-        "fused_compute_score_for_moe_aux_loss",
-        "fused_moe_aux_loss",
-        "fused_permute",
-        "fused_permute_with_probs",
-        "fused_sort_chunks_by_index",
-        "fused_sort_chunks_by_index_with_probs",
-        "fused_topk_with_score_function",
-        "fused_unpermute",
-    ),
-}
-"""Names of Transformer Engine's kernels that megatron-core asks for, and does not have without it."""
-
-
 def _import_bridge() -> None:
     """Megatron Core as it is without Transformer Engine, then the rest beside stand-ins."""
     import logging
@@ -173,7 +114,7 @@ def _import_bridge() -> None:
     logging.disable(logging.WARNING)
     for module in ("", ".optimizer", ".models.gpt.gpt_model"):
         importlib.import_module(f"megatron.core{module}")
-    sys.meta_path.append(Finder(MISSING))
+    sys.meta_path.append(Finder(tuple(MISSING)))
     for name, kernels in KERNELS.items():
         vars(importlib.import_module(name)).update(dict.fromkeys(kernels, lambda *_: None))
     vars(importlib.import_module("transformer_engine.pytorch.optimizers"))["FusedAdam"] = FusedAdam

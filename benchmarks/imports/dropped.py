@@ -30,6 +30,10 @@ from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import follow
 
+DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+NAMELESS = DATA["nameless"]
+
+
 OPTION = re.compile(
     r"(?<![\w$.{}/-])(--[a-zA-Z][\w-]*)((?:(?:[ \t]+|=)(?![-\\#&|<>\d]*[\\#&|<>])[^\s\\\"'()-][^\s\\\"'()]*)*)"
 )
@@ -50,30 +54,6 @@ def _others(value: Any) -> Iterator[Any]:
         (list, (["x"],)),
     )
     yield from next((others for kind, others in kinds if isinstance(read, kind)), (7, 2, True, "x"))
-
-
-NAMELESS = (
-    *(
-        "work_group",
-        "user_name",
-        "exp_name",
-        "workspace",
-        "TEST_TYPE",
-        "name",
-        "flavor",
-        "PYTHONWARNINGS",
-        "NCCL_DEBUG",
-    ),
-    *(
-        "rank",
-        "num_nodes",
-        "params_dtype",
-        "transformer_pipeline_model_parallel_size",
-        "virtual_pipeline_model_parallel_size",
-    ),
-    *("param_init", "sharding_config"),
-)
-"""Names of a run and of parts of it, and printed values that others determine; so are names that begin with ``_``."""
 
 
 @dataclass(frozen=True)

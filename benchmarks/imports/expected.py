@@ -15,9 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import yaml
+
 from costmodel.errors import SpecError
 from planner import import_job, load
 from planner.frameworks.megatron.read import Imported
+
+DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+GIVEN = DATA["given"]
+
 
 TABLE = "expected.csv"
 DEVICE_COUNTS = (None, 8, 64, 16, 256, 1024, 2048)
@@ -31,36 +37,6 @@ VOCABULARY = "model.vocab_size=50304"
 """What a user says where only a tokenizer's files would."""
 
 DEGREES = ("tp", "pp", "cp", "ep", "vpp", "mbs")
-GIVEN: Mapping[str, tuple[str, ...]] = {
-    "ENV": ("dsw",),
-    "MODEL_SIZE": ("7B", "70B", "8B", "6.7B", "A3B", "0.5B", "6B"),
-    "BATCH_SIZE": ("1",),
-    "GLOBAL_BATCH_SIZE": ("64",),
-    "SEQ_LEN": ("4096",),
-    "PR": ("bf16",),
-    "TP": ("1",),
-    "PP": ("1",),
-    "CP": ("1",),
-    "EP": ("1",),
-    "ETP": ("1",),
-    "VPP": ("1",),
-    "AC": ("none",),
-    "DO": ("true",),
-    "FL": ("true",),
-    "SP": ("false",),
-    "TE": ("true",),
-    "SFT": ("false",),
-    "MOE": ("false",),
-    "OPTIMIZER_OFFLOAD": ("false",),
-    "GBS": ("64",),
-    "MBS": ("1",),
-    "MOE_GROUPED_GEMM": ("true",),
-    "MOE_TOKEN_DISPATCHER": ("alltoall",),
-    "LAYERS_PER_VP": ("false",),
-    "PP_FIRST": ("false",),
-    "PP_LAST": ("false",),
-}
-"""Values of what a row needs, by name; several are tried in turn."""
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,15 @@ from benchmarks.learning_curve.curve import (
     exact_lines,
     exact_points,
     lines,
+    measured,
     points,
     spread_lines,
+    stacks,
     summarize_gains,
     trials,
     worse,
     worths,
 )
-from benchmarks.learning_curve.stacks import measured, stacks
 from benchmarks.output import print_lines
 
 GOAL = 0.5

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.measured_runs import settings, strategies
+from benchmarks.measured_runs import strategies
 from benchmarks.measured_runs.architectures import Architecture, architectures, model, num_layers, of_catalog
 from benchmarks.measured_runs.columns import ESSENTIAL, EXPLICIT, LINE, Row, printable, require_whole, written
-from benchmarks.measured_runs.settings import framework_of
+from benchmarks.measured_runs.strategies import framework_of
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.jobs.run_jobs import PLANNED
@@ -185,14 +185,14 @@ def _steps(row: Row, of: Architecture, ids: set[str]) -> tuple[Callable[[], Mapp
         lambda: _origin(row),
         lambda: _usable(row, ids),
         lambda: model(row, of),
-        lambda: settings.cluster(row),
-        lambda: settings.sizes(row),
-        lambda: settings.training(row),
-        lambda: settings.precision(row),
-        lambda: settings.states(row),
-        lambda: settings.layers(row),
-        lambda: settings.experts(row),
-        lambda: settings.kernels(row, of.said),
+        lambda: strategies.cluster(row),
+        lambda: strategies.sizes(row),
+        lambda: strategies.training(row),
+        lambda: strategies.precision(row),
+        lambda: strategies.states(row),
+        lambda: strategies.layers(row),
+        lambda: strategies.experts(row),
+        lambda: strategies.kernels(row, of.said),
         lambda: strategies.degrees(row),
         lambda: strategies.microbatch(row),
         lambda: strategies.pipeline(row, layers),

@@ -21,8 +21,7 @@ import numpy as np
 from benchmarks.operators.baselines import Unseen, group_lines, head, joined, lines
 from benchmarks.operators.exchanged import exchanged
 from benchmarks.operators.groups import DATA, Group, gemm_groups, linear_groups, read_linear_layers
-from benchmarks.operators.plans import planned
-from benchmarks.operators.scores import adapting, closest, evenly, held_out, predicted
+from benchmarks.operators.scores import adapting, closest, evenly, held_out, planned, predicted
 from benchmarks.output import conclude, print_lines, refuse_wrong_input
 from costmodel.errors import SpecError
 from costmodel.timing.sampled_source import Shapes, matmul_shapes

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.paper.checks import Basis, Check, all_checks
-from benchmarks.paper.gains import gain_checks
+from benchmarks.paper.gains import first_place_check, gain_checks, settings, where_the_others_land
 from benchmarks.paper.literature import literature_checks
-from benchmarks.paper.tuning import first_place_check, settings, where_the_others_land
 
 
 def main(words: Sequence[str] = ()) -> int:

@@ -7,10 +7,10 @@ A check compares each printed number with the project's own and keeps the worst;
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.paper import rows
 from costmodel import catalog
@@ -110,6 +110,24 @@ class Check:
         return max(self.comparisons, key=lambda one: one.error / one.tolerance if one.tolerance else one.error)
 
 
+Numbers: TypeAlias = Iterable[tuple[str, float, float]]
+"""Label of each row, number that is printed, ours."""
+
+
+def compare(name: str, unit: str, basis: Basis, numbers: Numbers, tolerance: float | Callable[[float], float]) -> Check:
+    """Make a check of rows; the tolerance is that of all, or follows from the printed number."""
+    allowed = tolerance if callable(tolerance) else lambda _: tolerance
+    return Check(
+        name=name,
+        unit=unit,
+        basis=basis,
+        comparisons=tuple(
+            Comparison(label=label, printed=printed, reached=float(reached), tolerance=allowed(printed))
+            for label, printed, reached in numbers
+        ),
+    )
+
+
 def all_checks() -> Iterator[Check]:
     """Every check, in the order of the paper's numbers as tests."""
     yield from table5_checks()
@@ -134,41 +152,16 @@ def table5_checks() -> Iterator[Check]:
     printed = list(rows.table(5).itertuples())
     measured = [(row, _table5_schedule(row, mttr_seconds=row.MTTR_s)) for row in printed]
     fitted = [(row, _table5_schedule(row, mttr_seconds=121.1018 + 0.1039877 * row.n_gpu)) for row in printed]
-    yield Check(
-        name="Table 5: number of steps (37)",
-        unit="steps",
-        basis=Basis.COMPUTED,
-        comparisons=tuple(
-            Comparison(label=_table5_label(row), printed=row.N_steps, reached=schedule.num_steps, tolerance=0)
-            for row, schedule in measured
-        ),
-    )
-    for name, tolerance, schedules in (("the printed", 1.5, measured), ("the fitted", 0.03, fitted)):
-        yield Check(
-            name=f"Table 5: total time (36)-(39), {name} MTTR",
-            unit="s",
-            basis=Basis.FITTED if name == "the fitted" else Basis.COMPUTED,
-            comparisons=tuple(
-                Comparison(
-                    label=_table5_label(row), printed=row.T_total_s, reached=schedule.total_seconds, tolerance=tolerance
-                )
-                for row, schedule in schedules
-            ),
-        )
-    yield Check(
-        name="Table 5: ETTR (40), truncated as printed",
-        unit="%",
-        basis=Basis.COMPUTED,
-        comparisons=tuple(
-            Comparison(
-                label=_table5_label(row),
-                printed=row.ETTR_pct,
-                reached=_truncated_per_cent(schedule.ettr),
-                tolerance=1e-9,
-            )
-            for row, schedule in measured
-        ),
-    )
+    steps = ((_table5_label(row), row.N_steps, schedule.num_steps) for row, schedule in measured)
+    yield compare("Table 5: number of steps (37)", "steps", Basis.COMPUTED, steps, 0)
+    for name, basis, tolerance, schedules in (
+        ("the printed", Basis.COMPUTED, 1.5, measured),
+        ("the fitted", Basis.FITTED, 0.03, fitted),
+    ):
+        totals = [(_table5_label(row), row.T_total_s, schedule.total_seconds) for row, schedule in schedules]
+        yield compare(f"Table 5: total time (36)-(39), {name} MTTR", "s", basis, totals, tolerance)
+    ettr = [(_table5_label(row), row.ETTR_pct, _truncated_per_cent(schedule.ettr)) for row, schedule in measured]
+    yield compare("Table 5: ETTR (40), truncated as printed", "%", Basis.COMPUTED, ettr, 1e-9)
 
 
 def section_541_check() -> Check:
@@ -177,16 +170,8 @@ def section_541_check() -> Check:
     workload = _steps_workload(10**6)
     reliability = Reliability(failures_per_node_day=0.01, mttr_seconds=60, checkpoint_seconds=2)
     schedule = schedule_checkpoints(cluster, workload, reliability, step_seconds=28)
-    ettr = _truncated_per_cent(schedule.ettr)
-    return Check(
-        name="5.4.1: optimal interval (44) and its ETTR",
-        unit="steps, %",
-        basis=Basis.COMPUTED,
-        comparisons=(
-            Comparison(label="K*", printed=37, reached=schedule.interval_steps, tolerance=0),
-            Comparison(label="ETTR", printed=99.59, reached=ettr, tolerance=1e-9),
-        ),
-    )
+    numbers = (("K*", 37, schedule.interval_steps), ("ETTR", 99.59, _truncated_per_cent(schedule.ettr)))
+    return compare("5.4.1: optimal interval (44) and its ETTR", "steps, %", Basis.COMPUTED, numbers, 1e-9)
 
 
 def _table5_schedule(row: Any, *, mttr_seconds: float) -> Any:
@@ -241,49 +226,30 @@ def memory_check() -> Check:
     """Tables 6 and 7: memory of the first rank."""
     six = [(label, row, rows.table6_strategy(row)) for label, row in _llama_rows(6)]
     seven = [(f"Table 7, {row.n_gpu}", row, rows.table7_strategy(row)) for row in rows.table(7).itertuples()]
-    return Check(
-        name="Tables 6, 7: memory (4)-(6), (25), (27), (33)",
-        unit="GiB",
-        basis=Basis.FITTED,
-        comparisons=tuple(
-            Comparison(
-                label=label,
-                printed=row.mem_GiB,
-                reached=estimate(rows.llama_facts(int(row.n_gpu), int(row.gbs)), strategy).ranks[0].device_bytes
-                / 2**30,
-                tolerance=0.005,
-            )
-            for label, row, strategy in (*six, *seven)
-        ),
+    numbers = (
+        (
+            label,
+            row.mem_GiB,
+            estimate(rows.llama_facts(int(row.n_gpu), int(row.gbs)), strategy).ranks[0].device_bytes / 2**30,
+        )
+        for label, row, strategy in (*six, *seven)
     )
+    return compare("Tables 6, 7: memory (4)-(6), (25), (27), (33)", "GiB", Basis.FITTED, numbers, 0.005)
 
 
 def printed_parts_check() -> Check:
     """Tables 6, 8 and 9: the printed parts add up to the printed step: a step has no part that is not modelled."""
     dense = [(label, row, row.T_comp + row.T_tp) for label, row in _llama_rows(6, 9)]
     experts = [(label, row, row.T_comp + row.T_ep) for label, row in _table8_rows()]
-    return Check(
-        name="Tables 6, 8, 9: the step is the sum of its printed parts (14)",
-        unit="s",
-        basis=Basis.PRINTED,
-        comparisons=tuple(
-            Comparison(label=label, printed=row.T_step, reached=first + row.T_pp + row.T_dp + row.T_opt, tolerance=0.02)
-            for label, row, first in (*dense, *experts)
-        ),
-    )
+    numbers = ((label, row.T_step, first + row.T_pp + row.T_dp + row.T_opt) for label, row, first in (*dense, *experts))
+    name = "Tables 6, 8, 9: the step is the sum of its printed parts (14)"
+    return compare(name, "s", Basis.PRINTED, numbers, 0.02)
 
 
 def tp_check() -> Check:
     """Tables 6 and 9: the TP column is m + (p - 1) / v stage times of exposed communication, overlapped a quarter."""
-    return Check(
-        name="Tables 6, 9: TP column (9)-(12), (20)",
-        unit="s",
-        basis=Basis.FITTED,
-        comparisons=tuple(
-            Comparison(label=label, printed=row.T_tp, reached=_tp_column(facts, strategy), tolerance=0.01)
-            for label, row, facts, strategy in _llama_strategies()
-        ),
-    )
+    numbers = ((label, row.T_tp, _tp_column(facts, strategy)) for label, row, facts, strategy in _llama_strategies())
+    return compare("Tables 6, 9: TP column (9)-(12), (20)", "s", Basis.FITTED, numbers, 0.01)
 
 
 def _tp_column(facts: Facts, strategy: Strategy) -> float:
@@ -295,33 +261,17 @@ def _tp_column(facts: Facts, strategy: Strategy) -> float:
 
 def pp_check() -> Check:
     """Tables 6 and 9: the PP column is 2 (p v - 1) hops, the steady phase is hidden."""
-    return Check(
-        name="Tables 6, 9: PP column (9)-(12), (23)",
-        unit="s",
-        basis=Basis.FITTED,
-        comparisons=tuple(
-            Comparison(label=label, printed=row.T_pp, reached=_part(facts, strategy, "pp"), tolerance=0.01)
-            for label, row, facts, strategy in _llama_strategies()
-        ),
-    )
+    numbers = ((label, row.T_pp, _part(facts, strategy, "pp")) for label, row, facts, strategy in _llama_strategies())
+    return compare("Tables 6, 9: PP column (9)-(12), (23)", "s", Basis.FITTED, numbers, 0.01)
 
 
 def ep_check() -> Check:
     """Table 8: the EP column is exposed in warm-up and cool-down only, and decays by 0.9 per doubling."""
-    return Check(
-        name="Table 8: EP column (3), (22)",
-        unit="s",
-        basis=Basis.FITTED,
-        comparisons=tuple(
-            Comparison(
-                label=label,
-                printed=row.T_ep,
-                reached=_part(rows.deepseek_facts(row), rows.table8_strategy(row), "ep"),
-                tolerance=0.01,
-            )
-            for label, row in _table8_rows()
-        ),
+    numbers = (
+        (label, row.T_ep, _part(rows.deepseek_facts(row), rows.table8_strategy(row), "ep"))
+        for label, row in _table8_rows()
     )
+    return compare("Table 8: EP column (3), (22)", "s", Basis.FITTED, numbers, 0.01)
 
 
 def column_checks() -> Iterator[Check]:
@@ -332,23 +282,12 @@ def column_checks() -> Iterator[Check]:
         ("DP column (24)", "dp", "T_dp", 0),
         ("optimizer column (26), (28)", "optimizer", "T_opt", 1),
     ):
-        yield Check(
-            name=f"Tables 6, 8, 9: {name}",
-            unit="s",
-            basis=Basis.FITTED,
-            comparisons=(
-                *(
-                    Comparison(
-                        label=label, printed=getattr(row, column), reached=_part(facts, strategy, part), tolerance=0.01
-                    )
-                    for label, row, facts, strategy in dense
-                ),
-                *(
-                    Comparison(label=label, printed=getattr(row, column), reached=ending[place], tolerance=0.03)
-                    for label, row, ending in experts
-                ),
-            ),
-        )
+        ours = [(label, getattr(row, column), _part(facts, strategy, part)) for label, row, facts, strategy in dense]
+        theirs = [(label, getattr(row, column), ending[place]) for label, row, ending in experts]
+        name = f"Tables 6, 8, 9: {name}"
+        of_dense = compare(name, "s", Basis.FITTED, ours, 0.01)
+        of_experts = compare(name, "s", Basis.FITTED, theirs, 0.03)
+        yield replace(of_dense, comparisons=of_dense.comparisons + of_experts.comparisons)
 
 
 def _table8_ending(row: Any) -> tuple[float, float]:
@@ -370,55 +309,33 @@ def table5_step_checks() -> Iterator[Check]:
     large = next(row for row in printed if row.model.startswith("LLaMA3"))
     strategy = rows.llama_strategy(large, optimizer="cpu", vpp=8, mbs=1)
     seconds = _formula_seconds(rows.llama_facts(int(large.n_gpu), int(large.gbs)), strategy)
-    yield Check(
-        name="Table 5: step of LLaMA3-405B with the profile of Tables 6, 9",
-        unit="%",
-        basis=Basis.COMPUTED,
-        comparisons=(_step_comparison(_table5_label(large), large.T_step_model_s, seconds, 1.0),),
-    )
-    yield Check(
-        name="Table 5: steps of LLaMA2-70B, one rate for all",
-        unit="%",
-        basis=Basis.FITTED,
-        comparisons=tuple(_llama2_comparison(row) for row in printed if row.model.startswith("LLaMA2")),
-    )
+    own = [_step_numbers(_table5_label(large), large.T_step_model_s, seconds)]
+    yield compare("Table 5: step of LLaMA3-405B with the profile of Tables 6, 9", "%", Basis.COMPUTED, own, 1.0)
+    others = (_llama2_numbers(row) for row in printed if row.model.startswith("LLaMA2"))
+    yield compare("Table 5: steps of LLaMA2-70B, one rate for all", "%", Basis.FITTED, others, 4.0)
 
 
-def _llama2_comparison(row: Any) -> Comparison:
+def _llama2_numbers(row: Any) -> tuple[str, float, float]:
     facts = Facts(
         model=catalog.model("mofa-llama2-70b"),
         cluster=Cluster(device=catalog.equip_device("mofa-a"), num_devices=int(row.n_gpu)),
         workload=rows.workload(int(row.gbs), sequence_length=rows.TABLE5_SEQUENCE_LENGTH),
     )
     strategy = rows.llama_strategy(row, optimizer="dist", vpp=5, mbs=int(row.mbs), tp_overlap=False)
-    return _step_comparison(_table5_label(row), row.T_step_model_s, _formula_seconds(facts, strategy), 4.0)
+    return _step_numbers(_table5_label(row), row.T_step_model_s, _formula_seconds(facts, strategy))
 
 
 def step_checks() -> Iterator[Check]:
     """Tables 6, 7, 8 and 9: whole steps with the fitted profiles of GPU B, by the formulas, as the paper has them."""
-    dense = [(label, row.T_step, facts, strategy) for label, row, facts, strategy in _llama_strategies()]
-    yield Check(
-        name="Tables 6, 9: whole step with the fitted profile",
-        unit="%",
-        basis=Basis.FITTED,
-        comparisons=tuple(
-            _step_comparison(label, printed, _formula_seconds(facts, strategy), 0.1)
-            for label, printed, facts, strategy in dense
-        ),
+    dense = (
+        _step_numbers(label, row.T_step, _formula_seconds(facts, strategy))
+        for label, row, facts, strategy in _llama_strategies()
     )
-    experts = [(label, row.T_step, _contiguous_step_seconds(row)) for label, row in _table8_rows()]
-    yield Check(
-        name="Table 8: whole step with the fitted profile",
-        unit="%",
-        basis=Basis.FITTED,
-        comparisons=tuple(_step_comparison(label, printed, seconds, 0.1) for label, printed, seconds in experts),
-    )
-    yield Check(
-        name="Table 7: whole step; 128 and 256 GPUs were never fitted",
-        unit="%",
-        basis=Basis.COMPUTED,
-        comparisons=tuple(_table7_comparison(row) for row in rows.table(7).itertuples() if row.n_gpu > 64),
-    )
+    yield compare("Tables 6, 9: whole step with the fitted profile", "%", Basis.FITTED, dense, 0.1)
+    experts = (_step_numbers(label, row.T_step, _contiguous_step_seconds(row)) for label, row in _table8_rows())
+    yield compare("Table 8: whole step with the fitted profile", "%", Basis.FITTED, experts, 0.1)
+    large = (_table7_numbers(row) for row in rows.table(7).itertuples() if row.n_gpu > 64)
+    yield compare("Table 7: whole step; 128 and 256 GPUs were never fitted", "%", Basis.COMPUTED, large, 2.0)
 
 
 def _formula_seconds(facts: Facts, strategy: Strategy) -> float:
@@ -455,20 +372,19 @@ def _contiguous_step_seconds(row: Any) -> float:
     return float(pipeline) + sum(_table8_ending(row))
 
 
-def _step_comparison(label: str, printed_seconds: float, seconds: float, tolerance_per_cent: float) -> Comparison:
+def _step_numbers(label: str, printed_seconds: float, seconds: float) -> tuple[str, float, float]:
     """In per cent of the printed step."""
-    reached = 100 * seconds / printed_seconds
-    return Comparison(label=label, printed=100.0, reached=reached, tolerance=tolerance_per_cent)
+    return label, 100.0, 100 * seconds / printed_seconds
 
 
-def _table7_comparison(row: Any) -> Comparison:
+def _table7_numbers(row: Any) -> tuple[str, float, float]:
     facts = rows.llama_facts(int(row.n_gpu), int(row.gbs))
     per_token = model_flops_per_token(facts.model, facts.workload.sequence_length, "full")
     seconds = (
         facts.workload.global_batch_size * facts.workload.sequence_length * per_token / row.n_gpu / row.TFLOPS / 1e12
     )
     ours = _formula_seconds(facts, rows.table7_strategy(row))
-    return _step_comparison(f"Table 7, {row.n_gpu}", seconds, ours, 2.0)
+    return _step_numbers(f"Table 7, {row.n_gpu}", seconds, ours)
 
 
 def chunks_check() -> Check:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper import rows
-from benchmarks.paper.checks import Basis, Check, Comparison
+from benchmarks.paper.checks import Basis, Check, compare
 from costmodel import catalog
 from costmodel.facts.device import Cluster, Slowdowns
 from costmodel.facts.reliability import RecoveryLevel
@@ -76,15 +76,7 @@ def literature_checks() -> Iterator[Check]:
         ("(34), (35): a layer copied to the host", "s", _offload()),
         ("(41): MTTR of thousands of devices", "s", _mttr()),
     ):
-        yield _check(name, unit, numbers)
-
-
-def _check(name: str, unit: str, numbers: Numbers) -> Check:
-    comparisons = tuple(
-        Comparison(label=label, printed=printed, reached=float(reached), tolerance=abs(printed) * PRECISION)
-        for label, printed, reached in numbers
-    )
-    return Check(name=name, unit=unit, basis=Basis.LITERATURE, comparisons=comparisons)
+        yield compare(name, unit, Basis.LITERATURE, numbers, lambda printed: abs(printed) * PRECISION)
 
 
 def _roofline() -> Numbers:

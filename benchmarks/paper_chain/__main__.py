@@ -12,28 +12,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from benchmarks.output import conclude, refuse_wrong_input
 from benchmarks.paper_chain.report import component_lines, predicted, step_lines, worse_than_paper
 from benchmarks.paper_chain.runs import MACHINES, measured_runs
-from costmodel.errors import PlanningError
 
 
+@refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables and what is not closer than the paper; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_chain", description=__doc__)
     parser.add_argument("--machine", choices=sorted(MACHINES.values()), help="only the runs of this machine")
     options = parser.parse_args(arguments)
-    try:
-        runs, known = measured_runs()
-        chosen = [run for run in runs if options.machine in (None, run.machine)]
-        found = list(predicted(chosen, known))
-    except (PlanningError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    runs, known = measured_runs()
+    found = list(predicted([run for run in runs if options.machine in (None, run.machine)], known))
     print("\n".join([*component_lines(found), "", *step_lines(found)]))
-    failures = list(worse_than_paper(found))
-    print(*(f"FAILED: {failure}" for failure in failures), sep="\n", end="\n" if failures else "")
-    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
-    return 1 if failures else 0
+    return conclude(worse_than_paper(found))
 
 
 if __name__ == "__main__":

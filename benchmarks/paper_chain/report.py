@@ -9,8 +9,7 @@ import numpy as np
 
 from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, read_held_out
 from benchmarks.paper_chain.chain import HOST_SECONDS, composed, from_components
-from benchmarks.paper_chain.collectives import sampled_network
-from benchmarks.paper_chain.operators import sampled_operators
+from benchmarks.paper_chain.operators import sampled_network, sampled_operators
 from benchmarks.paper_chain.runs import STEP, MeasuredRun
 from planner.jobs.run_jobs import References
 from planner.measure.runs.predictions import predict

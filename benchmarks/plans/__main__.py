@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from benchmarks.plans.jobs import JOBS, document
+from benchmarks.plans.laws import JOBS, document
 from benchmarks.targets.jobs import Answer, became
 from costmodel.errors import SpecError
 from planner.frameworks import TARGETS, export

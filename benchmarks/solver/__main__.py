@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.output import conclude
 from benchmarks.solver.ablation import run_ablation
 from benchmarks.solver.certificates import run_certificates
 from benchmarks.solver.growth import run_growth
@@ -99,26 +100,18 @@ def main() -> int:
         print(json.dumps(asdict(run_case(arguments.case[0], int(arguments.case[1])))))
         return 0
     if arguments.ablation:
-        return _ended(list(run_ablation()))
+        return conclude(run_ablation())
     if arguments.growth:
-        return _ended(list(run_growth()))
+        return conclude(run_growth())
     if arguments.certificates:
-        return _ended(list(run_certificates(a_job, enumerate_table)))
+        return conclude(run_certificates(a_job, enumerate_table))
     cases = [_in_a_process(model, num_devices) for model in _announced() for num_devices in NUM_DEVICES]
     failures = [failure for case in cases for failure in case.failures]
     failures += compare_paths(cases)
     failures += run_certificates(a_job, enumerate_table)
     failures += [*run_proofs(a_job), *run_tight(), *run_top(a_job), *run_explanations(a_job)]
     failures += run_jobs() if arguments.jobs else []
-    return _ended(failures)
-
-
-def _ended(failures: list[str]) -> int:
-    """Say what failed, and return the exit code."""
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
-    return 1 if failures else 0
+    return conclude(failures)
 
 
 def _announced() -> list[str]:

@@ -17,7 +17,7 @@ from math import inf
 
 import numpy as np
 
-from benchmarks.plans.jobs import document
+from benchmarks.plans.laws import document
 from benchmarks.solver.alone import run_alone
 from constraints.cp_sat import TICK_SECONDS, cp_model
 from constraints.rule import sentence

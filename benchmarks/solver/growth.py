@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.plans.jobs import document
+from benchmarks.plans.laws import document
 from benchmarks.solver.stages import with_layers
 from costmodel.strategy import ENUMS, FLAGS
 from planner import load, plan

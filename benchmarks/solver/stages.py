@@ -84,7 +84,7 @@ def _prove(problem: Problem, model: str, num_devices: int, offload: bool, limit:
     gain, played = gains(problem, outcome, even)
     print(
         f"{model:12}{num_devices:8}{'yes' if offload else 'no':>9}{seconds:9.2f}{outcome.status:>9}"
-        f"{outcome.effort.stages.pipelines:10}{outcome.effort.stages.solved:8}{outcome.step_seconds[0]:13.6f}"
+        f"{outcome.effort.num_pipelines:10}{outcome.effort.num_pipelines_solved:8}{outcome.step_seconds[0]:13.6f}"
         f"{gain:8.2%}{played:11.2%}",
         flush=True,
     )

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.output import refuse_wrong_input
 from benchmarks.traces import changed, predicting, projected, projected_recorded, replayed, speed
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_configurations
 from benchmarks.traces.recorded.folder import read_recorded
@@ -34,22 +35,19 @@ PARTS = {
 }
 
 
+@refuse_wrong_input
 def main() -> int:
     """Do what is asked; return the exit code."""
     arguments = _parser().parse_args()
-    try:
-        if arguments.record:
-            chosen = _chosen(arguments.names)
-            record(chosen, arguments.record, minutes=arguments.minutes, rounds=arguments.rounds)
-            return 0
-        held = {name: _part(name, arguments) for name in arguments.only or PARTS}
-        missing = [name for name, one in held.items() if one is None]
-        if missing:
-            print(f"Not checked: {', '.join(missing)}.")
-        return int(False in held.values() or True not in held.values() or bool(arguments.only and missing))
-    except (SpecError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    if arguments.record:
+        chosen = _chosen(arguments.names)
+        record(chosen, arguments.record, minutes=arguments.minutes, rounds=arguments.rounds)
+        return 0
+    held = {name: _part(name, arguments) for name in arguments.only or PARTS}
+    missing = [name for name, one in held.items() if one is None]
+    if missing:
+        print(f"Not checked: {', '.join(missing)}.")
+    return int(False in held.values() or True not in held.values() or bool(arguments.only and missing))
 
 
 def _part(name: str, arguments: argparse.Namespace) -> bool | None:

@@ -22,8 +22,8 @@ import numpy as np
 import yaml
 
 from benchmarks.accuracy.fit import chosen_constants, timed_cases
+from benchmarks.accuracy.jobs import share_work, source_weights
 from benchmarks.accuracy.metrics import read_table
-from benchmarks.accuracy.rows import share_work, source_weights
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.step.estimate import estimate

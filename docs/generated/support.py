@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.report.markdown import section_lines
+from planner.report.console import section_lines
 from planner.report.support import support_sections
 
 

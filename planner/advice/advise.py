@@ -27,16 +27,19 @@ from planner.advice.points import (
     FRONT,
     MEGAWATTS,
     MONEY,
+    UPTIMES,
     ClusterCell,
     ClusterPoint,
     Metrics,
+    assignments,
     bound,
     dominates,
     find_front,
+    lower_uptime,
     make_point,
+    missing_entries,
 )
 from planner.advice.prices import Offer, PriceList
-from planner.advice.whole import UPTIMES, assignments, lower_uptime, missing_entries
 from planner.advice.wish import AIMS, Wish
 from planner.batch.job_result import JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.advice.points import DAYS, ENERGY, MEGAWATTS, MONEY
-from planner.advice.whole import assignments
+from planner.advice.points import DAYS, ENERGY, MEGAWATTS, MONEY, assignments
 from planner.report.records import Figure, Plain, Record, csv_table, finite, read_from
 from planner.verbs.plan import FORMAT_VERSION
 

@@ -30,8 +30,7 @@ from mcp.server.stdio import stdio_server
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from costmodel.version import version
-from planner.agents.schemas import SKILL
-from planner.agents.tools import tools
+from planner.agents.tools import SKILL, tools
 from planner.agents.work import Call, reply
 from planner.batch.job_result import JobOutcome
 from planner.confinement import ConfinedPool, refuse_outside, unfold

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 from costmodel.errors import PlanningError, SpecError, SpecErrors
 from costmodel.record import record
 from costmodel.validation import shown
-from planner.agents.schemas import MOST_PLANS, PLAN_ENTRIES
-from planner.agents.tools import ADVISED, COMPARED, EXPLAINED, OF_PLANS, POINT
+from planner.agents.tools import ADVISED, COMPARED, EXPLAINED, MOST_PLANS, OF_PLANS, PLAN_ENTRIES, POINT
 from planner.batch.job_result import JobOutcome, JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob
 from planner.confinement import OutsideRootError

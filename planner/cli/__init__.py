@@ -36,15 +36,18 @@ COMMANDS = {
     "estimate": ("planner.cli.plan", "time and memory of one given strategy"),
     "explain": ("planner.cli.explain", "why this plan, why not another strategy, what it gains over a given one"),
     "study": ("planner.cli.study", "what each feature, schedule, failure rate, size or network of a job is worth"),
-    "import": ("planner.cli.import_job", "a job file from the script, arguments or configuration that somebody runs"),
-    "export": ("planner.cli.export_plan", "a plan of a JSON report as the flags and files that start it"),
+    "import": ("planner.cli.frameworks", "a job file from the script, arguments or configuration that somebody runs"),
+    "export": ("planner.cli.frameworks", "a plan of a JSON report as the flags and files that start it"),
     "catalog": (
         "planner.cli.catalog",
         "known devices, models, frameworks and recipes with their sources, support of them, JSON Schemas",
     ),
     "calibrate": ("planner.cli.calibrate", "a device file from runs, samples of operators, traces or small runs"),
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
-    "trace": ("planner.cli.trace", "profiler traces: read, replayed, changed, and compared with the planner's figures"),
+    "trace": (
+        "planner.cli.traces",
+        "profiler traces: read, replayed, changed, compared with the planner's figures",
+    ),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each, and rank them"),
     "serve": ("planner.cli.serve", "a local web page of plans, or tools for agents by the Model Context Protocol"),
 }

@@ -120,7 +120,7 @@ def _schema_text(words: Sequence[str], _: Screen) -> str:
 
 def _skill_text(words: Sequence[str], _: Screen) -> str:
     """Return the folder of the skill, which agents load to learn when to use what."""
-    from planner.agents.schemas import SKILL
+    from planner.agents.tools import SKILL
 
     _require_few("skill", words, 0)
     return str(SKILL.parent)

@@ -10,7 +10,7 @@ from planner.report.section import PLAIN, Asked, Screen, Section
 if TYPE_CHECKING:
     from planner.report.records.reports import AnyReport
     from planner.report.sections import AnyRecord
-    from planner.verbs.study_points import StudyReport
+    from planner.verbs.study import StudyReport
 
 FORMATS = ("short", "table", "json", "csv", "markdown", "html")
 
@@ -97,7 +97,7 @@ def record_of(report: AnyReport) -> AnyRecord:
 def lay_out(sections: Iterable[Section], format: str = "table", *, screen: Screen, title: str = "#") -> str:
     """Format sections for a console, or as Markdown, the first one's heading as the title."""
     if format == "markdown":
-        from planner.report.markdown import sections_markdown
+        from planner.report.console import sections_markdown
 
         return sections_markdown(sections, title)
     from planner.report.console import sections_text

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from planner.report.records.reports import IdleDevicesRecord, PlanReportRecord, ReportRecord
     from planner.report.records.setting import SettingRecord, TrainingRecord
     from planner.uncertainty.counts import Gap
-    from planner.uncertainty.operators import TimedOperator
+    from planner.uncertainty.intervals import TimedOperator
 
 
 def device_rows(

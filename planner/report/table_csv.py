@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from costmodel.step.estimate import PARTS
-from planner.report.gain import BEST, GIVEN
+from planner.report.compared import BEST, GIVEN
 from planner.report.records import csv_table, names_of
 from planner.report.records.plan import CostsRecord, NumberedPlanRecord, PlanRecord, StrategyRecord
 from planner.report.records.reports import ReportRecord

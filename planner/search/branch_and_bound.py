@@ -61,7 +61,6 @@ from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.uneven import (
     MOST_FOUND,
     StageSearch,
-    StageSearchStats,
     descend,
     least_layers,
     stage_restrictions,
@@ -133,8 +132,12 @@ class SearchStats:
         Strategies among them that are too large for device or host.
     num_solves
         Number of CP-SAT runs.
-    stages
-        Effort of the search over uneven stages.
+    num_pipelines
+        Combinations of decisions for a whole pipeline with uneven stages whose bound is within the cut.
+    num_pipelines_costed
+        Combinations among them whose ranks were costed; results found meanwhile exclude the others.
+    num_pipelines_solved
+        Combinations among them whose layers CP-SAT divided.
     build_seconds, solve_seconds
         Time for the space, tables and models of all questions of a loop, at its first; time inside CP-SAT.
     """
@@ -149,7 +152,9 @@ class SearchStats:
     num_candidates: int = 0
     num_unfit: int = 0
     num_solves: int = 0
-    stages: StageSearchStats = field(default_factory=StageSearchStats)
+    num_pipelines: int = 0
+    num_pipelines_costed: int = 0
+    num_pipelines_solved: int = 0
     build_seconds: float = 0.0
     solve_seconds: float = 0.0
 
@@ -241,7 +246,7 @@ class Search:
         self.cost_table = CostTable.build(problem, self.space, formulas)
         self.incumbents = IncumbentPool(top=problem.top, tolerance=tolerance)
         self.even: dict[Hashable, Strategy] = {}
-        self.stage_effort = StageSearchStats()
+        self.stage_effort: dict[str, int] = {}
         self.row_bounds = bound_rows(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
         self.bounds = self.row_bounds.copy()  # raised where the memory of a row is bounded as well
         self.group_of_row = self.space.groups(GROUP_DECISIONS)
@@ -596,7 +601,7 @@ class Search:
             num_candidates=self.num_candidates,
             num_unfit=self.num_unfit,
             num_solves=self.num_solves,
-            stages=self.stage_effort,
+            **self.stage_effort,
             solve_seconds=self.solve_seconds,
         )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,14 +12,13 @@ from constraints.rule import Rule, sentence
 from costmodel.record import record
 from costmodel.step.layouts import strategy_cost, strategy_seconds
 from costmodel.strategy import Strategy
-from costmodel.tables import Facts
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.domains import Rules, needs
 from planner.search.space import Space
 
 if TYPE_CHECKING:
-    from planner.search.candidates import CostLike, Found, Ints
+    from planner.search.candidates import Run
 
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""
@@ -136,33 +135,6 @@ def find_broken_rules(problem: Problem, rules: Rules, strategy: Strategy, resour
 
 
 # --- strategies that are whole -----------------------------------------------------------------------------
-
-
-class Run(Protocol):
-    """Interface of the search that the list belongs to."""
-
-    problem: Problem
-    space: Space
-    group_of_row: Ints
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the time limit."""
-
-    def leave(self, ticks: int) -> None:
-        """Note that a strategy with these ticks may have been left out."""
-
-    def resources(self, cost: CostLike) -> dict[str, Any]:
-        """Return the figures that rules of memory and time need."""
-
-    def keep(self, group: Hashable, found: Found) -> None:
-        """Keep a strategy if it is among the best."""
-
-    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
-        """Return a strategy with its cost."""
-
-    def reprice(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
-        """Return a strategy with the ticks of another cost formula."""
 
 
 def cost_whole(run: Run) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,7 @@ from costmodel.strategy import (
 from costmodel.tables import Facts, microbatches
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.candidates import CostLike, CostTable, Ints, Memory
+from planner.search.candidates import CostLike, Ints, Memory, Run
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES, cheap_recompute, job_choices
 from planner.search.space import CandidateBlock, Space, strategy_of
@@ -767,56 +767,6 @@ BALANCE = tuple(field.name for field in fields(Balance))
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class StageSearchStats:
-    """
-    Effort of a search over uneven stages.
-
-    Parameters
-    ----------
-    pipelines
-        Combinations of decisions for the whole pipeline whose bound is within the cut.
-    costed
-        Combinations among them whose ranks were costed; results found meanwhile exclude the others.
-    solved
-        Combinations among them whose layers CP-SAT divided.
-    """
-
-    pipelines: int = 0
-    costed: int = 0
-    solved: int = 0
-
-    def __add__(self, other: StageSearchStats) -> StageSearchStats:
-        """Add two records."""
-        return StageSearchStats(
-            **{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
-        )
-
-
-class Run(Protocol):
-    """Interface of the search that a stage search belongs to."""
-
-    problem: Problem
-    cost_table: CostTable
-    group_of_row: Ints
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the time limit."""
-
-    def cuts(self, groups: Ints) -> Ints:
-        """Return the upper bound of each group, in ticks."""
-
-    def leave(self, ticks: int) -> None:
-        """Note that a strategy with these ticks may have been left out."""
-
-    def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
-        """Run CP-SAT."""
-
-    def keep_uneven(self, group: int, strategy: Strategy, cost: Any) -> None:
-        """Keep a strategy."""
-
-
-@record(frozen=True, kw_only=True, slots=True)
 class _Outer:
     """
     A combination of decisions for the whole pipeline, and the possible modes of its ranks.
@@ -909,9 +859,13 @@ class StageSearch:
         self.least_ticks = 0
 
     @property
-    def effort(self) -> StageSearchStats:
-        """Effort so far."""
-        return StageSearchStats(pipelines=self.num_outer, costed=self.num_bounded, solved=self.num_solved)
+    def effort(self) -> dict[str, int]:
+        """Entries of the search's effort about uneven stages."""
+        return {
+            "num_pipelines": self.num_outer,
+            "num_pipelines_costed": self.num_bounded,
+            "num_pipelines_solved": self.num_solved,
+        }
 
     def search(self) -> None:
         """Improve on the results of the run, or prove that no uneven stages do."""

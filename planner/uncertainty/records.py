@@ -20,8 +20,14 @@ from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
 from planner.uncertainty.counts import CHANGED, MATTERS_ABOVE, Gap, architecture_of, read_stored_rows, value_of
 from planner.uncertainty.features import num_bits
-from planner.uncertainty.intervals import Interval, release_name, size_of, step_interval
-from planner.uncertainty.operators import TimedOperator, operators_deviation
+from planner.uncertainty.intervals import (
+    Interval,
+    TimedOperator,
+    operators_deviation,
+    release_name,
+    size_of,
+    step_interval,
+)
 
 TABLE = "records.csv"
 

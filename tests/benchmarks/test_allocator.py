@@ -6,8 +6,7 @@ import pytest
 
 from benchmarks.allocator.__main__ import kind_of, measured_shares
 from benchmarks.allocator.allocator import MIB, Allocator
-from benchmarks.allocator.buffers import deepep_bytes, hybridep_bytes, nccl_bytes
-from benchmarks.allocator.steps import Rank, jobs
+from benchmarks.allocator.steps import Rank, deepep_bytes, hybridep_bytes, jobs, nccl_bytes
 from costmodel.catalog.releases import ALLOCATORS, allocator
 
 

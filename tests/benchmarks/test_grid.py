@@ -6,8 +6,7 @@ import csv
 
 import pytest
 
-from benchmarks.grid.__main__ import main, slow_share
-from benchmarks.grid.runs import COLUMNS, RUNS, read_runs, stages
+from benchmarks.grid.__main__ import COLUMNS, RUNS, main, read_runs, slow_share, stages
 
 
 def rows(**wanted):

@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from benchmarks.learning_curve.curve import Point, Trial, linear, misjudged, summarize_gains, worse, worths
-from benchmarks.learning_curve.stacks import Stack
+from benchmarks.learning_curve.curve import Point, Stack, Trial, linear, misjudged, summarize_gains, worse, worths
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.calibrate import choose_fit, try_fits
 from planner.measure.calibrate.cases import Array

@@ -11,8 +11,14 @@ import pytest
 from benchmarks.operators.groups import DATA, gemm_groups, linear_groups, read_linear_layers
 from benchmarks.paper_chain import __main__ as command
 from benchmarks.paper_chain import report
-from benchmarks.paper_chain.chain import HOST_SECONDS, UPDATE_BYTES, Parts, composed, from_components
-from benchmarks.paper_chain.collectives import SampledNetwork, sampled_network
+from benchmarks.paper_chain.chain import (
+    HOST_SECONDS,
+    UPDATE_BYTES,
+    Parts,
+    composed,
+    from_components,
+    last_backward_ends,
+)
 from benchmarks.paper_chain.operators import (
     ACCUMULATED_BYTES,
     ATTENTION_FRACTION,
@@ -21,12 +27,13 @@ from benchmarks.paper_chain.operators import (
     PASSES,
     SCORES_FRACTION,
     STREAMING_FRACTION,
+    SampledNetwork,
     SampledOperators,
     learned_linears,
+    sampled_network,
     sampled_operators,
 )
 from benchmarks.paper_chain.runs import COMPONENTS, STEP, measured_runs
-from benchmarks.paper_chain.timeline import last_backward_ends
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.lowering import layer_operators

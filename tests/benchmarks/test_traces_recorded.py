@@ -267,7 +267,7 @@ def gradients_of(rank: int, store: str, one: TracedConfiguration) -> dict[str, l
     """Gradients that a rank has, as numbers, which processes can hand over; without a store, it is alone."""
     from torch import distributed
 
-    from benchmarks.traces.recorded.training import RankTraining
+    from benchmarks.traces.recorded.recording import RankTraining
 
     if store:
         distributed.init_process_group("gloo", rank=rank, world_size=2, store=distributed.FileStore(store, 2))

@@ -13,8 +13,8 @@ anyio = pytest.importorskip("anyio")
 mcp = pytest.importorskip("mcp")
 jsonschema = pytest.importorskip("jsonschema")
 
-from planner.agents.schemas import SKILL  # noqa: E402
 from planner.agents.server import CallError, PlannerServer  # noqa: E402
+from planner.agents.tools import SKILL  # noqa: E402
 from planner.cli import main  # noqa: E402
 from tests.sources import ROOT  # noqa: E402
 

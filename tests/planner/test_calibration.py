@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from benchmarks.accuracy.catalog_files import with_numbers
+from benchmarks.accuracy.jobs import UNEXPLAINED, share_work, source_weights
 from benchmarks.accuracy.left_out.intervals import inside, spreads
-from benchmarks.accuracy.rows import UNEXPLAINED, share_work, source_weights
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, TokenDispatcher

@@ -19,7 +19,7 @@ from planner.measure.fit.device import fit_device
 from planner.measure.fit.operators import learn_operators
 from planner.measure.sample.samples import Point, Sample, Sizes
 from planner.measure.sample.table import SamplesFile
-from planner.uncertainty.operators import list_timed_operators, operators_deviation
+from planner.uncertainty.intervals import list_timed_operators, operators_deviation
 from tests.builders_samples import (
     A_MACHINE,
     BYTES_PER_SECOND,

@@ -19,11 +19,9 @@ from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs
 from planner import load
 from planner.frameworks.megatron.bridge import (
-    DEFAULTS,
+    DATA,
     KEPT,
-    OF_CORE_0_18,
     OVERLAP,
-    OVERLAPS,
     PRECISION,
     bridge_entries,
     precision_of,
@@ -216,16 +214,16 @@ OF_MAIN = {"validation.eval_interval", "validation.eval_iters"}
 def test_every_field_is_one_of_the_configuration():
     """None is misspelled: Hydra refuses a field that the configuration has not; newer ones are options of that core."""
     known = fields({**CLASSES, "model": (*CLASSES["model"], "GPTOSSProvider")})  # which alone has YaRN's
-    keys = {key for option in options().values() for key in option.bridge or ()} | {*DEFAULTS, KEPT}
+    keys = {key for option in options().values() for key in option.bridge or ()} | {*DATA.defaults, KEPT}
     keys |= {f"{PRECISION}.{name}" for name in precision_of(a_plan(), {}) if name != "_target_"}
-    keys |= {f"comm_overlap.{name}" for name in OVERLAPS if name != "_target_"}
+    keys |= {f"comm_overlap.{name}" for name in DATA.overlaps if name != "_target_"}
 
     unknown = {key for key in keys - OF_MAIN if key.partition(".")[2] not in known[key.partition(".")[0]]}
     newer = {f"model.{name.removeprefix('--').replace('-', '_')}" for name in options() if since_core_0_18(name)}
 
     assert unknown <= newer
-    assert unknown <= OF_CORE_0_18.keys()
-    assert not unknown & DEFAULTS.keys()
+    assert unknown <= DATA.of_core_0_18.keys()
+    assert not unknown & DATA.defaults.keys()
 
 
 def since_core_0_18(name):
@@ -261,7 +259,7 @@ def test_hydra_reads_the_overrides_of_plans_for_it():
         keys = [(key, *key.partition(".")) for key in read if "." in key]
         unknown = {key for key, section, _, name in keys if name not in known[section]}
         assert (exported.version != "0.3.1") >= is_newer
-        assert unknown <= (OF_CORE_0_18.keys() if is_newer else set())
+        assert unknown <= (DATA.of_core_0_18.keys() if is_newer else set())
         seen += 1
 
     assert seen >= 6

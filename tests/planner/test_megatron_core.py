@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 
-from benchmarks.plans.jobs import JOBS
+from benchmarks.plans.laws import JOBS
 from costmodel.errors import SpecError
 from planner.frameworks.megatron.bridge import option_value
 from planner.frameworks.megatron.lm import to_megatron_lm

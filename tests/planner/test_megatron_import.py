@@ -18,9 +18,9 @@ from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner import estimate, load
 from planner.cli import main
 from planner.frameworks.megatron.lm import megatron_entries
+from planner.frameworks.megatron.model import REFUSED
 from planner.frameworks.megatron.options import MEANINGS, options
-from planner.frameworks.megatron.read import WITHOUT_COST, from_megatron_lm
-from planner.frameworks.megatron.read_model import REFUSED
+from planner.frameworks.megatron.read import DATA, from_megatron_lm
 from planner.frameworks.megatron.strategy import STRATEGY
 from planner.search.runnable import plainest
 from planner.verbs.plan import evaluate
@@ -391,7 +391,7 @@ def test_the_known_options_exist():
     assert {*meanings["option"]} <= {option.name for option in known.values()}
     assert meanings["option"].is_unique
     assert {*meanings["import"]} == {"read", "free", ""}
-    assert {*WITHOUT_COST} <= {option.group for option in known.values()}
+    assert {*DATA.without_cost} <= {option.group for option in known.values()}
 
 
 class Asked(dict):

@@ -23,12 +23,10 @@ from planner.frameworks.launch import launched
 from planner.jobs.checkpoints import schedules_around
 from planner.jobs.problem import load
 from planner.report import record_of, render
-from planner.report.html.chapters import input_sections
+from planner.report.html.content import SCRIPTS, input_sections, launch_blocks
 from planner.report.html.frame import MOST_OPEN, section_html, transpose
-from planner.report.html.launch import SCRIPTS, launch_blocks
-from planner.report.html.page import page_html
+from planner.report.html.page import KINDS, MOST_PASSES, page_html, pieces, timeline_of
 from planner.report.html.shown import report_plans, show_report
-from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
 from planner.report.proof import search_section
 from planner.report.records.reports import report_record
 from planner.report.results import results_section
@@ -524,7 +522,7 @@ def test_packed_time_lines_hold_the_passes(report, page):
 
 def test_long_time_lines_are_cut_in_the_middle(report, monkeypatch):
     """The first and last passes of each rank stay, and the page says that some are left out."""
-    monkeypatch.setattr("planner.report.html.timeline.MOST_DRAWN", 40)
+    monkeypatch.setattr("planner.report.html.page.MOST_DRAWN", 40)
 
     packed = timeline_of(report.problem.facts, report.plans[0].estimate)
 

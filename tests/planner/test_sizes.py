@@ -18,9 +18,9 @@ from planner.search.domains import problem_rules
 from planner.search.questions import search
 from planner.search.solver import Clock, OutOfTimeError
 from planner.search.space import build_space
-from planner.verbs import cluster_sizes as sizes
-from planner.verbs.cluster_sizes import MOST_TIMES, smallest_cluster
+from planner.verbs import repairs as sizes
 from planner.verbs.plan import plan
+from planner.verbs.repairs import MOST_TIMES, smallest_cluster
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device

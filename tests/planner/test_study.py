@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from benchmarks.paper.tuning import setting_problem
+from benchmarks.paper.gains import setting_problem
 from costmodel.errors import SpecError
 from planner import cli, load, plan, render_study, study
 from planner.report.html.study_page import study_charts

@@ -15,7 +15,7 @@ from costmodel.models.families import FAMILIES, UNMODELLED
 from planner import estimate, load, plan
 from planner.cli import main
 from planner.frameworks import TARGETS, export
-from planner.report import enough_devices
+from planner.report import support
 from planner.report.support import ANY_EVIDENCE, OUT_OF_TIME, ask, support_sections
 from tests.schemas import valid
 
@@ -129,7 +129,7 @@ def test_reasons(cell, reason):
 
 def test_a_search_out_of_time_is_said(monkeypatch: pytest.MonkeyPatch):
     """The cell is unknown and has its reason; others, whose plain strategies fit, are answered."""
-    monkeypatch.setattr(enough_devices, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(support, "MOST_SECONDS", 0.0)
 
     answer = ask("kimi-k2", "a100-40gb-sxm", "accelerate")
     assert (answer.cell, answer.reason) == ("unknown", OUT_OF_TIME)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.uncertainty.operators import _combine_passes
+from planner.uncertainty.intervals import _combine_passes
 
 SOURCE = SimpleNamespace(origin=lambda operator: f"samples of {operator}", is_sampled=lambda operator: operator == "mm")
 

@@ -36,7 +36,7 @@ from planner.measure.traces.report.compare import (
 )
 from planner.measure.traces.writing import write_trace
 from planner.results import Plan
-from planner.uncertainty.operators import strategy_operators
+from planner.uncertainty.intervals import strategy_operators
 from tests.builders_cluster import a_device
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_message, one_step

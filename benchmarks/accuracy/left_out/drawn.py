@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 import costmodel
 import planner
+from benchmarks.accuracy.jobs import source_weights
 from benchmarks.accuracy.left_out.folds import (
     HELD_OUT,
     KINDS,
@@ -35,7 +36,6 @@ from benchmarks.accuracy.left_out.folds import (
     write_held_out,
 )
 from benchmarks.accuracy.metrics import FOLDER
-from benchmarks.accuracy.rows import source_weights
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner.jobs.cluster import Fitted

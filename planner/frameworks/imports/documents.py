@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.frameworks.megatron.options import read_table, read_word_lists
 from planner.jobs.document import Plain, parse, read_text
 
 ROOM = Path(__file__).parent
@@ -36,29 +36,14 @@ COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTAL
 LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 
-@lru_cache(maxsize=64)
 def read_rows(path: str | Path) -> tuple[Mapping[str, str], ...]:
     """Read the rows of a table, by its path in this room, cells by column; they are shared and must not be changed."""
-    with (ROOM / path).open(encoding="utf-8", newline="") as lines:
-        return tuple(csv.DictReader(lines))
-
-
-@cache
-def _words() -> Mapping[str, Mapping[str, Any]]:
-    whole: Mapping[str, Mapping[str, Any]] = _freeze(yaml.safe_load((ROOM / "words.yaml").read_text(encoding="utf-8")))
-    return whole
-
-
-def _freeze(part: Any) -> Any:
-    """Return nested data with tuples in place of lists."""
-    if isinstance(part, dict):
-        return {name: _freeze(one) for name, one in part.items()}
-    return tuple(map(_freeze, part)) if isinstance(part, list) else part
+    return read_table(ROOM / path)
 
 
 def read_words(module: str) -> SimpleNamespace:
     """Return the lists and pairs of words of a module of this room, by attribute; they must not be changed."""
-    return SimpleNamespace(**_words()[module])
+    return read_word_lists(ROOM / "words.yaml")[module]
 
 
 DATA = read_words("documents")

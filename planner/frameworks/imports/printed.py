@@ -35,7 +35,7 @@ from planner.frameworks.imports.documents import flatten, model_named, read_rows
 from planner.frameworks.imports.finish import cluster_notes, newest
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.imports.tools.readers import MODES, deepspeed_job, require_deepspeed, torchtitan_job
-from planner.frameworks.megatron.bridge import NEGATED
+from planner.frameworks.megatron.bridge import DATA as BRIDGE
 from planner.frameworks.megatron.options import TABLE, options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.megatron.releases import RELEASES
@@ -749,7 +749,7 @@ def _plain(value: Any) -> Any:
 def _argument(section: str, name: str, value: Any) -> tuple[str | None, Any]:
     """Return the argument for a field, and its value."""
     option = options_by_field().get(f"{section}.{name}")
-    if option in NEGATED and name_of(option) != name and isinstance(value, bool):
+    if option in BRIDGE.negated and name_of(option) != name and isinstance(value, bool):
         return name_of(option), not value
     known = DATA.renamed.get(name, name)
     return known if known in _rows() else name_of(option), value

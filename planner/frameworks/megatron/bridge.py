@@ -24,7 +24,7 @@ from planner.frameworks.megatron.lm import (
 )
 from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.numerics import POSITIONS, YARN, YARN_OPTIONS, facts_of, options_of, todo_lines
-from planner.frameworks.megatron.options import options
+from planner.frameworks.megatron.options import WORDS, options
 from planner.frameworks.megatron.releases import DROPOUTS, describe_costed_release, spell_graphs
 from planner.frameworks.megatron.settings import WIDE, WIDE_NUMBERS
 from planner.frameworks.target import (
@@ -39,106 +39,17 @@ from planner.frameworks.target import (
 if TYPE_CHECKING:
     from planner.results import Plan
 
+DATA = WORDS["bridge"]
+
 TARGET = "Megatron-Bridge"
 VERSIONS = BRIDGE_RELEASES
 
 PACKAGED = VERSIONS[0]
 OVERRIDES_FILE = "bridge-overrides.txt"
 
-NEGATED = (
-    "--disable-bias-linear",
-    "--no-check-for-nan-in-loss-and-grad",
-    "--no-overlap-p2p-communication",
-    "--no-yarn-correction-range-round-to-int",
-    "--untie-embeddings-and-output-weights",
-)
-"""Switches whose field has the opposite value."""
-
-DEFAULTS: Entries = {
-    "model.sequence_parallel": False,
-    "model.context_parallel_size": 1,
-    "model.cp_comm_type": None,
-    "model.virtual_pipeline_model_parallel_size": None,
-    "model.microbatch_group_size_per_vp_stage": None,
-    "model.pipeline_model_parallel_layout": None,
-    "model.num_layers_in_first_pipeline_stage": None,
-    "model.num_layers_in_last_pipeline_stage": None,
-    "model.account_for_embedding_in_pipeline_split": False,
-    "model.account_for_loss_in_pipeline_split": False,
-    "model.recompute_granularity": None,
-    "model.recompute_method": None,
-    "model.recompute_num_layers": None,
-    "model.recompute_modules": None,
-    "model.cpu_offloading": False,
-    "model.cpu_offloading_num_layers": 0,
-    "model.fine_grained_activation_offloading": False,
-    "model.offload_modules": None,
-    "model.cross_entropy_loss_fusion": False,
-    "model.cross_entropy_fusion_impl": "native",
-    "model.attention_dropout": 0.0,
-    "model.hidden_dropout": 0.0,
-    "model.cuda_graph_impl": "none",
-    "model.cuda_graph_scope": [],
-    "model.use_te_rng_tracker": False,
-    "rng.te_rng_tracker": False,
-    "rerun_state_machine.check_for_nan_in_loss": True,
-    "ddp.check_for_nan_in_grad": True,
-    "model.moe_token_dispatcher_type": "alltoall",
-    "model.moe_flex_dispatcher_backend": None,
-    "model.moe_deepep_num_sms": 20,
-    "model.moe_hybridep_num_sms": 16,
-    "model.moe_shared_expert_overlap": False,
-    "model.mtp_num_layers": None,
-    "model.share_embeddings_and_output_weights": True,
-    "model.init_model_with_meta_device": False,
-    "optimizer.optimizer": "adam",
-    "optimizer.muon_num_ns_steps": 5,
-    "optimizer.muon_tp_mode": "blockwise",
-    "ddp.use_distributed_optimizer": False,
-    "optimizer.use_distributed_optimizer": False,
-    "ddp.num_distributed_optimizer_instances": 1,
-    "ddp.overlap_grad_reduce": False,
-    "ddp.overlap_param_gather": False,
-    "optimizer.overlap_param_gather": False,
-    "optimizer.use_precision_aware_optimizer": False,
-    "optimizer.main_params_dtype": "torch.float32",
-    "optimizer.main_grads_dtype": "torch.float32",
-    "optimizer.exp_avg_dtype": "torch.float32",
-    "optimizer.exp_avg_sq_dtype": "torch.float32",
-    "optimizer.optimizer_cpu_offload": False,
-    "optimizer.optimizer_offload_fraction": 0.0,
-    "optimizer.overlap_cpu_optimizer_d2h_h2d": False,
-    "dist.use_torch_fsdp2": False,
-    "dist.use_megatron_fsdp": False,
-    "ddp.use_megatron_fsdp": False,
-    "ddp.data_parallel_sharding_strategy": "no_shard",
-    "checkpoint.ckpt_format": "torch_dist",
-    "checkpoint.async_save": False,
-    "checkpoint.use_persistent_ckpt_worker": True,
-    "checkpoint.most_recent_k": -1,
-}
-"""
-Fields without an option of Megatron-LM that a recipe may have set; they are written so that no recipe's value remains.
-
-Features that the plan is costed without are off; numbers of SMs are those of megatron-core 0.16.1.
-"""
-
-OF_CORE_0_18: Entries = {
-    "model.cuda_graph_modules": [],
-    "model.moe_paged_stash": False,
-    "model.moe_expert_rank_capacity_factor": None,
-    "model.use_transformer_engine_op_fuser": False,
-    "ddp.megatron_fsdp_cuda_graph_mode": False,
-    "ddp.fsdp_all_gather_in_start_param_sync": True,
-}
-"""Fields that replace the scope of CUDA graphs from release 0.5 on, whose core is 0.18 or later."""
 
 SCOPE = "model.cuda_graph_scope"
 
-OF_ROUTERS: Entries = dict.fromkeys(
-    ("model.moe_router_num_groups", "model.moe_router_group_topk", "model.moe_router_topk_scaling_factor")
-)
-"""Router features that are off where a model's router is known and does not have them."""
 
 OWN_SECTIONS = ("model.", "ddp.", "optimizer.")
 """Sections of the configuration whose fields are Megatron Core's."""
@@ -146,26 +57,6 @@ OWN_SECTIONS = ("model.", "ddp.", "optimizer.")
 OVERLAP = "++comm_overlap"
 """Section that is added or merged, as some recipes have none."""
 
-OVERLAPS: Entries = {
-    "_target_": "megatron.bridge.training.comm_overlap.CommOverlapConfig",
-    "tp_comm_overlap": False,
-    "tp_comm_overlap_cfg": None,
-    "overlap_p2p_comm": None,
-    "batch_p2p_comm": None,
-    "overlap_grad_reduce": False,
-    "overlap_param_gather": False,
-    "overlap_param_gather_with_optimizer_step": False,
-    "align_param_gather": None,
-    "defer_embedding_wgrad_compute": False,
-    "wgrad_deferral_limit": None,
-    "overlap_moe_expert_parallel_comm": False,
-    "delay_wgrad_compute": False,
-}
-"""
-The object ``CommOverlapConfig`` without options; Megatron-Bridge derives values of None from the degrees.
-
-User buffers are Transformer Engine's own, as those of recipes are for one device, degree and shape.
-"""
 
 PRECISION = "++mixed_precision"
 """Section that is added or merged, as a recipe has either the name of a precision or the object itself."""
@@ -173,20 +64,6 @@ PRECISION = "++mixed_precision"
 KEPT = "checkpoint.most_recent_k"
 """Number of checkpoints that are kept, for which Megatron-LM has no option."""
 
-RECIPES = {"--fp8-recipe": "fp8_recipe", "--fp4-recipe": "fp4_recipe"}
-
-PLAIN: Entries = {
-    "fp32": False,
-    "fp8_recipe": "tensorwise",
-    "fp8_amax_history_len": 1,
-    "fp8_amax_compute_algo": "most_recent",
-    "fp8_multi_head_attention": False,
-    "fp4_recipe": "nvfp4",
-}
-"""``MixedPrecisionConfig`` without options."""
-
-DELAYED: Entries = {"fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
-"""Fields of delayed scaling, as in ``megatron/bridge/training/mixed_precision.py``."""
 
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
@@ -274,7 +151,7 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
     known = {key: option_value(name, value) for name, value in entries.items() for key in fields_of(name)}
     overlaps = {key.removeprefix("comm_overlap."): value for key, value in known.items() if "comm_overlap." in key}
     fields = {key: value for key, value in known.items() if "comm_overlap." not in key}
-    extra: Entries = {OVERLAP: {**OVERLAPS, **overlaps}, PRECISION: precision_of(plan, entries)}
+    extra: Entries = {OVERLAP: {**DATA.overlaps, **overlaps}, PRECISION: precision_of(plan, entries)}
     if known.get("model.cpu_offloading_num_layers"):
         extra["model.cpu_offloading"] = True
     if plan.strategy.vpp > 1:  # also with a layout: Bridge checks overlaps before it reads vpp from the layout
@@ -282,7 +159,7 @@ def bridge_entries(plan: Plan, release: str = PACKAGED) -> tuple[Entries, tuple[
     if plan.kept_checkpoints is not None:
         extra[KEPT] = plan.kept_checkpoints
     extra |= _fsdp_in_graphs(plan)
-    defaults = {**DEFAULTS, **_facts_off(plan), **(OF_CORE_0_18 if is_newer else {})}
+    defaults = {**DATA.defaults, **_facts_off(plan), **(DATA.of_core_0_18 if is_newer else {})}
     if is_newer:
         del defaults[SCOPE]
     return {**defaults, **fields, **extra}, tuple(lines)
@@ -305,7 +182,7 @@ def _facts_off(plan: Plan) -> Entries:
     for fact in facts:
         if fact.option and fact.value is False:
             found |= dict.fromkeys(fields_of(fact.option), False)
-    return found | (OF_ROUTERS if plan.facts.model.numerics.routing is not None else {})
+    return found | (DATA.of_routers if plan.facts.model.numerics.routing is not None else {})
 
 
 def _has_yarn(model: Model) -> bool:
@@ -335,7 +212,7 @@ def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
     settings, gathered = effective_settings(plan.facts, plan.strategy), "--fp8-param-gather" in entries
     return {
         "_target_": "megatron.bridge.training.mixed_precision.MixedPrecisionConfig",
-        **PLAIN,
+        **DATA.plain,
         "bf16": half == "bf16",
         "fp16": half == "fp16",
         "params_dtype": dtype,
@@ -344,8 +221,8 @@ def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
         "grad_reduce_in_fp32": settings.gradient_dtype == "fp32",
         "fp8": entries.get("--fp8-format"),
         "fp4": entries.get("--fp4-format"),
-        **{field: entries[option] for option, field in RECIPES.items() if option in entries},
-        **(DELAYED if entries.get("--fp8-recipe") == "delayed" else {}),
+        **{field: entries[option] for option, field in DATA.recipes.items() if option in entries},
+        **(DATA.delayed if entries.get("--fp8-recipe") == "delayed" else {}),
         "fp8_dot_product_attention": bool(settings.fp8_attention),
         "first_last_layers_bf16": WIDE in entries,
         **{option.removeprefix("--").replace("-", "_"): entries.get(option, 0) for option in WIDE_NUMBERS.values()},
@@ -365,7 +242,7 @@ def option_value(name: str, value: Any) -> Any:
     >>> option_value("--moe-layer-freq", "([0]*1+[1]*2)"), option_value("--window-size", "128,0")
     ([0, 1, 1], [128, 0])
     """
-    if name in NEGATED:
+    if name in DATA.negated:
         return not value
     if name == "--cp-comm-type":
         return value[0]

@@ -11,9 +11,11 @@ from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.strategy import GRAPH_MODULES
 from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN
-from planner.frameworks.megatron.options import INFERENCE_SCOPE, WHERE, Arguments
+from planner.frameworks.megatron.options import INFERENCE_SCOPE, WHERE, WORDS, Arguments
 from planner.frameworks.megatron.releases import RELEASES
 from planner.frameworks.megatron.settings import OFFLOADED
+
+DATA = WORDS["checks"]
 
 RELEASES_OF = {
     "megatron-lm-main": RELEASES[5:],
@@ -178,38 +180,6 @@ def _no_experts(arguments: Arguments) -> Dropped:
     return ("--num-experts",) if arguments.get("--num-experts") == 0 else (), "0 experts: all layers are dense."
 
 
-COUNTING_WITH = (
-    ("--num-query-groups", ("--group-query-attention",)),
-    ("--q-lora-rank|--kv-lora-rank|--qk-head-dim|--qk-pos-emb-head-dim|--v-head-dim", ("--multi-latent-attention",)),
-    ("--linear-*", ("--experimental-attention-variant",)),
-    ("--mamba-*|--mtp-hybrid-override-pattern", (PATTERN, STAGED_PATTERN)),
-    ("--moe-*|--expert-tensor-parallel-size", ("--num-experts",)),
-    ("--moe-hybridep-*", ("--moe-flex-dispatcher-backend=hybridep",)),
-    ("--moe-flex-*|--moe-deepep-*|--moe-hybridep-*", ("--moe-token-dispatcher-type=flex",)),
-    ("--fp8-recipe", ("--fp8-format",)),
-    ("--fp4-recipe", ("--fp4-format",)),
-    ("--offload-modules", ("--fine-grained-activation-offloading",)),
-    ("--reuse-grad-buf-for-mxfp8-param-ag", ("--fp8-param-gather",)),
-    ("--optimizer-offload-fraction|--overlap-cpu-optimizer-d2h-h2d", ("--optimizer-cpu-offload",)),
-    ("--num-distributed-optimizer-instances", ("--use-distributed-optimizer", "--use-megatron-fsdp")),
-    ("--data-parallel-sharding-strategy|--megatron-fsdp-main-*", ("--use-megatron-fsdp",)),
-    ("--cross-entropy-fusion-impl", ("--cross-entropy-loss-fusion",)),
-    ("--sequence-parallel", ("--tensor-model-parallel-size",)),
-    ("--cp-comm-type", ("--context-parallel-size",)),
-    ("--account-for-*-in-pipeline-split", ("--pipeline-model-parallel-size",)),
-    (
-        "--no-overlap-p2p-communication|--microbatch-group-size-per-virtual-pipeline-stage",
-        (
-            "--num-layers-per-virtual-pipeline-stage",
-            "--num-virtual-stages-per-pipeline-rank",
-            "--pipeline-model-parallel-layout",
-            STAGED_PATTERN,
-        ),
-    ),
-)
-"""Options by patterns, and the options or values without all of which they have no effect; a degree of 1 is none."""
-
-
 def _is_given(arguments: Arguments, name: str) -> bool:
     name, _, value = name.partition("=")
     given = arguments.get(name)
@@ -219,7 +189,7 @@ def _is_given(arguments: Arguments, name: str) -> bool:
 def _find_dropped(arguments: Arguments) -> Iterator[Dropped]:
     """Yield options without effect, rule by rule, and then those that count only with others that are not given."""
     yield from (rule(arguments) for rule in WITHOUT_EFFECT)
-    for patterns, others in COUNTING_WITH:
+    for patterns, others in DATA.counting_with:
         names = [name for name in arguments if any(fnmatchcase(name, one) for one in patterns.split("|"))]
         if names and not any(_is_given(arguments, other) for other in others):
             yield (

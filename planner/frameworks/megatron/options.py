@@ -6,9 +6,12 @@ import csv
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
+
+import yaml
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.record import record
@@ -107,9 +110,9 @@ class Option:
 @cache
 def options() -> Mapping[str, Option]:
     """Return every option by each of its spellings."""
-    meanings = {row["option"]: row for row in _rows(MEANINGS)}
+    meanings = {row["option"]: row for row in read_table(MEANINGS)}
     known: dict[str, Option] = {}
-    for row in _rows(TABLE):
+    for row in read_table(TABLE):
         spellings = row["flags"].split()
         meaning = meanings.get(spellings[0], {"import": "", "bridge": ""})
         option = Option(
@@ -125,9 +128,29 @@ def options() -> Mapping[str, Option]:
     return known
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+@lru_cache(maxsize=64)
+def read_table(path: Path) -> tuple[Mapping[str, str], ...]:
+    """Read the rows of a table, cells by column; they are shared and must not be changed."""
     with path.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
+        return tuple(csv.DictReader(lines))
+
+
+@lru_cache(maxsize=8)
+def read_word_lists(path: Path) -> Mapping[str, SimpleNamespace]:
+    """Read lists and pairs of words by module, each by attribute; they must not be changed."""
+    whole = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {module: SimpleNamespace(**_freeze(words)) for module, words in whole.items()}
+
+
+def _freeze(part: Any) -> Any:
+    """Return nested data with tuples in place of lists."""
+    if isinstance(part, dict):
+        return {name: _freeze(one) for name, one in part.items()}
+    return tuple(map(_freeze, part)) if isinstance(part, list) else part
+
+
+WORDS = read_word_lists(Path(__file__).with_name("words.yaml"))
+"""Lists and pairs of words that the modules of this room look for."""
 
 
 # --- writing -----------------------------------------------------------------------------------------------

@@ -22,9 +22,8 @@ from planner.frameworks.megatron.checks import (
     drop_without_effect,
     refuse_contradictions,
 )
-from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN
-from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
-from planner.frameworks.megatron.read_model import read_model, translate_pattern
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, read_model, translate_pattern
+from planner.frameworks.megatron.options import WHERE, WORDS, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.releases import RELEASES, lacking
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, read_group, read_settings
 from planner.frameworks.megatron.stages import uneven_stages
@@ -34,38 +33,12 @@ from planner.jobs.document import apply_override, read_mapping
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import strategy_entries
 
+DATA = WORDS["read"]
+
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument sets, with example values."""
 
 HALF = "Or say training.precision=bf16, where another script adds it."
-
-WITHOUT_COST = (
-    "autoresume",
-    "biencoder",
-    "checkpointing",
-    "data and dataloader",
-    "fault injector",
-    "ft_package",
-    "In-process restart",
-    "inference",
-    "learning rate and weight decay",
-    "logging",
-    "msc",
-    "Logits Distillation",
-    "one logger",
-    "opentelemetry",
-    "profiling",
-    "regularization",
-    "rerun engine",
-    "RNG and initialization",
-    "rl",
-    "straggler",
-    "tokenizer",
-    "validation",
-    "vision",
-    "workload inspector",
-)
-"""Groups of options that do not change the cost of a step; ``meanings.csv`` has single options, and those read."""
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -309,7 +282,7 @@ def _note_uncosted(arguments: Arguments) -> Iterator[str]:
     """Yield notes on options that are not costed, first those that may matter."""
     known = options()
     others = [name for name in arguments if known[name].in_import != "read"]
-    harmless = [name for name in others if known[name].in_import == "free" or known[name].group in WITHOUT_COST]
+    harmless = [name for name in others if known[name].in_import == "free" or known[name].group in DATA.without_cost]
     mattering = [name for name in others if name not in harmless]
     harmless += [name for name, is_so in SO_ANYWAY.items() if name in arguments and is_so(arguments)]
     if mattering:

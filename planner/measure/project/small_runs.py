@@ -31,7 +31,7 @@ from planner.measure.traces.operators import find_operators
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.report.compare import has_other_layers
 from planner.measure.traces.structure import parts
-from planner.uncertainty.operators import strategy_operators
+from planner.uncertainty.intervals import strategy_operators
 
 NAMED = ("annotations", "modules")
 

@@ -21,7 +21,7 @@ from planner.measure.sample.bench import least_flops, needed_bytes
 from planner.measure.sample.samples import COLLECTIVES, OPERATORS, Point, Sizes
 from planner.results import Plan
 from planner.search.domains import divisors, job_choices
-from planner.uncertainty.operators import strategy_operators
+from planner.uncertainty.intervals import strategy_operators
 
 MICRO_BATCH_SIZES = (1, 2, 4)
 """Sequences of a micro-batch, unless the job fixes them."""

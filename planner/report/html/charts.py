@@ -14,9 +14,8 @@ from planner.report.reasons import constraint_text
 from planner.report.records.plan import StrategyRecord
 from planner.report.section import count, gib, part_label, seconds, share, span
 from planner.uncertainty.counts import list_gaps
-from planner.uncertainty.intervals import COVERAGE
+from planner.uncertainty.intervals import COVERAGE, list_timed_operators
 from planner.uncertainty.intervals import Interval as StepInterval
-from planner.uncertainty.operators import list_timed_operators
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import peak_interval
 from planner.uncertainty.records import interval_and_record

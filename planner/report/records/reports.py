@@ -93,9 +93,9 @@ class EffortRecord(Record):
     num_rows_tabulated: int
     num_strategies_tabulated: int = read_from("pruned.tabulated")
     num_excluded: ExcludedRecord = read_from(itself)
-    num_pipelines: int = read_from("stages.pipelines")
-    num_pipelines_costed: int = read_from("stages.costed")
-    num_pipelines_solved: int = read_from("stages.solved")
+    num_pipelines: int
+    num_pipelines_costed: int
+    num_pipelines_solved: int
     num_candidates: int
     num_solves: int
     build_seconds: Figure

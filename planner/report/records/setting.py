@@ -15,7 +15,7 @@ from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
 from planner.report.records import Figure, Record, itself, read_from
 from planner.report.records.plan import CostBasisRecord
-from planner.uncertainty.operators import TimedOperator
+from planner.uncertainty.intervals import TimedOperator
 from planner.verbs.plan import FORMAT_VERSION
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_f
 from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, read_words, require_model, said_by, text_of
 from planner.frameworks.imports.finish import assumption_notes, cluster_notes, entries_set_by, newest
 from planner.frameworks.imports.tools.keys import is_on, meaning_of
-from planner.frameworks.megatron.bridge import DEFAULTS as BRIDGE
-from planner.frameworks.megatron.bridge import NEGATED
+from planner.frameworks.megatron.bridge import DATA as BRIDGE
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines, options, split_options
 from planner.frameworks.megatron.read import Imported
@@ -42,7 +41,7 @@ VIRTUAL, STAGES = "model.virtual_pipeline_model_parallel_size", "model.pipeline_
 """VPP and layout; Megatron-Bridge accepts both together, Megatron-LM's options exclude each other."""
 
 NUMBERS = ("model.moe_deepep_num_sms", "model.moe_hybridep_num_sms", "model.cpu_offloading_num_layers")
-UNTOLD = {name: str(BRIDGE[name]) for name in NUMBERS}
+UNTOLD = {name: str(BRIDGE.defaults[name]) for name in NUMBERS}
 """Default numbers: kernels use their own numbers of SMs, and no layer is offloaded."""
 
 
@@ -261,7 +260,11 @@ def _option(name: str, value: str) -> list[str]:
     value = value.lower() if value.lower() in ("true", *DATA.without) else value
     is_set = value not in DATA.without
     if options()[name].nargs == "0":
-        return [] if (name in NEGATED and value in DATA.means_default) or is_set == (name in NEGATED) else [name]
+        return (
+            []
+            if (name in BRIDGE.negated and value in DATA.means_default) or is_set == (name in BRIDGE.negated)
+            else [name]
+        )
     value = DTYPES.get(value.removeprefix("torch."), value.removeprefix("torch."))
     words = value[1:-1].replace("'", "").split(",") if value.startswith("[") else [value.strip("'")]
     return [name, *words] if is_set else []

@@ -37,7 +37,7 @@ from planner.report.console import sections_text
 from planner.report.records import finite
 from planner.report.section import NOTHING, Screen, Section, number_rows
 from planner.results import Plan
-from planner.uncertainty.operators import strategy_operators, strategy_shape
+from planner.uncertainty.intervals import strategy_operators, strategy_shape
 from planner.verbs.plan import estimate
 
 EXPERTS = "experts"

@@ -59,7 +59,7 @@ from planner.measure.traces.structure import Parts, Phase, Role, parts
 from planner.report.console import sections_text
 from planner.report.section import PLAIN, Screen, Section, number_rows
 from planner.results import EstimateReport
-from planner.uncertainty.operators import strategy_shape
+from planner.uncertainty.intervals import strategy_shape
 from planner.verbs.plan import estimate
 
 USUAL_BYTES = 2

@@ -26,11 +26,11 @@ from costmodel.strategy import (
     Vocabulary,
     default_microbatch_group,
 )
-from costmodel.tables import tabulate
 from planner.frameworks.megatron.stages import full_by_block, stage_layers
 from planner.jobs.problem import Problem, load
 from planner.results import Plan
 from planner.verbs.plan import evaluate
+from tests.builders_problem import is_allowed
 
 MODELS = (
     "llama3-8b",
@@ -69,14 +69,8 @@ def possible(seed: int, models: Sequence[str]) -> Iterator[tuple[Problem, Strate
         strategy, settings = drawn(chooser, model, precision)
         if strategy is not None:
             problem = a_job(model, precision, strategy.num_devices, 64, settings)
-            if is_allowed(problem, strategy):
+            if is_allowed(problem.facts, strategy.decisions(), RULES):
                 yield problem, strategy
-
-
-def is_allowed(problem: Problem, strategy: Strategy) -> bool:
-    """Whether no rule but those of memory forbids it; most of what is drawn breaks one of the first."""
-    decisions = strategy.decisions()
-    return all(tabulate(rule, problem.facts, decisions) for rule in RULES)
 
 
 def hybrid_plans(count: int, seed: int = 0, models: Sequence[str] = HYBRIDS) -> Iterator[Plan]:

@@ -47,7 +47,7 @@ from tests.oracle.pipeline_simulator import simulate
 
 NUM_PIPELINES, NUM_PROBLEMS = in_step(2000), in_step(200)
 NUM_ALTERNATING_PIPELINES, NUM_ALTERNATING_PROBLEMS = in_step(1000), in_step(100)
-PER_TEST = 250, 25
+PER_TEST = 200, 20
 
 HUGE = 2**50
 

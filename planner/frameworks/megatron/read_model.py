@@ -136,14 +136,14 @@ def _twins(model: Model, vocabulary: int | None) -> list[Model]:
     """Return equal models of the catalog; a window may be given with the token itself or without."""
     for one in (model, _widen_windows(model)):
         core = _core(one, vocabulary)
-        twins = [catalog.model(name) for name, known in _known_cores(sized=bool(vocabulary)).items() if known == core]
+        twins = [catalog.model(name) for name, known in _catalog_cores(sized=bool(vocabulary)).items() if known == core]
         if twins:
             return twins
     return []
 
 
 @cache
-def _known_cores(*, sized: bool) -> Mapping[str, Model]:
+def _catalog_cores(*, sized: bool) -> Mapping[str, Model]:
     """Return the facts to compare of each model of the catalog, by its name."""
     return {name: _core(catalog.model(name), int(sized)) for name in catalog.models()}
 

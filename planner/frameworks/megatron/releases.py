@@ -145,7 +145,7 @@ class Releases:
         yield f"Options of Megatron Core {chosen.release}; {describe_costed_release(self.plan)}."
         if _is_early(name):
             yield f"No parser of {name} was asked: any option may be spelled otherwise there, or be missing."
-        lacked = set[str]().union(*(self._lacking(release, chosen.words) for release in RELEASES))
+        lacked = set[str]().union(*(self._find_lacking(release, chosen.words) for release in RELEASES))
         if own := sorted(lacked & chosen.words.keys()):
             yield f"Options that not all releases have, and that {name} may have otherwise: {', '.join(own)}."
 
@@ -188,7 +188,7 @@ class Releases:
                 "balanced routing. Steps that need more are repeated without the graph."
             )
 
-    def _lacking(self, release: str, names: Iterable[str]) -> set[str]:
+    def _find_lacking(self, release: str, names: Iterable[str]) -> set[str]:
         """Return the names of options that a release does not have for the plan, or not with their values."""
         words = spell_options(self.entries, release)
         absent = {name for name in names if (name in self.entries and name not in words) or not _has(release, name)}

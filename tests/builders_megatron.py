@@ -12,6 +12,7 @@ from typing import Any
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.rules.frameworks import recomputable_modules
 from constraints.rules.physics import graph_modules
+from costmodel import catalog
 from costmodel.facts.model import Experts, Model
 from costmodel.lowering.layer import recomputes
 from costmodel.strategy import (
@@ -25,11 +26,11 @@ from costmodel.strategy import (
     Vocabulary,
     default_microbatch_group,
 )
-from costmodel.tables import tabulate
 from planner.frameworks.megatron.stages import full_by_block, stage_layers
 from planner.jobs.problem import Problem, load
 from planner.results import Plan
 from planner.verbs.plan import evaluate
+from tests.builders_problem import is_allowed
 
 MODELS = (
     "llama3-8b",
@@ -65,15 +66,11 @@ def possible(seed: int, models: Sequence[str]) -> Iterator[tuple[Problem, Strate
     chooser = random.Random(seed)
     while True:
         model, precision = chooser.choice(models), chooser.choice(PRECISIONS)
-        problem, strategy = drawn(chooser, model, precision)
-        if strategy is not None and is_allowed(problem, strategy):
-            yield problem, strategy
-
-
-def is_allowed(problem: Problem, strategy: Strategy) -> bool:
-    """Whether no rule but those of memory forbids it; most of what is drawn breaks one of the first."""
-    decisions = strategy.decisions()
-    return all(tabulate(rule, problem.facts, decisions) for rule in RULES)
+        strategy, settings = drawn(chooser, model, precision)
+        if strategy is not None:
+            problem = a_job(model, precision, strategy.num_devices, 64, settings)
+            if is_allowed(problem.facts, strategy.decisions(), RULES):
+                yield problem, strategy
 
 
 def hybrid_plans(count: int, seed: int = 0, models: Sequence[str] = HYBRIDS) -> Iterator[Plan]:
@@ -107,15 +104,14 @@ def a_job(
     )
 
 
-def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Problem, Strategy | None]:
-    """A strategy at random; None where its stages are spelled in more than one way."""
+def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Strategy | None, tuple[tuple[str, Any], ...]]:
+    """A strategy at random, and settings beside it; None where its stages are spelled in more than one way."""
     tp, cp, dp = chooser.choice((1, 2, 4, 8)), chooser.choice((1, 1, 2)), chooser.choice((1, 2, 4, 8))
     pp = chooser.choice((1, 2, 4, 8))
     vpp = chooser.choice((1, 2, 3, 4)) if pp > 1 else 1
-    job = (name, precision, tp * cp * pp * dp, 64)
-    has_positions = a_job(*job).facts.model.learned_positions > 0
+    has_positions = catalog.model(name).learned_positions > 0
     mtp = chooser.choice(((), (), (("mtp_layers", 0),), () if has_positions else (("mtp_layers", 1),)))
-    model = a_job(*job, mtp).facts.model
+    model = a_job(name, "bf16", 8, 64, mtp).facts.model
     has_experts = any(hasattr(kind.feed_forward, "num_experts") for kind in model.kinds)
     values = {
         "tp": tp,
@@ -140,7 +136,7 @@ def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Problem, S
     settings = some_settings(chooser, strategy, model, precision) if strategy else {}
     if "cp_comm_type" in settings:  # neither hides behind attention
         strategy = replace(strategy, cp_overlap=False)
-    return a_job(*job, (*mtp, *settings.items())), strategy
+    return strategy, (*mtp, *settings.items())
 
 
 def some_settings(chooser: random.Random, strategy: Strategy, model: Model, precision: str) -> dict[str, Any]:

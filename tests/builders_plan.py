@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.plans.laws import JOBS, document
-from constraints import MEMORY_RULES, PHYSICS_RULES, find_violations
+from constraints import MEMORY_RULES, PHYSICS_RULES
+from constraints.targets import require_expressible
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings
@@ -26,15 +28,16 @@ from costmodel.strategy import (
     TokenDispatcher,
     Vocabulary,
 )
+from costmodel.tables import Facts
 from planner.frameworks import export
 from planner.frameworks.target import Export
-from planner.jobs.problem import load
+from planner.jobs.problem import Problem, load
 from planner.results import Plan
 from planner.search.runnable import require_runnable
 from planner.verbs.plan import evaluate
 from planner.verbs.plan import plan as plan_of
 from tests.builders import a_latent_model, a_model, a_moe_model
-from tests.builders_problem import a_problem
+from tests.builders_problem import a_problem, is_allowed
 
 RULES = tuple(rule for rule in PHYSICS_RULES if rule not in MEMORY_RULES)
 
@@ -85,14 +88,21 @@ def random_exports(
     """
     generator = random.Random(seed)
     while count:
-        plan = _a_plan(generator, VALUES | within, settings)
-        try:
-            exported = export(plan, target) if plan else None
-        except SpecError:
-            continue
-        if plan and exported:
+        problem, strategy = _draw(generator, VALUES | within, settings)
+        if strategy is None or not _is_expressible(problem.facts, strategy, target):
+            continue  # before it is costed
+        plan = evaluate(problem, strategy)
+        with suppress(SpecError):
+            exported = export(plan, target)
             count -= 1
             yield plan, exported
+
+
+def _is_expressible(facts: Facts, strategy: Strategy, target: str) -> bool:
+    with suppress(SpecError):
+        require_expressible(facts, strategy, target)
+        return True
+    return False
 
 
 def planned_exports(target: str) -> Iterator[tuple[Plan, Export]]:
@@ -113,7 +123,10 @@ MOST_DEVICES = 128
 """Of larger jobs the search takes most of the time."""
 
 
-def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]], settings: Settings) -> Plan | None:
+def _draw(
+    generator: random.Random, values: Mapping[str, Sequence[Any]], settings: Settings
+) -> tuple[Problem, Strategy | None]:
+    """Draw a problem and a strategy; None where the mathematics forbids it."""
     model = generator.choice((_dense, _with_experts, _latent))(generator.choice((8, 12)))
     drawn = {name: generator.choice(choices) for name, choices in values.items()}
     strategy = Strategy(**drawn | idle(drawn, has_experts=isinstance(model.kinds[-1].feed_forward, Experts)))
@@ -128,9 +141,9 @@ def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]], setti
         },
     )
     problem = replace(problem, facts=replace(problem.facts, cluster=replace(problem.facts.cluster, settings=settings)))
-    if find_violations(problem.facts, strategy.decisions(), rules=RULES):
-        return None
-    return evaluate(problem, _with_stages(generator, strategy, model))
+    if not is_allowed(problem.facts, strategy.decisions(), RULES):
+        return problem, None
+    return problem, _with_stages(generator, strategy, model)
 
 
 def idle(drawn: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from constraints.rule import Rule
 from costmodel.facts.device import EquippedDevice, HostProcessors
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
-from costmodel.tables import Facts
+from costmodel.tables import Facts, tabulate
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from tests.builders import a_model
@@ -39,6 +40,11 @@ def a_problem(
         objective="step_time",
         top=top,
     )
+
+
+def is_allowed(facts: Facts, decisions: Mapping[str, Any], rules: Iterable[Rule]) -> bool:
+    """Tell if no rule forbids a strategy; most of what is drawn breaks one of the first, and is asked no more."""
+    return all(tabulate(rule, facts, decisions) for rule in rules)
 
 
 def limits_of(

@@ -11,7 +11,7 @@ Exits with 1 if the catalog says otherwise, or if by its bound one of these runs
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from benchmarks.accuracy.metrics import read_table
@@ -21,6 +21,7 @@ from costmodel.step.estimate import estimate
 from costmodel.step.layer import layer_parts
 from costmodel.strategy import CudaGraphs, Strategy
 from costmodel.tables import Facts
+from planner.jobs.run_jobs import RejectedRow
 from planner.measure.calibrate.constants import constants
 from planner.measure.runs.predictions import Prediction, predictions
 
@@ -68,9 +69,9 @@ class Alternating:
     beyond: float
 
 
-def alternating_runs() -> Iterator[Alternating]:
+def alternating_runs(rows: Iterable[Prediction | RejectedRow]) -> Iterator[Alternating]:
     """Every measured run with expert-parallel overlap and without CUDA graphs."""
-    for one in predictions(*read_table()):
+    for one in rows:
         if isinstance(one, Prediction) and one.run.step_seconds:
             strategy, facts = one.strategy, one.facts
             if strategy.ep_overlap and strategy.cuda_graphs == CudaGraphs.NONE:
@@ -124,7 +125,7 @@ def most_beyond(architecture: str) -> float:
 
 def main() -> int:
     """Print a line per run, compare with the catalog, return the exit code."""
-    runs, wrong = list(alternating_runs()), []
+    runs, wrong = list(alternating_runs(predictions(*read_table()))), []
     print(f"{'':50} {'measured':>9} {'predicted':>9} {'apart':>9} {'layers':>7} {'predicted':>9}")
     for one in runs:
         print(

@@ -16,6 +16,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing.pool import Pool
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,8 +55,13 @@ class Checked:
 
 def checked(given: Sequence[Given]) -> list[Checked]:
     """What Megatron-Bridge makes of each recipe with its overrides, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_all_checked, (given,))
+    return _process().apply(_all_checked, (given,))
+
+
+@cache
+def _process() -> Pool:
+    """The process, which ends with this one: to import Megatron-Bridge takes as long as to check dozens of recipes."""
+    return multiprocessing.get_context("spawn").Pool(1)
 
 
 def _all_checked(given: Sequence[Given]) -> list[Checked]:
@@ -105,6 +112,7 @@ class FusedAdam:
         """Nothing is optimized."""
 
 
+@cache
 def _import_bridge() -> None:
     """Megatron Core as it is without Transformer Engine, then the rest beside stand-ins."""
     import logging

@@ -22,15 +22,16 @@ def measured_cases() -> list[Case]:
     return [one for one in cases(*read_fitted()) if isinstance(one, Case) and one.run.kind != "oom"]
 
 
-def proving_cases() -> list[Case]:
-    """The rows that tell what a stack line can do: not those of MLPerf, whose submissions run software of their own."""
-    return [one for one in measured_cases() if not one.run.source.startswith("MLPerf")]
+def is_proving(one: Case) -> bool:
+    """Tell if a row says what a stack line can do: not those of MLPerf, whose submissions run software of their own."""
+    return not one.run.source.startswith("MLPerf")
 
 
 def count_runs() -> Counts:
     """Count the traits of the table's rows, and the features of those that tell what a stack line can do."""
-    traits = (entry for case in measured_cases() for entry in traits_of(case.facts, case.strategy).entries())
-    features = (entry for case in proving_cases() for entry in feature_entries(case.facts, case.strategy))
+    ran = measured_cases()
+    traits = (entry for case in ran for entry in traits_of(case.facts, case.strategy).entries())
+    features = (entry for case in filter(is_proving, ran) for entry in feature_entries(case.facts, case.strategy))
     return Counts.count((*traits, *features))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.accuracy.metrics import read_table
 from benchmarks.output import format_csv
 from costmodel.models.flops import parameters
-from planner.jobs.run_jobs import Run
+from planner.jobs.run_jobs import RejectedRow, Run
 from planner.measure.runs.predictions import Prediction, predictions
 from planner.uncertainty.intervals import release_name, size_of
 from planner.uncertainty.records import RUNS_TABLE, decisions_of, job_of
@@ -32,9 +32,9 @@ COLUMNS = (
 )
 
 
-def measured() -> Iterator[Prediction]:
-    """Predict the usable pretraining runs whose whole step was timed, the newest first."""
-    found = [one for one in predictions(*read_table()) if isinstance(one, Prediction) and _is_timed(one.run)]
+def measured(rows: Iterable[Prediction | RejectedRow]) -> Iterator[Prediction]:
+    """The usable pretraining runs whose whole step was timed, the newest first."""
+    found = [one for one in rows if isinstance(one, Prediction) and _is_timed(one.run)]
     yield from sorted(found, key=lambda one: one.run.date, reverse=True)
 
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.measured", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{RUNS_TABLE}")
     options = parser.parse_args(arguments)
-    text = text_of(measured())
+    text = text_of(measured(predictions(*read_table())))
     print(f"{len(text.splitlines()) - 1:,} runs, {len(text.encode()):,} bytes")
     if options.write:
         FILE.write_text(text, encoding="utf-8")

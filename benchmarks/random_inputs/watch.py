@@ -101,7 +101,7 @@ class Audit:
         if event.startswith(EXECUTED) and not _stops_workers(event, details):
             self.seen.append(f"{event} {details!r:.200}")
         changes = (event == "open" and _writes(details)) or event.startswith(CHANGED)
-        if changes and not self._is_named(str(details[0])):
+        if changes and not self._is_named(str(details[0])) and "__pycache__" not in str(details[0]):
             self.seen.append(f"{event} {details!r:.200}")
 
     def _is_named(self, path: str) -> bool:

@@ -515,7 +515,8 @@ class Layer:
 def _each_once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Replace equal layers by one object: they take long to hash, and :attr:`Model.kinds` is asked often."""
     known: dict[Layer, Layer] = {}
-    return tuple(known.setdefault(layer, layer) for layer in layers)
+    kept = {key: known.setdefault(layer, layer) for key, layer in {id(layer): layer for layer in layers}.items()}
+    return tuple(kept[id(layer)] for layer in layers)
 
 
 @strict_record(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from functools import cache
 
 from costmodel import GIB_BYTES
 from costmodel.catalog.releases import Share
-from costmodel.facts.device import Cluster
+from costmodel.facts.device import Cluster, EquippedDevice
 from costmodel.facts.model import Experts, Model
 from costmodel.memory import held_share, seen_bytes, share_without_retries
 from costmodel.record import record, strict_record
@@ -126,8 +126,11 @@ def chance_to_fit(cluster: Cluster, *, device_bytes: float) -> Chance:
         Predicted peak of the fullest rank.
     """
     law = law_of(cluster)
-    share = law.share_below(math.log(cluster.device.memory_bytes / device_bytes)) if device_bytes > 0 else 1.0
-    return Chance(share=share, basis=_basis(law))
+    return Chance(share=_share_that_fits(law, cluster.device, device_bytes), basis=_basis(law))
+
+
+def _share_that_fits(law: Law, device: EquippedDevice, device_bytes: float) -> float:
+    return law.share_below(math.log(device.memory_bytes / device_bytes)) if device_bytes > 0 else 1.0
 
 
 def peak_interval(cluster: Cluster, *, device_bytes: float) -> tuple[float, float]:
@@ -237,8 +240,12 @@ def chance_fast(cluster: Cluster, strategy: Strategy, *, device_bytes: float) ->
     device_bytes
         Predicted peak of the fullest rank.
     """
-    share = share_without_retries(cluster.device.behaviour.memory, strategy)
-    return Chance(share=_share_fast(cluster, share, device_bytes), basis=_reservation_text(cluster, strategy, share))
+    device = cluster.device
+    share = share_without_retries(device.behaviour.memory, strategy)
+    return Chance(
+        share=_share_fast(law_of(cluster), device, share, device_bytes),
+        basis=_reservation_text(cluster, strategy, share),
+    )
 
 
 def usual_headroom_bytes(cluster: Cluster, model: Model | None = None) -> float:
@@ -248,12 +255,12 @@ def usual_headroom_bytes(cluster: Cluster, model: Model | None = None) -> float:
     These are the chances to fit, and to be fast with unsharded weights. With FSDP / ZeRO-3 retries begin earlier, and
     each strategy's own chance accounts for it. For an MoE model ``ROUTED`` of the memory is added.
     """
-    memory_bytes, share = cluster.device.memory_bytes, share_without_retries(cluster.device.behaviour.memory)
+    law, device = law_of(cluster), cluster.device
+    memory_bytes, share = device.memory_bytes, share_without_retries(device.behaviour.memory)
 
     def is_enough(headroom_bytes: float) -> bool:
         peak = memory_bytes - headroom_bytes
-        fits = chance_to_fit(cluster, device_bytes=peak).share >= STARTS
-        return fits and _share_fast(cluster, share, peak) >= RUNS_FAST
+        return _share_that_fits(law, device, peak) >= STARTS and _share_fast(law, device, share, peak) >= RUNS_FAST
 
     low, high = 0.0, memory_bytes
     while high - low > 1:
@@ -263,9 +270,8 @@ def usual_headroom_bytes(cluster: Cluster, model: Model | None = None) -> float:
     return max(high + ROUTED * memory_bytes * has_experts, LEAST_HEADROOM_BYTES)
 
 
-def _share_fast(cluster: Cluster, share: Share, device_bytes: float) -> float:
+def _share_fast(law: Law, device: EquippedDevice, share: Share, device_bytes: float) -> float:
     """Return the chance for a share of reserved memory: the mean of its percentiles' chances."""
-    device, law = cluster.device, law_of(cluster)
     tensors = seen_bytes(device, device_bytes, "allocated")
 
     def chance(reserved: float) -> float:

@@ -23,14 +23,14 @@ from benchmarks.accuracy.left_out.drawn import (
     write_derivatives,
 )
 from benchmarks.accuracy.left_out.folds import HELD_OUT, KINDS, SOURCE, HeldOut, read_held_out
-from benchmarks.accuracy.metrics import RUNS, read_fitted
+from benchmarks.accuracy.metrics import RUNS
 from costmodel.errors import SpecError
 from costmodel.step import rank_time
 from planner.measure.calibrate.cases import Predictor
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.fit import Fit
-from planner.measure.runs.predictions import Prediction, predictions
-from tests.builders_runs import known, predicted
+from planner.measure.runs.predictions import Prediction
+from tests.builders_runs import fitted_results, known, predicted
 
 FIRST = {"id": "a", "cluster.framework": "megatron-core-0.8"}
 """Software without fitted factors."""
@@ -174,7 +174,7 @@ def test_folds_computed_anew_are_stored(tmp_path):
 @pytest.mark.slow
 def test_every_stored_figure_of_a_fold_of_each_kind_holds_and_notices_a_longer_pipeline(monkeypatch):
     """The project's own rows: all hold; with busy time 20 % longer more than a hundred do not."""
-    every = (one for one in predictions(*read_fitted()) if isinstance(one, Prediction))
+    every = (one for one in fitted_results() if isinstance(one, Prediction))
     rows = [one for one in every if one.run.step_seconds is not None]
     stored = read_derivatives(DERIVATIVES)
     drawn, chosen = draw_folds(rows, 1, 0.01), chosen_constants(rows, frameworks=True)

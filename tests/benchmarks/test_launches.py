@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.accuracy.launches import TOLERANCE, alternating_runs, most_beyond
 from costmodel import catalog
+from tests.builders_runs import project_results
 
 pytestmark = pytest.mark.slow  # all measured runs are predicted
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.slow  # all measured runs are predicted
 @pytest.fixture(scope="module")
 def runs():
     """The eight runs with expert-parallel overlap and without CUDA graphs."""
-    return list(alternating_runs())
+    return list(alternating_runs(project_results()))
 
 
 def test_the_catalog_has_the_largest_effect_that_was_measured(runs):

@@ -12,6 +12,7 @@ from costmodel.facts.device import HostProcessors, Network
 from costmodel.facts.model import Model
 from costmodel.memory import rank_parameters
 from costmodel.pipelines.stages import every_stage
+from costmodel.step import rank_time
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import data_parallel_seconds, dp_seconds, update_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
@@ -30,7 +31,9 @@ from costmodel.strategy import (
     default_microbatch_group,
 )
 from costmodel.tables import Facts, lookup, microbatches
+from tests.builders import a_model
 from tests.builders_cluster import GB, a_strategy
+from tests.builders_problem import a_problem
 from tests.cases import in_one_case
 from tests.costmodel.strategies import (
     DENSE,
@@ -642,3 +645,16 @@ def test_slices_of_the_vocabulary_wait_for_their_barriers():
     slowest = max(rank.microbatch_seconds for rank in two.ranks)
 
     assert two.step_seconds - one.step_seconds == pytest.approx(slowest)
+
+
+@pytest.mark.parametrize(("num_microbatches", "has_order"), [(6, False), (8, True)])
+def test_micro_batches_that_fill_no_group_wait_by_the_formula(num_microbatches, has_order, monkeypatch):
+    """Six on four interleaved ranks have no order to be simulated in; eight have one, in which a long head delays."""
+    problem = a_problem(a_model(num_layers=8), num_devices=4, workload={"global_batch_size": num_microbatches})
+    decisions = a_strategy(pp=4, vpp=2).decisions()
+
+    found = float(cost(problem.facts, decisions).bubble_seconds)
+    monkeypatch.setattr(rank_time, "is_simulated", lambda *_: np.False_)
+    by_formula = float(cost(replace(problem.facts), decisions).bubble_seconds)
+
+    assert (found != pytest.approx(by_formula, rel=1e-9)) is has_order

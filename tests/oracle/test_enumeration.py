@@ -11,7 +11,7 @@ import inspect
 import math
 import operator
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -114,26 +114,34 @@ def enumerate_strategies(problem: Problem) -> Iterator[dict[str, Any]]:
     rules += FRAMEWORK_RULES if search_limits.framework_rules else ()
     replaced = [degrees_multiply_to_the_devices] if search_limits.max_devices else []
     rules = [rule for rule in rules if rule not in (*MEMORY_RULES, *replaced)]
-    of_rows = [rule for rule in rules if not named(rule) & {*FEATURE_VALUES}]
-    of_features = [rule for rule in rules if rule not in of_rows]
-    features = list(product(*(chosen(problem, name, values) for name, values in FEATURE_VALUES.items())))
-    answers: dict[Any, bool] = {}
+    of_rows = [asked(rule) for rule in rules if not named(rule) & {*FEATURE_VALUES}]
+    of_features = [asked(rule) for rule in rules if named(rule) & {*FEATURE_VALUES}]
+    values = product(*(chosen(problem, name, values) for name, values in FEATURE_VALUES.items()))
+    features = [typed(dict(zip(FEATURE_VALUES, one, strict=True))) for one in values]
     for degrees in enumerate_degrees(problem):
-        if not within_limits(problem, degrees) or not satisfied(problem, degrees, of_rows, answers):
-            continue
-        for values in features:
-            strategy = typed({**degrees, **dict(zip(FEATURE_VALUES, values, strict=True))})
-            if satisfied(problem, strategy, of_features, answers) and within_limits(problem, strategy):
-                yield strategy
+        if within_limits(problem, degrees) and satisfied(problem, degrees, of_rows):
+            for one in features:
+                strategy = {**degrees, **one}
+                if satisfied(problem, strategy, of_features) and within_limits(problem, strategy):
+                    yield strategy
 
 
-def satisfied(problem: Problem, strategy: dict[str, Any], rules: list[Rule], answers: dict[Any, bool]) -> bool:
+Asked = tuple[Rule, Callable[[dict[str, Any]], Any], dict[Any, bool]]
+"""A rule, the values of its decisions, and its answers to them."""
+
+
+def asked(rule: Rule) -> Asked:
+    """A rule that has answered nothing yet."""
+    return rule, operator.itemgetter(*(named(rule) or ("tp",))), {}
+
+
+def satisfied(problem: Problem, strategy: dict[str, Any], rules: list[Asked]) -> bool:
     """Whether one strategy breaks none of the rules; each rule is asked once for each value of its decisions."""
-    for rule in rules:
-        key = (rule, *(strategy[name] for name in sorted(named(rule))))
-        if key not in answers:
-            answers[key] = not find_violations(problem.facts, strategy, rules=[rule])
-        if not answers[key]:
+    for rule, values_of, answers in rules:
+        values = values_of(strategy)
+        if values not in answers:
+            answers[values] = not find_violations(problem.facts, strategy, rules=[rule])
+        if not answers[values]:
             return False
     return True
 
@@ -172,19 +180,19 @@ def chosen(problem: Problem, name: str, values: Any) -> list[int]:
 
 def within_limits(problem: Problem, strategy: dict[str, Any]) -> bool:
     """Whether pin, allow, limits and forbid accept what is decided so far."""
-    search_limits = problem.search
-    pins = all(strategy[name] == value for name, value in search_limits.pin.items() if name in strategy)
-    allows = all(strategy[name] in values for name, values in search_limits.allow.items() if name in strategy)
-    forbidden = any(
-        all(meets(problem, strategy, name, value) for name, value in combination.items())
-        for combination in search_limits.forbid
+    limits = problem.search
+    return (
+        all(strategy[name] == value for name, value in limits.pin.items() if name in strategy)
+        and all(strategy[name] in values for name, values in limits.allow.items() if name in strategy)
+        and not any(all(meets(problem, strategy, *one) for one in those.items()) for those in limits.forbid)
+        and all(meets(problem, strategy, "", bound) is not False for bound in limits.limits)
+        and (limits.candidates is None or any(is_listed(strategy, row) for row in limits.candidates.rows))
     )
-    bounds = all(meets(problem, strategy, "", bound) is not False for bound in search_limits.limits)
-    candidate_list = search_limits.candidates
-    listed = candidate_list is None or any(
-        all(strategy[name] == value for name, value in row.items() if name in strategy) for row in candidate_list.rows
-    )
-    return pins and allows and bounds and listed and not forbidden
+
+
+def is_listed(strategy: dict[str, Any], row: Mapping[str, int]) -> bool:
+    """Whether what is decided so far is that of a row."""
+    return all(strategy[name] == value for name, value in row.items() if name in strategy)
 
 
 COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
@@ -192,16 +200,13 @@ COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator
 
 def meets(problem: Problem, strategy: dict[str, Any], name: str, condition: Any) -> bool | None:
     """Whether a strategy has a value or keeps a bound; None where that is not yet decided."""
-    values = {**strategy}
-    if "dp" in strategy and "mbs" in strategy:
+    if isinstance(condition, int):
+        return strategy[name] == condition if name in strategy else None
+    values, names, relation, number = strategy, condition.names, condition.relation, condition.number
+    if "num_microbatches" in names and "dp" in strategy and "mbs" in strategy:
         batch = problem.facts.workload.global_batch_size
-        values["num_microbatches"] = batch // (strategy["dp"] * strategy["mbs"])
-    names, relation, number = (
-        ((name,), "==", condition)
-        if isinstance(condition, int)
-        else (condition.names, condition.relation, condition.number)
-    )
-    if not set(names) <= set(values):
+        values = {**strategy, "num_microbatches": batch // (strategy["dp"] * strategy["mbs"])}
+    if not set(names) <= values.keys():
         return None
     product_of_values = math.prod(int(values[one]) for one in names)
     if relation == "!=":

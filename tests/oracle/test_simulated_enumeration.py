@@ -30,7 +30,7 @@ from tests.oracle import in_step
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, order, play
 from tests.oracle.test_enumeration import FEATURE_VALUES, HALF_A_BYTE, columns, enumerate_strategies
 
-NUM_PROBLEMS, PER_TEST = in_step(60), 10
+NUM_PROBLEMS, PER_TEST = in_step(60), 6
 
 PATTERNS = ("*-*-E-*-", "*E--*E--", "*-E*-E*-E", "E-E-*-", "***---EE")
 

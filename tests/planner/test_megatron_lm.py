@@ -49,7 +49,11 @@ def arguments_of(job=JOB, **decisions):
 
 def imported(plan, release=None):
     """The plan that comes back from the arguments, for a release, and the environment."""
-    exported = to_megatron_lm(plan, release)
+    return read_back(plan, to_megatron_lm(plan, release))
+
+
+def read_back(plan, exported):
+    """The plan that comes back from its export."""
     variables = "".join(f"{name}={value}\n" for name, value in exported.environment.items())
     cluster = [f"cluster.device={plan.cluster.device.name}", f"cluster.num_devices={plan.cluster.num_devices}"]
     cluster += [f"cluster.framework={plan.cluster.framework.name}"]

@@ -15,16 +15,22 @@ from planner.frameworks import TARGETS
 from planner.frameworks.megatron.lm import to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
 from planner.frameworks.megatron.releases import RELEASES, TABLE
+from planner.frameworks.target import Export
 from planner.results import Plan
 from tests.builders_megatron import hybrid_plans, megatron_plans
-from tests.planner.test_megatron_lm import JOB, MIXTRAL, a_plan, assert_same, imported
+from tests.planner.test_megatron_lm import JOB, MIXTRAL, a_plan, assert_same, read_back
 
 NUM_PLANS = 100
 
 
 def words_of(plan: Plan, release: str | None = None) -> list[str]:
     """The arguments for a release."""
-    return split_words(to_megatron_lm(plan, release).files["megatron-args.txt"])[0]
+    return words_in(to_megatron_lm(plan, release))
+
+
+def words_in(exported: Export) -> list[str]:
+    """The arguments of an export."""
+    return split_words(exported.files["megatron-args.txt"])[0]
 
 
 @cache
@@ -34,12 +40,12 @@ def plans() -> list[Plan]:
 
 
 @cache
-def exports(release: str) -> list[tuple[Plan, list[str]]]:
-    """Plans that a release takes, with their arguments; the rest it refuses by options and rules."""
+def exports(release: str) -> list[tuple[Plan, Export]]:
+    """Plans that a release takes, with their exports; the rest it refuses by options and rules."""
     found, refusals = [], []
     for plan in plans():
         try:
-            found.append((plan, words_of(plan, release)))
+            found.append((plan, to_megatron_lm(plan, release)))
         except SpecError as refused:
             refusals.append(str(refused))
     assert all(f"Megatron Core {release} refuses this plan:" in refusal for refusal in refusals)
@@ -73,12 +79,12 @@ def test_what_is_written_for_a_release_comes_back(release):
         rows = [row for row in csv.DictReader(lines) if release not in spanned(row)]
     others = {f"{row['option']} {row['choice']}".strip() for row in rows}
 
-    for _, words in exports(release):
-        written = by_option(words)
+    for _, exported in exports(release):
+        written = by_option(words_in(exported))
         assert not others & {*written, *(f"{name} {one}" for name, values in written.items() for one in values)}
-    for plan, words in exports(release)[RELEASES.index(release) % 3 :: 3]:
-        back = imported(plan, release)
-        if "native" in words:  # instead of the fused loss, which it refuses
+    for plan, exported in exports(release)[RELEASES.index(release) % 3 :: 3]:
+        back = read_back(plan, exported)
+        if "native" in words_in(exported):  # instead of the fused loss, which it refuses
             own = effective_settings(plan.facts, plan.strategy)
             ring = own.cp_comm_type or ("p2p" if plan.strategy.cp > 1 else None)  # a ring is written always
             settings = effective_settings(back.facts, back.strategy)

@@ -21,7 +21,7 @@ from planner.search.domains import (
 )
 from planner.search.space import build_space
 from tests.builders import a_latent_model, a_model, a_moe_model
-from tests.builders_problem import a_problem, a_timed_device
+from tests.builders_problem import a_problem, a_timed_device, is_allowed
 
 
 def rows_of(space) -> list[tuple[int, ...]]:
@@ -60,7 +60,7 @@ def test_size_counts_the_strategies_that_the_rules_allow():
         counted = 0
         for features in product(*(column.tolist() for column in space.features.values())):
             strategy = dict(zip(DECISIONS, (*rows[row], *features), strict=True))
-            counted += not find_violations(problem.facts, strategy, rules=space.rules.mixed)
+            counted += is_allowed(problem.facts, strategy, space.rules.mixed)
         assert of_row[row] == counted
 
     assert space.size == sum(of_row)

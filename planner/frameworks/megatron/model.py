@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -412,13 +413,18 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
 
 def _twins(model: Model, vocabulary: int | None) -> list[Model]:
     """Return equal models of the catalog; a window may be given with the token itself or without."""
-    known = [catalog.model(name) for name in catalog.models()]
     for one in (model, _widen_windows(model)):
         core = _core(one, vocabulary)
-        twins = [other for other in known if _core(other, vocabulary) == core]
+        twins = [catalog.model(name) for name, known in _catalog_cores(sized=bool(vocabulary)).items() if known == core]
         if twins:
             return twins
     return []
+
+
+@cache
+def _catalog_cores(*, sized: bool) -> Mapping[str, Model]:
+    """Return the facts to compare of each model of the catalog, by its name."""
+    return {name: _core(catalog.model(name), int(sized)) for name in catalog.models()}
 
 
 def _widen_windows(model: Model) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,8 +145,8 @@ class Releases:
         yield f"Options of Megatron Core {chosen.release}; {describe_costed_release(self.plan)}."
         if _is_early(name):
             yield f"No parser of {name} was asked: any option may be spelled otherwise there, or be missing."
-        own = sorted(name for name in chosen.words if any(self._lacks(release, name) for release in RELEASES))
-        if own:
+        lacked = set[str]().union(*(self._find_lacking(release, chosen.words) for release in RELEASES))
+        if own := sorted(lacked & chosen.words.keys()):
             yield f"Options that not all releases have, and that {name} may have otherwise: {', '.join(own)}."
 
     def write(self, release: str) -> Written:
@@ -188,11 +188,11 @@ class Releases:
                 "balanced routing. Steps that need more are repeated without the graph."
             )
 
-    def _lacks(self, release: str, name: str) -> bool:
-        """Tell whether a release has no such option for the plan, or not with its value."""
+    def _find_lacking(self, release: str, names: Iterable[str]) -> set[str]:
+        """Return the names of options that a release does not have for the plan, or not with their values."""
         words = spell_options(self.entries, release)
-        absent = name in self.entries and name not in words
-        return absent or not _has(release, name) or any(one.split()[0] == name for one in lacking(words, release))
+        absent = {name for name in names if (name in self.entries and name not in words) or not _has(release, name)}
+        return absent | {one.split()[0] for one in lacking(words, release)}
 
     @cached_property
     def own_loss(self) -> Estimate:
@@ -360,8 +360,8 @@ def _is_from(release: str, first: str) -> bool:
 
 
 def _has(release: str, name: str) -> bool:
-    first, last = _spans().get(name, (RELEASES[0], RELEASES[-1]))
-    return _is_from(release, first) and _is_from(last, release)
+    span = _spans().get(name)
+    return span is None or (_is_from(release, span[0]) and _is_from(span[1], release))
 
 
 @cache

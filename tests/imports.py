@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.sources import PACKAGES, ROOT, nodes, python_files, text
@@ -31,7 +32,10 @@ def imported(path: Path) -> Iterator[str]:
                 yield node.module
 
 
-GRAPH = {module: {*imported(path)} - {module} for module, path in MODULES.items()}
+@cache
+def graph() -> dict[str, set[str]]:
+    """Tell for each module which others it imports."""
+    return {module: {*imported(path)} - {module} for module, path in MODULES.items()}
 
 
 def room_of(module: str) -> str:

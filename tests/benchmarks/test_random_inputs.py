@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -15,7 +16,12 @@ from benchmarks.random_inputs.trials import KINDS, Trial, trial_of
 from benchmarks.random_inputs.watch import Audit, Outcome, run_trial
 
 SEED, COUNT = 20261127, 200
-AUDIT = Audit()
+
+
+@cache
+def audit() -> Audit:
+    """Watch this process, from now on and for good: Python takes no audit hook back."""
+    return Audit()
 
 
 @pytest.mark.slow
@@ -52,7 +58,7 @@ def a_trial() -> Trial:
 def replaced(monkeypatch, command):
     """An outcome of a trial whose command is another one."""
     monkeypatch.setattr("planner.cli.main", command)
-    return run_trial(0, a_trial(), AUDIT)
+    return run_trial(0, a_trial(), audit())
 
 
 def test_what_must_not_be_is_found(monkeypatch):

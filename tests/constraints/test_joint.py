@@ -103,7 +103,7 @@ def test_the_model_holds_the_rules_and_nothing_else(name):
     assert len(found) > 100
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["experts", "limits"])
 def test_a_rule_that_is_left_out_of_the_model_is_noticed(name, monkeypatch):
     """The model then has strategies more, each of which only this rule forbids; ten rules are needed by themselves."""

@@ -272,7 +272,7 @@ class TestLayouts:
 
     @staticmethod
     def events():
-        """More than a batch; some hold what stands between two events, and a text that looks like it."""
+        """More than is read at once; some hold what stands between two events, and a text that looks like it."""
         choice = random.Random(1)
         return [
             operator(
@@ -283,7 +283,7 @@ class TestLayouts:
             )
             if place % 7
             else {"ph": "f", "id": place, "pid": 1, "tid": 1, "ts": 5, "cat": "ac2g", "name": "ac2g"}
-            for place in range(20_000)
+            for place in range(8_000)
         ]
 
     @pytest.mark.sampled(3)

@@ -168,7 +168,7 @@ class TestBroken:
 
         assert len(trace.events) == num_events - 1
 
-    @pytest.mark.parametrize("num_events", [1, 20_000])
+    @pytest.mark.parametrize("num_events", [1, 2_000])  # more than a batch
     def test_a_rate_without_end(self, num_events, tmp_path):
         """Kineto writes the bandwidth of a copy that took no time as inf, and a ratio without a base as nan."""
         copies = [

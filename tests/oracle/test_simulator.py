@@ -151,7 +151,7 @@ def test_long_steps_are_what_playing_them_whole_gives(schedule, monkeypatch):
     assert max(errors) < 1e-9
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @EVERY
 def test_long_steps_of_equal_stages_are_exact(schedule, monkeypatch):
     """Equal stages: with a tenth of the passes the same as whole, to 1e-9."""

@@ -42,12 +42,11 @@ from planner.search.questions import search
 from planner.search.space import build_space, strategy_of
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device, is_allowed, limits_of
-from tests.oracle import in_step
+from tests.oracle import blocks, in_step, name_of
 from tests.oracle.pipeline_simulator import simulate
 
-NUM_PIPELINES, NUM_PROBLEMS = in_step(2000), in_step(200)
-NUM_ALTERNATING_PIPELINES, NUM_ALTERNATING_PROBLEMS = in_step(1000), in_step(100)
-PER_TEST = 200, 20
+SEEDS, ALTERNATING_SEEDS = (blocks(in_step(num), 200, few=range(60)) for num in (2000, 1000))
+NUM_PROBLEMS, NUM_ALTERNATING_PROBLEMS, PER_TEST = in_step(200), in_step(100), 20
 
 HUGE = 2**50
 
@@ -55,12 +54,12 @@ HUGE = 2**50
 # --- single pipelines --------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("first_seed", range(0, NUM_PIPELINES, PER_TEST[0]))
-def test_the_model_of_a_pipeline_finds_what_enumeration_finds(first_seed):
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("seeds", SEEDS, ids=name_of)
+def test_the_model_of_a_pipeline_finds_what_enumeration_finds(seeds):
     """Random options of up to five ranks: the same least objective, or none in both."""
     found = []
-    for seed in range(first_seed, first_seed + PER_TEST[0]):
+    for seed in seeds:
         options, pipeline = random_pipeline(random.Random(seed))
 
         least = least_objective(options, pipeline)
@@ -68,19 +67,19 @@ def test_the_model_of_a_pipeline_finds_what_enumeration_finds(first_seed):
         assert solved_objective(options, pipeline) == least, seed
         found.append(least)
     assert None in found
-    assert len({least for least in found if least is not None}) > PER_TEST[0] // 3
+    assert len({least for least in found if least is not None}) > len(seeds) // 3
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PIPELINES, PER_TEST[0]))
-def test_the_model_of_alternating_layers_finds_what_enumeration_finds(first_seed):
+@pytest.mark.parametrize("seeds", ALTERNATING_SEEDS, ids=name_of)
+def test_the_model_of_alternating_layers_finds_what_enumeration_finds(seeds):
     """
     Two or three kinds in random orders, chunks anywhere: the same least objective, or none in both.
 
     Options of dealings are all that the best needs: the least objective is theirs, and most options are left out.
     """
     found, num_left_out, num_kept = [], 0, 0
-    for seed in range(first_seed, first_seed + PER_TEST[0]):
+    for seed in seeds:
         options, pipeline, order = random_alternating_pipeline(random.Random(seed))
 
         least = least_alternating_objective(options, pipeline, order)
@@ -91,7 +90,7 @@ def test_the_model_of_alternating_layers_finds_what_enumeration_finds(first_seed
         found.append(least)
         num_left_out += int((~kept).sum())
         num_kept += int(kept.sum())
-    assert len(set(found)) > PER_TEST[0] // 3
+    assert len(set(found)) > len(seeds) // 3
     assert num_left_out > num_kept
 
 
@@ -258,25 +257,23 @@ def random_options(chooser: random.Random, leading: int) -> list[tuple[int, int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, PER_TEST[1]))
+@pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, PER_TEST))
 def test_the_search_over_stages_finds_what_enumeration_finds(first_seed):
     """
     Small models on devices of which few strategies fit: an answer where one fits, as long as its ranks take if played.
 
     Neither the layout with the least sum over its ranks nor any even strategy is faster, both played through.
     """
-    check_problems(
-        (seed, a_random_problem(random.Random(seed))) for seed in range(first_seed, first_seed + PER_TEST[1])
-    )
+    check_problems((seed, a_random_problem(random.Random(seed))) for seed in range(first_seed, first_seed + PER_TEST))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PROBLEMS, PER_TEST[1]))
+@pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PROBLEMS, PER_TEST))
 def test_the_search_over_alternating_layers_finds_what_enumeration_finds(first_seed):
     """The same with models whose layers alternate: windows, experts in every second one, Mamba in odd orders."""
     check_problems(
         (seed, a_random_problem(random.Random(seed), an_alternating_model))
-        for seed in range(first_seed, first_seed + PER_TEST[1])
+        for seed in range(first_seed, first_seed + PER_TEST)
     )
 
 

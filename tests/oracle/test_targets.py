@@ -121,7 +121,7 @@ def strategies(target: str, count: int) -> Iterator[tuple[Problem, Strategy]]:
             yield job, strategy
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
 def test_the_search_asks_all_rules_of_a_target(target):
     """On random strategies its refusals are the search's rules: else there were refusals after the search, or none."""

@@ -240,7 +240,7 @@ class TestRunsThatGoOn:
     )
     def test_another_layout(self, before, after):
         """The third of four steps; the last stage begins it long before the first one does."""
-        one, wanted = made(**before, num_steps=4), made(**after, num_steps=4)
+        one, wanted = (made(**layout, num_layers=4, num_steps=4) for layout in (before, after))
         truth = take_recorded_times(execution_graph(wanted.traces)).iteration
 
         found = changed(one, layout_of(wanted))
@@ -252,8 +252,8 @@ class TestRunsThatGoOn:
     @pytest.mark.parametrize("ending", ["device", "none", "barrier"])
     def test_faster_kernels(self, ending):
         """The stages begin less far apart then: only the next steps show it."""
-        one = made(pp=2, num_steps=4, ending=ending, duration=Alike())
-        wanted = made(pp=2, num_steps=4, ending=ending, duration=Alike(name="matmul", factor=4))
+        layout = {"pp": 2, "num_layers": 4, "num_steps": 4, "ending": ending}
+        one, wanted = made(**layout, duration=Alike()), made(**layout, duration=Alike(name="matmul", factor=4))
 
         found = faster(execution_graph(one.traces), "matmul", 4)
 
@@ -311,7 +311,7 @@ class TestWithoutAnnotations:
 class TestReplicas:
     """What replicas send each other, gradients or not."""
 
-    @pytest.mark.sampled(1)
+    @pytest.mark.sampled(1, 2)  # a small one
     @pytest.mark.parametrize("sharded", ["optimizer", "all"])
     @pytest.mark.parametrize("described", [True, False])
     @pytest.mark.parametrize(

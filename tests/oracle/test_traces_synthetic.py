@@ -26,7 +26,7 @@ from planner.measure.traces.reading import read_trace
 from planner.measure.traces.replay import replay
 from planner.measure.traces.writing import write_trace
 
-JOBS, MOST_LAYERS = 40, 60
+JOBS, MOST_LAYERS = 40, 24
 """Number of random jobs, and their size; ``python -m benchmarks.traces --only made`` makes larger ones."""
 
 NOTHING = Lags(launch=0, gap=0, handoff=0)

@@ -84,10 +84,9 @@ def command(runs: Path, output: Path, *options: str) -> int:
     return main(["calibrate", str(runs), "-o", str(output), *options])
 
 
-@pytest.fixture(scope="module")
-def calibrated(tmp_path_factory) -> tuple[Path, Calibration]:
+def calibrated(path: Path, layouts: Sequence[dict[str, str]]) -> tuple[Path, Calibration]:
     """Runs of an H100 with matmuls at 0.60, calibrated by the command; its folder, and what it found."""
-    path, found = tmp_path_factory.mktemp("calibrated"), []
+    found = []
 
     def kept(*given: Any, **options: Any) -> Calibration:
         found.append(calibrate(*given, **options))
@@ -95,31 +94,46 @@ def calibrated(tmp_path_factory) -> tuple[Path, Calibration]:
 
     with (path / "out.txt").open("w") as file, redirect_stdout(file), pytest.MonkeyPatch.context() as patch:
         patch.setattr("planner.measure.calibrate.calibrate.calibrate", kept)
-        assert command(runs_of(path, 0.60), path / "mine.yaml") == 0
+        assert command(runs_of(path, 0.60, layouts=layouts), path / "mine.yaml") == 0
     return path, found[0]
 
 
+@pytest.fixture(scope="module")
+def by_all(tmp_path_factory) -> tuple[Path, Calibration]:
+    """The device of all layouts."""
+    return calibrated(tmp_path_factory.mktemp("all"), LAYOUTS)
+
+
+@pytest.fixture(scope="module")
+def by_few(tmp_path_factory) -> tuple[Path, Calibration]:
+    """The device of a few layouts, with advice on as few others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advice, "MOST_CANDIDATES", 4)
+        return calibrated(tmp_path_factory.mktemp("few"), FEW)
+
+
 @pytest.fixture
-def folder(calibrated) -> Path:
+def folder(by_few) -> Path:
     """Where ``runs.csv`` is, and ``mine.yaml``, which the command wrote."""
-    return calibrated[0]
+    return by_few[0]
 
 
 @pytest.fixture
-def found(calibrated) -> Calibration:
+def found(by_few) -> Calibration:
     """The same in Python."""
-    return calibrated[1]
+    return by_few[1]
 
 
 @pytest.fixture(autouse=True)
 def _little_advice(monkeypatch):
-    """Few other layouts are looked at, but where the fit is that of all tests: advice costs more than a fit."""
+    """Few other layouts are looked at, but where all runs are fitted: advice costs more than a fit."""
     monkeypatch.setattr(advice, "MOST_CANDIDATES", 4)
 
 
 @pytest.mark.slow
-def test_the_constants_that_made_the_runs_are_found_again(found):
+def test_the_constants_that_made_the_runs_are_found_again(by_all):
     """Matmuls at 0.60: the fit halves the catalog's distance, and predicts runs left out twice as well."""
+    _, found = by_all
     catalogs = catalog.calibration("hopper").constants.matmul_efficiency["bf16"]
 
     (matmul,) = [one for one in found.determined if one.constant.fields[0] == "matmul_efficiency.bf16"]
@@ -134,8 +148,9 @@ def a_job(device: str, **cluster: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_file_is_a_device_of_a_job(folder):
+def test_the_file_is_a_device_of_a_job(by_all):
     """Written, named as its file, and planned with at once; the report says what to expect and what to measure."""
+    folder, _ = by_all
     problem = load(a_job(str(folder / "mine.yaml")))
     out = (folder / "out.txt").read_text()
     device = problem.facts.cluster.device
@@ -163,8 +178,10 @@ def test_what_is_written_is_the_catalogs_calibration_and_the_fitted_constants(fo
     assert "scan_efficiency" not in numbers  # No run has Mamba layers.
 
 
-def test_constants_of_the_file_act(folder, found):
+@pytest.mark.slow
+def test_constants_of_the_file_act(by_all):
     """A job on it is as fast as the fit says: its calibration in place of the catalog's, everything else the same."""
+    folder, found = by_all
     pinned = {"strategy": {"tp": 2, "mbs": 1}}
 
     theirs, ours = (
@@ -178,7 +195,7 @@ def test_constants_of_the_file_act(folder, found):
     assert constants.scan_efficiency == catalog.calibration("hopper").constants.scan_efficiency
     assert ours.step_seconds > 1.05 * theirs.step_seconds
     assert ours.estimate.device_bytes == theirs.estimate.device_bytes
-    assert "8 runs of mine" in ours.interval.basis
+    assert f"{len(LAYOUTS)} runs of mine" in ours.interval.basis
 
 
 def test_the_file_predicts_its_runs_as_the_fit_did(folder, found):
@@ -189,7 +206,7 @@ def test_the_file_predicts_its_runs_as_the_fit_did(folder, found):
     again = [one for one in cases(list(read(runs)), References(folder=folder)) if isinstance(one, Case)]
     errors = [abs(seconds_of(one, References()) / (one.run.step_seconds or 0.0) - 1) for one in again]
 
-    assert len(errors) == len(LAYOUTS)
+    assert len(errors) == len(FEW)
     assert sum(errors) / len(errors) == pytest.approx(found.error_fitted, abs=1e-4)
 
 
@@ -368,7 +385,7 @@ def test_rows_that_differ_in_a_setting_are_two_configurations(tmp_path):
 
 def test_a_fit_that_is_no_better_than_the_catalog_is_not_called_enough(found):
     """The constants are known well, but runs left out are predicted as the catalog does: that is the verdict."""
-    known_well = replace(found, advice=replace(found.advice, num_more=0, spread=0.01))
+    known_well = replace(found, num_runs=8, advice=replace(found.advice, num_more=0, spread=0.01))
 
     better = calibration_text(known_well, "mine.yaml")
     no_better = calibration_text(replace(known_well, error_left_out=found.error_before), "mine.yaml")

@@ -68,7 +68,7 @@ def plain(folder):
     return jobs
 
 
-@pytest.mark.sampled(120)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("name", sorted({*options(), *other_options()}))
 def test_an_option_changes_the_job_or_is_named(name, plain, folder):
     """Options of Megatron-LM, older releases and forks; another spelling may stand by Megatron-LM's name."""

@@ -25,7 +25,8 @@ from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
 
 GRAPHLESS = {"token_dispatcher": 0, "cuda_graphs": 0}
-PINS = dict.fromkeys(("sharding", "recompute", "activation_offload", "optimizer_offload"), 0) | GRAPHLESS
+OTHERS = dict.fromkeys(("sharding", "activation_offload", "optimizer_offload"), 0) | GRAPHLESS
+PINS = {"recompute": 0, **OTHERS}
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def test_equal_times_are_decided_by_memory_then_by_decisions():
         one = (decisions["recompute"] == Recompute.FULL) + 0.0
         return MadeUp(step_seconds=one * 0 + 1.0, device_bytes=GB - one * 1e8)
 
-    outcome = searched(a_problem(), cost)
+    outcome = searched(a_problem(pin=GRAPHLESS), cost)
 
     (strategy,) = outcome.strategies
     assert strategy.recompute == Recompute.FULL
@@ -229,7 +230,7 @@ def test_differences_below_a_tick_do_not_switch_overlaps_on():
     def cost(facts, decisions):
         return MadeUp(step_seconds=1.0 - 1e-9 * decisions["tp_overlap"] - 1e-9 * decisions["dp_overlap"])
 
-    outcome = searched(a_problem(), cost)
+    outcome = searched(a_problem(pin=PINS), cost)
 
     assert not any(getattr(outcome.strategies[0], name) for name in OVERLAPS)
 
@@ -268,8 +269,8 @@ def test_memory_decides_to_the_byte():
         fast = decisions["recompute"] == Recompute.NONE
         return MadeUp(step_seconds=np.where(fast, 1.0, 2.0), device_bytes=np.where(fast, needed, 1.0))
 
-    fits = searched(a_problem(device=a_timed_device(memory_bytes=needed)), cost)
-    does_not = searched(a_problem(device=a_timed_device(memory_bytes=needed - 1)), cost)
+    fits = searched(a_problem(pin=OTHERS, device=a_timed_device(memory_bytes=needed)), cost)
+    does_not = searched(a_problem(pin=OTHERS, device=a_timed_device(memory_bytes=needed - 1)), cost)
 
     assert fits.step_seconds == (1.0,)
     assert does_not.step_seconds == (2.0,)
@@ -283,7 +284,7 @@ def test_memory_that_fits_exactly_survives_the_noise_of_floats():
         alone = np.ndim(decisions["tp"]) == 0
         return MadeUp(step_seconds=1.0, device_bytes=np.nextafter(needed, np.inf) if alone else needed)
 
-    outcome = searched(a_problem(device=a_timed_device(memory_bytes=needed)), cost)
+    outcome = searched(a_problem(pin=PINS, device=a_timed_device(memory_bytes=needed)), cost)
 
     assert outcome.status == Status.OPTIMAL
 
@@ -308,14 +309,14 @@ def test_strategies_that_cannot_be_timed_are_left_out():
         unknown = np.where(decisions["tp"] == 1, np.inf, np.nan)
         return MadeUp(step_seconds=np.where(decisions["tp"] == 2, 1.0, unknown) + 0.0 * decisions["tp_overlap"])
 
-    outcome = searched(a_problem(), cost)
+    outcome = searched(a_problem(pin=PINS), cost)
 
     assert outcome.strategies[0].tp == 2
 
 
 def test_times_beyond_the_solver_still_have_an_answer():
     """A step of 10^20 seconds saturates the ticks."""
-    outcome = searched(a_problem(), lambda facts, decisions: MadeUp(step_seconds=1e20 * decisions["tp"]))
+    outcome = searched(a_problem(pin=PINS), lambda facts, decisions: MadeUp(step_seconds=1e20 * decisions["tp"]))
 
     assert len(outcome.strategies) == 1
 
@@ -455,9 +456,9 @@ def test_the_bubble_is_at_most_what_the_job_allows():
         piped = decisions["pp"] > 1
         return WithBubble(step_seconds=np.where(piped, 1.0, 2.0), bubble_seconds=np.where(piped, 0.2, 0.0))
 
-    free = searched(a_problem(), cost)
-    bounded = searched(a_problem(max_bubble_fraction=0.1), cost)
-    just = searched(a_problem(max_bubble_fraction=0.2), cost)
+    free = searched(a_problem(pin=PINS), cost)
+    bounded = searched(a_problem(pin=PINS, max_bubble_fraction=0.1), cost)
+    just = searched(a_problem(pin=PINS, max_bubble_fraction=0.2), cost)
 
     assert free.strategies[0].pp == just.strategies[0].pp == 2
     assert bounded.strategies[0].pp == 1
@@ -470,7 +471,7 @@ def test_an_overlap_is_left_off_where_it_makes_the_bubble_too_large_a_share():
     def cost(facts, decisions):
         return WithBubble(step_seconds=10.0 - decisions["tp_overlap"], bubble_seconds=1.0)
 
-    outcome = searched(a_problem(pin={"tp": 2}, max_bubble_fraction=0.1), cost)
+    outcome = searched(a_problem(pin={"tp": 2, **PINS}, max_bubble_fraction=0.1), cost)
 
     assert outcome.step_seconds == (10.0,)
     assert not outcome.strategies[0].tp_overlap

@@ -158,6 +158,7 @@ def test_a_recipe_without_its_model_says_so(model: str, cell: str):
     assert dict(zip(table.header, table.rows[0], strict=True))["torchtitan"] == cell
 
 
+@pytest.mark.slow
 def test_every_model_of_the_table_is_planned_by_its_name():
     """Models that stand for their families are no files; plan, support and schema know them."""
     families, *_ = every_section()

@@ -58,7 +58,7 @@ class TestOneThing:
         """It replays within 5 %, and can be changed."""
         assert codes(write(two_threads()), capsys) == [0] * len(COMMANDS)
 
-    @pytest.mark.sampled(14)
+    @pytest.mark.sampled(7)
     @pytest.mark.parametrize("kind", KINDS)
     def test_each_kind_ends(self, kind, write, capsys):
         """With an answer, or with a refusal."""
@@ -83,7 +83,7 @@ class TestOneThing:
 class TestSeveralThings:
     """Traces in which several things are wrong at once, some of them cut."""
 
-    @pytest.mark.sampled(14)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("seed", range(20))
     def test_each_ends(self, seed, tmp_path, capsys):
         """With an answer, or with a refusal."""

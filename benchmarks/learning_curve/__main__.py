@@ -33,12 +33,16 @@ from benchmarks.output import print_lines
 GOAL = 0.5
 JUDGED = 8
 NEVER_WORSE = (4, 8)
+FEWEST_DRAWS = 20
 TABLE = Path(learning.__file__).parent / learning.TABLE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the curve, and write it for the planner where asked."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.draws < FEWEST_DRAWS:
+        parser.error(f"--draws: at least {FEWEST_DRAWS}; fewer leave kinds of models with the gains of too few stacks")
     begin = time.monotonic()
     found = list(stacks(measured()))
     if options.spread:
@@ -59,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning_curve", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--draws", type=int, default=20, help="random choices of own runs (default: 20)")
+    parser.add_argument("--draws", type=int, default=FEWEST_DRAWS, help="random choices of own runs (default: 20)")
     parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
     parser.add_argument("--exact", action="store_true", help="eight runs also without linear steps (half an hour)")
     parser.add_argument("--spread", action="store_true", help="how stacks differ beyond constants, by likelihood")

@@ -317,10 +317,10 @@ def _forward_seconds(seconds: LayerSeconds, exposed: Exposed, down: Array, *, ho
 
     .. math:: T_F = \max(D_F, \min(H_F, D_F + W)), \qquad T'_F = T_F\, T' / T
 
-    Derivation of T': with ``ep_overlap`` a layer's forward pass of one micro-batch and backward pass of another run
-    together, a part of either by turns, so that only the seconds T' of both are determined. Each pass keeps its share.
-    Therefore neither gets longer while the other gets shorter, and a pipeline, whose seconds are sums and maxima of
-    passes, takes at most max(T' / T) times as long as without the overlap.
+    Derivation of T': with ``ep_overlap`` a layer's forward pass of one micro-batch runs together with the backward pass
+    of another, a part of either by turns. Only the seconds T' of both are determined, and each pass keeps its share.
+    Neither gets longer while the other gets shorter. A pipeline's seconds are sums and maxima of passes, so that it
+    takes at most max(T' / T) times as long as without the overlap.
 
     Parameters
     ----------

@@ -413,14 +413,20 @@ def _first_with_runs(*keys: tuple[str, str, str]) -> str | None:
     return next((name for name in map(subset_name, keys) if _num_runs(name)), None)
 
 
+SOFTWARE = {ANY: "any software", MEGATRON: "Megatron"}
+
+GENERATIONS = {"blackwell-rtx": "Blackwell RTX", "cdna3": "CDNA 3", "cdna4": "CDNA 4", "tpu": "TPU"}
+
 FAMILIES = {"dense": "dense models", "moe": "MoE models", "hybrid": "hybrid models"}
 
 
 def evidence_for(model: Model, cluster: Cluster, workload: Workload) -> Evidence:
     """Return the evidence for a job's stack line, generation of devices and family of models."""
     line, generation, family = key_of(model, cluster)
-    software = "any software" if line == ANY else line.capitalize()
-    devices = cluster.device.name.removesuffix(CHANGED) if generation == ANY else generation.capitalize()
+    software = SOFTWARE.get(line, line)
+    devices = GENERATIONS.get(generation, generation.capitalize())
+    if generation == ANY:
+        devices = cluster.device.name.removesuffix(CHANGED)
     where = f"{software} on {devices} with {FAMILIES[family]}"
     return Evidence.read((line, generation, family), where, num_bits(workload.precision))
 

@@ -80,6 +80,7 @@ def test_a_forbidden_configuration_is_named_with_its_rule(tmp_path):
     assert "impossible" in text
 
 
+@pytest.mark.slow
 def test_the_command_fails_where_rules_forbid_what_ran(tmp_path, capsys):
     """Exit code 4 for a table of one forbidden run, 0 without the option."""
     table = a_file(tmp_path, IMPOSSIBLE)

@@ -64,6 +64,7 @@ def ours():
 # --- the files --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_generated_files_are_current(ours):
     """``python -m benchmarks.measured_runs`` writes them."""
     assert (FOLDER / "runs.csv").read_text(encoding="utf-8") == table(ours.rows)
@@ -80,6 +81,7 @@ def test_nothing_of_ours_is_refused(ours):
     assert sum(row["usable"] == "1" for row in ours.rows) == sum(row["usable"] == "1" for row in collected) - 7
 
 
+@pytest.mark.slow
 def test_every_strategy_reads_as_one_of_a_job(ours):
     """All decisions that job files have today are in their words."""
     later = ("token_dispatcher", "cuda_graphs")

@@ -118,12 +118,14 @@ class TestLearnedDispatch:
         assert np.mean((low < unseen.seconds) & (unseen.seconds < high)) > 0.8
         np.testing.assert_allclose(times.seconds(unseen.calls, 1e6), 1e6 * seconds)
 
+    @pytest.mark.slow
     def test_efficiencies_of_links_are_found(self):
         values = learn_dispatch(measured()).estimates.values
 
         assert values["network_efficiency"] == pytest.approx(0.9, rel=0.1)
         assert values["link_efficiency"] == pytest.approx(0.7, rel=0.15)
 
+    @pytest.mark.slow
     def test_where_calls_alone_were_timed_times_are_taken_as_they_are(self):
         samples = measured()
         calls = samples[samples.calls.includes_call]

@@ -166,6 +166,7 @@ def test_the_report_names_what_is_off():
     assert "  NO  median of 2 pairs, shipped constants: 12.5% (at most 4%)" in text
 
 
+@pytest.mark.slow
 def test_a_missed_goal_is_the_exit_code(tmp_path, capsys):
     """A pair that is far off: the release of Qwen3-235B that got slower."""
     pairs = tmp_path / "pairs.csv"

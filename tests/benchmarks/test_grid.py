@@ -53,6 +53,7 @@ def test_runs_that_filled_the_device_are_not_called_fast(runs):
     assert slow_share(small) == 0
 
 
+@pytest.mark.slow
 def test_the_layout_ranked_first_is_fast(tmp_path, capsys):
     """Of the 13 layouts of 8B that ran on one node, one of which took 2.6 times as long as its kernels."""
     assert main(["--runs", str(written(tmp_path, rows(model="8B", nodes="1")))]) == 0

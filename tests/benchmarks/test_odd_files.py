@@ -109,6 +109,7 @@ def test_a_table_as_collected_is_converted_on_the_way(tmp_path):
     assert "dtype: 'bf61' is no known recipe." in c.reason
 
 
+@pytest.mark.slow
 def test_contradictions_of_a_collected_row_are_named_and_refuse_it_alone(tmp_path, capsys):
     """Throughput, dp and units: each with its column; the good row is predicted."""
     wrong = (
@@ -130,6 +131,7 @@ def test_contradictions_of_a_collected_row_are_named_and_refuse_it_alone(tmp_pat
     assert "must be empty for a run that did not fit" in refused["oom"]
 
 
+@pytest.mark.slow
 def test_a_byte_of_a_collected_table_that_is_not_utf_8_costs_its_row_alone(tmp_path, capsys):
     """Latin-1 in the notes of one row and in the id of another; what is printed of them is text."""
     path = collected(tmp_path, {"id": "first"}, {"id": "notes", "notes": "M?nchen"}, {"id": "n?me"}, {"id": "last"})

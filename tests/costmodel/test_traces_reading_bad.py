@@ -119,6 +119,7 @@ class TestBroken:
         assert 0 < len(trace.events) < 30_000
         assert "the gzip data end too early" in trace.doubts[0]
 
+    @pytest.mark.slow
     def test_gzip_that_is_broken_inside(self, tmp_path):
         packed = bytearray(gzip.compress(json.dumps(a_step() * 20_000).encode(), compresslevel=1))
         packed[len(packed) // 2] ^= 0xFF

@@ -151,6 +151,7 @@ def test_busy_time_and_bubble_of_equal_ranks():
     assert [computed(case) for case in CASES] == pytest.approx([played(case) for case in CASES], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_chunks_in_flight_on_every_rank():
     """Warm-up chunks and one more are alive at the peak, unless the micro-batches run out."""
     for case in CASES:
@@ -196,6 +197,7 @@ def test_three_phases_add_up():
         assert phases == pytest.approx(computed(case) + 0.2 * (case.num_microbatches * case.vpp + case.pp - 2))
 
 
+@pytest.mark.slow
 def test_hops_beside_computation_of_an_interleaved_pipeline():
     """Interleaved ranks have work while a hop shorter than a chunk is under way: 2 (p v - 1) hops remain, exactly."""
     interleaved = [case for case in CASES if case.vpp > 1]
@@ -265,6 +267,7 @@ def test_hops_that_block_the_sender_between_two_ranks():
     assert (waited, formula) == (pytest.approx(1.1), pytest.approx(2.0))
 
 
+@pytest.mark.slow
 def test_hops_that_block_the_sender_of_an_interleaved_pipeline():
     """... and an upper bound of the interleaved one, whose ends send less: at most a hop per micro-batch and 2 p v."""
     interleaved = [case for case in CASES if case.vpp > 1]
@@ -404,6 +407,7 @@ def shared_out(random: Random) -> tuple[np.ndarray, int]:
     return chunks, pp * random.choice((2, 4))
 
 
+@pytest.mark.slow
 def test_ranks_of_unlike_chunks_wait_for_each_other():
     """
     200 pipelines whose last rank has fewer layers and the head: from 12 % below to 12 % above, 2.8 % in the mean.

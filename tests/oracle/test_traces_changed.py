@@ -335,6 +335,7 @@ class TestReplicas:
 
         assert replay(found).iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
 
+    @pytest.mark.slow
     def test_messages_of_which_nobody_knows_the_size(self):
         """They take what they took, and that is said."""
         one = _said_less(made(dp=2, **BARE), elements_in=0, elements_out=0)

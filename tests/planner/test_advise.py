@@ -81,6 +81,7 @@ def names(points):
     return [(point.cell.device, point.cell.num_devices) for point in points]
 
 
+@pytest.mark.slow
 def test_the_front_with_cuts_is_that_of_every_cell(everything):
     """Bounds cut some cells and no point of the front; both count every cell."""
     found = ask(a_job(), choices())

@@ -323,6 +323,7 @@ def test_ten_thousand_plans_at_once_are_refused(folder):
     anyio.run(run)
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_refused(capsys):
     """The message names the port."""
     import socket
@@ -351,6 +352,7 @@ def test_the_skill_lies_in_the_package(capsys):
     assert (ROOT / "skills" / "planner" / "SKILL.md").read_text() == SKILL.read_text()
 
 
+@pytest.mark.slow
 def test_tools_have_schemas_that_hold():
     """Each is a JSON Schema of an object, and all of them together are short enough to be read first."""
     from planner.agents.tools import tools

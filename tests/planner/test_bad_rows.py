@@ -184,6 +184,7 @@ def test_nothing_is_fitted_to_bad_rows(calibrated):
         assert reason in line
 
 
+@pytest.mark.slow
 def test_doubts_of_rows_are_told_by_calibrate(calibrated):
     """A release that no file knows is fitted as its nearest relative, and counted among the doubts."""
     assert UNKNOWN not in catalog.framework_names()

@@ -43,6 +43,7 @@ def lines(path="results.jsonl"):
 # --- batch ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_batch_from_begin_to_end(capsys):
     """One line per job with what ``planner plan`` finds; again, nothing is left to do; then a ranking and a table."""
     command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "2", "training.global_batch_size=64,128"]
@@ -252,6 +253,7 @@ def test_progress_in_a_terminal_is_one_running_line():
 # --- what is extrapolated -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_extrapolated_figures_are_marked_wherever_they_are_shown(capsys):
     """No run on an MI300X was measured: the line, the ranking as text, JSON and CSV, and the table say so."""
     Path("amd.yaml").write_text(JOB.replace("h100-80gb-sxm", "mi300x"))

@@ -219,6 +219,7 @@ def test_an_empty_file_is_a_new_one(out):
     assert len(list(read_results(out))) == 3
 
 
+@pytest.mark.slow
 def test_two_batches_do_not_write_to_one_file(out):
     """The second is refused while the first has it, in whatever process; then the lock is free."""
     program = f"from pathlib import Path; from planner.batch.results import *; ResultsFile(Path({str(out)!r}))"

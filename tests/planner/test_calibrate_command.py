@@ -164,6 +164,7 @@ def test_the_file_is_a_device_of_a_job(by_all):
     assert all(int(after) <= 0.95 * int(before) for before, after in narrowed), "by a tenth, but for rounding"
 
 
+@pytest.mark.slow
 def test_what_is_written_is_the_catalogs_calibration_and_the_fitted_constants(folder, found):
     """A base by name and numbers that differ from it; what no run depends on is not repeated."""
     text = (folder / "mine.yaml").read_text()
@@ -321,6 +322,7 @@ def test_one_run_moves_constants_by_the_scatter_of_layouts_and_is_called_uncheck
     assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["left_out_errors"] == []
 
 
+@pytest.mark.slow
 def test_before_anything_is_measured_the_order_is_said(tmp_path, capsys):
     """Planned runs alone: nothing is fitted, all are listed, each lowers the expected error; the curve stands below."""
     rows = [{**of, "kind": "planned", "step_seconds": "", "peak_memory_gib": ""} for of in LAYOUTS[:4]]
@@ -424,6 +426,7 @@ def test_suggestions_that_differ_in_precision_say_so(tmp_path):
     assert {text.split(", ")[2] for text in texts} == {"bf16", "fp8_current"}
 
 
+@pytest.mark.slow
 def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
     """All of them ten times slower than the model could be with any calibration: something else ran."""
     runs = runs_of(tmp_path, 0.045, layouts=FEW)

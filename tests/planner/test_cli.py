@@ -280,6 +280,7 @@ def test_interruption_ends_without_a_traceback(verbs, job, capsys, monkeypatch):
     assert capsys.readouterr().err == "planner: interrupted.\n"
 
 
+@pytest.mark.slow
 def test_reader_that_leaves_ends_without_a_traceback():
     """``planner catalog --format json | head -1``."""
     command = f"{sys.executable} -m planner catalog --format json | head -1"

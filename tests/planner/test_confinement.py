@@ -79,12 +79,14 @@ def test_a_worker_is_refused_the_rest(pool, name):
     assert pool.submit(name).result().status == JobStatus.WRONG_INPUT
 
 
+@pytest.mark.slow
 def test_a_dead_worker_is_replaced_by_a_confined_one(pool):
     """It is tried twice, then the next question is answered, and still refused."""
     assert pool.submit("die").result().status == JobStatus.WORKER_DIED
     assert pool.submit("read").result().status == JobStatus.WRONG_INPUT
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_of_the_folder_in_which_they_start(tmp_path):
     """Modules with the names of those that a starting worker needs lie there."""
     for name in ("joblib", "yaml", "pickle", "numpy", "signal"):

@@ -50,6 +50,7 @@ def told(report, title: str) -> dict[str, str]:
 # --- figures ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_format_has_the_same_money_and_energy():
     """GPU-hours at 2.50, energy of the data centre at 0.1, and half of each per trillion of the two trillion tokens."""
     report = estimated(*PRICES)
@@ -246,6 +247,7 @@ def test_mfu_by_the_bf16_peak():
 # --- several plans ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_plans_and_comparisons_have_differences():
     """The money of each listed plan, and by how much a given strategy is dearer than the fastest."""
     problem = load(JOB, [*PRICES, "search.pin.tp=2", "costs.currency=EUR"])
@@ -289,6 +291,7 @@ def line(*overrides: str) -> dict:
 WORDS = ("llama3-8b", "64xh100", "--batch", "512", "--sequence", "8k", "--tokens", "1T")
 
 
+@pytest.mark.slow
 def test_a_price_on_the_command_line(tmp_path, capsys):
     """In one line, in the file that ``init`` writes of it, and beside that file, where it comes first."""
     file = tmp_path / "job.yaml"

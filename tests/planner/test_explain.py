@@ -95,6 +95,7 @@ def test_a_pin_that_costs_time_binds_and_one_that_does_not_is_idle():
     assert explanation.exit_code == 0
 
 
+@pytest.mark.slow
 def test_every_kind_of_constraint_is_relaxed():
     """Memory, the headroom, each entry, frameworks, each bound of the search: all bind or are idle."""
     limits = {"pin": {"recompute": 2}, "allow": {"pp": (1, 2)}, "forbid": [{"tp": 2}, {"tp": 4}]}
@@ -128,6 +129,7 @@ def test_the_headroom_binds_where_it_makes_the_plan_slower():
     assert found.saved_seconds > 0
 
 
+@pytest.mark.slow
 def test_evidence_is_one_constraint():
     """Llama-3-8B on 8 H100: graphs of the whole iteration were measured once there, of which three are wanted."""
     explanation = explain(load(str(JOBS / "llama3-8b-8xh100.yaml")))
@@ -248,6 +250,7 @@ def test_a_part_of_a_strategy_is_completed_by_the_search():
     assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.slow
 def test_the_best_plan_is_its_own_answer():
     """Asked about the decisions of the plan itself, nothing is slower."""
     best = explain(a_problem()).best
@@ -395,6 +398,7 @@ def test_explain_command(words, code, capsys):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_explain_command_writes_json(capsys):
     """Llama-3-405B on 8 GPUs: nothing fits, and 40 are needed."""
     job = str(JOBS / "llama3-405b-2048xh100.yaml")

@@ -203,6 +203,7 @@ def test_recomputation_by_module_is_no_reason_to_release_it():
     assert conflict.releases == (("search.pin: tp is 3.",),)
 
 
+@pytest.mark.slow
 def test_the_host_memory_that_would_do_is_exact_to_the_byte():
     """Devices too small for optimizer states, hosts too small for them, too: more of either would do."""
     device = a_timed_device(memory_bytes=0.9 * GB, host_memory_bytes=0.001 * GB)

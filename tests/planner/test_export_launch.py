@@ -238,6 +238,7 @@ NUMBERS_OF_GPUS = (1, 8, 16)
 @in_one_case("num_devices", NUMBERS_OF_GPUS)
 @in_one_case("target", TARGETS)
 @in_one_case("launcher", LAUNCHERS)
+@pytest.mark.slow
 def test_no_script_reads_what_it_does_not_set(launcher, target, num_devices):
     """
     Names in small letters are the script's own: each is assigned above its use (shellcheck's SC2154).

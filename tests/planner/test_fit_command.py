@@ -73,6 +73,7 @@ def a_job(device: object, **changes: Any) -> dict[str, Any]:
 
 
 class TestDevice:
+    @pytest.mark.slow
     def test_the_file_says_what_the_machine_does(self, device_file: Path):
         entry = yaml.safe_load(device_file.read_text())
         assert entry["name"] == "my-cluster"
@@ -92,6 +93,7 @@ class TestDevice:
         assert entry["sources"]["peak_flops"].startswith("planner calibrate: ")
         assert entry["sources"]["disk_write_bandwidth"].startswith("assumption")
 
+    @pytest.mark.slow
     def test_shapes_between_the_samples_take_what_they_would(self, samples: list[Sample]):
         operators, unlearned = learn_operators(samples, num_processors=100)
         assert not unlearned
@@ -102,6 +104,7 @@ class TestDevice:
         true = true_seconds(Point(operator="matmul", pass_="wgrad", dtype="bf16", sizes=sizes))
         assert known.seconds({"m": 4096, "n": 3072, "k": 3072}) == pytest.approx(true, rel=0.1)
 
+    @pytest.mark.slow
     def test_facts_of_the_catalog_fill_what_is_missing(self, samples: list[Sample]):
         entry = fit_device(samples, name="mine", facts={"base": "h100-80gb-sxm"}).entry
         assert entry["networks"][0]["name"]
@@ -109,6 +112,7 @@ class TestDevice:
         assert entry["memory_bandwidth"] == pytest.approx(3.35e12)
         assert entry["calibration"]["base"] == "hopper"
 
+    @pytest.mark.slow
     def test_a_device_file_survives_being_written(self, samples: list[Sample]):
         entry = fit_device(samples, name="mine", facts=FACTS).entry
         text = device_text(entry)
@@ -208,6 +212,7 @@ class TestRefusals:
         with pytest.raises(SpecError, match=problem):
             plan(load(a_job(entry)))
 
+    @pytest.mark.slow
     def test_facts_that_are_none_are_named(self, samples: list[Sample]):
         with pytest.raises(SpecError, match="memory_byte: no such entry"):
             fit_device(samples, name="mine", facts={**FACTS, "memory_byte": 1e9})

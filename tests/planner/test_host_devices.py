@@ -27,6 +27,7 @@ CPU = {
 }
 
 
+@pytest.mark.slow
 def test_plans_on_processors_have_neither():
     """With a link to a host the fastest plan of the same rates has a CUDA graph."""
     with_host = {**CPU, "cluster": {**CPU["cluster"], "device": {**CPU["cluster"]["device"], "host_link": "pcie"}}}

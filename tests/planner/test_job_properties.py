@@ -228,6 +228,7 @@ PROPERTY = settings(deadline=None, derandomize=True, suppress_health_check=list(
 
 @settings(PROPERTY, max_examples=100)
 @given(broken_jobs())
+@pytest.mark.slow
 def test_broken_mappings(job):
     """As Python objects; a message has a reasonable length."""
     assert len(complaint(job)) < 2_000
@@ -258,6 +259,7 @@ YAML_CHARACTERS = "abc:-[]{},&*!|>'\"%@#?~ \n\t\0\\0123456789.eE_+<=\u2028é\ufe
 @given(
     st.text(YAML_CHARACTERS, max_size=60) | st.text(max_size=60), st.sampled_from(["", "model: ", "search:\n  pin: "])
 )
+@pytest.mark.slow
 def test_random_text(tmp_path_factory, text, start):
     """No random text is a job, so each is told what is wrong."""
     path = tmp_path_factory.getbasetemp() / "random.yaml"

@@ -87,6 +87,7 @@ def test_every_public_object_is_one_line(answers):
     assert LONGEST_LINE == 200
 
 
+@pytest.mark.slow
 def test_a_line_says_what_matters(answers):
     """The model, the cluster, the end of the search, and the best plan's figures."""
     assert re.match(
@@ -176,6 +177,7 @@ def test_a_frame_of_something_else_is_refused(wrong):
         to_frame(wrong)
 
 
+@pytest.mark.slow
 def test_pandas_is_imported_when_a_frame_is_asked_for():
     """Its import takes half a second."""
     program = "import sys, planner, planner.notebooks, planner.verbs.plan; print('pandas' in sys.modules)"

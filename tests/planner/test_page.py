@@ -142,6 +142,7 @@ def test_the_policy_allows_the_own_script_and_style(page):
         assert f"{name} 'sha256-{digest}'" in page
 
 
+@pytest.mark.slow
 def test_no_style_stands_in_the_body(page):
     """The policy forbids it: what it colours comes from classes."""
     names = {name for _, attributes in Elements(page).found for name in attributes}

@@ -56,6 +56,7 @@ def test_plans_come_best_first_with_what_the_search_found(report):
     assert report.plans[0].step_seconds <= report.plans[1].step_seconds
 
 
+@pytest.mark.slow
 def test_the_best_plan_does_not_depend_on_how_many_are_reported():
     """Of 144 GB200 the fifth by the closed form is the first as simulated."""
     job = {
@@ -131,6 +132,7 @@ def test_conventions_name_every_operator(report):
     assert {"embedding", "qkv", "up", "down", "head"} <= set(conventions.operator_times)
 
 
+@pytest.mark.slow
 def test_model_summary_counts_experts_and_mtp():
     """DeepSeek-V3: 671 billion parameters (param_counts.csv), 37.6 active, multi-token prediction apart."""
     problem = load(a_job(model="deepseek-v3"))
@@ -342,6 +344,7 @@ def _problem_of(model):
     return load(a_job(model=model))
 
 
+@pytest.mark.slow
 def test_shapes_that_nobody_measured_are_wrong_input():
     """MoFa's device B knows operators at tp 4 and 8 only."""
     problem = load(a_job(model="mofa-llama3-405b", cluster__device="mofa-b", cluster__num_devices=2048))
@@ -393,6 +396,7 @@ def test_importing_the_package_imports_nothing_heavy():
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_plan_loads_no_pandas_and_scripts_keep_theirs():
     """OR-Tools imports pandas for series of variables alone, which a user's own model may still have."""
     program = (

@@ -216,6 +216,7 @@ def test_why_not_a_strategy_that_they_leave_out():
     assert "the search leaves it out" in text_of(explanation)
 
 
+@pytest.mark.slow
 def test_a_page_lists_them_among_the_rules_of_the_search():
     """Not among those of the mathematics, the hardware and the framework, which are only counted."""
     report = plan(a_problem(num_devices=2))

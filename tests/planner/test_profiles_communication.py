@@ -53,6 +53,7 @@ def errors(times, samples):
 
 
 class TestLearnedCollectives:
+    @pytest.mark.slow
     def test_constants_are_found_within_the_noise(self):
         found = learn_collectives(measured(), DATASHEET).estimates
 
@@ -71,6 +72,7 @@ class TestLearnedCollectives:
         assert found.values["network_bandwidth"] == pytest.approx(0.8 * 25 * GB)
         assert found.deviation("network_bandwidth") == pytest.approx(0.7)
 
+    @pytest.mark.slow
     def test_a_number_of_ranks_that_was_left_out_is_predicted_and_in_its_interval(self):
         samples = measured()
         out = (samples.calls.ranks == 8) & (samples.calls.nodes == 1)
@@ -114,6 +116,7 @@ class TestLearnedCollectives:
         with pytest.raises(SpecError, match=r"4 of a fabric are too few. At least 5"):
             learn_collectives(few[np.arange(4)], DATASHEET)
 
+    @pytest.mark.slow
     def test_a_bump_of_the_curves_is_learned_where_the_law_has_none(self):
         def bent(samples):
             bump = 0.4 * np.exp(-(((np.log2(samples.calls.nbytes) - 22) / 3) ** 2))
@@ -129,6 +132,7 @@ class TestLearnedCollectives:
         ratio = unseen.seconds / times.seconds_of(unseen.calls)
         assert np.mean((low < ratio) & (ratio < high)) > 0.8
 
+    @pytest.mark.slow
     def test_cold_starts_move_nothing_much(self):
         samples = measured()
         cold = samples.seconds * np.where(samples.calls.nbytes == 2.0**10, 20.0, 1.0)

@@ -61,6 +61,7 @@ def a_sampled_cluster(fabric: Any, **changes: Any) -> Any:
 
 
 class TestStored:
+    @pytest.mark.slow
     def test_a_file_says_what_was_learned(self, learned: Any):
         stored, times = learned
         again = learn_collectives(a_sampled_cluster(stored))
@@ -86,6 +87,7 @@ class TestStored:
         assert [name for name, _ in report_unlearned_collectives(few)] == ["collectives"]
         assert report_unlearned_collectives(()) == ()
 
+    @pytest.mark.slow
     def test_networks_of_the_file_are_those_of_the_machine(self, samples: list[Sample]):
         more = [*samples, *samples_of([*matmul_points(rows=(256, 4096), widths=(1024, 8192)), COPY])]
         entry = fit_device(more, name="mine").entry

@@ -171,6 +171,7 @@ class TestTimes:
         assert sum(part.seconds for part in found.parts) == pytest.approx(found.step_seconds)
         assert (parts["compute"].measured_fraction, parts["pp"].measured_fraction) == (1.0, 0.0)
 
+    @pytest.mark.slow
     def test_a_device_of_the_catalog_moves_its_own_constants(self, tmp_path: Path) -> None:
         """A tenth slower than predicted: explained within 2 %, by constants between their physical bounds."""
         job = a_job(model="llama3-8b", cluster={"device": "h100-80gb-sxm", "num_devices": 64}, training=TRAINING)
@@ -324,6 +325,7 @@ class TestInterval:
 
         assert found.open_deviation == pytest.approx((high - low) / 2 / 1.2816, rel=0.1)
 
+    @pytest.mark.slow
     def test_a_second_number_of_layers_closes_it(self, tmp_path: Path) -> None:
         """Two layers leave open what is a step's and what a layer's, and the report says so; eight more do not."""
         few, many = a_run(2, step_seconds=0.37), a_run(8, step_seconds=1.3)
@@ -584,6 +586,7 @@ class TestTraces:
 class TestCommands:
     """``planner trace project`` and ``planner plan --from``."""
 
+    @pytest.mark.slow
     def test_the_calibrated_device_gives_the_projected_step(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

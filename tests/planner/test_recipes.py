@@ -79,6 +79,7 @@ def test_other_words_are_refused(word, message):
         select_recipes([word])
 
 
+@pytest.mark.slow
 def test_tables_name_modules_as_megatron_does():
     """The table and one entry; the JSON has the words of job files."""
     table = describe_catalog("recipes", ["deepseek-v3", "h100", "bf16"])
@@ -89,6 +90,7 @@ def test_tables_name_modules_as_megatron_does():
     assert "mla_up_proj+mlp" in catalog_text(describe_catalog("deepseek-v3-1024xh100-bf16-25.11.01"))
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_run_keep_their_reason():
     """DeepSeek-V3 on 64 H100 of v0.6.0: ep 64 does not divide 64 / pp 8 ranks."""
     broken = [one for one in select_recipes(["deepseek-v3", "h100"]) if one.scales == (64,)]
@@ -278,6 +280,7 @@ def test_bad_recipes_are_refused(devices, words, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_recipes_are_selected_by_words(capsys):
     """Other lists have no such words."""
     assert main(["catalog", "recipes", "llama3-70b", "h100", "--format", "json"]) == 0

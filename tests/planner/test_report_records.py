@@ -130,6 +130,7 @@ def test_the_schema_has_the_descriptions_of_the_record():
     assert schema["$defs"]["PartRecord"]["required"] == ["name", "seconds"]
 
 
+@pytest.mark.slow
 def test_a_format_loads_what_it_needs():
     """The short answer loads no page, no schema, no other verb, no other target and nothing of samples."""
     job = str(JOBS / "llama3-8b-8xh100.yaml")

@@ -20,7 +20,7 @@ from planner import load, plan
 
 PACKAGES = ("costmodel", "constraints", "planner")
 
-NAMES = ("str", "int", "str | None", "Hashable")
+NAMES = ("bool", "str", "int", "str | None", "Hashable")
 """Annotations of what every process has few of: names of the catalog, values of decisions, types of records."""
 
 OF_EXTRAS = (

@@ -162,6 +162,7 @@ def test_without_torch_the_extra_is_named(monkeypatch):
         Sampler()
 
 
+@pytest.mark.slow
 def test_nobody_imports_torch_who_does_not_measure():
     """Choosing shapes and reading tables are for machines without it."""
     code = "import sys, planner.measure.sample.run, planner.measure.sample.run; sys.exit('torch' in sys.modules)"

@@ -166,6 +166,7 @@ class TestRows:
             assert not validator(name).is_valid({**one, "tp_overlap": 5})
             assert not validator(name).is_valid({**one, "tp": 2.5})
 
+    @pytest.mark.slow
     def test_samples(self, tmp_path):
         """The table that ``planner sample`` writes: a matmul, and a collective."""
         table = SamplesFile(tmp_path / "samples.csv", A_MACHINE)

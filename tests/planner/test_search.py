@@ -209,6 +209,7 @@ def test_every_strategy_is_accounted_for():
         assert went_on >= 5 if variants == "all" else went_on == effort.num_candidates
 
 
+@pytest.mark.slow
 def test_equal_times_are_decided_by_memory_then_by_decisions():
     """All strategies take a second; full recomputation is made smallest, everything else is equal."""
 

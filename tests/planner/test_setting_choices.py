@@ -110,6 +110,7 @@ def test_an_alternative_is_the_job_that_gives_its_values_alone(value):
     assert own.document == alone.document
 
 
+@pytest.mark.slow
 def test_the_mode_of_muon_is_chosen_with_its_placement():
     """Sharding places matrices and the mode splits their work: the best of all is the best of each mode alone."""
     small = {"search": {"stages": "even", "pin": {"tp": 2}}, "top": 1}

@@ -30,6 +30,7 @@ def step_of(sites, **others):
     return found.step_seconds, found
 
 
+@pytest.mark.slow
 def test_unlimited_bandwidth_makes_sites_one():
     """Gradients that cross in no time cost nothing: the step, memory and plan of one site, to the last digit."""
     one, many = (plan(a_job(sites)).plans[0] for sites in (None, {"count": 4, "bandwidth": None}))
@@ -70,6 +71,7 @@ def test_local_steps_share_one_synchronization():
     assert small - free == pytest.approx((joined - free) / 8, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_streams_hide_behind_computation():
     """8 s of sending every step hide behind 14 s of computing; 40 s are exposed but for these."""
     free, _ = step_of({"count": 4, "bandwidth": None, "local_steps": 500})
@@ -91,6 +93,7 @@ def test_a_site_with_local_steps_is_a_job_of_its_own():
     assert apart.step_seconds == pytest.approx(alone.step_seconds, rel=0.01)
 
 
+@pytest.mark.slow
 def test_bounds_of_the_search_stay_below_steps_with_sites():
     """The fastest of a whole space is the fastest by costing each of its strategies."""
     job = a_job({"count": 2, "bandwidth": "10Gbit/s", "local_steps": 10, "streams": 2}, search={"pin": {"tp": 8}})

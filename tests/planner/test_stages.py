@@ -44,6 +44,7 @@ def test_the_first_ranks_recompute_and_hold_less(report):
     assert layout.full_layers[0] > layout.full_layers[-1] == 0
 
 
+@pytest.mark.slow
 def test_uneven_stages_are_faster_than_even_ones(report):
     """By the closed form and as played; each rank fits into its own memory."""
     even = plan(load({**JOB, "search": {**JOB["search"], "stages": "even"}}))

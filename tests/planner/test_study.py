@@ -89,6 +89,7 @@ def test_reliability_is_the_papers_equations_to_the_last_digit():
     assert math.floor(of(report, "mttr")[60].schedule.ettr * 1e4) / 100 == 99.59
 
 
+@pytest.mark.slow
 def test_reliability_plans_each_point_with_its_own_interval():
     """Figure 5: ETTR falls as nodes, failures, repair and checkpoints grow; 60 s of checkpoint are 97.89 %."""
     report = study(
@@ -140,6 +141,7 @@ def test_a_feature_alone_and_last_are_the_papers_gains():
     assert overlap.alone.fraction > 0
 
 
+@pytest.mark.slow
 def test_features_of_a_plan_are_taken_away_and_others_are_added():
     """The plan has what its line says; a plan without a feature is proven to be no faster."""
     report = study(a_job(), "features")
@@ -157,6 +159,7 @@ def test_features_of_a_plan_are_taken_away_and_others_are_added():
         assert one.last.fraction == pytest.approx(1 - report.base.step_seconds / text, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_costs_are_shares_of_the_plans_step_and_gains_of_the_step_without():
     """Recomputation that makes a step of 2 s one of 2.5 s costs 25 % of the plan's step, and not 20 %."""
     whole = StudyRecord.read(study(a_job(), "features"))
@@ -204,6 +207,7 @@ def test_linearity_is_throughput_per_device_over_the_first():
     assert first.linearity_fraction == 1
 
 
+@pytest.mark.slow
 def test_spare_nodes_stay_spare():
     """16 of 24 devices train, at most 40 of 48; no size is the spare node alone."""
     job = a_job(cluster={"device": "h100-80gb-sxm", "num_devices": 24, "spare_nodes": 1})
@@ -215,6 +219,7 @@ def test_spare_nodes_stay_spare():
     assert study(job, "scale").series[0].points[0].value == 24
 
 
+@pytest.mark.slow
 def test_devices_that_a_plan_leaves_idle_are_named():
     """A batch of 16 sequences has no work for 256 GPUs without losing time: table, page, JSON and CSV say so."""
     job = a_job(training={"global_batch_size": 16, "sequence_length": 4096, "tokens": 1e10})
@@ -324,6 +329,7 @@ def test_a_search_that_ran_out_of_time_is_not_called_infeasible(name):
     assert "no strategy fits" not in render_study(report)
 
 
+@pytest.mark.slow
 def test_a_job_is_a_mapping_or_a_path_too(tmp_path):
     """``study`` reads its job as ``load`` does."""
     entries = dict(a_job().document)

@@ -136,6 +136,7 @@ def test_commands_to_copy_stay_on_one_line():
 
 
 @pytest.mark.parametrize("form", ["short", "table"])
+@pytest.mark.slow
 def test_colour_says_nothing_that_words_do_not_say(reports, form):
     """Without its escapes the coloured text is the plain one."""
     plain, colored = (render(reports["plans"], form, screen=Screen(has_color=one)) for one in (False, True))
@@ -276,6 +277,7 @@ def test_the_short_answer_without_time(reports):
     assert "--time-limit, now" in text
 
 
+@pytest.mark.slow
 def test_markdown_is_whole(reports):
     """It has the sections of the whole report."""
     titles = [section.title for section in all_sections(record_of(reports["plans"]))]

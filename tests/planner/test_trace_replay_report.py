@@ -285,6 +285,7 @@ class TestPage:
         assert "<option value=2>5</option>" in page
 
     @pytest.mark.skipif(CHROMIUM is None, reason="no browser")
+    @pytest.mark.slow
     def test_a_browser_draws_it(self, report, tmp_path):
         """The time line has its canvas, so that no script stopped before the end."""
         (tmp_path / "page.html").write_text(replay_page(report), encoding="utf-8")

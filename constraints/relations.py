@@ -84,12 +84,16 @@ def list_binding(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints
     """
     Return the rules without those that hold wherever the others do; rules of wide tables stay.
 
+    Where rules leave a decision no value all are returned: those that cut most are needed to find that out cheaply.
+
     >>> from constraints.rules.physics import pp_overlap_needs_pp
     >>> pipelines = {"pp": np.array([2, 4]), "pp_overlap": np.array([0, 1])}
     >>> list_binding(Facts(model=None, cluster=None, workload=None), (pp_overlap_needs_pp,), pipelines)
     ()
     """
-    _, relations, wide = narrow(facts, rules, domains, MAX_CELLS)
+    left, relations, wide = narrow(facts, rules, domains, MAX_CELLS)
+    if not all(map(len, left.values())):
+        return tuple(rules)
     binding = {*(one.rule for one in relations), *wide}
     return tuple(rule for rule in rules if rule in binding)
 

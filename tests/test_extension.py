@@ -511,8 +511,8 @@ def test_export_target(extend):
     copy.add(
         "planner/api.py",
         (
-            '    "planner.frameworks.accelerate": "to_accelerate",\n',
-            '    "planner.frameworks.degrees": "to_degrees",\n',
+            "    from planner.frameworks.accelerate import to_accelerate as to_accelerate\n",
+            "    from planner.frameworks.degrees import to_degrees as to_degrees\n",
         ),
     )
 
@@ -563,7 +563,8 @@ def test_option_of_a_command(extend):
 def test_public_name(extend):
     """The number of devices of a plan's sizes, from the package itself."""
     copy = extend("public name")
-    copy.edit("planner/api.py", ('"costmodel.strategy": "; Strategy"', '"costmodel.strategy": "DECISIONS; Strategy"'))
+    known = "    from costmodel.strategy import Strategy as Strategy\n"
+    copy.add("planner/api.py", (known, "    from costmodel.strategy import DECISIONS as DECISIONS\n"))
 
     assert copy.python("-c", "from planner import DECISIONS; print(DECISIONS[0])") == "tp\n"
 

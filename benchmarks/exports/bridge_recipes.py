@@ -7,6 +7,7 @@ done in a process of its own.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import io
@@ -61,7 +62,9 @@ def checked(given: Sequence[Given]) -> list[Checked]:
 @cache
 def _process() -> Pool:
     """The process, which ends with this one: to import Megatron-Bridge takes as long as to check dozens of recipes."""
-    return multiprocessing.get_context("spawn").Pool(1)
+    pool = multiprocessing.get_context("spawn").Pool(1)
+    atexit.register(pool.terminate)
+    return pool
 
 
 def _all_checked(given: Sequence[Given]) -> list[Checked]:

@@ -163,7 +163,7 @@ class Device:
     silicon
         Properties that all devices of its architecture share; taken from the catalog if an architecture is named.
     calibration
-        Constants of its architecture.
+        Constants of its architecture; or a mapping of those that differ, such as ``launch_overhead_seconds``.
     peak_flops
         Dense peak per dtype in FLOPs per second.
     memory_bytes, memory_bandwidth

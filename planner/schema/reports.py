@@ -108,7 +108,7 @@ def study_row_schema() -> Schema:
 
 
 def sample_row_schema() -> Schema:
-    """Make the schema of a row of samples, which ``sample`` and ``trace extract`` write and ``fit`` reads."""
+    """Make the schema of a row of samples, which ``sample`` and ``trace extract`` write and ``calibrate`` reads."""
     entries: Schema = {}
     for record in (Point, Sizes, Timing, Machine):
         entries |= record_schema(record, "serialization")["properties"]

@@ -15,6 +15,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +46,7 @@ from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import StrategyFile, complete_strategy, read_given
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.branch_and_bound import SHORTEST_SECONDS
-from planner.search.complete import CompletedBy, complete, fastest_of, read_asked
+from planner.search.complete import CompletedBy, complete, fastest_of, read_asked, whole_of
 from planner.search.domains import allow_idle_nodes, problem_rules, resources_of, says_how_many
 from planner.search.listed import check_list
 from planner.search.questions import Question, answer, rivals_at
@@ -297,6 +298,21 @@ def estimate(
     found = complete(problem, read_asked(problem, decisions), searched=searched)
     given = [judge_strategy(one.problem, one.strategy, one.names, one.by) for one in found]
     return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
+
+
+def require_strategy(problem: Problem, decisions: object = MappingProxyType({})) -> None:
+    """
+    Refuse a job of several devices without a strategy, where its runs had one.
+
+    Raises
+    ------
+    SpecError
+        If neither the job nor the caller names a decision.
+    """
+    given = whole_of(problem, read_asked(problem, decisions))
+    if problem.facts.cluster.num_devices > 1 and not given.decisions and given.layout is None:
+        fix = "Give the strategy that ran, such as strategy: {tp: 4, pp: 2}."
+        raise SpecError("strategy", "is required but missing: the runs had one.", fix)
 
 
 def judge_strategy(

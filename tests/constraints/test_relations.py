@@ -51,3 +51,19 @@ def test_rule_that_another_makes_needless_is_not_binding() -> None:
     rules, domains = (pp_is_one_beside_tp, tp_is_one), {"tp": np.array([1, 2]), "pp": np.array([1, 2])}
     assert list_binding(facts, rules, domains) == (tp_is_one,)
     assert narrow_domains(facts, rules, domains)["tp"].tolist() == [1]
+
+
+def test_all_rules_are_binding_where_one_leaves_nothing() -> None:
+    """Combinations of the other decisions are still cut by the other rules."""
+
+    def tp_is_none(*, tp: Any) -> Any:
+        """Tp has no value."""
+        return tp == 0
+
+    def pp_is_one(*, pp: Any, tp: Any) -> Any:
+        """Pp is 1."""
+        return (pp == 1) & (tp > 0)
+
+    facts: Any = Facts(model=None, cluster=None, workload=None)  # type: ignore[arg-type]
+    domains = {"tp": np.array([1, 2]), "pp": np.array([1, 2])}
+    assert list_binding(facts, (pp_is_one, tp_is_none), domains) == (pp_is_one, tp_is_none)

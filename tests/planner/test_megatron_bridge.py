@@ -239,7 +239,7 @@ def test_hydra_reads_the_overrides():
     lines = words_of(to_megatron_bridge(plan, "0.3.1"))
     read = {one.key_or_group: one.value() for one in parser.OverridesParser.create().parse_overrides(lines)}
 
-    said = {key.lstrip("+"): value for key, value in bridge_entries(plan)[0].items()}
+    said = {key.lstrip("+"): plain(value) for key, value in bridge_entries(plan)[0].items()}
     assert {key: plain(value) for key, value in read.items()} == said
 
 
@@ -269,4 +269,6 @@ def plain(value):
     """A value of Hydra's grammar, quoted texts as texts."""
     if isinstance(value, dict):
         return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, tuple):  # as words.yaml has it
+        return [*value]
     return value if isinstance(value, (list, bool, int, float, type(None))) else str(value)

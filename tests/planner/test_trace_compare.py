@@ -481,3 +481,12 @@ class TestCommand:
         parts = document["parts"]
         assert sum(one["traced_seconds"] for one in parts) == pytest.approx(document["traced_seconds"])
         assert sum(one["predicted_seconds"] for one in parts) == pytest.approx(document["predicted_seconds"])
+
+    def test_a_job_without_a_strategy(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Something ran: it is not guessed."""
+        path, job = tmp_path / "rank0.json", tmp_path / "open.yaml"
+        write_trace(a_trace(), path)
+        job.write_text(yaml.safe_dump({name: value for name, value in JOB.items() if name != "strategy"}))
+
+        assert main(["trace", "compare", str(job), str(path)]) == 2
+        assert "strategy: is required but missing: the runs had one" in capsys.readouterr().err

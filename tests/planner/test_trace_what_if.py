@@ -268,6 +268,14 @@ class TestUnlikeReplicas:
         assert not any(said in doubt for doubt in what_if(unlike[1:], layers=8).doubts)
 
 
+def step_of_the_host():
+    """Yield two iterations of an operator each, without a device."""
+    for number in range(2):
+        begin = {"ph": "X", "pid": 1, "tid": 1, "ts": 1000 * number}
+        yield {**begin, "dur": 900, "cat": "user_annotation", "name": f"ProfilerStep#{number}"}
+        yield {**begin, "ts": 1000 * number + 10, "dur": 800, "cat": "cpu_op", "name": "aten::mm"}
+
+
 class TestRefusals:
     """Each says where, what was seen, what is allowed."""
 
@@ -276,6 +284,7 @@ class TestRefusals:
         [
             (["pp=2"], "pass --job with the recorded job"),
             (["layer=8"], "did you mean 'layers'"),
+            (["foo=3"], "foo: is no entry of a job"),
             (["layers=x"], "expected a whole number"),
             (["layers=0"], "expected a whole number"),
             (["--faster", "gemm"], "expected PATTERN=FACTOR"),
@@ -372,6 +381,14 @@ class TestRefusals:
 
         assert main(["trace", "what-if", str(path), "--job", str(write_job(tmp_path)), "mbs=2"]) == 2
         assert "has no recorded sizes" in capsys.readouterr().err
+
+    def test_graphs_without_launches(self, tmp_path, capsys):
+        """A trace of the host alone has nothing that a graph could hold."""
+        path = tmp_path / "host.json"
+        path.write_text(json.dumps({"traceEvents": [*step_of_the_host()]}))
+
+        assert main(["trace", "what-if", str(path), "--cuda-graphs"]) == 2
+        assert "--cuda-graphs: the traces have no launched kernels" in capsys.readouterr().err
 
     def test_no_trace(self, capsys):
         """Only changes."""

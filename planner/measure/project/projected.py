@@ -21,7 +21,7 @@ from planner.report.section import count, gib, part_label, seconds
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.uncertainty.intervals import COVERAGE, NORMAL_80, Interval
 from planner.uncertainty.peaks import STARTS
-from planner.verbs.plan import estimate, judge_strategy
+from planner.verbs.plan import estimate, judge_strategy, require_strategy
 
 OF_LAYERS = ("compute", "recompute", "host", "offload")
 """Lines of a breakdown that every run with layers of one kind measures."""
@@ -121,6 +121,7 @@ def project(
     SpecError
         As :func:`planner.verbs.plan.estimate` and :func:`planner.measure.project.anchor.anchor` do.
     """
+    require_strategy(problem, decisions)
     model = estimate(problem, decisions, searched=False)
     found = anchor(model.problem, smalls, model.plan.strategy)
     given = [name for name in DECISIONS if name not in model.assumed]

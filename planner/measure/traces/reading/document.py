@@ -166,7 +166,9 @@ class Document:
         while self._at < end:
             try:
                 event, self._at = DECODER.raw_decode(self._text, self._at)
-            except JSONDecodeError:
+            except JSONDecodeError as error:
+                if self._is_cut(error) and (events or self._read_more()):
+                    break
                 self._skip(end + 1)
                 continue
             events.append(event)
@@ -208,13 +210,16 @@ class Document:
             try:
                 value, end = DECODER.raw_decode(self._text, self._at)
             except JSONDecodeError as error:
-                is_cut = error.msg.startswith("Unterminated") or error.pos > len(self._text) - LONGEST_WORD
-                if (is_cut and self._read_more()) or self._mend():
+                if (self._is_cut(error) and self._read_more()) or self._mend():
                     continue
                 raise _BrokenError from None
             if end < len(self._text) or not self._read_more():
                 self._at, self._num_idle = end, 0
                 return value
+
+    def _is_cut(self, error: JSONDecodeError) -> bool:
+        """Return True if a value may go on behind the text at hand."""
+        return error.msg.startswith("Unterminated") or error.pos > len(self._text) - LONGEST_WORD
 
     def _mend(self) -> bool:
         """Replace numbers that are not JSON with null; return True if there was one."""

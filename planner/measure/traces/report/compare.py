@@ -38,7 +38,7 @@ from planner.report.records import finite
 from planner.report.section import NOTHING, Screen, Section, number_rows
 from planner.results import Plan
 from planner.uncertainty.intervals import strategy_operators, strategy_shape
-from planner.verbs.plan import estimate
+from planner.verbs.plan import estimate, require_strategy
 
 EXPERTS = "experts"
 
@@ -568,6 +568,7 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
     SpecError
         If the job has no strategy, or a trace has no whole iteration or no rank.
     """
+    require_strategy(problem)
     report = estimate(problem, {}, searched=False)
     facts, strategy = report.plan.facts, report.plan.strategy
     stages = [_stage(trace, strategy) for trace in traces]

@@ -21,10 +21,11 @@ from costmodel.models.flops import parameters
 from costmodel.network.collectives import COLLECTIVES, collective_seconds, dense_data_group, layer_group
 from costmodel.record import record
 from costmodel.step.rank_time import p2p_seconds
-from costmodel.strategy import Recompute, Strategy, default_microbatch_group
+from costmodel.strategy import DECISIONS, Recompute, Strategy, default_microbatch_group
 from costmodel.tables import Facts
 from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, load_learned_times
 from costmodel.timing.work import Communication
+from planner.jobs.entries import SECTIONS
 from planner.jobs.line import read_decisions
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.measure.traces.breakdown import (
@@ -50,7 +51,7 @@ from planner.measure.traces.change import (
     tensor_parallel_tasks,
 )
 from planner.measure.traces.events import UNKNOWN, Message, Trace
-from planner.measure.traces.graph import ExecutionGraph
+from planner.measure.traces.graph import Dependency, ExecutionGraph
 from planner.measure.traces.reading.messages import element_bytes
 from planner.measure.traces.replay import Replayed, replay, take_recorded_times
 from planner.measure.traces.report.replay import PARTS, document_of, wrong_wait_text
@@ -60,7 +61,7 @@ from planner.report.console import sections_text
 from planner.report.section import PLAIN, Screen, Section, number_rows
 from planner.results import EstimateReport
 from planner.uncertainty.intervals import strategy_shape
-from planner.verbs.plan import estimate
+from planner.verbs.plan import estimate, require_strategy
 
 USUAL_BYTES = 2
 
@@ -299,6 +300,8 @@ def what_if(
     for pattern, factor in speedups:
         changed = faster(changed, pattern, factor)
     if cuda_graphs:
+        if not (graph.edges.dependency == Dependency.LAUNCH).any():
+            raise SpecError("--cuda-graphs", "the traces have no launched kernels, so that a graph holds none.")
         changed = remove_launches(changed)
     if not overlap:
         changed = remove_overlap(changed)
@@ -554,8 +557,9 @@ def require_job(assignments: Sequence[str]) -> None:
     SpecError
         With the changes that are possible without one.
     """
-    if assignments:
-        name = assignments[0].partition("=")[0]
+    for name in (assignment.partition("=")[0] for assignment in assignments):
+        if name not in DECISIONS and name.partition(".")[0] not in SECTIONS:
+            raise SpecError(name, "is no entry of a job.", did_you_mean(name, (*OWN_CHANGES, *DECISIONS)))
         raise SpecError(
             name,
             f"is a job setting: pass --job with the recorded job. Without --job only {OWN_CHANGES[0]} and "
@@ -597,7 +601,9 @@ def read_changed_jobs(path: Path, assignments: Sequence[str]) -> Jobs:
         If the job or an assignment is wrong, or an assignment cannot be predicted from a trace.
     """
     overrides, decisions = split_overrides(assignments)
-    before = estimate(load(path), {}, searched=False)
+    recorded = load(path)
+    require_strategy(recorded)
+    before = estimate(recorded, {}, searched=False)
     wanted, asked = load(path, overrides), read_decisions(decisions)
     replicas = {name: value for name, value in wanted.given.decisions.items() if name == "dp"}
     after = estimate(wanted, {**replicas, **asked}, searched=False)

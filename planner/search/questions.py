@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
+from operator import itemgetter
 
 import numpy as np
 
 from constraints.cp_sat import MAX_TICKS, cp_model, seconds_to_ticks
 from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
-from costmodel.strategy import Strategy
+from costmodel.strategy import DECISIONS, Strategy
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import (
     GROUP_DECISIONS,
@@ -203,7 +204,8 @@ def _decide(runs: Mapping[int, Search], problem: Problem) -> dict[int, dict[Hash
         return chosen
     margins = {number: run.gather() for number, run in runs.items()}
     asked = [number for number, one in margins.items() if len(one.candidates)]
-    known = {one.values[: len(GROUP_DECISIONS)] for run in runs.values() for one in run.incumbents.groups.values()}
+    group_of = itemgetter(*map(DECISIONS.index, GROUP_DECISIONS))
+    known = {group_of(one.values) for run in runs.values() for one in run.incumbents.groups.values()}
     if not known:
         return chosen
     joint = build_model([margins[number] for number in asked])

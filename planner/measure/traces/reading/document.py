@@ -162,7 +162,8 @@ class Document:
     def _decode_one_by_one(self) -> list[Any]:
         """Decode events one by one: one is broken, the list ends between them, or the separator lies within one."""
         self._mend()
-        events, end = [], self._text.rfind(self._between)
+        events: list[Any] = []
+        end = self._text.rfind(self._between)
         while self._at < end:
             try:
                 event, self._at = DECODER.raw_decode(self._text, self._at)

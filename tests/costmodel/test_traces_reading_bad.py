@@ -270,7 +270,7 @@ class TestRanks:
     def test_missing_ranks_are_said(self, tmp_path):
         traces = read_traces(self.files(tmp_path, 3, 0))
 
-        assert "Traces of 2 of 4 ranks were read, not of 1, 2:" in traces[0].doubts[-1]
+        assert "Traces of 2 of 4 ranks were read, not of rank 1, 2:" in traces[0].doubts[-1]
 
     def test_names_of_files_say_the_rank(self, tmp_path):
         names = ["rank1.json", "step_Rank-0.json"]

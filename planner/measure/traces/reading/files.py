@@ -327,6 +327,6 @@ def _missing_ranks(traces: Sequence[Trace]) -> tuple[str, ...]:
         return ()
     some = ", ".join(map(str, missing[:MOST_NAMED])) + (", ..." if len(missing) > MOST_NAMED else "")
     return (
-        f"Traces of {len(traces):,} of {world_size:,} ranks were read, not of {some}: how long collectives wait for "
-        "those is unknown, and stays as recorded. Record every rank, or one of each pipeline stage.",
+        f"Traces of {len(traces):,} of {world_size:,} ranks were read, not of rank {some}: how long collectives wait "
+        "for those is unknown, and stays as recorded. Record every rank, or one of each pipeline stage.",
     )

@@ -38,6 +38,7 @@ from planner.measure.traces.operators import (
 )
 from planner.measure.traces.reading import runs_of
 from planner.measure.traces.structure import Parts, Phase, parts
+from planner.report.section import count
 
 EXPERT = "expert_"
 
@@ -591,7 +592,8 @@ def write_extraction_text(
 
 def _lines(found: Extracted, path: str, hosts: Sequence[HostTime], missing: Sequence[str] | None) -> Iterator[str]:
     machine = found.samples[0].machine.device if found.samples else "nothing"
-    yield f"{len(found.samples)} samples of {machine} from {len(found.by_trace)} traces; table written to {path}"
+    samples, traces = count(len(found.samples), "sample"), count(len(found.by_trace), "trace")
+    yield f"{samples} of {machine} from {traces}; table written to {path}"
     yield f"{found.known_fraction:.1%} of the recorded computation became samples."
     total = sum(one.nanoseconds for one in found.by_trace)
     if found.others and total:

@@ -601,9 +601,9 @@ def read_changed_jobs(path: Path, assignments: Sequence[str]) -> Jobs:
         If the job or an assignment is wrong, or an assignment cannot be predicted from a trace.
     """
     overrides, decisions = split_overrides(assignments)
-    recorded = load(path)
-    require_strategy(recorded)
-    before = estimate(recorded, {}, searched=False)
+    job = load(path)
+    require_strategy(job)
+    before = estimate(job, {}, searched=False)
     wanted, asked = load(path, overrides), read_decisions(decisions)
     replicas = {name: value for name, value in wanted.given.decisions.items() if name == "dp"}
     after = estimate(wanted, {**replicas, **asked}, searched=False)

@@ -84,7 +84,7 @@ def list_binding(facts: Facts, rules: Sequence[Rule], domains: Mapping[str, Ints
     """
     Return the rules without those that hold wherever the others do; rules of wide tables stay.
 
-    Where rules leave a decision no value all are returned: those that cut most are needed to find that out cheaply.
+    All are returned if they leave a decision no value: those that cut most are needed to find that out cheaply.
 
     >>> from constraints.rules.physics import pp_overlap_needs_pp
     >>> pipelines = {"pp": np.array([2, 4]), "pp_overlap": np.array([0, 1])}

@@ -21,7 +21,7 @@ lines of 16 bytes for 512 threads in 8 steps (NCCL, ``src/include/device.h``, ``
 """
 
 CHANNELS = 24
-"""Of a communicator between GPUs with NVLink 4 (recalled; 16 to 32)."""
+"""Channels of a communicator between GPUs with NVLink 4 (recalled; 16 to 32)."""
 
 CHUNK_TOKENS = 256
 """``num_max_nvl_chunked_recv_tokens`` of DeepEP's configurations (``deep_ep/buffer.py``, recalled); RDMA has half."""
@@ -36,12 +36,12 @@ PEERS = 8
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
     """
-    What buffers depend on.
+    Facts on which buffers depend.
 
     Parameters
     ----------
     name
-        What it stands for.
+        Its meaning.
     groups
         Communicators of more than one rank.
     hidden, tokens, ep
@@ -115,7 +115,7 @@ LAYOUTS = (
 
 
 def lines() -> Iterator[str]:
-    """What each layout's buffers take, in GB, beside what devices of the catalog keep for all of them."""
+    """Buffers of each layout, in GB, beside what devices of the catalog keep for all of them."""
     yield f"{'GB of a device':<28} {'context':>8} {'NCCL':>12} {'DeepEP':>7} {'HybridEP':>9} {'graphs':>7}"
     for one in LAYOUTS:
         ring, trees = (nccl_bytes(one.groups, connections=count) / 1e9 for count in (1, 4))
@@ -141,7 +141,7 @@ class Job:
     Parameters
     ----------
     name
-        What it stands for.
+        Its meaning.
     hidden, intermediate, key_value, heads, vocabulary
         Widths of the model; ``intermediate`` of a feed-forward or of one token's experts together.
     layers, tokens

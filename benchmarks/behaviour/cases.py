@@ -39,7 +39,7 @@ NUM_EXPORTS = 30
 NUM_EXPLANATIONS = 15
 
 DATA = SimpleNamespace(**yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8")))
-"""What questions are made of."""
+"""Parts of questions."""
 
 JOB = "job.yaml"
 PLAN = "plan.json"
@@ -226,7 +226,7 @@ CLOCKED = frozenset({"build_seconds", "solve_seconds", "certificate"})
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """
-    What came back.
+    Answer of a command.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ class Answer:
     output
         JSON where that was asked for, else the lines of the output that are not comments.
     place
-        What the complaint names: the message up to its first colon; empty if there is none.
+        Place that the complaint names: the message up to its first colon; empty if there is none.
     """
 
     code: int
@@ -277,7 +277,7 @@ def _plain(text: str) -> Any:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Where two outputs differ: entries, figures to nine digits, and words; sentences may be said otherwise."""
+    """Yield differences of two outputs: entries, figures to nine digits, and words; sentences may be said otherwise."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in dict.fromkeys((*before, *after)):
             if name in CLOCKED:
@@ -310,7 +310,7 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 def is_report(output: Any) -> bool:
     """
-    Whether an output is a report for people: a title underlined, then sections.
+    Return True if an output is a report for people: a title underlined, then sections.
 
     >>> is_report(["A job", "-----", "answer  1.2 s"]), is_report(["--tp", "8"]), is_report({"plans": []})
     (True, False, False)
@@ -322,7 +322,7 @@ def is_report(output: Any) -> bool:
 
 def is_prose(value: Any) -> bool:
     """
-    Whether a list holds sentences, or lists of them: these are in the order of their words, which may change.
+    Return True if a list holds sentences, or lists of them: these are in the order of their words, which may change.
 
     >>> is_prose([["One rule holds.", "So does another."], ["A third does."]]), is_prose(["bf16", "fp8"]), is_prose([])
     (True, False, False)
@@ -338,13 +338,13 @@ def said(value: Any) -> Iterator[str]:
 
 
 def sizes(value: Any) -> int:
-    """How many sentences an entry of a list holds."""
+    """Number of sentences that an entry of a list holds."""
     return len(list(said(value))) if isinstance(value, list) else 1
 
 
 def is_file(output: Any) -> bool:
     """
-    Whether an output is a file of a framework, of which every word counts: lines, where JSON is a mapping.
+    Return True if an output is a file of a framework, of which every word counts: lines, where JSON is a mapping.
 
     >>> is_file(["--tensor-model-parallel-size 8"]), is_file({"plans": []}), is_file([])
     (True, False, False)
@@ -371,7 +371,7 @@ FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 def same(before: Any, after: Any) -> bool:
     """
-    Whether two values are the same to a user.
+    Return True if two values are the same to a user.
 
     >>> same(1.0, 1.0 + 1e-12), same(1.0, 1.001), same("bf16", "fp16")
     (True, False, False)

@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 
 RUNS, STACK = HERE / "runs.csv", HERE / "nanotron.yaml"
 
-"""What nanotron calls GB (helpers.py:429: bytes / 1024**3)."""
+"""Bytes of a GB of nanotron (helpers.py:429: bytes / 1024**3)."""
 
 DEVICES_PER_NODE = 8
 
@@ -86,7 +86,7 @@ class GridRun:
 
     @property
     def can_be_costed(self) -> bool:
-        """Whether the planner has an estimate of it."""
+        """True if the planner has an estimate of it."""
         try:
             return self.predicted is not None
         except SpecError:
@@ -110,7 +110,7 @@ class GridRun:
 
     @property
     def is_planned(self) -> bool:
-        """Whether the default headroom of a search leaves it in."""
+        """True if the default headroom of a search leaves it in."""
         return self.fits >= STARTS and self.is_fast >= RUNS_FAST
 
     def _strategy(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class GridRun:
 
 
 def known_stack() -> dict[str, Any]:
-    """How the grid's software is costed."""
+    """Release as which the grid's software is costed."""
     made: dict[str, Any] = yaml.safe_load(STACK.read_text(encoding="utf-8"))
     return made
 

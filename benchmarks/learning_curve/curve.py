@@ -31,7 +31,7 @@ from planner.measure.calibrate.published import FEWEST_STACKS, Gain, Worth, mode
 from planner.measure.runs.predictions import Case, Prediction, find_unreported_recompute, predictions
 
 FEWEST_ROWS = 12
-"""Of a stack: 8 own runs and as many others as half of that."""
+"""Fewest runs of a stack: 8 own runs and as many others as half of that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,9 +88,9 @@ class Stack:
     rows
         Its runs that say what they recomputed.
     known
-        What they refer to, with the constants of the fit.
+        Their references, with the constants of the fit.
     constants
-        What runs of its device determine, with those constants as priors.
+        Constants that runs of its device determine, with those constants as priors.
     slopes
         Derivatives of the rows' logarithms by these constants, shape (rows, constants).
     surprise
@@ -108,7 +108,7 @@ class Stack:
 
     @cached_property
     def configurations(self) -> tuple[tuple[object, ...], ...]:
-        """What repeats of a run share, whatever the release."""
+        """Facts that repeats of a run share, whatever the release."""
         return tuple(_configuration(one) for one in self.rows)
 
     def others(self, own: Sequence[int]) -> list[int]:

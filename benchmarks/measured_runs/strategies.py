@@ -46,33 +46,33 @@ GRADIENTS = (
     ("notes", re.compile(r"fp32 grad accumulation"), "fp32"),
 )
 
-"""What is said of gradients: DeepSpeed's ``BF16_Optimizer`` adds up in FP32 beside the 16-bit gradients."""
+"""Words on gradients: DeepSpeed's ``BF16_Optimizer`` adds up in FP32 beside the 16-bit gradients."""
 
 WITHOUT_MTP = re.compile(r"w/o MTP")
 
 OFFLOADED_LAYERS = re.compile(r"^activations:(\d+)layers$")
 
-"""How the column ``offload`` names layers whose activations go to the host."""
+"""Word of the column ``offload`` for layers whose activations go to the host."""
 
 OFFLOADED_STATES = re.compile(r"^optimizer:(\d+)%(\+overlap)?$")
 
-"""How it names the part of the optimizer states that is there, and transfers beside the host's update."""
+"""Its words for the part of the optimizer states that is there, and for transfers beside the host's update."""
 
 ZERO_GROUP = re.compile(r"-tp\d+-z(-?\d+)-")
 
-"""How the ids of InternEvo name the size of the group that shares optimizer states; -1: all."""
+"""Size, by a part of the ids of InternEvo, of the group that shares optimizer states; -1: all."""
 
 NOT_COMPILED = re.compile(r"^bf16; ")
 
-"""How the notes of torchtitan's rows begin where they do not say ``bf16+compile``."""
+"""First words of the notes of torchtitan's rows where they do not say ``bf16+compile``."""
 
 FLASH_ATTENTION = re.compile(r"flash attention")
 
-"""What the source of an architecture says where its configuration chooses it (GPT-NeoX, ``attention_config``)."""
+"""Words of the source of an architecture where its configuration chooses it (GPT-NeoX, ``attention_config``)."""
 
 SUMS_OF_PARTS = "vtrain-single-"
 
-"""How ids of vTrain's runs on one node begin (README.md)."""
+"""First characters of the ids of vTrain's runs on one node (README.md)."""
 
 
 def training(row: Row) -> dict[str, object]:
@@ -106,7 +106,7 @@ def states(row: Row) -> dict[str, object]:
 
 
 def _offloaded_states(row: Row) -> dict[str, object]:
-    """What of them is in host memory: FP32 weights only of an optimizer that the row says to be precision-aware."""
+    """Part of them in host memory: FP32 weights only of an optimizer that the row says to be precision-aware."""
     stated = OFFLOADED_STATES.search(row.word("offload"))
     if not stated:
         return {}
@@ -137,7 +137,7 @@ def layers(row: Row) -> dict[str, object]:
 
 
 def experts(row: Row) -> dict[str, object]:
-    """What is told to layers of experts."""
+    """Settings of layers of experts."""
     return {
         "settings.shared_expert_overlap": row.flag_or_none("shared_expert_overlap"),
         "settings.delay_wgrad": row.flag_or_none("delay_wgrad"),
@@ -146,7 +146,7 @@ def experts(row: Row) -> dict[str, object]:
 
 
 def kernels(row: Row, model: Mapping[str, Any]) -> dict[str, object]:
-    """Which kernels ran, where they are not the framework's usual ones; whether parts were timed alone."""
+    """Kernels that ran, if not the framework's usual ones; True for parts that were timed alone."""
     is_eager = row.word("framework").startswith("torchtitan") and NOT_COMPILED.search(row.text("notes"))
     return {
         "settings.kernels": "eager" if is_eager else None,
@@ -156,7 +156,7 @@ def kernels(row: Row, model: Mapping[str, Any]) -> dict[str, object]:
 
 
 def is_profiled_per_layer(row: Row) -> bool:
-    """Whether its step is a sum of layers that were timed alone (README.md)."""
+    """Return True if its step is a sum of layers that were timed alone (README.md)."""
     return row.text("id").startswith(SUMS_OF_PARTS)
 
 
@@ -184,7 +184,7 @@ of the recipes, not of the container.
 
 BUILD = re.compile(r"\s*[@(+]")
 
-"""What stands between a framework's name and what it was built of."""
+"""Text between a framework's name and what it was built of."""
 
 
 def entry_of(row: Row) -> str:
@@ -239,13 +239,13 @@ PER_NODE = (
     re.compile(r"inter-node (\d+) Gb/s"),
 )
 
-"""How notes state the network of a node: its links, or all of it."""
+"""Words of notes on the network of a node: its links, or all of it."""
 
 PER_DEVICE = re.compile(r"(\d+)Gb/s RDMA per GPU")
 
 
 def cluster(row: Row) -> dict[str, object]:
-    """What ran it."""
+    """Software that ran it."""
     site = site_of(row)
     stated = _stated_bandwidth(row)
     return {
@@ -257,7 +257,7 @@ def cluster(row: Row) -> dict[str, object]:
 
 
 def sizes(row: Row) -> dict[str, object]:
-    """How many devices, and how they hang together."""
+    """Number of devices, and their network."""
     return {
         "cluster.num_devices": row.count_or_none("n_gpus"),
         "cluster.devices_per_node": row.count_or_none("gpus_per_node"),

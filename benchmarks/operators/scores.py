@@ -211,7 +211,7 @@ def _problem(device: Mapping[str, Any]) -> Problem:
 
 
 def _samples() -> Iterator[Sample]:
-    """What a machine would measure that follows a roofline, links of 300 and adapters of 45 GB/s, but for its noise."""
+    """Yield samples of a machine that follows a roofline, links of 300 and adapters of 45 GB/s, with noise."""
     draw = np.random.default_rng(0)
     for point in points_to_measure(job_shapes(load(JOB)), MEMORY_BYTES, group_sizes=GROUPS)[:NUM_SAMPLES]:
         seconds = _seconds(point) * float(np.exp(0.02 * draw.standard_normal()))

@@ -42,7 +42,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """How the table names it."""
+        """Name in the table."""
         return f"{self.num_devices} GPUs, GBS {self.global_batch_size}"
 
 
@@ -111,7 +111,7 @@ def setting_problem(
 
 
 def _key(strategy: Strategy) -> dict[str, Any]:
-    """What makes a strategy the paper's; overlaps without anything to overlap do not count."""
+    """Decisions that make a strategy the paper's; overlaps without anything to overlap do not count."""
     return {
         name: value
         for name, value in strategy.decisions().items()

@@ -229,7 +229,7 @@ def sampled_network(hardware: str) -> SampledNetwork:
     Parameters
     ----------
     hardware
-        What its name in the table starts with.
+        First part of its name in the table.
 
     Raises
     ------

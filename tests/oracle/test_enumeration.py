@@ -191,7 +191,7 @@ def within_limits(problem: Problem, strategy: dict[str, Any]) -> bool:
 
 
 def is_listed(strategy: dict[str, Any], row: Mapping[str, int]) -> bool:
-    """Whether what is decided so far is that of a row."""
+    """Return True if the decisions so far are those of a row."""
     return all(strategy[name] == value for name, value in row.items() if name in strategy)
 
 

@@ -63,9 +63,9 @@ def layer_seconds(layer: Layer, *, launch: float, alternates: bool, asks: bool =
     launch
         Seconds in which the host launches a kernel.
     alternates
-        Whether both passes take turns; otherwise one follows the other on one stream.
+        True if both passes take turns; otherwise one follows the other on one stream.
     asks
-        Whether the host waits for attention, to know how many tokens it dispatches.
+        True if the host waits for attention, to know how many tokens it dispatches.
     num_layers
         Number of layers; the first half is not counted.
     """

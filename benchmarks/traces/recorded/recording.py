@@ -58,7 +58,7 @@ def annotated(text: str) -> AbstractContextManager[Any]:
 
 class RankTraining:
     """
-    What a rank has of a model, its optimizer, and its part of one batch, which every step trains on.
+    Parts that a rank has of a model, its optimizer, and its part of one batch, which every step trains on.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class RankTraining:
 
     def _pipeline(self) -> None:
         """
-        What a stage sends goes out with the next receive, and is waited for.
+        Tensors that a stage sends go out with the next receive, and are waited for.
 
         As Megatron-LM does without overlap (``send_forward_recv_backward`` and its siblings).
         """
@@ -140,7 +140,7 @@ class RankTraining:
         self._exchanged(leaving, None)
 
     def _exchanged(self, leaving: tuple[Tensor, int] | None, source: int | None) -> Tensor:
-        """What comes from another stage, while something leaves; both are waited for."""
+        """Receive from another stage while something leaves, and wait for both."""
         import torch
         from torch import distributed
 
@@ -165,7 +165,7 @@ def stage_module(one: TracedConfiguration, stage: int, mark: Mark) -> Any:
     one, stage
         The configuration, and which stage of its pipeline.
     mark
-        What each layer's forward pass runs under, as ``layer 0``, ``layer 1``, ...
+        Name under which each layer's forward pass runs, as ``layer 0``, ``layer 1``, ...
     """
     import torch
 

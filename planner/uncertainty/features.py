@@ -424,9 +424,8 @@ def evidence_for(model: Model, cluster: Cluster, workload: Workload) -> Evidence
     """Return the evidence for a job's stack line, generation of devices and family of models."""
     line, generation, family = key_of(model, cluster)
     software = SOFTWARE.get(line, line)
-    devices = GENERATIONS.get(generation, generation.capitalize())
-    if generation == ANY:
-        devices = cluster.device.name.removesuffix(CHANGED)
+    device = cluster.device.name.removesuffix(CHANGED)
+    devices = device if generation == ANY else GENERATIONS.get(generation, generation.capitalize())
     where = f"{software} on {devices} with {FAMILIES[family]}"
     return Evidence.read((line, generation, family), where, num_bits(workload.precision))
 

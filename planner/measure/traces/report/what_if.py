@@ -557,7 +557,8 @@ def require_job(assignments: Sequence[str]) -> None:
     SpecError
         With the changes that are possible without one.
     """
-    for name in (assignment.partition("=")[0] for assignment in assignments):
+    if assignments:
+        name = assignments[0].partition("=")[0]
         if name not in DECISIONS and name.partition(".")[0] not in SECTIONS:
             raise SpecError(name, "is no entry of a job.", did_you_mean(name, (*OWN_CHANGES, *DECISIONS)))
         raise SpecError(

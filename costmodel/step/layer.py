@@ -106,9 +106,9 @@ def alternates(facts: Facts, decisions: Decisions) -> NDArray[np.bool_]:
 
     .. math:: m > p
 
-    Derivation: of its m v forward passes, rank r does 2 (p - 1 - r) + (v - 1) p + 1 before the first backward pass,
-    v p in the mean over the ranks. Those have no backward pass of another micro-batch beside them, and as many backward
-    passes have no forward pass. With m <= p nothing is left, and ``ep_overlap`` hides nothing.
+    Derivation: rank r does w = 2 (p - 1 - r) + (v - 1) p + 1 of its m v forward passes before the first backward pass.
+    In the mean over the ranks, w is v p. Those passes have no backward pass of another micro-batch beside them, and as
+    many backward passes have no forward pass. With m <= p nothing is left, and ``ep_overlap`` hides nothing.
 
     References
     ----------

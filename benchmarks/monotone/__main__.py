@@ -40,10 +40,10 @@ MOST_BY_WINDOW = 1e-4
 """
 Fraction of a step by which shorter passes may make it longer, where the pipeline takes as long as with the longer ones.
 
-What is exposed of data-parallel communication is what the passes beside it do not hide (MoFa, arXiv:2511.09837,
-equation (24)). Where ranks wait for others, a shorter backward pass begins later, and with it the reduction of its
-gradients. So the step may be longer by no more than what is exposed of that. All-to-alls that are hidden in the steady
-phase are exposed in warm-up and cool-down, which a pipeline of few micro-batches passes as often.
+What is exposed of data-parallel communication and of transfers between ranks is what the passes beside them do not hide
+(MoFa, arXiv:2511.09837, equations (24) and (23)). Where ranks wait for others, a shorter pass begins later, and with it
+the reduction of its gradients; transfers are hidden by a mean pass. So the step may be longer by no more than what is
+exposed of that. All-to-alls that are hidden in the steady phase are exposed in warm-up and cool-down.
 """
 
 

@@ -178,7 +178,7 @@ class Seen:
     before, after
         Seconds of the step that may be longer, and of the one that may not.
     shown
-        Seconds more of data- and expert-parallel communication that the second one exposes.
+        Seconds more of pipeline, data- and expert-parallel communication that the second one exposes.
     case, other
         The strategy before the change, and with it.
     """
@@ -234,8 +234,8 @@ def seen(case: Case, index: int, *, names: Sequence[str]) -> Iterable[Seen]:
 
 
 def _exposed(estimated: Estimate) -> float:
-    """Seconds of data- and expert-parallel communication that a step exposes."""
-    return sum(part.exposed_seconds for part in estimated.breakdown if part.name in ("dp", "ep"))
+    """Seconds of pipeline, data- and expert-parallel communication that a step exposes."""
+    return sum(part.exposed_seconds for part in estimated.breakdown if part.name in ("pp", "dp", "ep"))
 
 
 def _with_device(case: Case, change: Callable[[EquippedDevice], dict[str, Any]]) -> Case:

@@ -39,6 +39,7 @@ from costmodel.tables import (
     add_leading_axis,
     lookup,
     memoize_last,
+    microbatches,
     present,
 )
 from costmodel.timing.work import Numbers
@@ -84,19 +85,38 @@ def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
     return LinkLoads(scale_up=np.asarray(scale_up), adapter=np.asarray(adapter))
 
 
-def adapter_seconds(decisions: Decisions, seconds: LayerSeconds) -> tuple[Array, Array]:
+def adapter_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> tuple[Array, Array]:
     """
     Seconds in which a layer uses the network adapter in its forward and its backward pass: shape (..., K) each.
 
     Derivation: its own collectives. With overlap, a pass has the all-to-alls of another micro-batch's opposite pass.
     """
-    adapter, overlaps = seconds.adapter, add_layer_axis(decisions["ep_overlap"])
+    adapter, overlaps = seconds.adapter, add_layer_axis(alternates(facts, decisions))
     forward = np.where(overlaps, adapter.ep_backward, adapter.ep_forward)
     backward = np.where(overlaps, adapter.ep_forward, adapter.ep_backward)
     return (
         adapter.tp_forward + adapter.cp_forward + forward,
         adapter.tp_backward + adapter.cp_backward + backward,
     )
+
+
+def alternates(facts: Facts, decisions: Decisions) -> NDArray[np.bool_]:
+    r"""
+    Return True where passes of two micro-batches run together: (...).
+
+    .. math:: m > p
+
+    Derivation: rank r does w = 2 (p - 1 - r) + (v - 1) p + 1 of its m v forward passes before the first backward pass.
+    In the mean over the ranks, w is v p. Those passes have no backward pass of another micro-batch beside them, and as
+    many backward passes have no forward pass. With m <= p nothing is left, and ``ep_overlap`` hides nothing.
+
+    References
+    ----------
+    megatron-core 0.16.1, ``pipeline_parallel/schedules.py``, ``get_pp_rank_microbatches``, with one pass more for
+    ``overlap_moe_expert_parallel_comm``.
+    """
+    has_steady_phase = np.greater(microbatches(facts, decisions), decisions["pp"])
+    return np.asarray(np.logical_and(decisions["ep_overlap"], has_steady_phase))
 
 
 COMMUNICATION_OF_MODULES = (
@@ -276,7 +296,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
     """
     seconds = lookup(layer_seconds, facts, decisions)
-    given = (seconds, *(decisions[name] for name in (*LAYER_OVERLAPS, "recompute", "activation_offload")))
+    given = (seconds, *(decisions[name] for name in (*LAYER_OVERLAPS, "recompute", "activation_offload", "pp")))
     return memoize_last(facts, layer_parts, given, lambda: _layer_parts(facts, decisions, seconds))
 
 
@@ -357,11 +377,11 @@ def _launches(
 ) -> tuple[Array, Array, Array]:
     """Seconds of the host's launches of both passes, without and with overlaps; ``launches_beyond``: (..., K)."""
     launching = launching_seconds(seconds, recompute=add_layer_axis(decisions["recompute"]))
-    alternates, constants = add_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
+    together, constants = add_layer_axis(alternates(facts, decisions)), facts.cluster.device.constants
     slowed = constants.overlap_slowdown_launches * launching
     measured = alternating_launch_seconds(launching, apart_seconds=apart_seconds, constants=constants)
-    beyond = np.where(alternates & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
-    return launching, np.where(alternates, measured, launching), beyond
+    beyond = np.where(together & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
+    return launching, np.where(together, measured, launching), beyond
 
 
 def _both_passes(exposed: Exposed, group: str) -> Array:
@@ -411,7 +431,8 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     backward pass's all-to-alls counts in the forward pass, and the other way round.
     """
     device = facts.cluster.device
-    tp_overlap, cp_overlap, ep_overlap = (add_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
+    tp_overlap, cp_overlap = (add_layer_axis(decisions[name]) for name in ("tp_overlap", "cp_overlap"))
+    ep_overlap = add_layer_axis(alternates(facts, decisions))
     if facts.workload.lengths is not None and facts.workload.lengths.rank_tokens is not None:
         cp_overlap = np.ones_like(cp_overlap)  # dynamic rings of any ranks, also where cp is 1
     overlapped = seconds.overlapped
@@ -534,11 +555,12 @@ def _least_layer(
         Return the bounds of a layer.
 
         Derivation: recomputed modules, and copies of activations, lengthen a layer by at most the time of all that may
-        be recomputed and copied. Then each kernel is launched while the device waits.
+        be recomputed and copied. Then each kernel is launched while the device waits. All-to-alls of any number of
+        ranks may overlap (:func:`alternates`), or not.
         """
         given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
         given |= {"recompute": recompute, "activation_offload": activation_offload}
-        given |= {"token_dispatcher": token_dispatcher, "cuda_graphs": cuda_graphs}
+        given |= {"token_dispatcher": token_dispatcher, "cuda_graphs": cuda_graphs, "pp": 1}
         every = {**given, **_open_axes(given, dict(among))}
         parts, seconds = layer_parts(facts, every), lookup(layer_seconds, facts, every)
         longest, exposed = parts, exposed_seconds(facts, every, seconds)
@@ -694,7 +716,7 @@ def _offload_exposed(
         slowdown_communication=1.0, slowdown_compute=device.constants.overlap_slowdown_compute, processors_taken=0.0
     )
     added = []
-    both = host_copy_seconds(facts, decisions), adapter_seconds(decisions, seconds)
+    both = host_copy_seconds(facts, decisions), adapter_seconds(facts, decisions, seconds)
     passes = zip(("forward", "backward"), *both, strict=True)
     for own, copies, load in passes:
         beside = exposed_overlapped_seconds(

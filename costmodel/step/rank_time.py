@@ -380,7 +380,7 @@ def pipeline_seconds(
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
         + waiting
-        + ep_fill_seconds(facts, decisions, stages, parts)
+        + ep_fill_seconds(stages, parts)
     )
 
 
@@ -851,18 +851,17 @@ def once_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.asarray(seconds * slowest_of(num_devices, spread=1.0) * launches)
 
 
-def ep_fill_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
+def ep_fill_seconds(stages: Stages, parts: LayerParts) -> Array:
     r"""
     Seconds of expert-parallel communication that only warm-up and cool-down expose, shape (...).
 
-    .. math:: T = \min(1, m / p) \sum_k L_k E_k
+    .. math:: T = \sum_k L_k E_k
 
     Derivation: warm-up and cool-down each pass all chunks once, so that the whole model's all-to-alls are exposed once.
-    In MoFa's Table 8 the EP column depends on neither the number of micro-batches nor of ranks. With m micro-batches a
-    rank exposes at most m times its own, the p-th part of the model's.
+    In MoFa's Table 8 the EP column depends on neither the number of micro-batches nor of ranks. With no more
+    micro-batches than ranks there is no steady phase (:func:`costmodel.step.layer.alternates`).
     """
-    filled = np.minimum(np.asarray(microbatches(facts, decisions)) / decisions["pp"], 1.0)
-    return np.asarray(filled * sum_last(stages.all_layers * parts.ep_edges))
+    return np.asarray(sum_last(stages.all_layers * parts.ep_edges))
 
 
 def slices_seconds(

@@ -13,7 +13,10 @@ import planner.report
 from planner import cli
 from planner.cli import output
 from planner.cli.plan import UNUSED_STRATEGY
+from tests.cases import read_table
 from tests.planner.test_job import JOB_TEXT, JOBS
+
+CASES = read_table("cli")
 
 HEAVY = ("numpy", "pandas", "pydantic", "ortools", "rich", "shtab", "yaml")
 
@@ -81,21 +84,7 @@ def test_no_command_prints_the_help(capsys):
     assert "usage: planner" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["plam"], "invalid choice: 'plam'"),
-        (["plan"], "the following arguments are required: JOB.yaml"),
-        (["plan", "job.yaml", "--tpo", "3"], "unrecognized arguments: --tpo"),
-        (
-            ["--format=json", "plan", "job.yaml"],
-            "Write --format after the command.",
-        ),
-        (["plan", "job.yaml", "tp"], "'tp': has no value. Write TP2."),
-        (["plan", "job.yaml", "--format", "yaml"], "invalid choice: 'yaml'"),
-        (["catalog", "devices", "a=b"], "catalog: takes no further words, got 'a=b'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), CASES["arguments"])
 def test_wrong_arguments_end_with_2(arguments, message, verbs, capsys, job, monkeypatch):
     """Wrong input is wrong input, whoever notices."""
     monkeypatch.chdir(job.parent)
@@ -208,27 +197,7 @@ def test_estimate_tells_decisions_from_overrides(verbs, job):
     assert call.problem.facts.workload.sequence_length == 4096
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["plan", "nowhere.yaml"], "planner: nowhere.yaml: no such file."),
-        (["plan", "job.yaml", "top=0"], "planner: top: must be at least 1, got 0."),
-        (["plan", "job.yaml", "top=-1"], "planner: top: must be at least 1, got -1."),
-        (
-            ["plan", "job.yaml", "--time-limit", "soon"],
-            "planner: search.time_limit_seconds: expected seconds such as 5min, got 'soon'.",
-        ),
-        (["plan", "job.yaml", "training.toks=1"], "planner: training.toks: no such entry. Did you mean 'tokens'?"),
-        (["estimate", "job.yaml", "tpp=8"], "planner: strategy.tpp: no such decision. Did you mean 'tp'?"),
-        (
-            ["plan", "job.yaml", "-o", "job.yaml"],
-            "planner: job.yaml: is what this command reads; it is not overwritten.",
-        ),
-        (["plan", "job.yaml", "-o", "nowhere/plan.txt"], "planner: nowhere/plan.txt: there is no folder 'nowhere'"),
-        (["plan", "job.yaml", "-o", "."], "planner: .: is a directory, expected a file to write to."),
-        (["plan", "job.yaml", "-o", "x" * 300], ": cannot be written: File name too long."),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), CASES["mistakes"])
 def test_mistakes_are_one_message_and_2(arguments, message, verbs, job, capsys, monkeypatch):
     """No traceback, nothing on stdout, no file."""
     monkeypatch.chdir(job.parent)
@@ -371,26 +340,7 @@ def test_model_as_text_shows_kinds_of_layers(capsys):
     assert "671,026,404,352" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["catalog", "models", "llama3-8"],
-            "planner: model: 'llama3-8' is neither in the catalog nor a file. Did you mean 'llama3-8b'?",
-        ),
-        (
-            ["catalog", "models", "llama3-8b", "sequence_length=0"],
-            "planner: sequence_length: must be at least 1, got '0'.",
-        ),
-        (
-            ["catalog", "models", "llama3-8b", "sequence_length=long"],
-            "planner: sequence_length: expected a whole number, got 'long'.",
-        ),
-        (["catalog", "models", "llama3-8b", "attention=half"], "planner: attention: 'half' is not full or causal."),
-        (["catalog", "models", "llama3-8b", "heads=8"], "planner: heads=8: is no entry of a described model."),
-        (["catalog", "h101"], "planner: catalog: 'h101' is not in it."),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), CASES["names"])
 def test_wrong_names_end_with_2(arguments, message, capsys):
     """One message with the nearest name."""
     assert cli.main(arguments) == 2

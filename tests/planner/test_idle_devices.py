@@ -39,14 +39,14 @@ def a_job(num_nodes=9, batch=64, **entries):
 
 
 def planned(*overrides, **given):
-    """The plan of such a job."""
-    return plan(load(a_job(**given), overrides))
+    """The plan of such a job, without a certificate."""
+    return plan(load(a_job(**given), overrides), certified=False)
 
 
 @cache
 def plan_of(num_nodes=9):
     """The plan of the job on a number of nodes, for whoever reads it."""
-    return planned(num_nodes=num_nodes)
+    return plan(load(a_job(num_nodes=num_nodes)))
 
 
 def alone(num_nodes, *overrides, **given):
@@ -59,7 +59,7 @@ def alone(num_nodes, *overrides, **given):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_nodes", "batch"), [(9, 64), (11, 96), (7, 100)])
+@pytest.mark.parametrize(("num_nodes", "batch"), [(9, 64), (7, 100)])
 def test_no_smaller_number_of_nodes_is_faster(num_nodes, batch):
     """Each number alone, all of its devices used."""
     best = planned(num_nodes=num_nodes, batch=batch).plans[0]
@@ -101,9 +101,9 @@ def test_the_report_says_how_many_are_idle_and_why():
 @pytest.mark.slow
 def test_plans_after_the_first_are_the_best_of_all_numbers():
     """Those on all devices, and those on fewer that are faster than the best of them."""
-    report = planned("top=8")
-    every = alone(9, "top=8").plans
-    fewer = [one for number in range(1, 9) for one in alone(number, "top=8").plans]
+    report = planned("top=8", num_nodes=5, batch=32)
+    every = alone(5, "top=8", batch=32).plans
+    fewer = [one for number in range(1, 5) for one in alone(number, "top=8", batch=32).plans]
 
     faster = [one for one in fewer if one.step_seconds < every[0].step_seconds]
     steps = sorted(one.step_seconds for one in (*every, *faster))[:8]
@@ -159,7 +159,7 @@ def test_settings_are_chosen_together_with_the_number():
 
     steps = [
         alone(number, settings={"gradient_dtype": dtype}).plans[0].step_seconds
-        for number in (6, 7, 8, 9)
+        for number in (7, 8, 9)
         for dtype in ("fp32", "bf16")
     ]
     assert best.step_seconds == pytest.approx(min(steps), rel=1e-9)
@@ -276,7 +276,7 @@ def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
 
     monkeypatch.setattr("planner.search.alternatives.search_each", cut)
 
-    text = " ".join(render(planned(num_nodes=9), "table").split())
+    text = " ".join(render(planned(), "table").split())
 
     assert "among plans that use all GPUs" in text
     assert "time ran out before it was proven that no plan on fewer whole nodes is faster" in text

@@ -148,7 +148,7 @@ def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
     assert entry["plan"]["gaps"] == gaps
     assert (entry["framework_is_extrapolated"], entry["device_note"]) == (True, None)
     for rows in (table, Path("table.csv").read_text()):
-        assert [row["name"] for row in csv.DictReader(StringIO(rows)) if unseen in row["gaps"]] == ["amd"] * 2
+        assert {row["name"] for row in csv.DictReader(StringIO(rows)) if unseen in row["gaps"]} == {"amd"}
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ def test_a_batch_that_is_killed_goes_on(tmp_path):
         "training: {global_batch_size: 64, sequence_length: 4096, tokens: 1e9}\n"
         "search: {stages: even}\n"
     )
-    command = [sys.executable, "-m", "planner", "batch", str(job), "-o", str(out), "--processes", "2"]
+    command = [sys.executable, "-m", "planner", "batch", str(job), "-o", str(out), "--processes", "1"]
     command += ["training.global_batch_size=8..1024", "cluster.num_devices=8,16"]
     first = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     while not out.exists() or out.read_bytes().count(b"\n") < 3:
@@ -286,22 +286,18 @@ SAID = {
 
 def test_results_of_mappings_say_which_job_they_are_of():
     """They all have the same name; what cannot be read comes first, with its own place."""
-    jobs = [SAID, {"model": "nothing"}, {"model": object()}, 5]
+    jobs = [SAID, {"model": "nothing"}, {"model": object()}, 5, BatchJob(document={}, name="mine")]
 
     found = {result.index: result for result in plan_many(jobs, processes=1)}
 
-    assert [found[place].status for place in range(4)] == ["optimal", *["wrong_input"] * 3]
+    assert [found[place].status for place in range(5)] == ["optimal", *["wrong_input"] * 4]
+    assert [found[place].name for place in (0, 1, 4)] == ["job", "job", "mine"]
     assert "expected the path of a job file or a job as a mapping, got 5" in found[3].message
 
 
 @pytest.mark.parametrize(
     ("one", "name"),
-    [
-        ({"model": object()}, "job"),
-        ("nowhere.yaml", "nowhere"),
-        (Path("nowhere.yaml"), "nowhere"),
-        (BatchJob(document={}, name="mine"), "mine"),
-    ],
+    [({"model": object()}, "job"), ("nowhere.yaml", "nowhere"), (Path("nowhere.yaml"), "nowhere")],
 )
 def test_a_single_job_stands_for_itself(one, name):
     """A path is not taken letter by letter, nor a mapping entry by entry."""

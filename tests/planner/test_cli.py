@@ -261,7 +261,7 @@ def test_reader_that_leaves_ends_without_a_traceback():
     assert "Exception" not in result.stderr
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "-q 2>&-"])
 def test_a_closed_stderr_loses_no_result(stderr):
     """As a daemon has it: the result is written whole, and the exit code is that of the command."""
@@ -273,12 +273,17 @@ def test_a_closed_stderr_loses_no_result(stderr):
     assert json.loads(result.stdout)["name"] == "llama3-8b"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("stdout", "reason"),
-    [(">&-", "it is closed"), (">/dev/full", "No space left on device"), ("<&- >&-", "it is closed")],
+    ("arguments", "stdout", "reason"),
+    [
+        ("catalog models llama3-8b", ">&-", "it is closed"),
+        ("catalog models llama3-8b", ">/dev/full", "No space left on device"),
+        ("catalog schemas top", "<&- >&-", "it is closed"),
+        ("--help", ">/dev/full", "No space left on device"),
+        ("--version", ">&-", "it is closed"),
+    ],
 )
-@pytest.mark.parametrize("arguments", ["catalog models llama3-8b", "catalog schemas top", "--help", "--version"])
 def test_a_result_that_cannot_be_written_is_one_sentence_and_2(arguments, stdout, reason):
     """A closed or full stdout, and no second complaint when the interpreter ends."""
     command = f"{sys.executable} -m planner {arguments} {stdout}"

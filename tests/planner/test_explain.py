@@ -259,7 +259,7 @@ def test_the_best_plan_is_its_own_answer():
 
 def test_what_excludes_a_part_of_a_strategy_is_named():
     """Three ranks do not share four heads; the job's own pins are no part of the conflict."""
-    explanation = explain(a_problem(pin={"cp": 1}), {"tp": 3})
+    explanation = explain(a_problem(pin={"cp": 1}, num_devices=4), {"tp": 3})
 
     assert explanation.given is None
     assert ("asked: tp is 3.",) in explanation.conflict.releases

@@ -221,11 +221,10 @@ def test_the_host_memory_that_would_do_is_exact_to_the_byte():
 @pytest.mark.parametrize("name", ["a rule of frameworks", "a bound of micro-batches", "two bounds"])
 def test_in_a_large_space_one_preference_or_rule_of_frameworks_is_broken(name, monkeypatch):
     """The sets are those of a small space with one such rule at most; what excludes each other breaks none."""
-    problem = a_problem(a_model(num_layers=4), num_devices=16, **CONTRADICTIONS[name])
+    problem, in_a_small_space = contradiction(name)
     rules = build_space(problem).rules
     one_of = {sentence(rule) for rule in (*rules.preferences, *rules.frameworks)}
 
-    in_a_small_space = search_or_explain(problem).conflict
     monkeypatch.setattr(repairs, "WIDE_ROWS", 0)
     conflict = search_or_explain(problem).conflict
 

@@ -172,13 +172,13 @@ def test_settings_are_chosen_together_with_the_number():
 # --- who decides -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("override", ["search.idle_devices=false", "search.max_devices=72"])
-def test_a_job_may_say_how_many_devices_are_used(override):
-    """Then no other number is searched; ``max_devices`` allows any number up to it, not whole nodes alone."""
-    report = planned(override)
+def test_a_job_may_say_how_many_devices_are_used():
+    """``max_devices`` allows any number up to it, not whole nodes alone: no other number is searched then."""
+    report = planned("search.max_devices=72")
 
     assert report.fewer is None
     assert json.loads(render(report, "json"))["idle"] is None
+    assert alone(9).fewer is None
 
 
 def test_pins_hold_on_every_number():

@@ -155,9 +155,7 @@ def test_a_device_without_a_price_is_left_out_of_money(everything):
     assert any("h200" in note and "money" in note for note in everything.notes)
 
 
-@pytest.mark.parametrize(
-    "limits", [{"days": 60}, {"budget": 300_000}, {"days": 60, "budget": 500_000}, {"power_watts": 30_000}, {}]
-)
+@pytest.mark.parametrize("limits", [{"days": 60, "budget": 500_000}, {"power_watts": 30_000}, {}])
 @pytest.mark.parametrize("aim", ["fastest", "cheapest", "least-energy", "fewest-devices"])
 def test_the_answer_is_the_best_of_every_cell(everything, aim, limits):
     """With cuts, too: the least of the aim among all that are within the limits, or what cannot be told from it."""

@@ -171,6 +171,7 @@ ORDERS = ("M*M*M*M*", "MM*MM*MM", "M-M*-M-M", "*MMM-M-M")
 MAMBA = {"mamba_num_heads": 8, "mamba_head_dim": 8, "mamba_state_size": 8, "mamba_num_groups": 2}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("pp", "vpp"), [(2, 1), (3, 1), (2, 2), (3, 2)])
 def test_bounds_are_below_every_dealing_of_alternating_layers(order, pp, vpp):

@@ -306,7 +306,7 @@ def without(problem, rule, monkeypatch):
     return outcome
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", BINDING, ids=lambda rule: rule.__name__)
 def test_a_rule_that_is_left_out_is_noticed(rule, monkeypatch):
     """Without it the model finds something faster than the answer, which this rule alone forbids."""
@@ -484,6 +484,7 @@ def read_again(path):
     return status, values
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["model.txt", "model.pb"])
 def test_a_written_model_has_the_answer_as_its_optimum(name, job, tmp_path, capsys):
     """OR-Tools reads it, text or binary, and finds the strategy of the report and its step."""

@@ -304,11 +304,11 @@ def test_blocking_launches_are_a_variable():
 )
 def test_a_host_that_updates_is_given_its_threads(settings, number):
     """Two processors of 56 cores over 8 devices; torchrun would set one thread, and only where states are offloaded."""
-    kept, offloaded = ({**SHARDED, "optimizer_offload": is_on} for is_on in (False, True))
+    kept, offloaded = (a_plan(settings, {**SHARDED, "optimizer_offload": is_on}) for is_on in (False, True))
 
     for target in ("megatron-lm", "megatron-bridge", "deepspeed"):
-        assert export(a_plan(settings, offloaded), target).environment["OMP_NUM_THREADS"] == number
-        assert "OMP_NUM_THREADS" not in export(a_plan(settings, kept), target).environment
+        assert export(offloaded, target).environment["OMP_NUM_THREADS"] == number
+        assert "OMP_NUM_THREADS" not in export(kept, target).environment
 
 
 def test_threads_of_a_launch_come_back():
@@ -605,11 +605,13 @@ def test_a_recipe_comes_back_as_it_was_told():
 
 def test_expandable_segments_are_a_variable():
     """For every target; beside CUDA graphs NCCL must not register them (megatron/core/transformer/cuda_graphs.py)."""
-    for target, usual in USUAL.items():
-        made = export(a_plan({**usual, "allocator": "expandable"}), target)
-        assert made.environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-        assert "NCCL_GRAPH_REGISTER" not in made.environment
-        assert "PYTORCH_CUDA_ALLOC_CONF" not in export(a_plan(usual), target).environment
+    for targets in ALIKE:
+        usual, expandable = (a_plan(USUAL[targets[0]] | more) for more in ({}, {"allocator": "expandable"}))
+        for target in targets:
+            made = export(expandable, target)
+            assert made.environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+            assert "NCCL_GRAPH_REGISTER" not in made.environment
+            assert "PYTORCH_CUDA_ALLOC_CONF" not in export(usual, target).environment
     graphed = export(a_plan({"allocator": "expandable"}, {**SHARED, "cuda_graphs": "full_iteration"}), "megatron-lm")
     assert graphed.environment["NCCL_GRAPH_REGISTER"] == "0"
 

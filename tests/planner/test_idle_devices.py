@@ -286,6 +286,7 @@ MODELS = ("llama3-8b", "qwen3-30b-a3b", "nemotron-h-8b", "deepseek-v3", "gpt-oss
 DEVICES = ("h100-80gb-sxm", "a100-80gb-sxm", "b200", "gb200", "v100-32gb-sxm")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_no_row_undercuts_the_bound_by_its_layers(model):
     """Splitting a layer takes more in sum: the bound of one device against that of every row of degrees."""
@@ -326,7 +327,7 @@ def test_without_a_plan_on_all_devices_nothing_is_left_out():
 @pytest.mark.slow
 def test_near_by_batches_keep_all_devices_busy():
     """72 devices share 72 sequences, not 70; a plan for them trains more tokens per second."""
-    report = planned(batch=70)
+    report = plan(load(a_job(batch=70)))
     [*nearby] = report.nearby
     records = json.loads(render(report, "json"))["nearby_batches"]
 

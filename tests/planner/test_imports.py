@@ -249,7 +249,7 @@ ROUNDS = {
 """Exports, the framework that the job names, and decisions."""
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ROUNDS)
 def test_an_export_comes_back(name, tmp_path):
     """Exported and imported, a strategy is the same, and so is its batch."""

@@ -73,7 +73,7 @@ def plain(folder):
     return jobs
 
 
-@pytest.mark.sampled(48)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", sorted({*options(), *other_options()}))
 def test_an_option_changes_the_job_or_is_named(name, plain, folder):
     """Options of all releases and forks, maybe by Megatron-LM's own name; those of experts with and without experts."""
@@ -94,7 +94,7 @@ RECIPES = ["llama3-8b", "qwen3-30b-a3b"]
 FIELDS = [field for field in options_by_field() if f"{field}=" not in OVERRIDES and field not in GIVEN]
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_of_a_recipe_changes_the_job_or_is_named(field, plain, folder):
     """The model that is named counts; sizes and switches that it does not have are said."""
@@ -142,7 +142,7 @@ HERE = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*FILES, *HERE])
 def test_no_key_of_a_file_is_dropped_in_silence(name, tmp_path):
     """Each is taken out: another job, a refusal or a note; one with its default has that by another value."""

@@ -71,13 +71,13 @@ def a_random_problem(seed):
 
 @cache
 def found_in(seed):
-    """What the search finds in such a problem."""
+    """Search such a problem, once for all tests."""
     return search(a_random_problem(seed))
 
 
 @cache
 def report_of(seed):
-    """Its plans, and their certificate."""
+    """Plan such a problem, with a certificate, once for all tests."""
     return plan(a_random_problem(seed))
 
 
@@ -193,7 +193,7 @@ def test_a_search_with_a_wrong_bound_is_refuted(monkeypatch):
 
 @cache
 def dense_search(model="llama3-70b"):
-    """A large job with even stages, and what the search finds."""
+    """Search a large job with even stages, once for all tests."""
     problem = a_job(model, "h100-80gb-sxm", 512, 1024, 4096, memory_headroom_gib=None, evidence="proven")
     return problem, search(problem)
 
@@ -457,7 +457,7 @@ search: {stages: even}
 
 @cache
 def found_in_file():
-    """What the search finds in the job of the file."""
+    """Search the job of the file, once for all tests."""
     return search(load(yaml.safe_load(JOB)))
 
 

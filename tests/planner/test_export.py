@@ -380,7 +380,7 @@ def test_the_documents_commands_from_plan_to_launch_work(tmp_path, monkeypatch):
 
 @cache
 def rendered() -> str:
-    """A report with one strategy that DeepSpeed can express."""
+    """Write a report with one strategy that DeepSpeed can express, once for all tests."""
     return render(estimate(load(JOB), {**FLAT, "sharding": "gradients"}), "json")
 
 

@@ -38,7 +38,7 @@ def estimated(changes=(), **decisions):
 
 @cache
 def nvidia():
-    """The report on NVIDIA's layout."""
+    """Estimate NVIDIA's layout, once for all tests."""
     return estimate(load(JOB), NVIDIA)
 
 

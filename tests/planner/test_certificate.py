@@ -279,10 +279,7 @@ BINDING = {
         {"framework_rules": False, "limits": ["tp * cp <= 4"]},
     ),
     frameworks.offloading_in_pipelines_is_for_experts: (A100, {}),
-    physics.expert_groups_tile_a_stage: (
-        ("deepseek-v2", "b200", 64, 192, 4096),
-        {"framework_rules": False, "pin": {"recompute": "none", "cuda_graphs": "none", "activation_offload": False}},
-    ),
+    physics.expert_groups_tile_a_stage: (("deepseek-v2", "b200", 64, 192, 4096), {"framework_rules": False}),
     physics.gradient_sharding_excludes_pipelines: (
         ("llama3-70b", "h100-80gb-sxm", 32, 96, 8192),
         {"framework_rules": False},

@@ -38,6 +38,8 @@ def act(job: BatchJob, *, marks: str, seconds: float = 0.0) -> JobOutcome:
         os._exit(3)
     if job.name == "stuck":
         time.sleep(600)
+    if job.name == "threads":
+        return JobOutcome(status=JobStatus.FAILED, message=os.environ["OMP_NUM_THREADS"])
     if job.name == "raises":
         raise ValueError("this stand-in raises")
     time.sleep(seconds)

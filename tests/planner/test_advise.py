@@ -22,7 +22,10 @@ from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound
 from planner.advice.prices import Offer, PriceList
 from planner.advice.records import command_of
 from planner.advice.sections import answer_text, front_section, wish_text
+from tests.cases import read_table
 from tests.schemas import row, valid
+
+CASES = read_table("advise")
 
 DEVICES_OF = ("a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200")
 PRICES = PriceList(
@@ -66,8 +69,8 @@ def a_job(**costs):
 
 
 def choices(**changes):
-    """Four devices in three sizes, three of them with prices."""
-    return ClusterChoices(**{"devices": DEVICES_OF, "sizes": (8, 32, 128), "prices": PRICES, **changes})
+    """Four devices in two sizes, three of them with prices."""
+    return ClusterChoices(**{"devices": DEVICES_OF, "sizes": (8, 128), "prices": PRICES, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,7 @@ def test_the_front_with_cuts_is_that_of_every_cell(everything):
     found = ask(a_job(), choices())
 
     assert len(found.cut) > 0 == len(everything.cut)
-    assert found.num_cells == everything.num_cells == 12
+    assert found.num_cells == everything.num_cells == 8
     assert names(found.pareto_front) == names(everything.pareto_front)
     assert [point.metrics for point in found.pareto_front] == [point.metrics for point in everything.pareto_front]
     assert names([found.answer]) == names([everything.answer])
@@ -95,13 +98,13 @@ def test_the_front_with_cuts_is_that_of_every_cell(everything):
 
 def test_no_point_of_the_front_is_dominated(everything):
     """By the definition: nowhere more and somewhere less in days, money and energy."""
-    every, front = everything.points, set(names(everything.pareto_front))
+    front, measures = set(names(everything.pareto_front)), (DAYS, MONEY, ENERGY)
 
-    for one in every:
+    for one in everything.points:
         others = [
-            all(other.metrics[name] <= one.metrics[name] for name in (DAYS, MONEY, ENERGY))
-            and any(other.metrics[name] < one.metrics[name] for name in (DAYS, MONEY, ENERGY))
-            for other in every
+            all(other.metrics[name] <= one.metrics[name] for name in measures)
+            and any(other.metrics[name] < one.metrics[name] for name in measures)
+            for other in everything.points
         ]
         assert any(others) == (names([one])[0] not in front)
 
@@ -125,27 +128,22 @@ def test_no_training_is_faster_than_its_flops(everything):
 
 def test_money_is_that_of_the_offer(everything):
     """Device-hours at the mean price; the interval has the ends of price and step."""
-    (point,) = [one for one in everything.points if names([one]) == [("a100-80gb-sxm", 32)]]
-    hours = point.metrics[DAYS] * 24 * 32
+    (point,) = [one for one in everything.points if names([one]) == [("a100-80gb-sxm", 128)]]
+    hours = point.metrics[DAYS] * 24 * 128
 
     assert point.metrics[MONEY] == pytest.approx(1.25 * hours)
     low, high = point.intervals[DAYS]
-    assert point.intervals[MONEY] == pytest.approx((1.0 * low * 24 * 32, 1.5 * high * 24 * 32))
+    assert point.intervals[MONEY] == pytest.approx((1.0 * low * 24 * 128, 1.5 * high * 24 * 128))
 
 
 def test_electricity_is_added():
     """0.10 for a kWh of 1.2 times the energy of the devices."""
-    free = ask(a_job(pue=1.2), choices(devices=("h100", "b200", "a100-80gb-sxm"), sizes=(8,)), cuts=False)
-    paid = ask(
-        a_job(pue=1.2, electricity_price_per_kwh=0.1),
-        choices(devices=("h100", "b200", "a100-80gb-sxm"), sizes=(8,)),
-        cuts=False,
+    here = choices(devices=("h100",), sizes=(8,))
+    (free,), (paid,) = (
+        ask(a_job(pue=1.2, **more), here, cuts=False).points for more in ({}, {"electricity_price_per_kwh": 0.1})
     )
-    pairs = [(one, two) for one, two in zip(free.points, paid.points, strict=True) if one.cell.offer]
 
-    assert len(pairs) == 3
-    for one, two in pairs:
-        assert two.metrics[MONEY] - one.metrics[MONEY] == pytest.approx(one.metrics[ENERGY] * 1e3 * 0.1)
+    assert paid.metrics[MONEY] - free.metrics[MONEY] == pytest.approx(free.metrics[ENERGY] * 1e3 * 0.1)
 
 
 def test_a_device_without_a_price_is_left_out_of_money(everything):
@@ -157,9 +155,7 @@ def test_a_device_without_a_price_is_left_out_of_money(everything):
     assert any("h200" in note and "money" in note for note in everything.notes)
 
 
-@pytest.mark.parametrize(
-    "limits", [{"days": 60}, {"budget": 300_000}, {"days": 60, "budget": 500_000}, {"power_watts": 30_000}, {}]
-)
+@pytest.mark.parametrize("limits", [{"days": 60, "budget": 500_000}, {"power_watts": 30_000}, {}])
 @pytest.mark.parametrize("aim", ["fastest", "cheapest", "least-energy", "fewest-devices"])
 def test_the_answer_is_the_best_of_every_cell(everything, aim, limits):
     """With cuts, too: the least of the aim among all that are within the limits, or what cannot be told from it."""
@@ -204,7 +200,7 @@ def test_the_front_is_of_cells_within_the_power():
 
 def test_a_wish_that_nothing_meets_says_what_would():
     """The limit that each of the nearest needs, and the tokens with which it would meet the wish."""
-    text = render_advice(ask(a_job(), choices(sizes=(8, 32)), Wish(days=1)))
+    text = render_advice(ask(a_job(), choices(sizes=(8,)), Wish(days=1)))
 
     assert text.count("instead of 1 day (+") == 3
     assert text.count("fewer tokens") == 3
@@ -405,32 +401,7 @@ def test_prices_by_column(tmp_path):
     assert "line 3" in found.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("device,price_per_month\nh100,2000\n", "no price per hour"),
-        ("device,h100_usd_month\nh100,2000\n", "no price per hour"),
-        ("device,price_per_hour\nh100,2000/month\n", "no price per hour"),
-        ("device,price_per_hour\nh100,-2\n", "from 0 on"),
-        ("device,price_per_hour\nh100,3-2\n", "from 0 on"),
-        ("device,price_per_hour\nh100,cheap\n", "a price per hour"),
-        ("device,price_per_hour\nh100,nan\n", "a price per hour"),
-        ("price_per_hour\n2\n", "lacks the column 'device'"),
-        ("device\nh100\n", "lacks a column of prices"),
-        ("device,price_per_hour,colour\nh100,2,red\n", "no column 'colour'"),
-        ("device,price_per_hour,price_per_hour\nh100,2,3\n", "twice"),
-        ("device,price_per_hour\nh100,2,3\n", "3 cells"),
-        ("device,price_per_hour\nxyz9,2\n", "no price of a known device"),
-        ("device,price_per_hour\n,2\n", "names no device"),
-        ("", "lacks the column"),
-        ("device,a_usd_h,b_eur_h\nh100,2,3\n", "EUR and USD"),
-        ("device,price_per_hour,least_devices,most_devices\nh100,2,64,8\n", "below least_devices"),
-        ("device,price_per_hour,interconnect\nh100,2,0\n", "bandwidth above 0"),
-        ("device,provider,price_per_hour\nh100,A,2\nh100,A,3\n", "line 3: a second price of 'A'"),
-        ("device,price_per_hour\nh100,2\nh100-80gb-sxm,2\n", "line 3: a second price for"),
-        ("device,price_per_hour,most_devices\nh100,2,64\nh100,3,\n", "a second price"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), CASES["prices"])
 def test_wrong_prices(tmp_path, text, said):
     """Each names its place, and what is allowed."""
     with pytest.raises(SpecError, match=said) as caught:
@@ -606,34 +577,16 @@ def test_json_and_csv_have_their_schemas(everything):
 
     assert [valid("advice-row", row(cells))["number"] for cells in rows] == [*range(1, len(found.points) + 1)]
     assert told["points"][told["answer"] - 1]["device"] == found.answer.cell.device
-    assert len(told["points"]) + len(told["cut"]) == 12
+    assert len(told["points"]) + len(told["cut"]) == 8
     assert [one["number"] for one in advice_rows(found)] == [one["number"] for one in told["points"]]
 
 
 def test_the_command(tmp_path, capsys):
     """From one line to the answer; the results file answers again."""
     prices = written(tmp_path, "device,price_per_hour\nh100,2.5\nh200,3.5\n")
-    words = [
-        "advise",
-        "llama3-8b",
-        "8xh100",
-        "--batch",
-        "256",
-        "--sequence",
-        "4k",
-        "--tokens",
-        "400G".replace("G", "B"),
-        "--prices",
-        str(prices),
-        "--sizes",
-        "8,32",
-        "--days",
-        "100",
-        "--processes",
-        "1",
-        "--results",
-        str(tmp_path / "results.jsonl"),
-    ]
+    words = ["advise", "llama3-8b", "8xh100", "--batch", "256", "--sequence", "4k", "--tokens", "400B"]
+    words += ["--prices", str(prices), "--sizes", "8,32", "--days", "100", "--processes", "1"]
+    words += ["--results", str(tmp_path / "results.jsonl")]
 
     codes = [cli.main(words), cli.main(words)]
     first, second = capsys.readouterr().out.split("Devices for")[1:]

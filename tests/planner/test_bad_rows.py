@@ -14,87 +14,12 @@ from planner.jobs.run_jobs import RejectedRow
 from planner.measure.calibrate import advice
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import a_file, results_of
+from tests.cases import read_table
 from tests.planner.test_calibrate_command import FEW, command, runs_of
 
-MIXTRAL = {"model": "mixtral-8x7b", "strategy.ep": "8", "cluster.framework": "megatron-bridge-26.06"}
-GRAPHED = {"cluster.framework": "megatron-bridge-26.06", "strategy.cuda_graphs": "attn+moe_router"}
+CASES = read_table("bad_rows")
 
-BAD = {
-    # 128 x 8,192 tokens of 8.03 B parameters on 64 H100: 6 x 8.03e9 x 16,384 FLOPs are 0.8 s at 989 TFLOP/s.
-    "faster than the roofline": ({"step_seconds": "0.7"}, "step_seconds: 0.7 s would use 1."),
-    "more tokens than the roofline": (
-        {"step_seconds": "", "tokens_per_second_per_device": "24000"},
-        "tokens_per_second_per_device: 24000 would use 1.",
-    ),
-    "16 bits at the rate of 8": ({"step_seconds": "0.5", "training.precision": "bf16"}, "of the devices' peak in bf16"),
-    "more memory than there is": (
-        {"peak_memory_gib": "82"},
-        "peak_memory_gib: 82 would be 1.03 of the memory of h100-80gb-sxm; allowed: up to 81.2 GiB.",
-    ),
-    # 70.6 B weights of 2 bytes are 131 GiB, a 64th of which is 2.05 GiB.
-    "less memory than the weights": (
-        {"model": "llama3-70b", "strategy.tp": "8", "step_seconds": "19", "peak_memory_gib": "1.9"},
-        "peak_memory_gib: 1.9 is less than the weights alone, shared by all devices: 2.05.",
-    ),
-    "throughput against time": (
-        {"tokens_per_second_per_device": "9000"},
-        "tokens_per_second_per_device: 9000 does not",
-    ),
-    "FLOP/s against time": ({"tflops_per_device": "900"}, "tflops_per_device: 900 does not agree with step_seconds"),
-    "FLOP/s far below time": ({"tflops_per_device": "200"}, "tflops_per_device: 200 does not agree"),
-    "a batch that does not divide": (
-        {"strategy.mbs": "3"},
-        "strategy.mbs: is impossible with training.global_batch_size = 128, dp = 32, mbs = 3.",
-    ),
-    "heads that do not divide": (
-        {"strategy.tp": "64"},
-        "strategy.tp: is impossible with model = llama3-8b, tp = 64.",
-    ),
-    "experts of a dense model": ({"strategy.ep": "8"}, "strategy.ep: is impossible with model = llama3-8b, ep = 8"),
-    "a dispatcher of a dense model": (
-        {"strategy.token_dispatcher": "alltoall"},
-        "strategy.token_dispatcher: 'alltoall' contradicts model = llama3-8b: it has no experts.",
-    ),
-    "a dispatcher of one rank": (
-        {**MIXTRAL, "strategy.ep": "1", "strategy.token_dispatcher": "hybridep"},
-        "strategy.token_dispatcher: 'hybridep' contradicts strategy.ep = 1: no token leaves its device.",
-    ),
-    "overlap of one rank's experts": (
-        {**MIXTRAL, "strategy.ep": "1", "strategy.ep_overlap": "true"},
-        "strategy.ep_overlap: true contradicts strategy.ep = 1",
-    ),
-    "exchanges of a dense model": (
-        {"strategy.ep_overlap": "true"},
-        "strategy.ep_overlap: true contradicts model = llama3-8b: it has no experts.",
-    ),
-    "processors for nothing": (
-        {**MIXTRAL, "strategy.ep": "1", "settings.communication_sms": "16"},
-        "settings.communication_sms: 16 contradicts strategy.ep = 1",
-    ),
-    "shared experts that there are not": (
-        {**MIXTRAL, "settings.shared_expert_overlap": "true"},
-        "settings.shared_expert_overlap: true contradicts model = mixtral-8x7b: it has no shared experts.",
-    ),
-    "8-bit weights of 16 bits": (
-        {"settings.fp8_param_gather": "true"},
-        "settings.fp8_param_gather: true contradicts training.precision = 'bf16'",
-    ),
-    "graphs of modules that there are not": (
-        GRAPHED,
-        "strategy.cuda_graphs: 'attn+moe_router' contradicts model = llama3-8b: it has no moe_router. It has: attn",
-    ),
-    "graphs of what is recomputed whole": (
-        {"strategy.cuda_graphs": "attn", "strategy.recompute": "full"},
-        "strategy.cuda_graphs: 'attn' contradicts strategy.recompute = 'full'",
-    ),
-    "virtual stages of one stage": ({"strategy.vpp": "4"}, "strategy.vpp: 4 contradicts strategy.pp = 1"),
-    "masters offloaded where nothing is": (
-        {"settings.offloaded_masters": "true", "strategy.optimizer_offload": "false"},
-        "settings.offloaded_masters: true contradicts strategy.optimizer_offload = false",
-    ),
-    "8 bits that the device has not": ({"cluster.device": "a100-80gb-sxm", "training.precision": "fp8"}, "fp8"),
-}
-"""Cells over those of a good row of llama3-8b on 64 H100, and how its reason begins or what it says."""
+BAD, GOOD = CASES["bad"], CASES["good"]
 
 
 @pytest.mark.parametrize(("cells", "reason"), BAD.values(), ids=BAD)
@@ -107,31 +32,6 @@ def test_a_bad_row_is_refused_by_its_column(tmp_path, cells, reason):
     assert isinstance(bad, RejectedRow)
     assert (bad.id, bad.is_refused) == ("bad", True)
     assert reason in bad.reason
-
-
-GOOD = {
-    "slow": {"step_seconds": "20"},
-    "near the roofline": {"step_seconds": "0.95"},
-    "its own FLOP/s": {"tflops_per_device": "400"},
-    "FLOP/s with recomputation": {"tflops_per_device": "540", "strategy.recompute": "full"},
-    "all of the memory": {"peak_memory_gib": "79.6"},
-    "an all-to-all of one rank": {
-        **MIXTRAL,
-        "strategy.ep": "1",
-        "strategy.token_dispatcher": "alltoall",
-        "step_seconds": "3",
-    },
-    "shared experts beside": {
-        "model": "deepseek-v3",
-        "cluster.device": "gb200",
-        "strategy.pp": "8",
-        "strategy.tp": "1",
-        "strategy.ep": "8",
-        "settings.shared_expert_overlap": "true",
-        "cluster.framework": "megatron-bridge-26.06",
-        "step_seconds": "10",
-    },
-}
 
 
 @pytest.mark.parametrize("cells", GOOD.values(), ids=GOOD)

@@ -14,7 +14,10 @@ import pytest
 from planner import cli, load, plan
 from planner.batch.run import Tally, progress_text
 from planner.cli.output import RunningLine
+from tests.cases import read_table
 from tests.schemas import valid
+
+CASES = read_table("batch_command")
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,12 +48,19 @@ def lines(path="results.jsonl"):
 
 @pytest.mark.slow
 def test_a_batch_from_begin_to_end(capsys):
-    """One line per job with what ``planner plan`` finds; again, nothing is left to do; then a ranking and a table."""
-    command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "2", "training.global_batch_size=64,128"]
+    """
+    One line per job with what ``planner plan`` finds; again, nothing is left to do; then a ranking and a table.
 
-    assert cli.main([*command, "top=2"]) == 0
+    A first line that was cut is no obstacle; lines say the place of their job among those of their command, and flags
+    are ``true`` and ``false`` in every CSV, as docs/json.md promises.
+    """
+    command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "2", "top=2"]
+    Path("results.jsonl").write_text('{"kind":"batch_res')
+
+    assert cli.main([*command, "training.global_batch_size=64,128"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
+    assert "the last line, 1, was cut short; its job counts as not planned." in err
     assert err.endswith("planner: results.jsonl: 2 of 2 jobs done.\n")
 
     line = lines()["job training.global_batch_size=128"]
@@ -64,31 +74,46 @@ def test_a_batch_from_begin_to_end(capsys):
     assert "report" not in line
 
     before = Path("results.jsonl").read_bytes()
-    assert cli.main([*command, "top=2", "--table", "table.csv"]) == 0
-    assert "2 of 2 jobs done, 2 of them before" in capsys.readouterr().err
-    assert Path("results.jsonl").read_bytes() == before
+    assert cli.main([*command, "training.global_batch_size=96,64,128", "--table", "table.csv"]) == 0
+    assert "3 of 3 jobs done, 2 of them before" in capsys.readouterr().err
+    assert Path("results.jsonl").read_bytes().startswith(before)
+    assert [one["index"] for one in lines().values()] in ([0, 1, 0], [1, 0, 0])
     rows = list(csv.DictReader(Path("table.csv").read_text().splitlines()))
-    assert [(row["framework"], row["framework_is_assumed"]) for row in rows] == [(line["framework"], "true")] * 4
+    assert [(row["framework"], row["framework_is_assumed"]) for row in rows] == [(line["framework"], "true")] * 6
+    assert {row["optimizer_offload"] for row in rows} == {"false"}
 
     assert cli.main(["batch", "results.jsonl", "--by", "tokens_per_second", "--top", "1", "--format", "json"]) == 0
     [best] = valid("top", json.loads(capsys.readouterr().out))
     assert best["plan"] == min(line["plans"], key=lambda each: each["step_time_seconds"])
+    assert cli.main(["batch", "results.jsonl", "--format", "csv"]) == 0
+    ranked = [*csv.DictReader(StringIO(capsys.readouterr().out))]
+    assert {(row["framework_is_assumed"], row["optimizer_offload"]) for row in ranked} == {("true", "false")}
 
 
 @pytest.mark.slow
 def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
-    """A job without a plan, one that says nonsense and one that is no YAML have their message; the exit code is 1."""
+    """
+    A job without a plan, one that says nonsense and one that is no YAML have their message; the exit code is 1.
+
+    No run on an MI300X was measured: the line, the ranking as text, JSON and CSV, and the table say so. A cloud's
+    machine is one device with assumptions: the ranking names the ranks that they are of.
+    """
     Path("jobs").mkdir()
     Path("jobs/good.yaml").write_text(JOB)
     Path("jobs/small.yaml").write_text(JOB.replace("llama3-8b", "llama3-405b"))
     Path("jobs/typo.yaml").write_text(JOB.replace("tokens", "tokns"))
     Path("jobs/torn.yaml").write_text("model: [")
+    Path("jobs/amd.yaml").write_text(JOB.replace("h100-80gb-sxm", "mi300x"))
+    Path("jobs/cloud.yaml").write_text(JOB.replace("h100-80gb-sxm", "a3-mega"))
+    command = ["batch", "jobs", "-o", "results.jsonl"]
 
-    assert cli.main(["batch", "jobs", "-o", "results.jsonl", "--processes", "1", "--full"]) == 1
+    assert cli.main([*command, "--processes", "1", "--full", "--table", "table.csv"]) == 1
 
     found = lines()
     assert {name: (line["status"], line["exit_code"]) for name, line in found.items()} == {
         "good": ("optimal", 0),
+        "amd": ("optimal", 0),
+        "cloud": ("optimal", 0),
         "small": ("infeasible", 1),
         "typo": ("wrong_input", 2),
         "torn": ("wrong_input", 2),
@@ -99,13 +124,31 @@ def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
     assert found["good"]["report"]["kind"] == "plan"
     assert found["good"]["report"]["job"]["name"] == "good"
     err = capsys.readouterr().err
-    assert "4 of 4 jobs done; 3 without a plan" in err
+    assert "6 of 6 jobs done; 3 without a plan" in err
     assert "why there is no plan is in the entry 'message' of results.jsonl; " in err
 
-    assert cli.main(["batch", "jobs", "-o", "results.jsonl"]) == 1
+    assert cli.main(command) == 1
     err = capsys.readouterr().err
-    assert "4 of 4 jobs done, 4 of them before; 3 without a plan" in err
+    assert "6 of 6 jobs done, 6 of them before; 3 without a plan" in err
     assert err.endswith("why there is no plan is in the entry 'message' of results.jsonl.\n")
+
+    unseen, note = "no measured run on mi300x, nor on cdna3", found["cloud"]["device_note"]
+    gaps = found["amd"]["plans"][0]["gaps"]
+    assert unseen in [gap["sentence"] for gap in gaps]
+    assert found["amd"]["framework_is_extrapolated"] is True
+    text, ranked, table = (
+        (cli.main(["batch", "results.jsonl", "--format", form]), capsys.readouterr().out)[1]
+        for form in ("table", "json", "csv")
+    )
+    ranks = {line.split()[-2]: line.split()[0] for line in text.splitlines() if line.endswith(" *")}
+    assert note
+    assert f"* {ranks['cloud']}: {note}" in text.splitlines()
+    assert f"* {ranks['amd']}: extrapolated: {unseen}" in text.splitlines()
+    (entry,) = (one for one in valid("top", json.loads(ranked)) if one["name"] == "amd")
+    assert entry["plan"]["gaps"] == gaps
+    assert (entry["framework_is_extrapolated"], entry["device_note"]) == (True, None)
+    for rows in (table, Path("table.csv").read_text()):
+        assert {row["name"] for row in csv.DictReader(StringIO(rows)) if unseen in row["gaps"]} == {"amd"}
 
 
 @pytest.mark.slow
@@ -137,33 +180,7 @@ def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
     assert {line["status"] for line in found} == {"wrong_input"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["batch", "-o", "x.jsonl"], "the following arguments are required: SOURCE"),
-        (["batch", "job.yaml"], "planner: -o: is needed: the results file."),
-        (["batch", "nowhere.yaml", "-o", "x.jsonl"], "planner: nowhere.yaml: no such file or folder."),
-        (["batch", "job.yaml", "-o", "job.yaml"], "planner: job.yaml: is what this command reads or writes already"),
-        (["batch", "job.yaml", "-o", "foreign.jsonl"], "planner: foreign.jsonl, line 1: is no result: 'hello\\n'."),
-        (["batch", "job.yaml", "-o", "nowhere/x.jsonl"], "planner: nowhere/x.jsonl: no such file or folder."),
-        (["batch", "job.yaml", "-o", "x.jsonl", "--table", "x.xls"], "planner: x.xls: expected a file that ends"),
-        (["batch", "job.yaml", "-o", "x.jsonl", "--table", "no/x.csv"], "planner: no/x.csv: there is no folder"),
-        (["batch", "job.yaml", "-o", "x.csv", "--table", "x.csv"], "planner: x.csv: is what this command reads"),
-        (["batch", "job.yaml", "-o", "x.jsonl", "--processes", "0"], "planner: processes: must be from 1 to 1024"),
-        (["batch", "job.yaml", "-o", "x.jsonl", "--timeout", "-1"], "planner: timeout: must be above 0 and at most"),
-        (["batch", "job.yaml", "-o", "x.jsonl", "top=1,,2"], "planner: top: lacks a value."),
-        (["batch", "job.yaml", "-o", "x.jsonl", f"top=1,,{'2' * 300}"], "planner: top: lacks a value."),
-        (["batch", "job.yaml", "-o", "x.jsonl", "--backend", "dask"], "planner: scheduler: is missing."),
-        (
-            ["batch", "job.yaml", "-o", "/dev/full", "--processes", "1"],
-            "planner: /dev/full: cannot be written: No space left on device",
-        ),
-        (["batch", "nowhere.jsonl"], "planner: nowhere.jsonl: no such file or folder."),
-        (["batch", "foreign.jsonl"], "planner: foreign.jsonl, line 1: is no result"),
-        (["batch", "foreign.jsonl", "--top", "0"], "planner: --top: expected a whole number from 1 on, got '0'."),
-        (["batch", "foreign.jsonl", "-o", "foreign.jsonl"], "planner: foreign.jsonl: is what this command reads"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), CASES["mistakes"])
 def test_mistakes_are_one_message_and_2(arguments, message, capsys):
     """No traceback, nothing planned, nothing overwritten."""
     Path("foreign.jsonl").write_text("hello\n")
@@ -248,85 +265,3 @@ def test_progress_in_a_terminal_is_one_running_line():
         "planner: 10 of 100 jobs, 100.0 per second, 1 s left; 1 without a plan",
         "planner: 30 of 100 jobs, 75.0 per second, 1 s left; 1 without a plan",
     ]
-
-
-# --- what is extrapolated -------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_extrapolated_figures_are_marked_wherever_they_are_shown(capsys):
-    """No run on an MI300X was measured: the line, the ranking as text, JSON and CSV, and the table say so."""
-    Path("amd.yaml").write_text(JOB.replace("h100-80gb-sxm", "mi300x"))
-    assert cli.main(["batch", "amd.yaml", "-o", "results.jsonl", "--table", "table.csv", "--processes", "1"]) == 0
-    unseen = "no measured run on mi300x, nor on cdna3"
-
-    line = lines()["amd"]
-    assert unseen in [gap["sentence"] for gap in line["plans"][0]["gaps"]]
-    assert line["framework_is_extrapolated"] is True
-
-    capsys.readouterr()
-    text, ranked, table = (
-        (cli.main(["batch", "results.jsonl", "--format", form]), capsys.readouterr().out)[1]
-        for form in ("table", "json", "csv")
-    )
-    assert text.splitlines()[1].endswith(" amd *")
-    assert f"* all: extrapolated: {unseen}" in text.splitlines()
-    [entry] = valid("top", json.loads(ranked))
-    assert entry["plan"]["gaps"] == line["plans"][0]["gaps"]
-    assert (entry["framework_is_extrapolated"], entry["device_note"]) == (True, None)
-    for rows in (table, Path("table.csv").read_text()):
-        assert unseen in next(csv.DictReader(StringIO(rows)))["gaps"]
-
-
-@pytest.mark.slow
-def test_what_a_name_leaves_open_is_a_note_of_the_ranking(capsys):
-    """A cloud's machine is one device with assumptions; the ranking names the ranks that it is of."""
-    Path("cloud.yaml").write_text(JOB.replace("h100-80gb-sxm", "a3-mega"))
-    assert cli.main(["batch", "job.yaml", "cloud.yaml", "-o", "results.jsonl", "--processes", "1"]) == 0
-    note = lines()["cloud"]["device_note"]
-
-    capsys.readouterr()
-    assert cli.main(["batch", "results.jsonl"]) == 0
-    out = capsys.readouterr().out.splitlines()
-    [rank] = [line.split()[0] for line in out if line.endswith(" cloud *")]
-    assert note
-    assert f"* {rank}: {note}" in out
-
-
-# --- rows and jobs --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_flags_of_a_ranking_are_spelled_as_in_every_csv(capsys):
-    """``true`` and ``false``, as docs/json.md promises."""
-    cli.main(["batch", "job.yaml", "-o", "results.jsonl", "--processes", "1"])
-    capsys.readouterr()
-
-    assert cli.main(["batch", "results.jsonl", "--format", "csv"]) == 0
-
-    [row] = csv.DictReader(StringIO(capsys.readouterr().out))
-    assert (row["framework_is_assumed"], row["optimizer_offload"]) == ("true", "false")
-
-
-@pytest.mark.slow
-def test_lines_say_which_job_they_are_of():
-    """The place among the jobs of the command, also of those that an earlier command left."""
-    command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "2"]
-    cli.main([*command, "training.global_batch_size=32,64"])
-    cli.main([*command, "training.global_batch_size=96,32,64,128"])
-
-    found = [json.loads(line) for line in Path("results.jsonl").read_text().splitlines()]
-
-    places = {line["overrides"]["training.global_batch_size"]: line["index"] for line in found}
-    assert places == {32: 0, 64: 1, 96: 0, 128: 3}
-
-
-@pytest.mark.slow
-def test_a_first_line_that_was_cut_is_no_obstacle(capsys):
-    """The same command goes on; the file holds whole lines then."""
-    Path("results.jsonl").write_text('{"kind":"batch_res')
-
-    assert cli.main(["batch", "job.yaml", "-o", "results.jsonl", "--processes", "1"]) == 0
-
-    assert "the last line, 1, was cut short; its job counts as not planned." in capsys.readouterr().err
-    assert list(lines()) == ["job"]

@@ -11,6 +11,9 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner.batch.jobs import Fingerprints, JobSet, make_job, read_axis
+from tests.cases import read_table
+
+CASES = read_table("batch_jobs")
 
 JOB = """
 model: llama3-8b
@@ -57,24 +60,7 @@ def test_values_of_a_sweep(text, values):
     assert read_axis(f"search.x={text}") == ("search.x", values)
 
 
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("x=", "x: lacks a value."),
-        ("x=1,,2", "x: lacks a value."),
-        ("x=1,", "x: lacks a value."),
-        ("x=64..32", "x: the range '64..32' holds nothing."),
-        ("x=0..32", "x: the range '0..32' holds nothing."),
-        ("x=1..2..0", "x: the range '1..2..0' holds nothing."),
-        ("x=1..999999999..1", "x: the range '1..999999999..1' has more than 1,000,000 values."),
-        ("x=64..abc", "x: '64..abc' is no range of whole numbers. Write 64..8192"),
-        ("x=64..", "x: '64..' is no range of whole numbers."),
-        ("x=1,..64", "x: '..64' is no range of whole numbers."),
-        ("x=64..128..many", "x: '64..128..many' is no range of whole numbers."),
-        ("x..y=1", "expected names joined by single dots"),
-        ("novalue", "expected key=value"),
-    ],
-)
+@pytest.mark.parametrize(("assignment", "message"), CASES["sweeps"])
 def test_wrong_sweeps_say_what_is_wrong(assignment, message):
     """Each with its key."""
     with pytest.raises(SpecError) as refused:
@@ -137,30 +123,7 @@ def test_what_is_wrong_with_one_job_is_its_own(tmp_path, job):
     assert "model: is 'llama3-8b' and has no entries of its own." in nothing.mistake
 
 
-@pytest.mark.parametrize(
-    ("sources", "options", "message"),
-    [
-        (["nowhere.yaml"], {}, "nowhere.yaml: no such file or folder."),
-        (["empty"], {}, "empty: holds no job files (.yaml, .yml)."),
-        ([], {}, "jobs: there are none."),
-        (["small.yaml"], {"rows": "nowhere.csv"}, "nowhere.csv: no such file."),
-        (["small.yaml"], {"rows": "none.csv"}, "none.csv: has a header but no rows."),
-        (["small.yaml"], {"rows": "twice.csv"}, "twice.csv: has the column 'top' twice."),
-        (["small.yaml"], {"rows": "binary.csv"}, "binary.csv: is not text in UTF-8 (byte 0)."),
-        (["small.yaml"], {"assignments": ["top=1", "top=2"]}, "top: is given twice."),
-        (
-            ["small.yaml"],
-            {"assignments": ["top=1..1000..1", "training.tokens=1..1000..1"]},
-            "jobs: 1 files x 1,000 of top x 1,000 of training.tokens make 1,000,000, more than 100,000. Sweep less, or "
-            "in several batches.",
-        ),
-        (
-            ["small.yaml"],
-            {"assignments": [f"search.pin.x{n}=1..100000..1" for n in range(5)]},
-            "make 10,000,000,000,000,000,000,000,000, more than 100,000.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sources", "options", "message"), CASES["sources"])
 def test_sources_that_make_no_batch_are_refused(sources, options, message, tmp_path, job, monkeypatch):
     """Before anything is planned."""
     monkeypatch.chdir(tmp_path)

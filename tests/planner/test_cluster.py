@@ -12,8 +12,10 @@ from planner.jobs.entries import ClusterSection
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import require_sound
 from tests.builders_cluster import achieved
-from tests.cases import in_one_case
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import A_TIER, a_job, message_of
+
+CASES = read_table("cluster")
 
 H100 = catalog.device("h100-80gb-sxm")
 DEFAULT = catalog.default_framework(H100)
@@ -288,54 +290,7 @@ def test_defaults_may_be_of_larger_clusters():
     load(a_job(cluster__device=unknown, settings={"communication_sms": 1000}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"since": "2026"}, "since: expected a month such as '2026-04', got '2026'."),
-        ({"since": "2026-13"}, "since: expected a month such as '2026-04', got '2026-13'."),
-        ({"kernels_of": "nemo-25.7"}, "kernels_of: 'nemo-25.7' is no framework. Did you mean 'nemo-25.07'?"),
-        ({"features": {"scedule": ["1f1b"]}}, "features.scedule: 'scedule' is no decision. Did you mean 'schedule'?"),
-        ({"features": {"schedule": ["1f2b"]}}, "features.schedule.0: '1f2b' is no value of schedule. Did you mean"),
-        (
-            {"features": {"cuda_graphs": ["none", "attm"]}},
-            "features.cuda_graphs.1: expected one of none, full_iteration, ",
-        ),
-        ({"features": {"tp_overlap": ["yes"]}}, "features.tp_overlap.0: 'yes' is no value of tp_overlap. Known: "),
-        ({"features": {"tp": ["lots"]}}, "features.tp.0: expected a whole number, got 'lots'."),
-        ({"strategy": {"shading": "none"}}, "strategy.shading: 'shading' is no decision. Did you mean 'sharding'?"),
-        ({"strategy": {"sharding": "all"}}, "strategy.sharding: expected one of none, optimizer, gradients, weights"),
-        ({"strategy_by_precision": {"fp9": {}}}, "strategy_by_precision.fp9: 'fp9' is no precision. Did you mean"),
-        (
-            {"strategy_by_precision": {"fp8": {"tp_overlap": "x"}}},
-            "strategy_by_precision.fp8.tp_overlap: expected true or false, got 'x'.",
-        ),
-        (
-            {"strategy_by_precision": {"fp8": {"overlap": True}}},
-            "strategy_by_precision.fp8.overlap: 'overlap' is no decision.",
-        ),
-        ({"settings_by_precision": {"bf61": {}}}, "settings_by_precision.bf61: 'bf61' is no precision. Did you mean"),
-        ({"precision": "bf61"}, "precision: 'bf61' is no precision. Did you mean 'bf16'?"),
-        ({"recompute_if_needed": "all"}, "recompute_if_needed: expected one of none, selective, full"),
-        ({"factors": {"foo": 2.0}}, "factors.foo: 'foo' is no constant of a calibration."),
-        (
-            {"factors": {"kernel_second": 2.0}},
-            "factors.kernel_second: 'kernel_second' is no constant of a calibration.",
-        ),
-        (
-            {"factors": {"kernel_gap_seconds@hoper": 2.0}},
-            "factors.kernel_gap_seconds@hoper: 'hoper' is no architecture. Did you mean 'hopper'?",
-        ),
-        (
-            {"factors": {"communication_sm_fraction": 9.0}},
-            "factors.communication_sm_fraction: of nemo-25.07, changed makes the constant imposs",
-        ),
-        (
-            {"factors": {"times": 2.0}},
-            "factors.times: of nemo-25.07, changed is not a number that a factor can",
-        ),
-    ],
-    ids=lambda value: str(value)[:50],
-)
+@pytest.mark.parametrize(("changes", "message"), CASES["frameworks"], ids=lambda value: str(value)[:50])
 def test_an_inline_framework_says_what_there_is(changes, message):
     """Whatever nothing would read is refused at its entry."""
     found = message_of(a_job(cluster__framework={"base": "nemo-25.07", **changes}))

@@ -23,6 +23,9 @@ from planner.report.short import short_sections
 from planner.verbs.compare import compare
 from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.cases import read_table
+
+CASES = read_table("costs")
 
 JOB = {
     "model": "llama3-8b",
@@ -177,48 +180,7 @@ def test_downtime_costs_money_and_little_energy():
     assert 1 < rough.energy.it_joules / calm.energy.it_joules < more_hours
 
 
-PUBLISHED = (
-    # model, device, number, batch, sequence, tokens, release, strategy, MWh of the GPUs
-    (
-        "OLMo 2 7B: arXiv 2501.00656, table of energy (recalled)",
-        {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008},
-        ("h100-80gb-sxm", 512, 1024, 4096, 4.05e12, "torchtitan-2024"),
-        {"sharding": "weights", "mbs": 2},
-        131,
-    ),
-    (
-        "OLMo 2 13B: the same table",
-        {"hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "intermediate_size": 13824},
-        ("h100-80gb-sxm", 512, 2048, 4096, 5.6e12, "torchtitan-2024"),
-        {"sharding": "weights", "mbs": 2},
-        257,
-    ),
-    (
-        "LLaMA 65B: arXiv 2302.13971, table 15: 1,022,362 h of 400 W",
-        {
-            "hidden_size": 8192,
-            "num_hidden_layers": 80,
-            "num_attention_heads": 64,
-            "intermediate_size": 22016,
-            "vocab_size": 32000,
-        },
-        ("a100-80gb-sxm", 2048, 2048, 2048, 1.4e12, "megatron-lm-2022"),
-        {"tp": 8, "pp": 4, "mbs": 1},
-        408.9,
-    ),
-    (
-        "BLOOM: arXiv 2211.02001: 1,082,990 h of 400 W; its MLP of two matrices as one of three",
-        {"hidden_size": 14336, "num_hidden_layers": 70, "num_attention_heads": 112, "intermediate_size": 38229},
-        ("a100-80gb-sxm", 384, 2048, 2048, 366e9, "megatron-deepspeed-2022"),
-        {"tp": 4, "pp": 12, "mbs": 2, "recompute": "full"},
-        433.2,
-    ),
-)
-
-
-@pytest.mark.parametrize(
-    ("model", "given", "strategy", "mwh"), [row[1:] for row in PUBLISHED], ids=[row[0][:10] for row in PUBLISHED]
-)
+@pytest.mark.parametrize(("model", "given", "strategy", "mwh"), CASES["published"].values(), ids=CASES["published"])
 def test_whole_trainings_against_published_energy(model, given, strategy, mwh):
     """From the job alone 40 % too little to 12 % too much: trainings took longer than their steps and mean failures."""
     device, num_devices, batch, sequence, tokens, framework = given
@@ -310,35 +272,7 @@ def test_a_price_on_the_command_line(tmp_path, capsys):
         assert load(whole["job"]["document"]).costs.price_per_device_hour == price
 
 
-WRONG = (
-    ("price_per_device_hour=-1", "must be at least 0, got -1."),
-    ("price_per_device_hour=.nan", "must be at least 0, got nan."),
-    ("price_per_device_hour=.inf", "must be at most 1e+24, got inf."),
-    ("price_per_device_hour=true", "expected a number, got true."),
-    ("price_per_device_hour=cheap", "expected a price per hour such as 2.50, got 'cheap'."),
-    ("price_per_device_hour=$2.50", "expected a price per hour such as 2.50, got '$2.50'. Write 2.50."),
-    ("price_per_device_hour=2,50", "expected a price per hour such as 2.50, got '2,50'. Write 2.50."),
-    ("price_per_device_hour=2.5USD", "there is no unit 'USD'. Write 2.5 alone, or followed by one of /h, /hour, /day."),
-    ("price_per_device_hour=2.5kW", "'kW' is a unit of watts. Write 2.5 alone"),
-    ("price_per_device_hour=2.5/kWh", "'/kWh' is a unit of a price per kWh. Write 2.5 alone"),
-    ("electricity_price_per_kwh=-0.1", "must be at least 0, got -0.1."),
-    ("electricity_price_per_kwh=0.12/kwh", "there is no unit '/kwh' here. Write 0.12/kWh."),
-    ("electricity_price_per_kwh=0.12/h", "'/h' is a unit of a price per hour."),
-    ("pue=0.9", "must be at least 1, got 0.9."),
-    ("pue=.nan", "must be at least 1, got nan."),
-    ("pue=120", "must be at most 10, got 120."),
-    ("pue=20%", "expected a number, got '20%'."),
-    ("host_watts_per_device=0", "must be more than 0, got 0."),
-    ("host_watts_per_device=1k", "there is no unit 'k' here. Write 1kW."),
-    ("currency=US Dollars", "expected the short name of a currency, one to 8 letters such as USD or EUR, got"),
-    ("currency=Doubloons", "one to 8 letters such as USD or EUR, got 'Doubloons'."),
-    ("currency=''", "got ''."),
-    ("currency=3", "got 3."),
-    ("price=2.50", "no such entry. Did you mean 'price_per_device_hour'?"),
-)
-
-
-@pytest.mark.parametrize(("entry", "message"), WRONG, ids=[entry for entry, _ in WRONG])
+@pytest.mark.parametrize(("entry", "message"), CASES["wrong"])
 def test_what_is_wrong_is_said(entry, message):
     """The place, the value, what is allowed, and where it can be told what to write."""
     with pytest.raises(SpecError) as caught:

@@ -20,7 +20,7 @@ from planner.verbs.plan import estimate, plan
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job
 
-JUDGED = 2000
+JUDGED = 800
 """Strategies outside of the default space that are judged one by one."""
 
 EXPERTS = {"model": "qwen3-30b-a3b", "cluster__num_devices": 16}

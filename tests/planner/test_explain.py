@@ -235,14 +235,10 @@ def test_a_smaller_headroom_is_offered_where_it_is_enough():
 
 def test_a_part_of_a_strategy_is_completed_by_the_search():
     """The best strategy with pp of 2 against the best of all; the lines of the breakdown make up the difference."""
-    problem = a_problem()
-
-    explanation = explain(problem, {"pp": 2})
+    explanation = explained(pp=2)
 
     assert explanation.given.strategy.pp == 2
-    assert explanation.given.closed_form_seconds == pytest.approx(
-        seconds_of(replace(problem, search=limits_of(pin={"pp": 2}))), abs=TICK
-    )
+    assert explanation.given.closed_form_seconds == pytest.approx(seconds_of(a_problem(pin={"pp": 2})), abs=TICK)
     slower = explanation.given.step_seconds - explanation.best.step_seconds
     assert slower > 0
     assert sum(one.difference_seconds for one in explanation.differences) == pytest.approx(slower)
@@ -253,7 +249,7 @@ def test_a_part_of_a_strategy_is_completed_by_the_search():
 @pytest.mark.slow
 def test_the_best_plan_is_its_own_answer():
     """Asked about the decisions of the plan itself, nothing is slower."""
-    best = explain(a_problem()).best
+    best = explained().best
 
     explanation = explain(a_problem(), {"tp": best.strategy.tp, "pp": best.strategy.pp})
 
@@ -263,7 +259,7 @@ def test_the_best_plan_is_its_own_answer():
 
 def test_what_excludes_a_part_of_a_strategy_is_named():
     """Three ranks do not share four heads; the job's own pins are no part of the conflict."""
-    explanation = explain(a_problem(pin={"cp": 1}), {"tp": 3})
+    explanation = explain(a_problem(pin={"cp": 1}, num_devices=4), {"tp": 3})
 
     assert explanation.given is None
     assert ("asked: tp is 3.",) in explanation.conflict.releases
@@ -348,8 +344,7 @@ def explained(**decisions):
     return explain(a_problem(), decisions)
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("decisions", [{}, {"pp": 2}, {"tp": 3}])
+@pytest.mark.parametrize("decisions", [pytest.param({}, marks=pytest.mark.slow), {"pp": 2}, {"tp": 3}])
 @pytest.mark.parametrize("form", ["table", "markdown", "json"])
 def test_every_explanation_renders(decisions, form):
     """No line beyond a hundred columns but in tables, strict JSON."""
@@ -366,7 +361,7 @@ def test_every_explanation_renders(decisions, form):
 def test_an_explanation_has_no_rows():
     """CSV is for plans."""
     with pytest.raises(SpecError, match="no rows for 'csv'"):
-        render(explained(), "csv")
+        render(explained(pp=2), "csv")
 
 
 def test_json_has_every_line_of_the_difference():
@@ -380,12 +375,18 @@ def test_json_has_every_line_of_the_difference():
 def test_the_verb_is_the_packages(tmp_path):
     """``from planner import explain, Explanation``."""
     assert planner.explain is explain
-    assert isinstance(explained(), planner.Explanation)
+    assert isinstance(explained(pp=2), planner.Explanation)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("words", "code"), [([], 0), (["tp=2"], 0), (["tp=16"], 0), (["tpp=2"], 2), (["--time-limit", "1e-6"], 3)]
+    ("words", "code"),
+    [
+        pytest.param([], 0, marks=pytest.mark.slow),
+        (["tp=2"], 0),
+        (["tp=16"], 0),
+        (["tpp=2"], 2),
+        (["--time-limit", "1e-6"], 3),
+    ],
 )
 def test_explain_command(words, code, capsys):
     """Explained is 0 whatever the answer; wrong input is 2; without time 3."""

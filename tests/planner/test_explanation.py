@@ -84,7 +84,7 @@ def contradiction(name):
     return problem, search_or_explain(problem).conflict
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_what_is_released_makes_room(name):
     """Without the named entries there is a strategy, without fewer there is none."""
@@ -97,7 +97,7 @@ def test_what_is_released_makes_room(name):
         assert search(without(problem, others)).status == Status.INFEASIBLE
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_rules_that_are_said_to_exclude_each_other_do(name):
     """With the limits of one conflict alone nothing is left; with one of them fewer something is."""
@@ -155,7 +155,7 @@ def test_a_contradiction_without_any_limit_is_explained_by_physics():
     assert conflict.shortage_bytes is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [a_model(**BIG), a_moe_model(**BIG, expert_ffn_hidden_size=2048)])
 def test_the_shortage_is_what_is_missing_to_the_byte(model):
     """With so much more memory there is a strategy, with a byte less there is none."""
@@ -218,14 +218,13 @@ def test_the_host_memory_that_would_do_is_exact_to_the_byte():
         assert bool(search_or_explain(replace(problem, facts=facts)).strategies) == fits
 
 
-@pytest.mark.parametrize("name", ["a rule of frameworks", "a bound of micro-batches", "two bounds"])
+@pytest.mark.parametrize("name", ["a rule of frameworks", "two bounds"])
 def test_in_a_large_space_one_preference_or_rule_of_frameworks_is_broken(name, monkeypatch):
     """The sets are those of a small space with one such rule at most; what excludes each other breaks none."""
-    problem = a_problem(a_model(num_layers=4), num_devices=16, **CONTRADICTIONS[name])
+    problem, in_a_small_space = contradiction(name)
     rules = build_space(problem).rules
     one_of = {sentence(rule) for rule in (*rules.preferences, *rules.frameworks)}
 
-    in_a_small_space = search_or_explain(problem).conflict
     monkeypatch.setattr(repairs, "WIDE_ROWS", 0)
     conflict = search_or_explain(problem).conflict
 

@@ -6,6 +6,7 @@ import ast
 import json
 import shlex
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -30,8 +31,11 @@ from planner.frameworks.torchtitan import to_torchtitan
 from planner.results import Plan
 from planner.verbs.plan import FORMAT_VERSION
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.cases import read_table
 from tests.documents import page
 from tests.planner.test_job import JOBS
+
+CASES = read_table("export")
 
 JOB = {
     "model": "llama3-8b",
@@ -102,47 +106,15 @@ def refused(make, plan: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize("given", [FLAT, PIPELINE, {"tp": 2}], ids=["flat", "pipeline", "tensors"])
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_has_an_answer_for_every_decision(target, given):
+def test_every_target_has_an_answer_for_every_decision(given):
     """A field that is neither mapped nor refused by name is an assertion of ``write_entries``, never a silence."""
-    with suppress(SpecError):
-        assert export(a_plan(given), target).target.lower() == target
+    plan = a_plan(given)
+    for target in TARGETS:
+        with suppress(SpecError):
+            assert export(plan, target).target.lower() == target
 
 
-WAYS = {
-    "torchtitan": [
-        {"tp": 2, "sequence_parallel": True, "tp_overlap": True},
-        {"tp": 2, "sequence_parallel": False},
-        {"cp": 2, "mbs": 2},
-        {"pp": 2, "schedule": "gpipe"},
-        {"pp": 2, "vpp": 2, "layout": {"layers": [7, 9, 9, 7]}},
-        {"sharding": "weights", "recompute": "full"},
-        {"sharding": "none", "recompute": "every_other_matmul"},
-        {"sharding": "gradients"},
-    ],
-    "deepspeed": [
-        {"tp": 2, "tp_overlap": True},
-        {"mbs": 2, "sharding": "weights", "dp_overlap": False},
-        {"sharding": "gradients", "recompute": "full", "activation_offload": True},
-        {"sharding": "optimizer", "optimizer_offload": True},
-    ],
-    "accelerate": [
-        {"tp": 2},
-        {"cp": 2, "mbs": 2},
-        {"cp": 2, "cp_overlap": False},
-        {"sharding": "weights", "recompute": "full", "activation_offload": True},
-        {"sharding": "gradients"},
-    ],
-    "megatron-bridge": [
-        {"tp": 2, "tp_overlap": True, "sequence_parallel": True},
-        {"cp": 2, "mbs": 2, "recompute": "core_attention"},
-        {"pp": 2, "vpp": 2, "recompute": "full"},
-        {"pp": 4, "layout": {"layers": [7, 9, 9, 7]}},
-        {"sharding": "weights", "activation_offload": True},
-        {"sharding": "optimizer", "optimizer_offload": True, "cuda_graphs": "full_iteration"},
-        {"sharding": "none", "dp_overlap": False, "cuda_graphs": "attn"},
-    ],
-}
+WAYS = CASES["ways"]
 """Decisions that no other field implies: each option of a table is written with two of its values."""
 
 TABLES = {"torchtitan": torchtitan.TABLE, "deepspeed": deepspeed.TABLE, "accelerate": accelerate.TABLE}
@@ -276,26 +248,7 @@ def test_torchtitan_knows_its_own_models():
     assert any(note.startswith("TODO: let 'base'") for note in to_torchtitan(for_torchtitan(model=other)).notes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        ({"sharding": "optimizer"}, ["sharding"]),
-        ({"tp": 16, "dp": 1, "mbs": 1, "sharding": "none", "dp_overlap": False}, ["tp"]),
-        ({"sharding": "none", "cp": 2, "dp": 8}, ["sharding"]),
-        ({"dp_overlap": False}, ["dp_overlap"]),
-        ({"recompute": "core_attention"}, ["recompute"]),
-        ({"activation_offload": True, "optimizer_offload": True}, ["activation_offload", "optimizer_offload"]),
-        ({"cp": 2, "dp": 8, "cp_overlap": True}, ["cp_overlap"]),
-        ({**PIPELINE, "schedule": "zb_h1", "vpp": 1, "pp_overlap": False}, ["schedule"]),
-        ({**PIPELINE, "vocabulary": "vocab_1", "vpp": 1, "pp_overlap": False}, ["vocabulary"]),
-        ({**PIPELINE, "sharding": "weights"}, ["sharding"]),
-        ({**PIPELINE, "pp_overlap": False}, ["pp_overlap"]),
-        ({**PIPELINE, "vpp": 4}, ["vpp"]),
-        ({**PIPELINE, "group": 4}, ["group"]),
-        ({"cuda_graphs": "attn"}, ["cuda_graphs"]),
-        ({**PIPELINE, "cuda_graphs": "full_iteration"}, ["cuda_graphs"]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "names"), CASES["torchtitan"])
 def test_torchtitan_refuses_by_name(changes, names):
     """What it does otherwise or not at all."""
     given = changes if "pp" in changes else {**FLAT, **changes}
@@ -364,18 +317,7 @@ def test_deepspeed_spreads_experts():
     assert deepspeed_of(given, model="mixtral-8x7b")["expert_parallel"] == {"enabled": True, "autoep_size": 8}
 
 
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        (PIPELINE, ["pp", "vpp", "group", "pp_overlap"]),
-        ({**FLAT, "cp": 2, "dp": 8}, ["cp"]),
-        ({**FLAT, "tp": 2, "dp": 8}, ["sequence_parallel"]),
-        ({**FLAT, "sharding": "none", "dp_overlap": False}, ["sharding", "settings.gradient_dtype"]),
-        ({**FLAT, "sharding": "optimizer"}, ["dp_overlap"]),
-        ({**FLAT, "recompute": "core_attention"}, ["recompute"]),
-        ({**FLAT, "activation_offload": True}, ["activation_offload"]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "names"), CASES["deepspeed"])
 def test_deepspeed_refuses_by_name(changes, names):
     """What its JSON has no key for, and what it does otherwise."""
     assert refused(to_deepspeed, a_plan(changes)) == names
@@ -404,17 +346,7 @@ def test_accelerate_rings_or_gathers():
     assert ways == ["alltoall", "allgather"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        (PIPELINE, ["pp", "vpp", "group", "sharding", "pp_overlap", "dp_overlap"]),
-        ({**FLAT, "tp": 2, "dp": 8, "tp_overlap": True}, ["sequence_parallel", "tp_overlap"]),
-        ({**FLAT, "sharding": "optimizer"}, ["sharding"]),
-        ({**FLAT, "optimizer_offload": True}, ["optimizer_offload"]),
-        ({**FLAT, "dp_overlap": False}, ["dp_overlap"]),
-        ({**FLAT, "recompute": "norms"}, ["recompute"]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "names"), CASES["accelerate"])
 def test_accelerate_refuses_by_name(changes, names):
     """What FSDP2 does otherwise or not at all."""
     assert refused(to_accelerate, for_accelerate(changes)) == names
@@ -446,11 +378,17 @@ def test_the_documents_commands_from_plan_to_launch_work(tmp_path, monkeypatch):
 # --- the command -------------------------------------------------------------------------------------------
 
 
+@cache
+def rendered() -> str:
+    """Write a report with one strategy that DeepSpeed can express, once for all tests."""
+    return render(estimate(load(JOB), {**FLAT, "sharding": "gradients"}), "json")
+
+
 @pytest.fixture
 def report(tmp_path):
-    """A report with one strategy that DeepSpeed can express."""
+    """Its file."""
     path = tmp_path / "plan.json"
-    path.write_text(render(estimate(load(JOB), {**FLAT, "sharding": "gradients"}), "json"), encoding="utf-8")
+    path.write_text(rendered(), encoding="utf-8")
     return path
 
 

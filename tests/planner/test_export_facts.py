@@ -9,6 +9,7 @@ import pytest
 from planner import estimate, export, load
 from planner.frameworks.megatron.options import read_arguments, split_words
 from planner.frameworks.megatron.releases import RELEASES
+from planner.results import Plan
 
 SIZES = {
     "model_type": "llama",
@@ -39,17 +40,24 @@ def config(tmp_path, **entries):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def llama():
+    """A plan of Llama 3.1 405B."""
+    return a_plan("llama3-405b")
+
+
 def written(model, release="0.17", **decisions):
-    """Values by option, and the lines that are left to the user."""
-    text = export(a_plan(model, **decisions), "megatron-lm", release).files["megatron-args.txt"]
+    """Values by option, and the lines that are left to the user, of a model or its plan."""
+    plan = model if isinstance(model, Plan) else a_plan(model, **decisions)
+    text = export(plan, "megatron-lm", release).files["megatron-args.txt"]
     todo = [line.removeprefix("# TODO: ") for line in text.splitlines() if line.startswith("# TODO")]
     return read_arguments(split_words(text)[0]), todo
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_llama_3_1_is_written_whole(release):
+def test_llama_3_1_is_written_whole(llama, release):
     """Its config.json: base 500,000, factor 8 over 8,192 positions, epsilon 1e-5, no dropout; 0.1 is Megatron-LM's."""
-    arguments, todo = written("llama3-405b", release)
+    arguments, todo = written(llama, release)
 
     assert (
         arguments.items()

@@ -16,6 +16,9 @@ from planner.frameworks import TARGETS
 from planner.frameworks.megatron.read import from_megatron_lm, release_for
 from planner.results import Plan
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.cases import read_table
+
+CASES = read_table("export_settings")
 
 JOB = {
     "model": "llama3-8b",
@@ -38,6 +41,7 @@ EXPERTS = {
     "dp_overlap": True,
 }
 PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
+NAMED = {"shared": SHARED, "offloaded": OFFLOADED, "plain": PLAIN}
 FP8 = {"training": {**JOB["training"], "precision": "fp8"}}
 CURRENT = {"training": {**JOB["training"], "precision": "fp8_current"}}
 
@@ -47,6 +51,9 @@ USUAL = {
     "accelerate": {"weight_dtype": "fp32", "gradient_dtype": "bf16"},
 }
 """What a target does of itself, of what others do otherwise."""
+
+ALIKE = [[name for name in TARGETS if USUAL[name] == usual] for usual in ({}, USUAL["torchtitan"], USUAL["accelerate"])]
+"""Targets that do the same of themselves."""
 
 OTHERS = {
     "gradient_dtype": ("fp16", SHARDED, {}),
@@ -113,25 +120,25 @@ def test_each_setting_has_another_value_here():
     assert {*OTHERS} == {one.name for one in fields(Settings)}
 
 
-@pytest.mark.sampled(39)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", OTHERS)
-def test_no_setting_is_dropped(name, target):
+def test_no_setting_is_dropped(name):
     """With another value a target writes something else, or says something else, or refuses it by its name."""
     other, given, job = OTHERS[name]
     beside = {"optimizer": "muon"} if name.startswith("muon_") else {}
     beside |= {"cp_comm_type": "a2a+p2p"} if name == "cp_a2a_ranks" else {}
-    usual = {**USUAL[target], **beside}
-    if name == "weight_dtype":
-        other = "recipe" if usual.get("weight_dtype") else "fp32"
+    refusals = (f"settings.{name} = ", "settings.optimizer = ", "training.precision")
+    for targets in ALIKE:
+        usual = {**USUAL[targets[0]], **beside}
+        value = other if name != "weight_dtype" else "recipe" if "weight_dtype" in usual else "fp32"
+        before, after = (a_plan({**usual, **more}, given, **job) for more in ({}, {name: value}))
+        for target in targets:
+            said = outcome(after, target)
 
-    before = outcome(a_plan(usual, given, **job), target)
-    after = outcome(a_plan({**usual, name: other}, given, **job), target)
-
-    if isinstance(after, str):
-        assert any(one in after for one in (f"settings.{name} = ", "settings.optimizer = ", "training.precision"))
-    else:
-        assert after != before
+            if isinstance(said, str):
+                assert any(one in said for one in refusals)
+            else:
+                assert said != outcome(before, target)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -191,53 +198,12 @@ def test_a_precision_with_bytes_of_its_own_is_nobodys():
 # --- Megatron-LM -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "given", "job", "lines"),
-    [
-        ({"gradient_dtype": "bf16"}, SHARED, {}, {"--grad-reduce-in-bf16"}),
-        ({"gradient_dtype": "fp32"}, SHARED, {"precision": "fp16"}, {"--accumulate-allreduce-grads-in-fp32"}),
-        (
-            {"moments_dtype": "bf16"},
-            SHARED,
-            {},
-            {"--use-precision-aware-optimizer", "--exp-avg-dtype bf16", "--exp-avg-sq-dtype bf16"},
-        ),
-        ({"fp8_param_gather": True}, SHARED, {"precision": "fp8"}, {"--fp8-param-gather"}),
-        (
-            {"fp8_param_gather": True},
-            {"tp": 8, "cp": 2, "cp_overlap": True, "sharding": "optimizer"},
-            {"precision": "fp8_blockwise"},
-            {"--fp8-param-gather", "--use-distributed-optimizer"},
-        ),
-        (
-            {"last_layers_bf16": 2},
-            SHARED,
-            {"precision": "fp8_current"},
-            {"--first-last-layers-bf16", "--num-layers-at-start-in-bf16 0", "--num-layers-at-end-in-bf16 2"},
-        ),
-        ({"mtp_layers": 2}, SHARED, {}, {"--mtp-num-layers 2"}),
-        ({"offloaded_layers": 8}, {**SHARED, "activation_offload": True}, {}, {"--cpu-offloading-num-layers 8"}),
-        ({"offloaded_layers": 32}, {**SHARED, "activation_offload": True}, {}, {"--cpu-offloading-num-layers 31"}),
-        ({}, OFFLOADED, {}, {"--optimizer-cpu-offload", "--optimizer-offload-fraction 1.0"}),
-        ({"offloaded_states": 0.5}, OFFLOADED, {}, {"--optimizer-offload-fraction 0.5"}),
-        ({"offload_overlap": True}, OFFLOADED, {}, {"--overlap-cpu-optimizer-d2h-h2d"}),
-        ({"optimizer_group": 4}, SHARED, {}, {"--num-distributed-optimizer-instances 4"}),
-        ({"optimizer": "dist_muon"}, SHARED, {}, {"--optimizer dist_muon", "--muon-tp-mode blockwise"}),
-        ({"optimizer": "muon"}, SHARED, {}, {"--optimizer muon", "--use-distributed-optimizer"}),
-        ({"optimizer": "muon"}, PLAIN, {}, {"--optimizer muon"}),
-        (
-            {"optimizer": "muon", "muon_tp_mode": "distributed", "muon_num_ns_steps": 6},
-            PLAIN,
-            {},
-            {"--optimizer muon", "--muon-tp-mode distributed", "--muon-num-ns-steps 6"},
-        ),
-        ({"attention": "unfused"}, SHARED, {}, {"--attention-backend unfused"}),
-        ({"loss": "fused"}, SHARED, {}, {"--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"}),
-    ],
-)
+@pytest.mark.parametrize(("settings", "given", "job", "lines"), CASES["options"])
 def test_settings_are_options(settings, given, job, lines):
     """Those of the parser of Megatron-LM; 16 replicas in groups of 4 are 4 instances."""
-    assert lines <= {*options(settings, given, training={**JOB["training"], **job})}
+    strategy = NAMED[given] if isinstance(given, str) else given
+
+    assert {*lines} <= {*options(settings, strategy, training={**JOB["training"], **job})}
 
 
 @pytest.mark.parametrize(
@@ -338,11 +304,11 @@ def test_blocking_launches_are_a_variable():
 )
 def test_a_host_that_updates_is_given_its_threads(settings, number):
     """Two processors of 56 cores over 8 devices; torchrun would set one thread, and only where states are offloaded."""
-    kept, offloaded = ({**SHARDED, "optimizer_offload": is_on} for is_on in (False, True))
+    kept, offloaded = (a_plan(settings, {**SHARDED, "optimizer_offload": is_on}) for is_on in (False, True))
 
     for target in ("megatron-lm", "megatron-bridge", "deepspeed"):
-        assert export(a_plan(settings, offloaded), target).environment["OMP_NUM_THREADS"] == number
-        assert "OMP_NUM_THREADS" not in export(a_plan(settings, kept), target).environment
+        assert export(offloaded, target).environment["OMP_NUM_THREADS"] == number
+        assert "OMP_NUM_THREADS" not in export(kept, target).environment
 
 
 def test_threads_of_a_launch_come_back():
@@ -495,63 +461,7 @@ def test_defaults_of_the_parser_are_written_out():
     }
 
 
-@pytest.mark.parametrize(
-    ("more", "settings"),
-    [
-        ("--bf16 --grad-reduce-in-bf16", {"gradient_dtype": "bf16"}),
-        ("--fp16", {"gradient_dtype": "fp16"}),
-        ("--fp16 --accumulate-allreduce-grads-in-fp32", {"gradient_dtype": "fp32"}),
-        (
-            "--bf16 --use-distributed-optimizer --use-precision-aware-optimizer --main-grads-dtype bf16 "
-            "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
-            {"gradient_dtype": "bf16", "moments_dtype": "bf16"},
-        ),
-        ("--bf16 --fp8-format e4m3 --use-distributed-optimizer --fp8-param-gather", {"fp8_param_gather": True}),
-        (
-            "--bf16 --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 2",
-            {"first_layers_bf16": 1, "last_layers_bf16": 2},
-        ),
-        ("--bf16 --mtp-num-layers 1", {"mtp_layers": 1}),
-        ("--bf16 --cpu-offloading-num-layers 4", {"offloaded_layers": 4}),
-        (f"{ON_HOST} --use-torch-optimizer-for-cpu-offload", {"offloaded_states": 1.0, "offload_overlap": False}),
-        (
-            f"{ON_HOST} --optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d",
-            {"offloaded_states": 0.5, "offload_overlap": True},
-        ),
-        ("--bf16 --use-distributed-optimizer --num-distributed-optimizer-instances 2", {"optimizer_group": 8}),
-        ("--bf16 --num-distributed-optimizer-instances 2", {"optimizer_group": "all"}),
-        ("--bf16 --optimizer dist_muon", {"optimizer": "dist_muon"}),
-        ("--bf16 --optimizer muon --use-distributed-optimizer", {"optimizer": "muon"}),
-        (
-            "--bf16 --context-parallel-size 2 --cp-comm-type p2p",
-            {"cp_comm_type": "p2p"},
-        ),
-        ("--bf16 --optimizer muon", {"optimizer": "muon", "muon_tp_mode": "blockwise"}),
-        (
-            "--bf16 --optimizer muon --muon-tp-mode distributed --muon-num-ns-steps 6",
-            {"optimizer": "muon", "muon_tp_mode": "distributed", "muon_num_ns_steps": 6},
-        ),
-        ("--bf16 --optimizer adaptive_muon", {"optimizer": "muon"}),
-        ("--bf16 --muon-tp-mode distributed", {"optimizer": "adam"}),
-        ("--bf16 --use-megatron-fsdp --megatron-fsdp-main-grads-dtype bf16", {"gradient_dtype": "bf16"}),
-        (
-            "--bf16 --use-megatron-fsdp --grad-reduce-in-bf16 --megatron-fsdp-main-grads-dtype fp32",
-            {"gradient_dtype": "fp32"},
-        ),
-        (
-            "--bf16 --use-megatron-fsdp --grad-reduce-in-bf16 --megatron-fsdp-main-grads-dtype auto",
-            {"gradient_dtype": "bf16"},
-        ),
-        ("--bf16 --megatron-fsdp-main-grads-dtype bf16", {"gradient_dtype": "fp32"}),
-        ("--bf16 --attention-backend unfused", {"attention": "unfused"}),
-        ("--bf16 --attention-backend fused", {"attention": "flash"}),
-        ("--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"loss": "fused"}),
-        ("--bf16 --cross-entropy-loss-fusion", {"loss": "unfused"}),
-        ("--bf16 --cross-entropy-fusion-impl te", {"loss": "unfused"}),
-        (f"--bf16 {SPREAD} flex --moe-deepep-num-sms 24", {"communication_sms": 24}),
-        (f"--bf16 {SPREAD} alltoall --moe-shared-expert-overlap", {"shared_expert_overlap": True}),
-    ],
-)
+@pytest.mark.parametrize(("more", "settings"), CASES["settings"])
 def test_options_are_settings(more, settings):
     """The other way round."""
     assert imported(more).document["settings"].items() >= settings.items()
@@ -669,29 +579,7 @@ def test_the_newest_release_for_a_device(device, release):
     assert release_for(device, "unfused") == release
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--bf16 --fp8-param-gather --use-distributed-optimizer", "--fp8-param-gather: needs --fp8-format"),
-        ("--bf16 --fp8-format e4m3 --fp8-param-gather", "--fp8-param-gather: needs --use-distributed-optimizer"),
-        ("--bf16 --exp-avg-dtype bf16", "--exp-avg-dtype: is bf16, which needs --use-precision-aware-optimizer"),
-        ("--fp16 --optimizer dist_muon", "--optimizer: is dist_muon, which excludes --fp16"),
-        ("--bf16 --optimizer muon --use-megatron-fsdp", "--optimizer: is muon, which excludes --use-megatron-fsdp"),
-        (
-            "--bf16 --use-precision-aware-optimizer --use-distributed-optimizer --main-grads-dtype bf16 "
-            "--accumulate-allreduce-grads-in-fp32",
-            "--main-grads-dtype: is bf16; --accumulate-allreduce-grads-in-fp32 keeps them in fp32",
-        ),
-        (
-            f"--bf16 {SPREAD} allgather --moe-shared-expert-intermediate-size 2048 --moe-shared-expert-overlap",
-            "--moe-shared-expert-overlap: works with --moe-token-dispatcher-type alltoall only",
-        ),
-        (
-            "--bf16 --use-distributed-optimizer --num-distributed-optimizer-instances 3",
-            "--num-distributed-optimizer-instances: is 3; 16 replicas are no multiple",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), CASES["refused"])
 def test_what_the_parser_refuses_is_refused(more, message):
     """Before anything is costed."""
     with pytest.raises(SpecError) as error:
@@ -717,11 +605,13 @@ def test_a_recipe_comes_back_as_it_was_told():
 
 def test_expandable_segments_are_a_variable():
     """For every target; beside CUDA graphs NCCL must not register them (megatron/core/transformer/cuda_graphs.py)."""
-    for target, usual in USUAL.items():
-        made = export(a_plan({**usual, "allocator": "expandable"}), target)
-        assert made.environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-        assert "NCCL_GRAPH_REGISTER" not in made.environment
-        assert "PYTORCH_CUDA_ALLOC_CONF" not in export(a_plan(usual), target).environment
+    for targets in ALIKE:
+        usual, expandable = (a_plan(USUAL[targets[0]] | more) for more in ({}, {"allocator": "expandable"}))
+        for target in targets:
+            made = export(expandable, target)
+            assert made.environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+            assert "NCCL_GRAPH_REGISTER" not in made.environment
+            assert "PYTORCH_CUDA_ALLOC_CONF" not in export(usual, target).environment
     graphed = export(a_plan({"allocator": "expandable"}, {**SHARED, "cuda_graphs": "full_iteration"}), "megatron-lm")
     assert graphed.environment["NCCL_GRAPH_REGISTER"] == "0"
 

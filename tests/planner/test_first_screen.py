@@ -101,6 +101,7 @@ def test_a_plan_alone_says_what_is_proven():
     assert "proof" not in dict(next(short_sections(estimate(load(a_job()), {}))).rows)
 
 
+@pytest.mark.sampled(2)
 def test_small_runs_leave_the_decision_in_sight(report):
     """Whatever they say, in as many sentences as they like."""
     sentences = tuple(f"{number} layers: 0.2 s measured (model 0.21 s, {'x' * 60})" for number in range(12))

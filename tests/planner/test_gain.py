@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from functools import cache
 from io import StringIO
 
 import pytest
@@ -32,7 +33,13 @@ NVIDIA = {"tp": 4, "cp": 2, "pp": 4, "vpp": 5, "mbs": 1, "tp_overlap": True}
 
 def estimated(changes=(), **decisions):
     """A layout of the job, of which some entries may be others."""
-    return estimate(load({**JOB, **dict(changes)}), decisions or NVIDIA).plan
+    return estimate(load({**JOB, **dict(changes)}), decisions).plan if changes or decisions else nvidia().plan
+
+
+@cache
+def nvidia():
+    """Estimate NVIDIA's layout, once for all tests."""
+    return estimate(load(JOB), NVIDIA)
 
 
 def costed(plan):
@@ -133,7 +140,7 @@ def test_the_interval_is_never_wider_than_that_of_independent_steps():
 
 def test_a_strategy_against_itself():
     """Gains nothing, and nothing about that is open."""
-    side = side_of(estimate(load(JOB), NVIDIA), "mine")
+    side = side_of(nvidia(), "mine")
 
     same = compare_two(side, side)
 
@@ -278,7 +285,7 @@ HALF = {
 def test_no_run_of_another_job_is_named():
     """Twice the batch was not measured with these degrees, nor a model with half the layers."""
     batch = {**JOB["training"], "global_batch_size": 192}
-    larger, half = estimated({"training": batch}), estimated({"model": HALF})
+    larger, half = estimated({"training": batch}, **NVIDIA), estimated({"model": HALF}, **NVIDIA)
 
     assert gain_of(larger, larger).measured == ()
     assert gain_of(half, half).measured == ()

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.plans.features import count_runs
-from costmodel.strategy import Recompute
 from planner import load, render
 from planner.uncertainty.counts import (
     FEW_RUNS,
@@ -24,6 +23,9 @@ from planner.uncertainty.counts import (
 )
 from planner.uncertainty.intervals import ANY, Unseen, intervals
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.cases import read_table
+
+CASES = read_table("ground")
 
 JOB = {
     "model": "llama3-8b",
@@ -48,50 +50,7 @@ def told(run, *grounds) -> dict[str, Gap]:
     return {gap.dimension: gap for gap in gaps_to_runs(run, count(*grounds * 10))}
 
 
-GAPS = {
-    "device": (("cluster.device=h200",), {}, "no measured run on h200 (on others of hopper: 10)"),
-    "architecture": (("cluster.device=b200",), {}, "no measured run on b200, nor on blackwell"),
-    "software": (
-        ("cluster.framework=megatron-lm-0.17",),
-        {},
-        "no measured run of megatron-lm-0.17",
-    ),
-    "release": (
-        ("cluster.framework=nemo-25.04",),
-        {},
-        "no measured run of nemo-25.04 itself, costed as nemo-25.07 (10 runs)",
-    ),
-    "unknown": (
-        ("cluster.framework=nemo-25.11",),
-        {},
-        "no measured run of nemo-25.11, costed as nemo-25.09",
-    ),
-    "kind": (("model=mixtral-8x7b",), {}, "no measured run of MoE models"),
-    "family": (("model=nemotron-4-340b",), {"tp": 8}, "no measured run of dense models of family nemotron (llama 10)"),
-    "precision": (("training.precision=fp8",), {}, "no measured run in fp8"),
-    "tp": ((), {"tp": 8}, "the largest measured tp of dense models is 2 (this job: 8)"),
-    "pp": ((), {"pp": 2}, "no measured run of a dense model has pp above 1"),
-    "offload": ((), {"optimizer_offload": True}, "no measured run offloads the optimizer"),
-    "recompute": ((), {"recompute": Recompute.FULL}, "no measured run recomputes whole layers"),
-    "num_devices": (
-        ("cluster.num_devices=32",),
-        {},
-        "the largest measured number of devices of dense models on h100-80gb-sxm is 16 (this job: 32)",
-    ),
-    "sequence_length": (
-        ("training.sequence_length=16384",),
-        {},
-        "the longest measured sequence of dense models has 8,192 tokens (this job: 16,384)",
-    ),
-    "parameters": (
-        ("model=llama3-70b",),
-        {"tp": 8},
-        "the largest measured dense model has 8,030 million parameters (this job: 70,554)",
-    ),
-}
-
-
-@pytest.mark.parametrize(("overrides", "decisions", "sentence"), GAPS.values(), ids=GAPS)
+@pytest.mark.parametrize(("overrides", "decisions", "sentence"), CASES["gaps"].values(), ids=CASES["gaps"])
 def test_each_thing_that_no_run_has_is_a_sentence(overrides, decisions, sentence):
     """On a ground of one run, measured ten times; a run that is that one has no gap."""
     plain = a_run()

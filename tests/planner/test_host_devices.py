@@ -13,7 +13,7 @@ from costmodel.strategy import CudaGraphs
 from planner import estimate, load, plan
 from planner.jobs.strategy_file import require_features
 from planner.measure.fit.device import fit_device
-from tests.builders_samples import A_MACHINE, matmul_points, row_points, samples_of
+from tests.builders_samples import A_MACHINE, matmul_points, samples_of
 from tests.sources import FILES, label, text
 
 CPU = {
@@ -33,7 +33,7 @@ def test_plans_on_processors_have_neither():
     with_host = {**CPU, "cluster": {**CPU["cluster"], "device": {**CPU["cluster"]["device"], "host_link": "pcie"}}}
 
     assert plan(load(with_host)).fastest.strategy.cuda_graphs != CudaGraphs.NONE
-    strategies = [one.strategy for one in plan(load(CPU, ["top=10"])).plans]
+    strategies = [one.strategy for one in plan(load(CPU, ["top=3"])).plans]
     assert {one.cuda_graphs for one in strategies} == {CudaGraphs.NONE}
     assert not any(one.activation_offload or one.optimizer_offload for one in strategies)
 
@@ -81,7 +81,7 @@ def test_graphs_exist_where_pytorch_captures_them(device):
 def test_a_device_fitted_on_processors_is_one(software, driver, link):
     """Samples say what they were measured on."""
     machine = replace(A_MACHINE, software=software, driver=driver)
-    samples = samples_of([*matmul_points(), *row_points("rms_norm")], machine=machine)
+    samples = samples_of(matmul_points(rows=(256, 16384), widths=(1024, 8192)), machine=machine)
     networks = [{"name": "links", "num_peers": 4, "bandwidth": 1e11, "latency": 1e-6}]
     entry = fit_device(samples, name="mine", facts={"networks": networks, "memory_bandwidth": 1e12}).entry
 

@@ -39,14 +39,14 @@ def a_job(num_nodes=9, batch=64, **entries):
 
 
 def planned(*overrides, **given):
-    """The plan of such a job."""
-    return plan(load(a_job(**given), overrides))
+    """The plan of such a job, without a certificate."""
+    return plan(load(a_job(**given), overrides), certified=False)
 
 
 @cache
 def plan_of(num_nodes=9):
     """The plan of the job on a number of nodes, for whoever reads it."""
-    return planned(num_nodes=num_nodes)
+    return plan(load(a_job(num_nodes=num_nodes)))
 
 
 def alone(num_nodes, *overrides, **given):
@@ -59,7 +59,7 @@ def alone(num_nodes, *overrides, **given):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_nodes", "batch"), [(9, 64), (11, 96), (7, 100)])
+@pytest.mark.parametrize(("num_nodes", "batch"), [(9, 64), (7, 100)])
 def test_no_smaller_number_of_nodes_is_faster(num_nodes, batch):
     """Each number alone, all of its devices used."""
     best = planned(num_nodes=num_nodes, batch=batch).plans[0]
@@ -101,9 +101,9 @@ def test_the_report_says_how_many_are_idle_and_why():
 @pytest.mark.slow
 def test_plans_after_the_first_are_the_best_of_all_numbers():
     """Those on all devices, and those on fewer that are faster than the best of them."""
-    report = planned("top=8")
-    every = alone(9, "top=8").plans
-    fewer = [one for number in range(1, 9) for one in alone(number, "top=8").plans]
+    report = planned("top=8", num_nodes=5, batch=32)
+    every = alone(5, "top=8", batch=32).plans
+    fewer = [one for number in range(1, 5) for one in alone(number, "top=8", batch=32).plans]
 
     faster = [one for one in fewer if one.step_seconds < every[0].step_seconds]
     steps = sorted(one.step_seconds for one in (*every, *faster))[:8]
@@ -159,7 +159,7 @@ def test_settings_are_chosen_together_with_the_number():
 
     steps = [
         alone(number, settings={"gradient_dtype": dtype}).plans[0].step_seconds
-        for number in (6, 7, 8, 9)
+        for number in (7, 8, 9)
         for dtype in ("fp32", "bf16")
     ]
     assert best.step_seconds == pytest.approx(min(steps), rel=1e-9)
@@ -172,13 +172,13 @@ def test_settings_are_chosen_together_with_the_number():
 # --- who decides -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("override", ["search.idle_devices=false", "search.max_devices=72"])
-def test_a_job_may_say_how_many_devices_are_used(override):
-    """Then no other number is searched; ``max_devices`` allows any number up to it, not whole nodes alone."""
-    report = planned(override)
+def test_a_job_may_say_how_many_devices_are_used():
+    """``max_devices`` allows any number up to it, not whole nodes alone: no other number is searched then."""
+    report = planned("search.max_devices=72")
 
     assert report.fewer is None
     assert json.loads(render(report, "json"))["idle"] is None
+    assert alone(9).fewer is None
 
 
 def test_pins_hold_on_every_number():
@@ -276,7 +276,7 @@ def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
 
     monkeypatch.setattr("planner.search.alternatives.search_each", cut)
 
-    text = " ".join(render(planned(num_nodes=9), "table").split())
+    text = " ".join(render(planned(), "table").split())
 
     assert "among plans that use all GPUs" in text
     assert "time ran out before it was proven that no plan on fewer whole nodes is faster" in text
@@ -286,6 +286,7 @@ MODELS = ("llama3-8b", "qwen3-30b-a3b", "nemotron-h-8b", "deepseek-v3", "gpt-oss
 DEVICES = ("h100-80gb-sxm", "a100-80gb-sxm", "b200", "gb200", "v100-32gb-sxm")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_no_row_undercuts_the_bound_by_its_layers(model):
     """Splitting a layer takes more in sum: the bound of one device against that of every row of degrees."""
@@ -326,7 +327,7 @@ def test_without_a_plan_on_all_devices_nothing_is_left_out():
 @pytest.mark.slow
 def test_near_by_batches_keep_all_devices_busy():
     """72 devices share 72 sequences, not 70; a plan for them trains more tokens per second."""
-    report = planned(batch=70)
+    report = plan(load(a_job(batch=70)))
     [*nearby] = report.nearby
     records = json.loads(render(report, "json"))["nearby_batches"]
 

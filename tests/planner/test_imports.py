@@ -17,53 +17,13 @@ from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
 from planner.frameworks.shell.words import unknown
+from tests.cases import read_table
+
+CASES = read_table("imports")
 
 ROOT = Path(__file__).parents[2]
 LAUNCHES = ROOT / "tests/data/launches"
 DEVICE = "cluster.device=h100-80gb-sxm"
-
-IMPORTS = {
-    "dense.sh": ([], {}, "llama3-8b", 16, (2, 1, 2, 4, 1, 1, 1), "none", "optimizer", (128, 8192, "bf16")),
-    "experts.sh": (
-        [],
-        {"GBS": "256"},
-        "mixtral-8x7b",
-        64,
-        (2, 1, 4, 8, 8, 1, 1),
-        "shared_experts+expert_activation+experts",
-        "optimizer",
-        (256, 4096, "bf16"),
-    ),
-    "nemo.yaml": (["model=llama3-8b"], {}, "llama3-8b", 16, (4, 1, 2, 2, 1, 1, 1), "none", "none", (64, 4096, "bf16")),
-    "overrides.txt": (
-        ["model=llama3-8b", "cluster.num_devices=64"],
-        {},
-        "llama3-8b",
-        64,
-        (4, 2, 2, 4, 1, 1, 1),
-        "core_attention+mlp",
-        "optimizer",
-        (128, 8192, "fp8_current"),
-    ),
-    "recipe.sh": (
-        ["cluster.device=b200", "cluster.framework=megatron-bridge-25.11"],
-        {"GPU_TYPE": "B200", "NUM_GPUS": "256"},
-        "llama3-405b",
-        256,
-        (4, 2, 8, 4, 1, 8, 1),
-        "none",
-        "optimizer",
-        (1536, 8192, "mxfp8"),
-    ),
-    "llama3_8b.toml": ([], {}, "llama3-8b", 64, (4, 1, 1, 16, 1, 1, 4), "none", "weights", (64, 8192, "fp8_rowwise")),
-    "torchtitan.sh": ([], {}, "llama3-8b", 32, (8, 1, 1, 4, 1, 1, 2), "full", "weights", (8, 8192, "fp8_rowwise")),
-    "deepspeed.sh": ([], {}, "llama3-8b", 16, (1, 1, 1, 16, 1, 1, 2), "full", "weights", (128, 4096, "bf16")),
-    "accelerate.sh": ([], {}, "qwen3-8b", 32, (1, 1, 1, 32, 1, 1, 2), "full", "weights", (256, 4096, "bf16")),
-}
-"""
-Entries and variables of the command; the model, devices, (tp, cp, pp, dp, ep, vpp, mbs), recomputation, sharding and
-(global batch, sequence, precision) that a reader finds in the file.
-"""
 
 
 def imported(name, entries=(), **variables):
@@ -72,19 +32,19 @@ def imported(name, entries=(), **variables):
     return import_job(LAUNCHES / name, [*device, *entries], variables)
 
 
-@pytest.mark.parametrize("name", IMPORTS)
+@pytest.mark.parametrize("name", CASES["launches"])
 def test_a_launch_is_a_job(name):
     """Its degrees, batch, precision and recomputation."""
-    entries, variables, model, devices, degrees, recompute, sharding, training = IMPORTS[name]
+    entries, variables, model, devices, degrees, recompute, sharding, training = CASES["launches"][name]
 
     job = imported(name, entries, **variables).document
 
     strategy = job["strategy"]
     assert job["model"] == model
     assert job["cluster"]["num_devices"] == devices
-    assert tuple(strategy[name] for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs")) == degrees
+    assert [strategy[name] for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs")] == degrees
     assert (strategy["recompute"], strategy["sharding"]) == (recompute, sharding)
-    assert tuple(job["training"][name] for name in ("global_batch_size", "sequence_length", "precision")) == training
+    assert [job["training"][name] for name in ("global_batch_size", "sequence_length", "precision")] == training
     assert estimate(load(job), {}).plan.step_seconds > 0
 
 
@@ -160,44 +120,7 @@ def test_hybrid_sharding_is_over_a_node(device):
     assert (job["settings"]["optimizer_group"], job["training"]["global_batch_size"]) == (8, 64)
 
 
-@pytest.mark.parametrize(
-    ("name", "entries", "variables", "message"),
-    [
-        ("encoder.sh", [], {}, "script, line 1: pretrain_bert.py trains BERT, an encoder"),
-        ("open.sh", [], {}, r"--micro-batch-size \$MBS \(line 2\); --global-batch-size \$\(cat batch.txt\) \(line 3\)"),
-        ("open.sh", [], {}, r"Say them: --set MBS=VALUE --set TP=VALUE. The output of commands is not known"),
-        ("experts.sh", [], {}, r"--global-batch-size \$GBS \(line 15\). Say it: --set GBS=VALUE."),
-        (
-            "dense.sh",
-            [],
-            {"DTYPE": "int3"},
-            "script, line 49: ends with an error after it says 'no such precision: int3'",
-        ),
-        ("dense.sh", [], {"TP": "3"}, "is 16, no multiple of tp . cp . pp = 6. The script starts 16 processes"),
-        ("recipe.sh", [], {}, r"cannot do without \$GPU_TYPE \(line 4\), \$NUM_GPUS \(line 6\). Add --set GPU_TYPE"),
-        (
-            "recipe.sh",
-            ["cluster.device=h200"],
-            {"GPU_TYPE": "h200", "NUM_GPUS": "64"},
-            "--compute_dtype: says mxfp8, in which h200 does not compute",
-        ),
-        (
-            "recipe.sh",
-            ["cluster.device=mi355x", "training.precision=bf16"],
-            {"GPU_TYPE": "h200", "NUM_GPUS": "64"},
-            "recipe: of llama3-405b on mi355x in bf16 is not known here.*known are: b200 in bf16",
-        ),
-        (
-            "zero3.json",
-            ["cluster.num_devices=8", "model=llama3-8b"],
-            {},
-            "bf16.enabled: is not on.*training.precision=bf16",
-        ),
-        ("fsdp.yaml", [], {}, "model: is not said. Add model=llama3-8b."),
-        ("nemo.yaml", [], {}, "model: is not said. Add model=NAME"),
-        ("model_args.yaml", [], {}, "cluster.num_devices: is no argument of Megatron-LM"),
-    ],
-)
+@pytest.mark.parametrize(("name", "entries", "variables", "message"), CASES["refused"])
 def test_what_cannot_be_imported_says_why(name, entries, variables, message):
     """Where, what is missing, what to write."""
     with pytest.raises(SpecError, match=message):
@@ -229,43 +152,7 @@ def test_the_last_of_several_counts():
     assert any("--num-layers is given several times: '24', the last one, counts." in note for note in found.notes)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.json", "[1]", "expected an object of DeepSpeed's keys"),
-        ("a.json", "{", "is not JSON"),
-        ("a.json", '{"architectures": []}', "describes a model"),
-        ("a.json", '{"zero_optimization": {"stage": 7}, "bf16": {"enabled": true}}', "is 7: expected 0, 1, 2 or 3"),
-        ("a.json", '{"zero_optimization": {"offload_param": {"device": "cpu"}}}', "keeps weights in host memory"),
-        ("a.toml", "a = [", "is not TOML"),
-        ("a.toml", '[model]\nname = "flux"\nflavor = "dev"', "'flux/dev' is no model that is known here"),
-        (
-            "a.toml",
-            '[training]\nlocal_batch_size = 0\n[model]\nname = "llama3"\nflavor = "8B"',
-            "expected a whole number of at least 1",
-        ),
-        ("a.yaml", "- 1", "expected a mapping"),
-        ("a.yaml", "model: llama3-8b\ncluster: {}", "is a job file already"),
-        ("a.yaml", "steps: 3", "has the entries 'steps'; expected MODEL_ARGS"),
-        (
-            "a.yaml",
-            "distributed_type: TPU\nnum_processes: 8",
-            "is 'TPU': expected FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU",
-        ),
-        ("a.sh", "", "starts no training that is known here"),
-        ("a.sh", "echo hello", "starts no training that is known here"),
-        (
-            "a.sh",
-            "deepspeed train.py --deepspeed ds.json",
-            "names the configuration 'ds.json', which is not in its folder",
-        ),
-        (
-            "a.sh",
-            "cat > ds.json <<EOF\n{$BATCH}\nEOF\ndeepspeed train.py --deepspeed ds.json",
-            r"ds.json: is \$BATCH, which the script leaves open. Say it: --set BATCH=VALUE",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), CASES["files"])
 def test_files_of_another_kind_are_refused(tmp_path, name, content, message):
     """Nobody gets a traceback."""
     path = tmp_path / name
@@ -362,7 +249,7 @@ ROUNDS = {
 """Exports, the framework that the job names, and decisions."""
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ROUNDS)
 def test_an_export_comes_back(name, tmp_path):
     """Exported and imported, a strategy is the same, and so is its batch."""

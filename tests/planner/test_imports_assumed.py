@@ -6,6 +6,9 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import import_job
+from tests.cases import read_table
+
+CASES = read_table("imports_assumed")
 
 HERE = ["cluster.device=h100-80gb-sxm"]
 OVERRIDES = (
@@ -134,30 +137,7 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize(
-    ("options", "note"),
-    [
-        (
-            "--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 1",
-            "Layers on stages: 5, 5, 5, 1; strategy.layout says others.",
-        ),
-        (
-            "--num-experts 8",
-            "Without --moe-grouped-gemm experts are computed one after another: costed as grouped.",
-        ),
-        ("--transformer-impl local", "--transformer-impl local: costed as Transformer Engine's kernels."),
-        (
-            "--num-experts 8 --expert-model-parallel-size 8 --moe-token-dispatcher-type flex "
-            "--moe-flex-dispatcher-backend deepep",
-            "No option says the SMs of deepep's kernels: as many as cluster.framework has; "
-            "settings.communication_sms=N says it.",
-        ),
-        (
-            "--optimizer-cpu-offload --use-precision-aware-optimizer --use-distributed-optimizer",
-            "OMP_NUM_THREADS is not said: each rank's share of the host's cores; settings.host_threads=N.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "note"), CASES["open"])
 def test_arguments_state_what_they_leave_open(options, note, tmp_path):
     """Uneven stages in layers; kernels, processors and threads that no option says."""
     job = imported(tmp_path, "arguments.txt", SMALL + options, "cluster.num_devices=8")

@@ -13,6 +13,9 @@ from planner import import_job, load
 from planner.frameworks.imports.bridge.overrides import bridge_job
 from planner.frameworks.imports.documents import ROOM
 from planner.frameworks.megatron.options import options, split_options
+from tests.cases import read_table
+
+CASES = read_table("imports_forks")
 
 DEVICE = "cluster.device=h100-80gb-sxm"
 
@@ -61,19 +64,7 @@ def test_rows_say_what_they_are():
 # --- older spellings ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "entry", "value"),
-    [
-        ("--checkpoint-activations --checkpoint-num-layers 1", "recompute", "full"),
-        ("--num-experts 8 --expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall_seq", "ep", 8),
-        ("--zero-stage 1 --deepspeed", "sharding", "optimizer"),
-        ("--zero-stage 2 --deepspeed", "sharding", "gradients"),
-        ("--zero-stage 3 --deepspeed", "sharding", "weights"),
-        ("--overlapped-distributed-optimizer", "dp_overlap", True),
-        ("--ds-sequence-parallel-size 4", "cp", 4),
-        ("--context-parallel-size 2 --context-parallel-algo megatron_cp_algo", "cp", 2),
-    ],
-)
+@pytest.mark.parametrize(("text", "entry", "value"), CASES["older"])
 def test_older_words_mean_what_they_meant(text, entry, value, tmp_path):
     """Decisions of the job, as the forks' own parsers and engines have them."""
     assert imported(tmp_path, f"--bf16 {text}").document["strategy"][entry] == value
@@ -185,25 +176,7 @@ def test_gemma_2_of_mindspeed_is_gemma_2(tmp_path):
 # --- refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("--deepspeed --num-experts 4 4 8", "pyramid of experts"),
-        ("--deepspeed --num-experts 4 --mlp-type residual", "residual MoE"),
-        ("--tp-2d --tp-x 2 --tp-y 2", "tensor parallelism in two dimensions"),
-        ("--schedules-method dualpipev", "is a pipeline schedule that Megatron-LM does not have"),
-        ("--enable-mhc --hc-mult 4", "hyper-connections"),
-        ("--enable-dsa-indexer --index-topk 256", "2,048 tokens of which 256 count"),
-        ("--noop-layers x", "expected numbers of layers"),
-        ("--noop-layers 1 --pipeline-model-parallel-size 0", "expected a whole number of at least 1, got 0"),
-        ("--deepspeed --num-experts 4 --expert-interval 0", "expected a whole number of at least 1, got 0"),
-        ("--num-layer-list 10,10", "are not the layers of the model"),
-        ("--num-layers 99999999999 --first-k-dense-replace 1", "more than any model has"),
-        ("--checkpoint-in-cpu", "keeps checkpoints of activations on the host"),
-        ("--n-shared-experts $N", "the script leaves open. Say it: --set N=VALUE"),
-        ("--pipeline-model-parallel-siz 2", "Did you mean '--pipeline-model-parallel-size'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), CASES["refused"])
 def test_what_has_no_costs_is_refused_by_its_name(text, message, tmp_path):
     """With the true reason, not with that of another option."""
     with pytest.raises(SpecError) as refused:
@@ -288,7 +261,7 @@ def test_mutated_scripts_import_or_are_refused(tmp_path):
         f'{ARGUMENTS}\nOPTS=" \\\n  --bf16 $ac \\\n"\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} $OPTS > log\n'
     )
     path = tmp_path / "run.sh"
-    for _ in range(60):
+    for _ in range(30):
         path.write_text(mutated(launch, chance))
         try:
             became.add(bool(import_job(path, [DEVICE], {"1": "1B", "4": "full"}).document))
@@ -364,17 +337,7 @@ def test_deepspeed_deals_layers_that_do_not_divide(layers, stages, method, tmp_p
     assert f"{layers} layers do not divide over {stages} pipeline ranks: dealt as" in notes_of(job)
 
 
-@pytest.mark.parametrize(
-    ("words", "front", "release"),
-    [
-        ("--bf16 --deepspeed --zero-stage 1", "", "megatron-deepspeed-2023"),
-        ("--bf16 --deepspeed --abort-on-unmet-fused-kernel-constraints", "", "megatron-deepspeed-2022"),
-        ("--fp16 --DDP-impl local", "", "megatron-lm-2022"),
-        ("--bf16 --use-flash-attn --DDP-impl local", "", "megatron-lm-0.8"),
-        ("--bf16", "export PYTHONPATH=/x/PAI-Megatron-LM-240718:$PYTHONPATH", "megatron-lm-0.8"),
-        ("--bf16", "export PYTHONPATH=/x/PAI-Megatron-LM-241113", "megatron-lm-0.12"),  # the catalog's since 2024-10
-    ],
-)
+@pytest.mark.parametrize(("words", "front", "release"), CASES["releases"])
 def test_what_only_older_releases_have_says_the_release(words, front, release, tmp_path):
     """The nearest entry of the catalog, with a note; the command may name another one."""
     job = imported(tmp_path, words, front=front)

@@ -14,57 +14,13 @@ import yaml
 
 from costmodel.errors import SpecError
 from planner import import_job
+from tests.cases import read_table
+
+ARGUMENTS, CONTAINER, TITAN, EXPERTS, LABELS, SECTIONS = read_table("imports_printed").values()
 
 DEVICE = ["cluster.device=h100-80gb-sxm"]
 ON_8 = [*DEVICE, "cluster.num_devices=8"]
 LENGTH = "training.sequence_length=4096"
-
-ARGUMENTS = {
-    "accumulate_allreduce_grads_in_fp32": True,
-    "add_bias_linear": False,
-    "attention_backend": "AttnBackend.auto",
-    "bf16": True,
-    "context_parallel_size": 1,
-    "data_parallel_size": 4,
-    "exp_avg_dtype": "torch.float32",
-    "expert_model_parallel_size": 4,
-    "expert_tensor_parallel_size": 1,
-    "ffn_hidden_size": 4096,
-    "fp16": False,
-    "fp8": None,
-    "global_batch_size": 64,
-    "group_query_attention": False,
-    "hidden_size": 1024,
-    "max_position_embeddings": 4096,
-    "micro_batch_size": 2,
-    "moe_grouped_gemm": True,
-    "moe_layer_freq": [0, 1, 1, 1],
-    "moe_token_dispatcher_type": "alltoall",
-    "normalization": "LayerNorm",
-    "num_attention_heads": 16,
-    "num_experts": 8,
-    "num_layers": 4,
-    "num_layers_per_virtual_pipeline_stage": None,
-    "overlap_grad_reduce": False,
-    "params_dtype": "torch.bfloat16",
-    "pipeline_model_parallel_size": 2,
-    "position_embedding_type": "learned_absolute",
-    "rank": 0,
-    "recompute_granularity": "selective",
-    "recompute_method": None,
-    "recompute_modules": ["core_attn", "moe_act"],
-    "seq_length": 4096,
-    "sequence_parallel": True,
-    "swiglu": True,
-    "tensor_model_parallel_size": 2,
-    "train_iters": 100,
-    "transformer_pipeline_model_parallel_size": 2,
-    "untie_embeddings_and_output_weights": False,
-    "use_distributed_optimizer": True,
-    "virtual_pipeline_model_parallel_size": None,
-    "vocab_size": 32000,
-    "world_size": 16,
-}
 
 
 def block(**changes):
@@ -106,33 +62,18 @@ def test_the_log_says_the_device_and_the_release(tmp_path):
         imported(tmp_path, ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", *block()], [])
 
 
-LABELS = {
-    "torchrun": "[rank0]:{}",
-    "elastic": "[default0]:{}",
-    "slurm": " 0: {}",
-    "mpi": "[1,0]<stdout>:{}",
-    "host": "worker-3: {}",
-    "container": "[pod/train-0/pytorch] {}",
-    "time": "2025-01-02 03:04:05,678 {}",
-    "both": "[rank0]: 2025-01-02T03:04:05.123456Z {}",
-    "time alone": "03:04:05 {}",
-    "epoch": "1714500000.123 {}",
-    "level": "2025-01-02 03:04:05 INFO {}",
-    "stern": "train-0 pytorch {}",
-    "cri": "2025-01-02T03:04:05.123456789Z stdout F {}",
-    "syslog": "May  1 03:04:05 node1 train[1]: {}",
-    "primus": "[20250102 03:04:05][rank-0/8][INFO ] : {}",
-    "colours": "\x1b[32m{}\x1b[0m",
-    "windows": "{}\r",
-}
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The job of the block alone."""
+    return imported(tmp_path_factory.mktemp("plain"), block()).document
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_labels_times_and_colours_are_passed_over(label, tmp_path):
+def test_labels_times_and_colours_are_passed_over(label, plain, tmp_path):
     """With lines of another rank in between."""
     lines = [line for one in block() for line in (LABELS[label].format(one), "[rank7]: W0102 something else ... 3")]
 
-    assert imported(tmp_path, lines).document == imported(tmp_path, block()).document
+    assert imported(tmp_path, lines).document == plain
 
 
 @pytest.mark.parametrize("labels", [("[rank0]:", "[rank1]:"), ("", "")])
@@ -260,42 +201,6 @@ def test_an_argument_that_nobody_knows_is_said(tmp_path):
 
 # --- other frameworks --------------------------------------------------------------------------------------
 
-CONTAINER = {
-    "_target_": "megatron.bridge.training.config.ConfigContainer",
-    "ddp": {"use_distributed_optimizer": True, "grad_reduce_in_fp32": False, "overlap_grad_reduce": True},
-    "mixed_precision": {"bf16": True, "fp16": False, "fp8": None},
-    "model": {
-        "_target_": "megatron.bridge.models.llama.llama_provider.LlamaModelProvider",
-        "activation_func": {"_call_": False, "_target_": "torch.nn.functional.silu"},
-        "add_bias_linear": False,
-        "attention_backend": {"_args_": [1], "_call_": True, "_target_": "megatron.core.transformer.enums.AttnBackend"},
-        "context_parallel_size": 2,
-        "ffn_hidden_size": 4096,
-        "gated_linear_unit": True,
-        "hidden_size": 1024,
-        "normalization": "RMSNorm",
-        "num_attention_heads": 16,
-        "num_layers": 8,
-        "num_query_groups": 4,
-        "pipeline_model_parallel_layout": [
-            ["embedding", "decoder"],
-            ["decoder"] * 3,
-            ["decoder"] * 3,
-            ["decoder", "loss"],
-        ],
-        "pipeline_model_parallel_size": 2,
-        "position_embedding_type": "rope",
-        "recompute_granularity": None,
-        "seq_length": 8192,
-        "sequence_parallel": True,
-        "share_embeddings_and_output_weights": False,
-        "tensor_model_parallel_size": 2,
-        "virtual_pipeline_model_parallel_size": 2,
-        "vocab_size": 32000,
-    },
-    "optimizer": {"use_distributed_optimizer": True, "exp_avg_dtype": {"_call_": False, "_target_": "torch.float32"}},
-    "train": {"global_batch_size": 32, "micro_batch_size": 1, "train_iters": 10},
-}
 ON_16 = [*DEVICE, "cluster.num_devices=16"]
 
 
@@ -331,26 +236,6 @@ def test_a_container_without_its_end_is_refused(tmp_path):
         import_job(path, ON_16)
 
 
-TITAN = {
-    "job": {"config_file": "x.toml", "save_config_file": None},
-    "model": {"name": "llama3", "flavor": "8B", "converters": []},
-    "training": {
-        "local_batch_size": 2,
-        "global_batch_size": -1,
-        "seq_len": 4096,
-        "steps": 10,
-        "mixed_precision_param": "bfloat16",
-    },
-    "parallelism": {
-        "data_parallel_shard_degree": -1,
-        "tensor_parallel_degree": 4,
-        "pipeline_parallel_layers_per_stage": None,
-        "pipeline_parallel_expert_parallel_overlap": True,
-        "context_parallel_load_balancer": "headtail",
-        "expert_parallel_comm_backend": "standard",
-    },
-    "activation_checkpoint": {"mode": "full"},
-}
 ZERO = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "bf16": {"enabled": True}}
 ZERO |= {"zero_optimization": {"stage": 2}}
 
@@ -384,17 +269,6 @@ def titan_layer(**changes):
     attention = {**NONE_SAVED, "n_heads": 8, "qkv_linear": heads, "qk_norm": None, "wo": weight}
     forward = {**NONE_SAVED, "w1": weight, "w2": weight, "w3": weight}
     return {**NONE_SAVED, "attention": attention, "feed_forward": forward, "moe": None, **changes}
-
-
-EXPERTS = {
-    "num_experts": 16,
-    "router": {"top_k": 4},
-    "routed_experts": {
-        "inner_experts": {"hidden_dim": 512},
-        "token_dispatcher": {"num_experts": 16, "top_k": 4, "non_blocking_capacity_factor": 1.0, "hidden_dim": 1024},
-    },
-    "shared_experts": {"w1": {"out_features": 768}},
-}
 
 
 def titan_json(layers, **changes):
@@ -432,12 +306,7 @@ def test_torchtitan_saves_the_sizes_of_every_layer(tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"parallelism": [1]}, r"parallelism: is \[1\]: expected a section"),
-        ({"activation_checkpoint": 3}, "activation_checkpoint: expected a section"),
-        ({"compile": {"enable": True, "components": 3}}, "compile.components: is 3: expected a list"),
-        ({"mine": {"offload_everything": True}}, "mine.offload_everything: is true. This key is not known"),
-    ],
+    SECTIONS,
 )
 def test_sections_of_torchtitan_that_are_none(changes, message, tmp_path):
     """A message, whatever stands there."""

@@ -10,7 +10,10 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import import_job
+from tests.cases import read_table
 from tests.planner.test_imports_published import BASH, OPTIONS, command_of_bash, second_reading
+
+CASES = read_table("imports_scripts")
 
 DEVICE = "cluster.device=h100-80gb-sxm"
 
@@ -19,89 +22,13 @@ MODEL = (
     "--vocab-size 32000 --bf16 --swiglu"
 )
 
-SCRIPTS = {
-    "arrays with keys, a case, arithmetic": (
-        r"""
-set -eu
-GPUS_PER_NODE=${GPUS_PER_NODE:-8}
-NUM_NODES=${SLURM_NNODES:-2}
-declare -A SIZES=([8b]="--num-layers 32 --hidden-size 4096 --num-attention-heads 32" [70b]="--num-layers 80")
-SIZE=${1:-8b}
-MODEL=(${SIZES[$SIZE]} --seq-length 8192 --max-position-embeddings 8192 --vocab-size 128256)
-PP=2
-case "$SIZE" in
-  8b) TP=2 ;;
-  70b|72b) TP=8; PP=4 ;;
-  *) echo "unknown"; exit 1 ;;
-esac
-PARALLEL=(--tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP)
-if (( TP > 1 )); then PARALLEL+=(--sequence-parallel); fi
-[[ "${FP8:-0}" == 1 ]] && PARALLEL+=(--fp8-format hybrid)
-DP=$(( GPUS_PER_NODE * NUM_NODES / (TP * PP) ))
-TRAIN=(--micro-batch-size 1 --global-batch-size $((DP * 16)) --bf16)
-torchrun --nproc_per_node "$GPUS_PER_NODE" --nnodes "$NUM_NODES" pretrain_gpt.py \
-  "${MODEL[@]}" "${PARALLEL[@]}" "${TRAIN[@]}" 2>&1 | cat
-""",
-        16,
-    ),
-    "one string, srun and a shell": (
-        f'#SBATCH -N 4\n#SBATCH --gpus-per-node=8\nDIR=`pwd`\noptions=" {MODEL} --tensor-model-parallel-size 4 \\\n'
-        '  --pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 256 --recompute-activations"\n'
-        'run_cmd="python -u ${DIR}/pretrain_gpt.py $@ ${options}"\n'
-        'srun -l --container-image "image" --output=${DIR}/%x.log sh -c "${run_cmd}"\n',
-        32,
-    ),
-    "here-documents": (
-        f"ARGS=$(cat <<'X'\n{MODEL}\nX\n)\nread -r -d '' MORE <<EOM\n--micro-batch-size 4 "
-        "--global-batch-size ${GBS:=64}\nEOM\n"
-        'eval "export TP=4"\ncat <<EOF > config.json\n{"tp": "$TP"}\nEOF\n'
-        "python -m torch.distributed.launch --nproc_per_node=8 pretrain_gpt.py $ARGS $MORE "
-        "--tensor-model-parallel-size ${TP:-2}\n",
-        8,
-    ),
-    "functions, local names, shift": (
-        'launch() {\n  local extra="$1"; shift\n  torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py '
-        f'{MODEL} --micro-batch-size $MBS --global-batch-size 128 $extra "$@"\n}}\nexport MBS=2\n'
-        'launch "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1" '
-        "--tensor-model-parallel-size 2\n",
-        16,
-    ),
-    "arguments of its own in a loop": (
-        'set -- --tp 8 --nodes 4\nwhile [ $# -gt 0 ]; do case $1 in --tp) TP=$2; shift 2;; --nodes) N="$2"; shift 2;; '
-        '*) shift;; esac; done\n: "${TP:=1}" "${PP:=4}"\nARGS="'
-        f'{MODEL}\n--tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP --micro-batch-size 1"\n'
-        "torchrun --nproc-per-node=8 --nnodes=${N} pretrain_gpt.py ${ARGS//$'\\n'/ } --global-batch-size 256\n",
-        32,
-    ),
-    "mpirun": (
-        f"mpirun -np 16 -H h1:8,h2:8 -x NCCL_DEBUG=INFO python pretrain_gpt.py {MODEL} --tensor-model-parallel-size 2 "
-        "--micro-batch-size 1 --global-batch-size 64\n",
-        16,
-    ),
-    "a profiler in front, eval": (
-        'P="nsys profile -t nvtx,cuda -o out"\nCMD="${P} torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py '
-        f"{MODEL} "
-        '--context-parallel-size 2 --micro-batch-size 1 --global-batch-size 64"\necho $CMD\neval $CMD\n',
-        16,
-    ),
-    "variables changed on the way": (
-        "NAME=run-TP4-PP2\nTP=${NAME#*TP}; TP=${TP%%-*}\nPP=${NAME##*PP}\nMODE=${MODE:-SWIGLU}\nlast=${MODE,,}\n"
-        f"for n in 1 2; do MBS=$n; done\nARGS=({MODEL} --$last)\n"
-        "torchrun --nproc_per_node=8 --nnodes=2 pretrain_gpt.py ${ARGS[*]} --tensor-model-parallel-size $TP "
-        "--pipeline-model-parallel-size $PP --micro-batch-size $MBS --global-batch-size 64\n",
-        16,
-    ),
-}
-"""A script, and the devices that it starts."""
-
 
 @pytest.mark.skipif(BASH is None, reason="no bash to compare with")
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_is_read_as_bash_follows_it(name, tmp_path):
+@pytest.mark.parametrize(("text", "devices"), CASES["scripts"].values(), ids=CASES["scripts"])
+def test_a_script_is_read_as_bash_follows_it(text, devices, tmp_path):
     """Degrees, batches and recomputation of the command that Bash would start."""
-    text, devices = SCRIPTS[name]
     path = tmp_path / "run.sh"
-    path.write_text(text)
+    path.write_text(text.replace("@MODEL@", MODEL))
     job = import_job(path, [DEVICE]).document
 
     stubs = tmp_path / "stubs"
@@ -157,28 +84,7 @@ TRAIN = f'ARGS="{MODEL} --micro-batch-size 1 --global-batch-size 64"\ntorchrun -
 EXPERTS = "--num-experts 64 --expert-model-parallel-size 8"
 
 
-@pytest.mark.parametrize(
-    ("before", "words", "message"),
-    [
-        (
-            f'moe_args(){{ echo "{EXPERTS}"; }}\nMOE="$(moe_args 8)"',
-            "$MOE",
-            r"\$\(moe_args 8\) \(line 2\) in \$MOE\. Say what it holds: --set MOE=",
-        ),
-        ("A=1", "$(cat moe_args.txt)", r"\$\(cat moe_args.txt\) \(line 3\)\..*write it in their place"),
-        ("X=$(if true; then echo --tensor-model-parallel-size 2; fi)", "$X", r"--set X="),
-        ("mapfile -t A < args.txt", '"${A[@]}"', r"\$A \(line 1\).*--set A="),
-        ("readarray -t < args.txt", '"${MAPFILE[@]}"', r"--set MAPFILE="),
-        ("printf -v A '%q ' --tensor-model-parallel-size 2", "$A", r"\$A \(line 1\).*--set A="),
-        ("read -r A < args.txt", "--bf16 $A", r"\$A \(line 1\).*--set A="),
-        ("while read -r line; do A+=\" $line\"; done < args.txt", "--lr 1 $A", r"\$A \(line 1\).*--set A="),
-        ("A=1", "--tensor-model-parallel-size 2 $MORE", r"\$MORE \(line 3\).*nothing: --set MORE=\."),
-        ("A=1", "--data-path $DATA $MORE", r"\$MORE"),
-        ("A=1", "--some-switch $MORE", r"\$MORE"),
-        ("A=1", "--$MORE 3", r"\$MORE"),
-        ("B=\"$(cat x)\"\nbash -c \"torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2 $B\"", "", r"--set B="),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("before", "words", "message"), CASES["open"])
 def test_what_may_be_options_is_no_empty_word(before, words, message, tmp_path):
     """It may hold a degree: it is asked for by its variable and line."""
     path = tmp_path / "run.sh"

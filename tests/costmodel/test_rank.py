@@ -407,9 +407,9 @@ def test_nothing_offloaded_needs_no_host():
 
 def totals(model: Model, **changes: Any) -> np.ndarray:
     """Peak bytes of random strategies with some decisions fixed, without the layer at work and gathered weights."""
-    given, strategies = the_facts(model), random_strategies(model, 200, seed=11)
-    decisions = strategies | {name: np.full(200, value) for name, value in changes.items()}
-    found = np.full(200, np.nan)
+    given, strategies = the_facts(model), random_strategies(model, 50, seed=11)
+    decisions = strategies | {name: np.full(50, value) for name, value in changes.items()}
+    found = np.full(50, np.nan)
     for pp, vpp in {*zip(decisions["pp"].tolist(), decisions["vpp"].tolist(), strict=True)}:
         rows = (decisions["pp"] == pp) & (decisions["vpp"] == vpp)
         same = {name: values[rows] for name, values in decisions.items()}

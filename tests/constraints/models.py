@@ -26,8 +26,7 @@ LATENT = LatentAttention(
 )
 DENSE_LAYER = Layer(attention=ATTENTION, feed_forward=Mlp(ffn_hidden_size=96))
 EXPERT_LAYER = Layer(
-    attention=ATTENTION,
-    feed_forward=Experts(num_experts=16, top_k=2, ffn_hidden_size=48, shared_ffn_hidden_size=40),
+    attention=ATTENTION, feed_forward=Experts(num_experts=16, top_k=2, ffn_hidden_size=48, shared_ffn_hidden_size=40)
 )
 GATED_DELTA_LAYER = Layer(
     attention=LinearAttention(

@@ -33,8 +33,7 @@ SMALL = a_stack(
 )
 
 SPARSE_LAYER = Layer(
-    attention=LATENT,
-    feed_forward=Experts(num_experts=256, top_k=8, ffn_hidden_size=2048, shared_ffn_hidden_size=2048),
+    attention=LATENT, feed_forward=Experts(num_experts=256, top_k=8, ffn_hidden_size=2048, shared_ffn_hidden_size=2048)
 )
 DEEPSEEK_V3 = a_stack(
     *[Layer(attention=LATENT, feed_forward=Mlp(ffn_hidden_size=18432))] * 3,

@@ -17,11 +17,7 @@ from constraints import (
     physics,
 )
 from constraints.rule import Rule
-from costmodel.strategy import (
-    Recompute,
-    Schedule,
-    Vocabulary,
-)
+from costmodel.strategy import Recompute, Schedule, Vocabulary
 from costmodel.tables import tabulate
 from tests.builders_cluster import a_cluster, a_strategy, a_workload, facts
 from tests.cases import in_one_case
@@ -37,14 +33,7 @@ from tests.constraints.models import (
     TWO_MTP,
     a_stack,
 )
-from tests.constraints.rule_cases import (
-    NO_BYTES,
-    OF_FACTS,
-    OWN,
-    in_a_table_and_alone,
-    on,
-    read_cases,
-)
+from tests.constraints.rule_cases import NO_BYTES, OF_FACTS, OWN, in_a_table_and_alone, on, read_cases
 
 CASES = read_cases()
 
@@ -73,9 +62,7 @@ def test_framework_rules_can_be_left_out():
 @pytest.mark.slow
 @in_one_case("rule", RULES, ids=lambda rule: rule.__name__)
 @in_one_case(
-    "model",
-    [DENSE, SPARSE, TWO_MTP, HYBRID, STATE_SPACE],
-    ids=["dense", "sparse", "mtp", "hybrid", "state-space"],
+    "model", [DENSE, SPARSE, TWO_MTP, HYBRID, STATE_SPACE], ids=["dense", "sparse", "mtp", "hybrid", "state-space"]
 )
 def test_arrays_equal_scalars(rule, model):
     """A table of 60 random strategies holds what 60 calls return."""

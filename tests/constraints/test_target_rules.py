@@ -6,36 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from constraints import (
-    FRAMEWORK_RULES,
-    RELEASE_RULES,
-    RULES,
-    TARGET_RULES,
-    sentence,
-    violated_by_ranks,
-)
+from constraints import FRAMEWORK_RULES, RELEASE_RULES, RULES, TARGET_RULES, sentence, violated_by_ranks
 from constraints.rules import targets
 from costmodel import catalog
-from costmodel.strategy import (
-    CudaGraphs,
-    Recompute,
-    Sharding,
-    StageLayout,
-)
+from costmodel.strategy import CudaGraphs, Recompute, Sharding, StageLayout
 from costmodel.tables import signature, tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_strategy, facts
 from tests.cases import in_one_case
 from tests.constraints.models import DENSE_LAYER, ONE_MTP, SPARSE, STATE_SPACE, a_stack
-from tests.constraints.rule_cases import (
-    IN_EIGHTS,
-    OF_FACTS,
-    OWN,
-    in_a_table_and_alone,
-    in_precision,
-    on_core,
-    told,
-)
+from tests.constraints.rule_cases import IN_EIGHTS, OF_FACTS, OWN, in_a_table_and_alone, in_precision, on_core, told
 
 ON_ARRAYS = tuple(rule for rule in OWN if "layout" not in signature(rule)[1])
 IN_ONE_GRAPH = {"cuda_graphs": CudaGraphs.FULL_ITERATION}
@@ -173,10 +153,7 @@ def test_every_target_has_rules_those_of_its_releases_among_them():
 def test_ranks_that_recompute_more_than_most_are_judged_too(own, full_layers, is_refused):
     """Core 0.14 captures no layer that is recomputed, of whichever rank, and of however few layers."""
     layout = StageLayout(
-        layers=(4, 4),
-        recompute=(Recompute.NONE, own),
-        full_layers=(0, full_layers),
-        activation_offload=(False, False),
+        layers=(4, 4), recompute=(Recompute.NONE, own), full_layers=(0, full_layers), activation_offload=(False, False)
     )
     strategy = a_strategy(pp=2, dp=4, layout=layout, **IN_ONE_GRAPH)
 

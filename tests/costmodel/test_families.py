@@ -23,11 +23,7 @@ def of_family(name: str, **changes: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "kv_heads", "norms", "parallel", "rotary"),
-    [
-        ("falcon-40b", 8, 2, True, True),
-        ("falcon-2-11b", 8, 1, True, True),
-        ("falcon-rw-1b", 32, 2, False, False),
-    ],
+    [("falcon-40b", 8, 2, True, True), ("falcon-2-11b", 8, 1, True, True), ("falcon-rw-1b", 32, 2, False, False)],
 )
 def test_generations_of_falcon(name: str, kv_heads: int, norms: int, parallel: bool, rotary: bool):
     """The first has all heads and ALiBi, the later ones groups and blocks side by side with one or two norms."""
@@ -494,10 +490,7 @@ def test_an_unknown_family_is_described_by_a_known_one(name: str):
     [
         ({"like": "qwen3_mo"}, "model.family.like: unsupported family 'qwen3_mo'. Did you mean 'qwen3_moe'?"),
         ({"like": "llama", "sink": "all"}, "model.family.sink: no such entry. Did you mean 'sinks'?"),
-        (
-            {"like": "llama", "sinks": "few"},
-            "model.family.sinks: got 'few': Input should be 'none', 'all' or 'win",
-        ),
+        ({"like": "llama", "sinks": "few"}, "model.family.sinks: got 'few': Input should be 'none', 'all' or 'win"),
         ({"like": "llama", "refined": "x"}, "model.family.refined: no such entry."),
         ("llama", "model.family: expected a mapping, got 'llama'."),
     ],

@@ -177,9 +177,7 @@ def a_host(rates: dict[str, float], cores: int, threads: int, **entries: Any) ->
     """A device with ports, host memory and cores of some rates."""
     host = HostProcessors(memory_bandwidth=rates["memory"], threads=cores, thread_memory_bandwidth=rates["core"])
     device = a_device(
-        host_processors=host,
-        device_to_host_bandwidth=rates["to_host"],
-        host_to_device_bandwidth=rates["from_host"],
+        host_processors=host, device_to_host_bandwidth=rates["to_host"], host_to_device_bandwidth=rates["from_host"]
     )
     return doing(device, host_threads=threads, **entries)
 

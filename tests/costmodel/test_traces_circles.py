@@ -42,10 +42,7 @@ def graph_of(tasks, links) -> ExecutionGraph:
             message=unknown.astype(np.int32),
         ),
         edges=Edges(
-            before=before,
-            after=after,
-            lag=np.zeros(len(before), dtype=np.int64),
-            dependency=dependency.astype(np.int8),
+            before=before, after=after, lag=np.zeros(len(before), dtype=np.int64), dependency=dependency.astype(np.int8)
         ),
         tracks=tuple(RankTrack(0, one) for one in TRACKS),
         names=tuple(f"task {number}" for number in range(len(track))),

@@ -227,10 +227,7 @@ class TestDoubts:
         return " ".join(read_trace(write_file(tmp_path / "trace.json", events, **top)).doubts)
 
     def test_a_whole_trace_has_none(self, tmp_path):
-        events = [
-            *a_step(),
-            operator("AddmmBackward0", 1050, 1, Input_Dims=[[2]], Input_type=["float"]),
-        ]
+        events = [*a_step(), operator("AddmmBackward0", 1050, 1, Input_Dims=[[2]], Input_type=["float"])]
 
         assert self.doubts(tmp_path, events, **distributed(0, 1)) == ""
 

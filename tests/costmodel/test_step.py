@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,12 @@ from costmodel.tables import Facts, lookup, microbatches
 from tests.builders import a_model
 from tests.builders_cluster import GB, a_strategy
 from tests.builders_problem import a_problem
-from tests.cases import in_one_case
 from tests.costmodel.strategies import (
     DENSE,
     FEATURE_OVERLAPS,
     MODELS,
     MOE,
+    PAIRS,
     PROFILES,
     models,
     models_by_profiles,
@@ -422,9 +423,11 @@ def test_the_step_of_one_device_is_its_work():
 # --- monotony ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(1)
-@models_by_profiles
-@in_one_case("start", [0.02, 1.0, 10.0])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("model", "profile", "start"),
+    [(MODELS[model], PROFILES[profile], start) for (model, profile), start in zip(PAIRS, cycle((0.02, 1.0, 10.0)))],
+)
 def test_faster_links_never_make_a_step_slower(model: Model, profile: dict[str, Any], start: float):
     """
     Twice the bandwidth of either network, of either direction to the host, of the host's CPU.

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 HOLD_RAY = """
 import sys, ray
-ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
 print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 """
@@ -56,7 +56,7 @@ def dask():
 
 @pytest.fixture(scope="module")
 def ray():
-    """Address of a Ray cluster of two cores."""
+    """Address of a Ray cluster of one core."""
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     holder = subprocess.Popen(
@@ -103,7 +103,7 @@ def test_poison_and_time_limits_touch_only_their_jobs_on_a_cluster(cluster, tmp_
     jobs = list(batch_work.jobs(5, "poison", "stuck", "stumbles once", "raises"))
 
     results = {
-        result.name: result for result in run_jobs(batch_work.pool(tmp_path, timeout_seconds=2.0, **cluster), jobs)
+        result.name: result for result in run_jobs(batch_work.pool(tmp_path, timeout_seconds=5.0, **cluster), jobs)
     }
 
     assert {name: str(result.status) for name, result in results.items() if not name.startswith("job")} == {

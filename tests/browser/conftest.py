@@ -55,8 +55,8 @@ def an_moe_plan():
 
 
 def an_infeasible_job():
-    """Llama-3-405B on eight GPUs."""
-    job = a_job(model="llama3-405b", cluster__num_devices=8, search__time_limit_seconds=4)
+    """Llama-3-70B on two GPUs."""
+    job = a_job(model="llama3-70b", cluster__num_devices=2, search__time_limit_seconds=4)
     return render(plan(load(job)), "html")
 
 

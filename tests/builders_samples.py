@@ -56,12 +56,7 @@ def collective_points(
 ) -> list[Point]:
     """Messages of 16 KiB to 256 MiB in groups of ranks on nodes."""
     return [
-        Point(
-            operator=kind,
-            pass_="forward",
-            dtype="bf16",
-            sizes=Sizes(nbytes=2**power, ranks=ranks, nodes=nodes),
-        )
+        Point(operator=kind, pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**power, ranks=ranks, nodes=nodes))
         for kind in kinds
         for ranks, nodes in groups
         if kind != "send" or ranks == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import contextmanager
+from functools import cache
 
 import pytest
 
@@ -53,8 +55,8 @@ def an_moe_plan():
 
 
 def an_infeasible_job():
-    """Llama-3-405B on eight GPUs."""
-    job = a_job(model="llama3-405b", cluster__num_devices=8, search__time_limit_seconds=4)
+    """Llama-3-70B on two GPUs."""
+    job = a_job(model="llama3-70b", cluster__num_devices=2, search__time_limit_seconds=4)
     return render(plan(load(job)), "html")
 
 
@@ -132,9 +134,9 @@ def files(chromium, tmp_path_factory):
     return file_of
 
 
-@pytest.fixture
-def opened(chromium, files):
-    """Opens a page as a file without a network; says what its console says."""
+@contextmanager
+def opening(chromium, files):
+    """Yield a function that opens a page as a file without a network; the page says what its console says."""
     contexts = []
 
     def open_page(name, width=1400, height=900, **options):
@@ -151,3 +153,17 @@ def opened(chromium, files):
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def opened(chromium, files):
+    """Opens a page for one test."""
+    with opening(chromium, files) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="session")
+def seen(chromium, files):
+    """Each page on a desk, opened once for the tests that only look at it."""
+    with opening(chromium, files) as open_page:
+        yield cache(lambda name: open_page(name, reduced_motion="reduce"))

@@ -26,8 +26,7 @@ LATENT = LatentAttention(
 )
 DENSE_LAYER = Layer(attention=ATTENTION, feed_forward=Mlp(ffn_hidden_size=96))
 EXPERT_LAYER = Layer(
-    attention=ATTENTION,
-    feed_forward=Experts(num_experts=16, top_k=2, ffn_hidden_size=48, shared_ffn_hidden_size=40),
+    attention=ATTENTION, feed_forward=Experts(num_experts=16, top_k=2, ffn_hidden_size=48, shared_ffn_hidden_size=40)
 )
 GATED_DELTA_LAYER = Layer(
     attention=LinearAttention(
@@ -75,3 +74,9 @@ SELECTIVE = a_stack(
 CONVOLUTION = a_stack(
     Layer(attention=ShortConvolution(channels=96, conv_kernel=3), feed_forward=Mlp(ffn_hidden_size=96))
 )
+SNAPSHOTS = a_stack(replace(DENSE_LAYER, snapshots=2))
+BIASED = a_stack(replace(DENSE_LAYER, attention=replace(ATTENTION, qkv_bias=True)))
+WINDOWED = a_stack(replace(DENSE_LAYER, attention=replace(ATTENTION, window=128)))
+LATENT_STACK = a_stack(replace(DENSE_LAYER, attention=LATENT))
+BIASED_EXPERTS = a_stack(replace(EXPERT_LAYER, feed_forward=replace(EXPERT_LAYER.feed_forward, bias=True)))
+TIED = a_stack(*[DENSE_LAYER] * 8, tied_embeddings=True)

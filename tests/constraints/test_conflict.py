@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from constraints.conflict import Classes, hitting_sets, necessary, smallest_sets
@@ -11,6 +11,7 @@ from constraints.conflict import Classes, hitting_sets, necessary, smallest_sets
 SETS = st.lists(st.frozensets(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=6)
 
 
+@settings(max_examples=40)
 @given(SETS)
 def test_hitting_sets_share_an_element_with_each_set_and_none_is_idle(sets):
     """Without any one of its elements, a hitting set misses a set."""
@@ -19,6 +20,7 @@ def test_hitting_sets_share_an_element_with_each_set_and_none_is_idle(sets):
         assert all(any(not (hitting - {element}) & one for one in sets) for element in hitting)
 
 
+@settings(max_examples=40)
 @given(SETS)
 def test_hitting_sets_of_hitting_sets_are_the_smallest_sets(sets):
     """Conflicts and repairs determine each other (Reiter 1987)."""

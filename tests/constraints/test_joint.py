@@ -36,9 +36,11 @@ FEW = {
 """What keeps a space small enough to be counted; of recomputation none, all, and attention cores with norms."""
 
 PROBLEMS = {
-    "dense": a_problem(a_model(num_layers=4), num_devices=16, allow=FEW),
-    "experts": a_problem(a_moe_model(num_layers=2), num_devices=8, allow=FEW, pin={"recompute": 0, "cp": 1}),
-    "physics": a_problem(a_model(num_layers=2), allow=FEW, pin={"cuda_graphs": 0}, framework_rules=False),
+    "dense": a_problem(a_model(num_layers=4), num_devices=8, allow=FEW | {"recompute": (0, 20)}),
+    "experts": a_problem(a_moe_model(num_layers=2), num_devices=4, allow=FEW, pin={"recompute": 0, "cp": 1}),
+    "physics": a_problem(
+        a_model(num_layers=2), num_devices=4, allow=FEW, pin={"cuda_graphs": 0}, framework_rules=False
+    ),
     "limits": a_problem(
         a_model(num_layers=2),
         num_devices=16,
@@ -104,14 +106,14 @@ def test_the_model_holds_the_rules_and_nothing_else(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["experts", "limits"])
-def test_a_rule_that_is_left_out_of_the_model_is_noticed(name, monkeypatch):
-    """The model then has strategies more, each of which only this rule forbids; ten rules are needed by themselves."""
+@pytest.mark.parametrize(("name", "first"), [("experts", 1), ("limits", 0)])
+def test_a_rule_that_is_left_out_of_the_model_is_noticed(name, first, monkeypatch):
+    """The model then has strategies more, each of which only this rule forbids: at least five of every second rule."""
     problem = PROBLEMS[name]
     rules, every = build_space(problem).rules, enumerated(build_space(problem))
     asked = rules_of(problem)
     needed = set()
-    for rule in asked:
+    for rule in asked[first::2]:
         fewer = {part: tuple(one for one in getattr(rules, part) if one is not rule) for part in ("rows", "mixed")}
         left = replace(rules, **fewer)
         monkeypatch.setattr(spaces, "problem_rules", lambda _, left=left: left)
@@ -124,7 +126,7 @@ def test_a_rule_that_is_left_out_of_the_model_is_noticed(name, monkeypatch):
             broken = [one for one in asked if not np.all(tabulate(one, problem.facts, columns))]
             assert broken == [rule]
             needed.add(sentence(rule))
-    assert len(needed) >= 10, needed
+    assert len(needed) >= 5, needed
 
 
 def test_rules_that_exclude_each_other_leave_nothing():

@@ -93,9 +93,7 @@ def test_micro_batches_are_bounded_like_a_decision():
 def test_a_forbidden_combination_may_hold_bounds():
     """Only full recomputation on long pipelines is refused."""
     (rule,) = limit_rules(
-        pin={},
-        allow={},
-        forbid=[{"recompute": Recompute.FULL, "pp": Bound(names=("pp",), relation=">=", number=16)}],
+        pin={}, allow={}, forbid=[{"recompute": Recompute.FULL, "pp": Bound(names=("pp",), relation=">=", number=16)}]
     )
 
     assert sentence(rule) == "search.forbid: not both recompute is full and pp is at least 16."

@@ -10,7 +10,7 @@ from constraints import FRAMEWORK_RULES, PHYSICS_RULES, PREFERENCE_RULES, RULES,
 from costmodel import catalog
 from costmodel.strategy import Schedule, Sharding
 from tests.builders_cluster import a_cluster, a_workload
-from tests.constraints.release_cases import on
+from tests.constraints.rule_cases import on
 
 
 def test_preferences_are_neither_physics_nor_a_framework_s():

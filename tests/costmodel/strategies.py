@@ -169,11 +169,7 @@ def all_features() -> list[dict[str, int]]:
 PROFILES: dict[str, dict[str, Any]] = {
     "no slow-down": {},
     "slow communication": {"overlap_slowdown_communication": 1.2},
-    "both slow": {
-        "overlap_slowdown_communication": 1.5,
-        "overlap_slowdown_compute": 1.3,
-        "tp_contention": 0.0233,
-    },
+    "both slow": {"overlap_slowdown_communication": 1.5, "overlap_slowdown_compute": 1.3, "tp_contention": 0.0233},
     "very slow": {"overlap_slowdown_communication": 4.0, "overlap_slowdown_compute": 2.0},
     "measured overlap": {"dp_overlap": {"unhidden": 0.303, "slowdown": 1.64, "window": 0.216}},
     "all constants": {

@@ -11,50 +11,14 @@ from costmodel import catalog
 from costmodel.catalog.aliases import _ambiguous, find_device, find_unique_device, hint, plain_name, spellings
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from tests.cases import in_one_case
+from tests.cases import in_one_case, read_table
 
 COLLECTED = Path(__file__).parents[2] / "benchmarks" / "measured_runs" / "collected"
 ALIASES = read("aliases.yaml")
+TABLE = read_table("devices")
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        ("H100-80GB-SXM", "h100-80gb-sxm"),
-        ("NVIDIA H100 80GB HBM3", "h100-80gb-sxm"),
-        ("NVIDIA H100 PCIe", "h100-80gb-pcie"),
-        ("NVIDIA H100 NVL", "h100-94gb-nvl"),
-        ("H100-SXM", "h100-80gb-sxm"),
-        ("NVIDIA A100-SXM4-40GB", "a100-40gb-sxm"),
-        ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA GH200 480GB", "gh200-96gb"),
-        ("NVIDIA GH200 144G HBM3e", "gh200-144gb"),
-        ("Tesla V100-SXM2-32GB", "v100-32gb-sxm"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
-        ("AMD Instinct MI300X", "mi300x"),
-        ("HL-325L", "gaudi3"),
-        ("Ascend910B", "ascend-910b"),
-        ("TPU v6e", "tpu-v6e"),
-        ("Ironwood", "tpu-7x"),
-        ("tpu7x", "tpu-7x"),
-        ("tpu-v7x", "tpu-7x"),
-        ("trn3", "trainium3"),
-        ("MI350X", "mi350x"),
-        ("AMD Instinct MI455X", "mi455x"),
-        ("R100", "r100"),
-        ("AMD Instinct MI350X OAM", "mi350x"),
-        ("VR200", "vr200"),
-        ("Vera Rubin", "vr200"),
-        ("a3-mega", "h100-80gb-sxm"),
-        ("p5.48xlarge", "h100-80gb-sxm"),
-        ("ND H100 v5", "h100-80gb-sxm"),
-        ("Standard_ND96isr_MI300X_v5", None),
-        ("ND96isr_MI300X_v5", "mi300x"),
-        ("b300", "b300"),
-    ],
-)
+@pytest.mark.parametrize(("name", "device"), TABLE["means"].items())
 def test_names_mean_devices(name, device):
     """What nvidia-smi, rocm-smi, hl-smi, people and clouds call them."""
     found = find_unique_device(name)
@@ -96,24 +60,7 @@ def test_devices_of_the_measured_runs_are_found():
     assert [name for name in names if find_unique_device(name) is None and not name.startswith("mofa")] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "a100",
-            "'a100' means several devices. Write a100-40gb-sxm, a100-80gb-sxm, a100-40gb-pcie or a100-80gb-pcie.",
-        ),
-        ("NVIDIA V100", "'NVIDIA V100' means several devices. Write v100-16gb-sxm or v100-32gb-sxm."),
-        ("gh200", "'gh200' means several devices. Write gh200-96gb or gh200-144gb."),
-        ("mi300z", "'mi300z' is not in the catalog. Did you mean 'mi300x'?"),
-        ("mi360x", "'mi360x' is not in the catalog. Did you mean 'mi355x', 'mi350x' or 'mi325x'?"),
-        ("mi455", "'mi455' is not in the catalog. Did you mean 'mi455x'?"),
-        ("tpu", "'tpu' means several devices. Write tpu-v5p, tpu-v6e or tpu-7x."),
-        ("h100-80gb-smx", "'h100-80gb-smx' is not in the catalog. Did you mean 'h100-80gb-sxm'?"),
-        ("b100", "'b100' is not in the catalog. Did you mean 'b200' or 'b300'?"),
-        ("gaudi 2", "'gaudi 2' is not in the catalog. Did you mean 'gaudi3'?"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), TABLE["refused"].items())
 def test_what_means_several_or_none_is_refused(name, message):
     """With the devices that it may mean: of the same maker, nearest in number."""
     with pytest.raises(SpecError) as raised:
@@ -187,40 +134,10 @@ def test_extended_devices_are_whole(name):
     }
 
 
-PEAKS = {
-    "mi300x": (1307.4, 192, 5.3, 750),
-    "mi325x": (1307.4, 256, 6.0, 1000),
-    "mi350x": (2306.9, 288, 8.0, 1000),
-    "mi355x": (2516.6, 288, 8.0, 1400),
-    "h20": (148, 96, 4.0, 400),
-    "h100-80gb-pcie": (756, 80, 2.0, 350),
-    "h100-94gb-nvl": (835, 94, 3.9, 400),
-    "l40s": (362, 48, 0.864, 350),
-    "rtx-pro-6000": (503.8, 96, 1.792, 600),
-    "rtx-4090": (165.2, 24, 1.008, 450),
-    "rtx-5090": (209.5, 32, 1.792, 575),
-    "gh200-144gb": (989, 144, 4.9, 1000),
-    "gaudi3": (1678, 128, 3.67, 900),
-    "ascend-910b": (313, 64, 1.6, None),
-    "ascend-910c": (752, 128, 3.2, None),
-    "tpu-v5p": (459, 95, 2.765, None),
-    "tpu-v6e": (918, 32, 1.64, None),
-    "tpu-7x": (2307, 192, 7.38, None),
-    "trainium2": (667, 96, 2.9, None),
-    "trainium3": (671, 144, 4.9, None),
-    "vr200": (4000, 288, 22, None),
-    "r100": (4000, 288, 22, None),
-    "mi455x": (10000, 432, 19.6, None),
-    "h100-80gb-sxm": (989, 80, 3.35, 700),
-    "a100-80gb-pcie": (312, 80, 1.935, 300),
-    "gb300": (2500, 288, 8.0, 1400),
-}
-
-
-@pytest.mark.parametrize("name", PEAKS)
+@pytest.mark.parametrize("name", TABLE["datasheets"])
 def test_datasheets(name):
     """Dense TFLOP/s in BF16, GB, TB/s and watts as the datasheets print them; of memory a tenth may be kept back."""
-    peak, gigabytes, bandwidth, watts = PEAKS[name]
+    peak, gigabytes, bandwidth, watts = TABLE["datasheets"][name]
     device = catalog.device(name)
 
     assert device.peak_flops["bf16"] == pytest.approx(peak * 1e12, rel=0.03)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
-from importlib.resources import files
+from typing import Any
 
 import pytest
-import yaml
 
 from costmodel import catalog
+from costmodel.catalog import files
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants, Measured
 from costmodel.facts.device import Silicon
@@ -31,10 +31,9 @@ FITTED = {"kernels_of", "factors"}
 """Of a framework: fitted by ``benchmarks.accuracy.fit``, whose table says with what priors and within which bounds."""
 
 
-def entry(name: str, folder: str = "devices") -> dict:
+def entry(name: str, folder: str = "devices") -> Mapping[str, Any]:
     """An entry of the catalog as its file states it."""
-    path = files("costmodel.catalog") / folder / f"{name}.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return files.entry(folder, name)
 
 
 def numeric_fields(device: dict) -> set[str]:

@@ -40,10 +40,7 @@ MEASURED = ROOT / "tests" / "data" / "nccl_collectives.csv"
 
 def a_profile(**changes) -> dict:
     """A profile without measured collectives."""
-    facts = {
-        "attention_efficiency": 0.5,
-        "memory_efficiency": 0.8,
-    }
+    facts = {"attention_efficiency": 0.5, "memory_efficiency": 0.8}
     return achieved(**(facts | changes))
 
 

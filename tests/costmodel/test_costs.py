@@ -125,14 +125,7 @@ def test_nothing_is_assumed():
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy; the first draw imports
-@given(
-    st.floats(0, 1),
-    st.floats(0, 1),
-    st.floats(1, 1e7),
-    st.floats(0, 1e3),
-    st.floats(0, 100),
-    st.integers(0, 64),
-)
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(1, 1e7), st.floats(0, 1e3), st.floats(0, 100), st.integers(0, 64))
 def test_energy_has_bounds_and_money_is_linear(computing, stepping, hours, price, factor, spares):
     """Between idle and full power all the time; with the price the money grows in proportion, from nothing."""
     draw, watts = catalog.power_draw(), 700.0

@@ -49,10 +49,10 @@ def test_an_estimate_is_the_cost(model: Model, profile: dict[str, Any]):
     The parts add up to the step as played: plain pipelines wait no longer than in the closed form and at most 9 % of
     the step less, interleaved ones at most 6 % less or more.
     """
-    given, strategies = the_facts(model, **profile), random_strategies(model, 40, seed=51)
+    given, strategies = the_facts(model, **profile), random_strategies(model, 15, seed=51)
     table = cost(given, strategies)
 
-    for row in range(40):
+    for row in range(15):
         one = estimate(given, one_of(strategies, row))
 
         assert strategy_seconds(given, one.strategy) == pytest.approx(table.step_seconds[row], rel=1e-12)
@@ -68,9 +68,9 @@ def test_an_estimate_is_the_cost(model: Model, profile: dict[str, Any]):
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_every_rank_takes_the_same_step(model: Model):
     """What a rank does beside waiting is the length of its passes as played, what is beside them, and its ending."""
-    given, strategies, num_played = the_facts(model), random_strategies(model, 40, seed=52), 0
+    given, strategies, num_played = the_facts(model), random_strategies(model, 15, seed=52), 0
 
-    for row in range(40):
+    for row in range(15):
         strategy = one_of(strategies, row)
         one, ranks = estimate(given, strategy), [by_name(each) for each in rank_breakdowns(given, strategy)]
         slowest = max(one.ranks, key=lambda rank: rank.microbatch_seconds).rank
@@ -88,7 +88,7 @@ def test_every_rank_takes_the_same_step(model: Model):
                 passes = sum(end - start for start, end in own)  # both halves of a backward pass share theirs
                 busy = sum(seconds for name, seconds in rank.items() if name not in waiting)
                 assert busy == pytest.approx(passes + beside, rel=1e-9)
-    assert num_played > 5
+    assert num_played > 2
 
 
 @pytest.mark.parametrize("pp", [1, 2, 7, 14])
@@ -148,9 +148,9 @@ def test_both_stages_of_a_dualpipe_rank_are_in_its_memory():
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_every_part_is_a_time(model: Model):
     """Nothing is exposed or hidden for less than no time, where nothing slows anything down."""
-    given, strategies = the_facts(model), random_strategies(model, 30, seed=52)
+    given, strategies = the_facts(model), random_strategies(model, 12, seed=52)
 
-    for row in range(30):
+    for row in range(12):
         for part in estimate(given, one_of(strategies, row)).breakdown:
             assert part.exposed_seconds >= -1e-12, part.name
             assert part.hidden_seconds >= 0, part.name

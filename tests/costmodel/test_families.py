@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -24,11 +23,7 @@ def of_family(name: str, **changes: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "kv_heads", "norms", "parallel", "rotary"),
-    [
-        ("falcon-40b", 8, 2, True, True),
-        ("falcon-2-11b", 8, 1, True, True),
-        ("falcon-rw-1b", 32, 2, False, False),
-    ],
+    [("falcon-40b", 8, 2, True, True), ("falcon-2-11b", 8, 1, True, True), ("falcon-rw-1b", 32, 2, False, False)],
 )
 def test_generations_of_falcon(name: str, kv_heads: int, norms: int, parallel: bool, rotary: bool):
     """The first has all heads and ALiBi, the later ones groups and blocks side by side with one or two norms."""
@@ -101,60 +96,22 @@ def test_step_has_other_query_heads_in_windows():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "asks for per-layer embeddings"),
-        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": None}, "expected a whole number, got null"),
-        ("gemma-4-26b-a4b", {"use_bidirectional_attention": "all"}, "means attention to later tokens"),
-        ("gemma-4-26b-a4b", {"num_global_key_value_heads": 3}, "must divide the 16 attention heads, got 3"),
-        ("gemma-4-26b-a4b", {"per_layer_config": {"30": {"head_dim": 512}}}, "is none of the 30 layers"),
-        ("gemma-4-26b-a4b", {"per_layer_config": {"05": {"window": 1}}}, "expected a mapping with some of head_dim"),
-        ("mimo-v2-flash", {"add_full_attention_sink_bias": True}, "means sinks in layers without a window"),
         ("mimo-v2-flash", {"hybrid_layer_pattern": [2] * 48}, "expected 0 or 1, got 2"),
         ("mimo-v2-flash", {"moe_layer_freq": [1] * 47}, "has 47 entries, the model 48 layers"),
-        ("laguna-xs", {"gating": "per-channel"}, "means another gate than one per head"),
-        ("laguna-xs", {"num_attention_heads_per_layer": [48]}, "has 1 entries, the model 40 layers"),
         ("laguna-xs", {"num_attention_heads_per_layer": [[]] * 40}, "per_layer.0: expected a whole number"),
-        ("gemma-4-26b-a4b", {"global_head_dim": ["x"]}, "global_head_dim: expected a whole number"),
-        ("gemma-4-26b-a4b", {"per_layer_config": {"05": {"head_dim": []}}}, "05.head_dim: expected a whole number"),
-        (
-            "gemma-4-26b-a4b",
-            {"rope_parameters": {"full_attention": 1, "sliding_attention": {}}},
-            "rope_parameters.full_attention: expected a mapping, got 1",
-        ),
-        ("mimo-v2-flash", {"swa_head_dim": {}}, "swa_head_dim: expected a whole number"),
-        ("deepseek-v3.2", {"n_shared_experts": 10**7}, "n_shared_experts: times 2048 is a width above 10000000"),
-        ("minimax-m3", {"index_topk_blocks": 10**7}, "index_topk_blocks: times 128 is a number of keys above"),
-        ("step-3.7-flash", {"attention_other_setting": [1]}, "attention_other_setting: expected a mapping"),
-        ("step-3.7-flash", {"moe_layers_enum": "3,x"}, "moe_layers_enum.1: expected a whole number, got 'x'"),
-        ("falcon-h1-34b", {"mamba_d_ssm": 4000}, "mamba_n_heads: times the width of a head, 128, is 4096, but the"),
-        ("falcon-h1-34b", {"projectors_bias": True}, "projectors_bias: means a bias after only one of the projections"),
-        ("falcon-h1-34b", {"ssm_multipliers": "x"}, "ssm_multipliers: expected a number, numbers, true or false"),
-        (
-            "bamba-9b",
-            {"mamba_expand": 3},
-            "mamba_n_heads: times the width of a head, 64, is 8192, but the blocks are 12",
-        ),
-        ("bamba-9b", {"attn_layer_indices": [9, 32]}, "attn_layer_indices.1: is none of the 32 layers"),
-        ("lfm2-1.2b", {"full_attn_idxs": [2, 2]}, "full_attn_idxs.1: names layer 2 a second time"),
-        ("lfm2-1.2b", {"layer_types": ["conv"] * 16}, "layer_types: layer 2 (from 0) is 'linear_attention' by"),
-        ("lfm2-1.2b", {"intermediate_size": 9}, "block_ff_dim: is 12288, but 'intermediate_size' is 9"),
-        ("lfm2-1.2b", {"block_ffn_dim_multiplier": "x"}, "must be above 0 and at most 100, got 'x'"),
-        ("jamba-52b", {"attn_layer_offset": 8}, "attn_layer_offset: must be at least 0 and at most 7, got 8"),
-        ("dbrx-132b", {"attn_config": "x"}, "attn_config: expected a mapping, got 'x'"),
-        ("mpt-30b", {"attn_config": {"alibi": False}}, "alibi: means other positions, which is not modelled"),
-        ("mpt-30b", {"attn_config": {"attn_type": "grouped_query_attention"}}, "attn_type: means keys and values of"),
-        ("mpt-30b", {"attn_config": {"kv_n_heads": 8}}, "kv_n_heads: means keys and values of several heads"),
-        ("mpt-30b", {"attn_config": {"qk_ln": True}}, "qk_ln: means norms of queries and keys"),
-        ("mpt-30b", {"ffn_config": {"ffn_type": "mptglu"}}, "ffn_type: means another feed-forward"),
-        ("mpt-30b", {"ffn_config": {"ffn_hidden_size": 3000}}, "ffn_hidden_size: means another width"),
-        ("dbrx-132b", {"tie_word_embeddings": True}, "tie_word_embeddings: means tied embeddings"),
-        ("opt-66b", {"word_embed_proj_dim": 512}, "word_embed_proj_dim: means embeddings of another width"),
-        ("apertus-8b", {"hidden_act": "silu"}, "hidden_act: means an activation without weights"),
-        ("qwen3.5-9b", {"mtp_use_dedicated_embeddings": True}, "means embeddings of their own for multi-token"),
+        ("lfm2-1.2b", {"layer_types": ["conv"] * 16}, "layer_types: layer 2 .* is 'linear_attention' by"),
+        ("hunyuan-a13b", {"moe_topk": [8] * 31 + [4]}, r"moe_topk: differs among layers, .*: 8 in layer 0, 4 in 31\."),
+        ("hunyuan-a13b", {"moe_topk": [8] * 31}, "moe_topk: has 31 entries, the model 32 layers"),
+        ("hunyuan-a13b", {"moe_topk": [8, "8"] * 16}, "moe_topk: expected a whole number"),
+        ("hunyuan-a13b", {"moe_intermediate_size": [3072, 64] * 16}, "moe_intermediate_size: differs among layers"),
+        ("exaone-moe", {"is_moe_layer": [False] + [True] * 30}, "is_moe_layer: has 31 entries, the model 32 layers"),
+        ("exaone-moe", {"is_moe_layer": [True] * 32}, "layer 0 .*, but 'dense' by 'first_k_dense_replace'"),
+        ("exaone-moe", {"is_moe_layer": [False] + [1] * 31}, "is_moe_layer.1: expected true or false, got 1"),
     ],
 )
-def test_wrong_layers_of_several_widths_are_refused(name: str, changes: dict[str, Any], message: str):
-    """By the key and its value."""
-    with pytest.raises(SpecError, match=re.escape(message)):
+def test_lists_that_fit_no_model_are_refused(name: str, changes: dict[str, Any], message: str):
+    """Their number, an entry, entries that differ where a class has one, or what another key says."""
+    with pytest.raises(SpecError, match=message):
         of_family(name, **changes)
 
 
@@ -182,32 +139,6 @@ def test_lfm2_rounds_its_feed_forward_up():
     ]
 
     assert widths == [8192, 9216, 12288]
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "doubt"),
-    [
-        (
-            "llama-4-scout",
-            {"moe_layers": [0, 1], "interleave_moe_layer_step": 1},
-            "model.interleave_moe_layer_step is 1, but 'moe_layers', which is read, names 2 of 48 layers",
-        ),
-        (
-            "mamba-2.8b",
-            {"intermediate_size": 8},
-            "model.intermediate_size is 8, which is read, but expand times hidden_size is 5120",
-        ),
-        (
-            "dbrx-132b",
-            {"ffn_config": {"hidden_size": 8, "ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
-            "model.ffn_config.hidden_size is 8, but the model is 6144 wide, which is read",
-        ),
-        ("dbrx-132b", {}, ""),
-    ],
-)
-def test_widths_and_layers_that_are_not_read_are_doubts(name: str, changes: dict[str, Any], doubt: str):
-    """Two statements on one size, of which the class follows one: 2 x 2,560 channels of Mamba 2.8B."""
-    assert of_family(name, **changes).doubts == doubt
 
 
 def test_a_jamba_of_one_expert_is_dense():
@@ -410,23 +341,6 @@ def test_a_list_of_one_number_for_every_layer_is_that_number():
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"moe_topk": [8] * 31 + [4]}, r"moe_topk: differs among layers, .*: 8 in layer 0, 4 in 31\."),
-        ({"moe_topk": [8] * 31}, "moe_topk: has 31 entries, the model 32 layers"),
-        ({"moe_intermediate_size": [3072] * 3}, "moe_intermediate_size: has 3 entries, the model 32 layers"),
-        ({"moe_intermediate_size": [3072, 64] * 16}, "moe_intermediate_size: differs among layers"),
-        ({"moe_topk": []}, "moe_topk: has 0 entries"),
-        ({"moe_topk": [8, "8"] * 16}, "moe_topk: expected a whole number"),
-    ],
-)
-def test_a_list_of_unequal_numbers_is_refused(changes: dict[str, Any], message: str):
-    """It is said that its entries differ, or that their number is wrong."""
-    with pytest.raises(SpecError, match=message):
-        of_family("hunyuan-a13b", **changes)
-
-
 def test_keys_that_decide_nothing_are_read_over():
     """As published files hold them: a method for a function, shared keys that are off, and one expert."""
     dots = OWN["dots.llm1"]["config"]
@@ -446,29 +360,6 @@ def test_a_missing_number_is_named_by_all_its_spellings():
     sizes = {"hidden_size": 64, "vocab_size": 1000, "num_attention_heads": 4, "num_key_value_heads": 2}
     with pytest.raises(SpecError, match=r"num_local_experts: is required but missing\. .*n_routed_experts"):
         model_from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "E*", **sizes})
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("exaone-moe", {"is_moe_layer": [False] + [True] * 30}, "is_moe_layer: has 31 entries, the model 32 layers"),
-        (
-            "exaone-moe",
-            {"is_moe_layer": [True] * 32},
-            "is_moe_layer: layer 0 .*, but 'dense' by 'first_k_dense_replace'",
-        ),
-        ("exaone-moe", {"is_moe_layer": [False] + [1] * 31}, "is_moe_layer.1: expected true or false, got 1"),
-        ("phi-4", {"head_dim": 65}, "head_dim: rotates 65 of the 65 channels of a head"),
-        ("glm-ocr", {"head_dim": 63}, "head_dim: rotates 63 of the 63"),
-        ("mistral-small-4", {"qk_rope_head_dim": 63}, "qk_rope_head_dim: rotates 63 of the 63"),
-    ],
-)
-def test_entries_that_contradict_each_other_or_every_class_are_refused(
-    name: str, changes: dict[str, Any], message: str
-):
-    """Lists of layers with experts beside the number of dense ones, and heads that no rotation can pair."""
-    with pytest.raises(SpecError, match=message):
-        of_family(name, **changes)
 
 
 def test_layers_with_experts_may_be_flags():
@@ -599,10 +490,7 @@ def test_an_unknown_family_is_described_by_a_known_one(name: str):
     [
         ({"like": "qwen3_mo"}, "model.family.like: unsupported family 'qwen3_mo'. Did you mean 'qwen3_moe'?"),
         ({"like": "llama", "sink": "all"}, "model.family.sink: no such entry. Did you mean 'sinks'?"),
-        (
-            {"like": "llama", "sinks": "few"},
-            "model.family.sinks: got 'few': Input should be 'none', 'all' or 'win",
-        ),
+        ({"like": "llama", "sinks": "few"}, "model.family.sinks: got 'few': Input should be 'none', 'all' or 'win"),
         ({"like": "llama", "refined": "x"}, "model.family.refined: no such entry."),
         ("llama", "model.family: expected a mapping, got 'llama'."),
     ],

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from costmodel.catalog.files import read
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
 from costmodel.models.families import FAMILIES
 from costmodel.models.flops import parameters
 from costmodel.models.huggingface import model_from_config
 from tests.builders import read_config
-from tests.cases import in_one_case
+from tests.cases import in_one_case, read_table
 
+OWN = read("families.yaml")
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 
 
@@ -40,6 +42,22 @@ def a_hybrid_config(**changes: Any) -> dict[str, Any]:
     shared = {"moe_shared_expert_intermediate_size": 24}
     changes = {"hybrid_override_pattern": "M*-E", **mamba, **experts, **shared, **changes}
     return a_config(model_type="nemotron_h", **changes)
+
+
+LATENT_SIZES = {
+    "model_type": "deepseek_v3", "num_hidden_layers": 4, "hidden_size": 512, "vocab_size": 1000,
+    "num_attention_heads": 8, "intermediate_size": 1024, "moe_intermediate_size": 256,
+    "n_routed_experts": 16, "num_experts_per_tok": 4,
+    "q_lora_rank": None, "kv_lora_rank": 64, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+}  # fmt: skip
+
+CHANGED = {
+    "llama": a_config(),
+    "qwen3_moe": an_expert_config(),
+    "nemotron_h": a_hybrid_config(),
+    "deepseek_v3": LATENT_SIZES,
+}
+ROWS = read_table("configurations")
 
 
 def without(config: dict[str, Any], key: str) -> dict[str, Any]:
@@ -260,87 +278,40 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 
+def changed(row: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a row of ``configurations.yaml``."""
+    config = CHANGED.get(row["of"]) or OWN[row["of"]]["config"]
+    left = row.get("without", "").split(", ")
+    return {name: value for name, value in config.items() if name not in left} | row.get("with", {})
+
+
+@pytest.mark.parametrize("row", ROWS["refused"], ids=lambda row: row["says"].partition(":")[0])
+def test_refusals_name_the_path_what_was_seen_and_what_is_allowed(row: dict[str, Any]):
+    """The first thing wrong, in one sentence, with the other entry where two contradict each other."""
+    with pytest.raises(SpecError) as refused:
+        model_from_config(changed(row))
+
+    assert str(refused.value) == row["says"]
+
+
+@pytest.mark.parametrize("row", ROWS["doubted"], ids=lambda row: row["of"])
+def test_contradictions_that_a_class_ignores_are_doubts(row: dict[str, Any]):
+    """Published files have some; the class reads one side of them."""
+    assert model_from_config(changed(row)).doubts == row["says"]
+
+
+def test_a_text_part_may_tie_its_embeddings_otherwise():
+    """It is read, and told."""
+    config = {"tie_word_embeddings": True, "text_config": a_config(tie_word_embeddings=False)}
+
+    assert model_from_config(config).doubts == (
+        "model.text_config.tie_word_embeddings is false, which is read, but model.tie_word_embeddings is true"
+    )
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (without(a_config(), "hidden_size"), "model.hidden_size: is required but missing."),
-        (a_config(hidden_size="8k"), "model.hidden_size: expected a whole number, got '8k'."),
-        (a_config(hidden_size=64.5), "model.hidden_size: expected a whole number, got 64.5."),
-        (a_config(hidden_size=True), "model.hidden_size: expected a whole number, got true."),
-        (a_config(hidden_size=None), "model.hidden_size: expected a whole number, got null."),
-        (a_config(hidden_size=0), "model.hidden_size: must be at least 1 and at most 10000000, got 0."),
-        (a_config(vocab_size=-5), "model.vocab_size: must be at least 1 and at most 10000000, got -5."),
-        (a_config(num_hidden_layers=5000), "model.num_hidden_layers: must be at least 1 and at most 4096, got 5000."),
-        (a_config(hidden_size=65), "model.hidden_size: must be a multiple of the 8 attention heads, got 65."),
-        (a_config(num_key_value_heads=3), "model.num_key_value_heads: must divide the 8 attention heads, got 3."),
-        (a_config(tie_word_embeddings="no"), "model.tie_word_embeddings: expected true or false, got 'no'."),
-        (
-            a_config(sliding_window="4k", model_type="mistral"),
-            "model.sliding_window: expected a whole number, got '4k'.",
-        ),
-        (an_expert_config(mlp_only_layers=["1"]), "model.mlp_only_layers.0: expected a whole number, got '1'."),
-        (a_config(layer_types="full"), "model.layer_types: expected a list, got 'full'."),
-        (a_config(layer_types=["full_attention"]), "model.layer_types: has 1 entries, the model 4 layers."),
-        (
-            {**an_expert_config(), "model_type": "minimax_m2", "use_qk_norm": False},
-            "model.use_qk_norm: means attention without norms of queries and keys, which is not modelled, got false.",
-        ),
-        (
-            a_config(layer_types=["full_atention"] * 4),
-            "model.layer_types.0: unknown kind 'full_atention'. Did you mean 'full_attention'?",
-        ),
-        (
-            a_config(layer_types=[["full_attention"]] * 4),
-            "model.layer_types.0: unknown kind ['full_attention']. Did you mean 'full_attention'?",
-        ),
-        (
-            a_config(layer_types=["sliding_attention"] * 4),
-            "model.sliding_window: is required by the sliding attention in 'layer_types', but missing.",
-        ),
-        (
-            a_config(index_topk=2048),
-            "model.index_topk: asks for sparse attention with an indexer (DSA), which is not modelled, got 2048.",
-        ),
-        (a_config(num_local_experts=8), "model.num_local_experts: the family 'llama' has no experts, got 8."),
-        (a_config(kv_lora_rank=512), "model.kv_lora_rank: the family 'llama' has no latent attention."),
-        (an_expert_config(num_experts_per_tok=9), "model.num_experts_per_tok: must be at most the 8 experts, got 9."),
-        (
-            an_expert_config(num_local_experts=16),
-            "model.num_experts: is 8, but 'num_local_experts' is 16, and they mean the same.",
-        ),
-        (
-            without(an_expert_config(), "num_experts"),
-            "model.num_local_experts: is required but missing. Other spellings: num_experts, "
-            "n_routed_experts, num_routed_experts, moe_num_experts.",
-        ),
-        (
-            a_hybrid_config(hybrid_override_pattern="M*-?"),
-            "model.hybrid_override_pattern: unknown letter '?'. Known: *, -, E, M.",
-        ),
-        (
-            a_hybrid_config(layers_block_type=["mamba", "atention"]),
-            "model.layers_block_type.1: unknown kind 'atention'. Did you mean 'attention'?",
-        ),
-        (
-            a_hybrid_config(layers_block_type=[["mamba"]]),
-            "model.layers_block_type.0: unknown kind ['mamba']. Did you mean 'mamba'?",
-        ),
-        (a_hybrid_config(n_groups=3), "model.n_groups: must divide the 4 Mamba heads, got 3."),
-        (
-            a_hybrid_config(num_nextn_predict_layers=1, mtp_hybrid_override_pattern="E"),
-            "model.mtp_hybrid_override_pattern: must be one attention or Mamba block and one feed-forward, as in '*E'.",
-        ),
-        (
-            a_config(mamba_num_heads=8),
-            "model.mamba_num_heads: asks for state-space layers, which is not modelled, got 8.",
-        ),
-        (a_config(model_type=7), "model.model_type: expected text, got 7."),
-        (
-            a_config(model_type="lama"),
-            "model.model_type: unsupported family 'lama'. Did you mean 'llama'? Or describe it by a known one: "
-            "model: {base: FILE, family: {like: NAME}} (docs/your_model.md).",
-        ),
-        (a_config(text_config=[1]), "model.text_config: expected a mapping, got [1]."),
         (
             {"text_config": a_config(), "llm_config": a_config()},
             "model.llm_config: is a text part, as is 'text_config'; a model has one.",
@@ -360,8 +331,8 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
         ([1, 2], "model: expected a mapping, got [1, 2]."),
     ],
 )
-def test_refusals_name_the_path_what_was_seen_and_what_is_allowed(config: Any, message: str):
-    """The first thing wrong, in one sentence."""
+def test_text_parts_that_contradict_the_whole_are_refused(config: Any, message: str):
+    """By the path of the part."""
     with pytest.raises(SpecError) as refused:
         model_from_config(config)
 
@@ -432,7 +403,7 @@ def test_comments_are_read(tmp_path: Path):
         (b'{"hidden_size": 1} /*/', "the comment in line 1 has no end."),
         (b'{ // 1\n"hidden_size": 12/* 3 */4}', "is not JSON: Expecting ',' delimiter in line 2, column 25."),
         (b"// only a comment", "is not JSON: "),
-        (b"/*" * 10**6, "the comment in line 1 has no end."),
+        (b"/*" * 10**5, "the comment in line 1 has no end."),
         (b"", "is empty."),
         (b"  \n", "is empty."),
         (b"{", "is not JSON: "),
@@ -477,120 +448,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("named", [("key",), ("key", "family")], ids="-".join)
 def test_no_value_of_any_key_breaks_the_reader(named: tuple[str, ...]):
-    """Each key, of each family too, in the first known config with it, with absurd values: a model or a SpecError."""
+    """Each key, of each family too, in the first known config with it, with every third of some absurd values."""
     configs = [json.loads(path.read_text()) for path in sorted(CONFIGS.glob("*.json"))]
     keys = {(one["model_type"] if "family" in named else "", key): one for one in reversed(configs) for key in one}
 
-    for (_, key), config in keys.items():
-        for value in (None, "x", -1, 0, 10**30, 2.5, [], {}, [None], True):
+    for index, ((_, key), config) in enumerate(keys.items()):
+        for value in (None, "x", -1, 0, 10**30, 2.5, [], {}, [None], True)[index % 3 :: 3]:
             with suppress(SpecError):
                 model_from_config({**config, key: value})
-
-
-LATENT_SIZES = {
-    "model_type": "deepseek_v3", "num_hidden_layers": 4, "hidden_size": 512, "vocab_size": 1000,
-    "num_attention_heads": 8, "intermediate_size": 1024, "moe_intermediate_size": 256,
-    "n_routed_experts": 16, "num_experts_per_tok": 4,
-    "q_lora_rank": None, "kv_lora_rank": 64, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"qk_head_dim": 128}, "qk_head_dim: is 128, but 'qk_nope_head_dim' and 'qk_rope_head_dim' together are 192."),
-        (
-            {"num_key_value_heads": 2},
-            "num_key_value_heads: must be the 8 attention heads of a latent attention, got 2.",
-        ),
-        ({"n_group": 3}, "n_group: must divide the 16 experts, got 3."),
-        ({"n_group": 4, "num_experts_per_tok": 17}, "num_experts_per_tok: must be at most the 16 experts, got 17."),
-        ({"n_group": 4, "topk_group": 5}, "topk_group: must be at least 1 and at most 4, got 5."),
-        (
-            {"n_group": 8, "topk_group": 1},
-            "topk_group: chooses 1 of 8 groups of 2 experts, fewer than a token visits.",
-        ),
-        ({"share_hidden_size": -5}, "share_hidden_size: expected a whole number, got -5."),
-        (
-            {"model_type": "deepseek_v32", "index_head_dim": 32, "index_n_heads": 4, "index_topk": 8},
-            "index_head_dim: must be at least the 64 rotated channels, got 32.",
-        ),
-        (
-            {"model_type": "deepseek_v32", "index_head_dim": 256, "index_n_heads": 4, "index_topk": 8},
-            "index_head_dim: must be at most the 192 channels of an attention head's query, got 256.",
-        ),
-        (
-            {"model_type": "deepseek_v32", "index_head_dim": 128, "index_n_heads": 16, "index_topk": 8},
-            "index_n_heads: must be at most the 8 attention heads, got 16.",
-        ),
-        (
-            {"mlp_layer_types": ["sparse"] * 4, "first_k_dense_replace": 2},
-            "mlp_layer_types: layer 0 (from 0) is 'sparse' by 'mlp_layer_types', but 'dense' by "
-            "'first_k_dense_replace', which is 2.",
-        ),
-        (
-            {"moe_layer_freq": [1, 1, 0, 1], "first_k_dense_replace": 1},
-            "moe_layer_freq: layer 0 (from 0) is 'sparse' by 'moe_layer_freq', but 'dense' by "
-            "'first_k_dense_replace', which is 1.",
-        ),
-        (
-            {"head_dim": 64, "attention_head_dim": 128},
-            "head_dim: is 64, but 'attention_head_dim' is 128, and they mean the same.",
-        ),
-        ({"n_group": 4, "num_expert_group": 2}, "n_group: is 4, but 'num_expert_group' is 2, and they mean the same."),
-        (
-            {"rope_theta": 10000, "rope_parameters": {"rope_theta": 500000}},
-            "rope_theta: is 10000, but 'rope_parameters.rope_theta' is 500000, and they mean the same.",
-        ),
-    ],
-)
-def test_parts_that_contradict_each_other_are_named(changes: dict, message: str):
-    """The entry, its value, and the other entry's."""
-    with pytest.raises(SpecError) as refused:
-        model_from_config({**LATENT_SIZES, **changes})
-
-    assert str(refused.value) == f"model.{message}"
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            a_hybrid_config(hybrid_override_pattern="M*-"),
-            "hybrid_override_pattern: names 3 layers, but 'num_hidden_layers' is 4.",
-        ),
-        (
-            a_hybrid_config(layers_block_type=["mamba"] * 4),
-            "layers_block_type: layer 1 (from 0) is 'M' by 'layers_block_type', but '*' by "
-            "'hybrid_override_pattern', which is 'M*-E'.",
-        ),
-        (
-            a_hybrid_config(layer_types=["mamba"] * 4),
-            "layer_types: layer 1 (from 0) is 'M' by 'layer_types', but '*' by "
-            "'hybrid_override_pattern', which is 'M*-E'.",
-        ),
-        (
-            a_hybrid_config(layers_block_type=["mamba", "attention"]),
-            "layers_block_type: names 2 layers, but 'hybrid_override_pattern' names 4.",
-        ),
-        (
-            a_config(model_type="gemma3_text", sliding_window_pattern=2, layer_types=["sliding_attention"] * 4),
-            "layer_types: layer 1 (from 0) is 'sliding_attention' by 'layer_types', but 'full_attention' by "
-            "'sliding_window_pattern', which is 2.",
-        ),
-        (
-            a_config(model_type="smollm3", no_rope_layers=[1, 1, 1, 1], no_rope_layer_interval=2),
-            "no_rope_layers: layer 1 (from 0) is 'rotates' by 'no_rope_layers', but 'does not rotate' by "
-            "'no_rope_layer_interval', which is 2.",
-        ),
-    ],
-)
-def test_two_statements_on_the_layers_must_agree(config: dict, message: str):
-    """A list and a pattern, or a pattern and a number: the first layer in which they differ."""
-    with pytest.raises(SpecError) as refused:
-        model_from_config(config)
-
-    assert str(refused.value) == f"model.{message}"
 
 
 def test_statements_that_agree_are_read():
@@ -601,47 +466,6 @@ def test_statements_that_agree_are_read():
 
     assert [layer.attention.window for layer in windows.layers] == [4096, None, 4096, None]
     assert dense_layers({**LATENT_SIZES, "mlp_layer_types": words, "first_k_dense_replace": 1}) == [0]
-
-
-@pytest.mark.parametrize(
-    ("config", "doubt"),
-    [
-        (
-            a_config(architectures=["MixtralForCausalLM"]),
-            "architectures is 'MixtralForCausalLM', but model_type is 'llama', which is read",
-        ),
-        (a_config(architectures=["LlamaForCausalLM"]), ""),
-        ({**LATENT_SIZES, "model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}, ""),
-        ({**LATENT_SIZES, "first_k_dense_replace": 9}, "model.first_k_dense_replace is 9, but the model has 4 layers"),
-        (an_expert_config(moe_layer_end_index=4), "model.moe_layer_end_index is 4, but the model has 4 layers"),
-        (
-            {**LATENT_SIZES, "moe_layer_freq": 2, "first_k_dense_replace": 0},
-            "model.moe_layer_freq is 2, which is read, but transformers' class ignores it",
-        ),
-        ({**LATENT_SIZES, "model_type": "axk1", "moe_layer_freq": 2, "first_k_dense_replace": 0}, ""),
-        (
-            {**LATENT_SIZES, "n_shared_experts": 2, "moe_shared_expert_intermediate_size": 99},
-            "model.moe_shared_expert_intermediate_size is 99, which is read, but the experts of n_shared_experts are "
-            f"{2 * LATENT_SIZES['moe_intermediate_size']} wide",
-        ),
-        (an_expert_config(decoder_sparse_step=5), "model.num_experts is 8, but no layer has experts"),
-        (
-            an_expert_config(moe_layer_start_index=3, moe_layer_end_index=1),
-            "model.num_experts is 8, but no layer has experts",
-        ),
-        (
-            a_hybrid_config(num_nextn_predict_layers=0, mtp_hybrid_override_pattern="*E"),
-            "model.num_nextn_predict_layers is 0, which is read, but mtp_hybrid_override_pattern is '*E'",
-        ),
-        (
-            {"tie_word_embeddings": True, "text_config": a_config(tie_word_embeddings=False)},
-            "model.text_config.tie_word_embeddings is false, which is read, but model.tie_word_embeddings is true",
-        ),
-    ],
-)
-def test_contradictions_that_a_class_ignores_are_doubts(config: dict, doubt: str):
-    """Published files have some; the class reads one side of them."""
-    assert model_from_config(config).doubts == doubt
 
 
 @pytest.mark.parametrize("key", ["intermediate_size", "hidden_size", "num_hidden_layers", "vocab_size", "head_dim"])

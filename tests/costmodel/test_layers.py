@@ -847,17 +847,15 @@ def leaves_of(record: object) -> Iterator[object]:
 
 
 @in_one_case("kind", LAYERS)
-@in_one_case("index", range(len(DECISIONS)))
-def test_arrays_give_what_scalars_give(kind: str, index: int):
+def test_arrays_give_what_scalars_give(kind: str):
     """A table's row is the estimate of its strategy."""
     arrays = {name: np.array([row[name] for row in DECISIONS]) for name in DECISIONS[0]}
     model = a_moe_model(mtp_layers=1)
-
     table = numbers(LAYERS[kind], model, a_shape(**arrays))
-    single = numbers(LAYERS[kind], model, a_shape(**DECISIONS[index]))
 
-    picked = [[np.ravel(v)[index] if isinstance(v, np.ndarray) and v.ndim else v for v in row] for row in table]
-    assert picked == single
+    for index, decisions in enumerate(DECISIONS):
+        picked = [[np.ravel(v)[index] if isinstance(v, np.ndarray) and v.ndim else v for v in row] for row in table]
+        assert picked == numbers(LAYERS[kind], model, a_shape(**decisions)), index
 
 
 @pytest.mark.parametrize("kind", LAYERS)

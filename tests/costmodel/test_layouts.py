@@ -66,10 +66,10 @@ def test_layers_in_full_lie_between_none_and_all():
 
 
 def test_no_layout_undercuts_even_shares():
-    """All ways to share 14 layers out over three ranks, with and without recomputation."""
+    """Half of the ways to share 14 layers out over three ranks, with and without recomputation."""
     facts, strategy = the_facts(DENSE), a_strategy(pp=3, dp=2)
     decisions = strategy.decisions()
-    shapes = [(a, b, 14 - a - b) for a in range(1, 12) for b in range(1, 13 - a)]
+    shapes = [(a, b, 14 - a - b) for a in range(1, 12, 2) for b in range(1, 13 - a)]
 
     costs = [
         layout_cost(facts, laid_out(strategy, shape, recompute=(again,) * 3))

@@ -31,24 +31,21 @@ def test_there_are_29_models():
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_totals(name: str):
-    """Total without MTP and router score biases; active: all but the experts that a token does not visit."""
+def test_totals_and_parts(name: str):
+    """
+    Total without MTP and router score biases; active: all but the experts that a token does not visit.
+
+    First and last layer, embedding without learned positions, head without the final norm.
+    """
     model = read_config(CONFIGS / f"{name}.json")
     row = COUNTS[name]
-
-    assert parameters(model) == int(row["total"])
-    assert active_parameters(model) == int(row["active_per_token"])
-    assert sum(routed_parameters(model, layer) for layer in model.layers) == int(row["routed_experts"])
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_parts(name: str):
-    """First and last layer, embedding without learned positions, head without the final norm."""
-    model = read_config(CONFIGS / f"{name}.json")
-    row = COUNTS[name]
+    routed = sum(count * routed_parameters(model, layer) for layer, count in model.layer_counts.items())
     positions = model.learned_positions * model.hidden_size
     final_norm = model.hidden_size * {"rms": 1, "layer": 2, "none": 0}[model.final_norm]
 
+    assert parameters(model) == int(row["total"])
+    assert active_parameters(model) == int(row["active_per_token"])
+    assert routed == int(row["routed_experts"])
     assert model.num_layers == int(row["n_layers"])
     assert layer_parameters(model, model.layers[0]) == int(row["layer_first"])
     assert layer_parameters(model, model.layers[-1]) == int(row["layer_last"])

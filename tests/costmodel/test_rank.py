@@ -29,16 +29,7 @@ from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup
 from tests.builders import a_model
 from tests.builders_cluster import GB, a_strategy, achieved
-from tests.costmodel.strategies import (
-    DENSE,
-    LATENT_MOE,
-    MODELS,
-    MOE,
-    TIED,
-    random_strategies,
-    the_facts,
-    with_profile,
-)
+from tests.costmodel.strategies import DENSE, LATENT_MOE, MODELS, MOE, TIED, random_strategies, the_facts, with_profile
 
 LAYER = 2048 * (2 * 2048 + 2 * 1024) + 3 * 2048 * 6144 + 2 * 2048
 """Q and output 2 h^2, K and V 2 h 1,024, gated feed-forward 3 h g, two norms."""
@@ -377,11 +368,7 @@ def test_offloaded_activations_move_to_the_host():
         ({}, {"dp": 8}, lambda layers, _: 0),
         ({}, {"dp": 8, "optimizer_offload": True}, lambda layers, _: 4 * layers),
         ({"offloaded_states": 0.25}, {"dp": 8, "optimizer_offload": True}, lambda layers, _: layers),
-        (
-            {},
-            {"dp": 8, "optimizer_offload": True, "sharding": Sharding.OPTIMIZER},
-            lambda layers, _: layers / 2,
-        ),
+        ({}, {"dp": 8, "optimizer_offload": True, "sharding": Sharding.OPTIMIZER}, lambda layers, _: layers / 2),
         ({}, {"dp": 8, "activation_offload": True}, lambda _, kept: 32 * kept),
         ({"offloaded_fraction": 0.5}, {"dp": 8, "activation_offload": True}, lambda _, kept: 16 * kept),
     ],
@@ -407,9 +394,9 @@ def test_nothing_offloaded_needs_no_host():
 
 def totals(model: Model, **changes: Any) -> np.ndarray:
     """Peak bytes of random strategies with some decisions fixed, without the layer at work and gathered weights."""
-    given, strategies = the_facts(model), random_strategies(model, 200, seed=11)
-    decisions = strategies | {name: np.full(200, value) for name, value in changes.items()}
-    found = np.full(200, np.nan)
+    given, strategies = the_facts(model), random_strategies(model, 50, seed=11)
+    decisions = strategies | {name: np.full(50, value) for name, value in changes.items()}
+    found = np.full(50, np.nan)
     for pp, vpp in {*zip(decisions["pp"].tolist(), decisions["vpp"].tolist(), strict=True)}:
         rows = (decisions["pp"] == pp) & (decisions["vpp"] == vpp)
         same = {name: values[rows] for name, values in decisions.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,12 @@ from costmodel.tables import Facts, lookup, microbatches
 from tests.builders import a_model
 from tests.builders_cluster import GB, a_strategy
 from tests.builders_problem import a_problem
-from tests.cases import in_one_case
 from tests.costmodel.strategies import (
     DENSE,
     FEATURE_OVERLAPS,
     MODELS,
     MOE,
+    PAIRS,
     PROFILES,
     models,
     models_by_profiles,
@@ -91,12 +92,12 @@ def test_all_ranks_wait_for_the_last_host(num_devices: int, tails: float):
 @models
 @pytest.mark.parametrize("profile", ["both slow", "measured overlap", "all constants"])
 def test_a_table_is_its_strategies(model: Model, profile: str):
-    """300 random strategies at once, looked up, and some of them one by one."""
-    given, strategies = the_facts(model, **PROFILES[profile]), random_strategies(model, 300, seed=21)
+    """120 random strategies at once, looked up, and some of them one by one."""
+    given, strategies = the_facts(model, **PROFILES[profile]), random_strategies(model, 120, seed=21)
 
     table = cost(given, strategies)
 
-    for row in range(0, 300, 12):
+    for row in range(0, 120, 12):
         alone = cost(given, one_of(strategies, row).decisions())
         assert table.step_seconds[row] == pytest.approx(float(alone.step_seconds), rel=1e-12)
         assert table.device_bytes[row] == pytest.approx(float(alone.device_bytes), rel=1e-12)
@@ -127,7 +128,7 @@ def test_features_on_axes_of_their_own(model: Model):
 def test_every_value_is_finite_and_positive():
     """No strategy takes no time or no memory."""
     for model in MODELS.values():
-        table = cost(the_facts(model), random_strategies(model, 2000, seed=23))
+        table = cost(the_facts(model), random_strategies(model, 500, seed=23))
 
         assert np.isfinite(table.step_seconds).all()
         assert (table.step_seconds > 0).all()
@@ -433,8 +434,10 @@ def test_the_step_of_one_device_is_its_work():
 
 
 @pytest.mark.sampled(2)
-@models_by_profiles
-@in_one_case("start", [0.02, 1.0, 10.0])
+@pytest.mark.parametrize(
+    ("model", "profile", "start"),
+    [(MODELS[model], PROFILES[profile], start) for (model, profile), start in zip(PAIRS, cycle((0.02, 1.0, 10.0)))],
+)
 def test_faster_links_never_make_a_step_slower(model: Model, profile: dict[str, Any], start: float):
     """
     Twice the bandwidth of either network, of either direction to the host, of the host's CPU.
@@ -444,10 +447,10 @@ def test_faster_links_never_make_a_step_slower(model: Model, profile: dict[str, 
     interleaved ranks hide behind an average rank, which may wait less for its copies while the slowest one does not.
     """
     given = with_networks(the_facts(model, **profile), inside=start, outside=start)
-    strategies = random_strategies(model, 500, seed=41)
+    strategies = random_strategies(model, 150, seed=41)
     strategies["activation_offload"] = strategies["activation_offload"] * (1 - strategies["pp_overlap"])
     if "dp_overlap" in profile:
-        strategies["activation_offload"] = np.zeros(500, dtype=int)
+        strategies["activation_offload"] = np.zeros(150, dtype=int)
     device, before = given.cluster.device, cost(given, strategies).step_seconds
     faster = (
         with_networks(given, inside=2.0),
@@ -470,7 +473,7 @@ def without_hiding(strategies: dict[str, Any]) -> dict[str, Any]:
 @models_by_profiles
 def test_faster_devices_never_make_a_step_without_overlaps_slower(model: Model, profile: dict[str, Any]):
     """Twice the peak, twice the memory's bandwidth."""
-    given, strategies = the_facts(model, **profile), without_hiding(random_strategies(model, 500, seed=42))
+    given, strategies = the_facts(model, **profile), without_hiding(random_strategies(model, 150, seed=42))
     before = cost(given, strategies).step_seconds
     device = given.cluster.device
 
@@ -484,9 +487,9 @@ def test_faster_devices_never_make_a_step_without_overlaps_slower(model: Model, 
 @models
 def test_faster_devices_never_make_a_step_with_overlaps_slower(model: Model):
     """Twice the peak, any communication behind computation, states sharded as far as a pipeline allows."""
-    given, strategies = the_facts(model), random_strategies(model, 500, seed=42)
+    given, strategies = the_facts(model), random_strategies(model, 150, seed=42)
     strategies["sharding"] = np.minimum(strategies["sharding"], int(Sharding.OPTIMIZER))
-    strategies["activation_offload"] = np.zeros(500, dtype=int)
+    strategies["activation_offload"] = np.zeros(150, dtype=int)
     before = cost(given, strategies).step_seconds
 
     after = cost(with_device(given, peak_flops={"bf16": 2e15}), strategies).step_seconds
@@ -501,9 +504,9 @@ def test_faster_devices_never_make_a_step_with_offloaded_activations_slower():
     Equation (34) has T_FWD there, which is (7), computation and communication. Where the transfer hides behind the
     computation alone, both it and the collectives are exposed beyond the same computation, one after the other.
     """
-    given, strategies = the_facts(DENSE), random_strategies(DENSE, 500, seed=42)
+    given, strategies = the_facts(DENSE), random_strategies(DENSE, 150, seed=42)
     strategies |= {name: 0 * strategies["tp"] for name in ("sharding", "dp_overlap", "pp_overlap")}
-    strategies["activation_offload"] = np.ones(500, dtype=int)
+    strategies["activation_offload"] = np.ones(150, dtype=int)
     before = cost(given, strategies).step_seconds
 
     after = cost(with_device(given, peak_flops={"bf16": 2e15}), strategies).step_seconds
@@ -511,32 +514,20 @@ def test_faster_devices_never_make_a_step_with_offloaded_activations_slower():
     assert (after <= before * (1 + 1e-12)).all()
 
 
-def test_sharded_weights_do_not_travel_faster_than_the_network():
-    """
-    Gradients and weights of ZeRO-3 share their links in the backward pass, which hides one or the other.
-
-    However well it overlaps, a step takes at least as long as its own data-parallel traffic.
-    """
-    given, strategies = the_facts(MOE), random_strategies(MOE, 2000, seed=43)
-    strategies |= {"sharding": np.full(2000, int(Sharding.WEIGHTS)), "dp_overlap": np.ones(2000, dtype=int)}
-    alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
-
-    assert (
-        (alone.reduce.seconds + alone.gather.seconds).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)
-    ).all()
-
-
 @models
-@pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS])
-def test_steps_take_as_long_as_their_data_parallel_traffic(model: Model, sharding: Sharding):
-    """The same law for the other levels."""
-    given, strategies = the_facts(model), random_strategies(model, 2000, seed=43)
-    strategies |= {"sharding": np.full(2000, int(sharding)), "dp_overlap": np.ones(2000, dtype=int)}
-    alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
+def test_steps_take_as_long_as_their_data_parallel_traffic(model: Model):
+    """
+    However well it overlaps, a step takes at least as long as its own data-parallel traffic.
 
-    assert (
-        (alone.reduce.seconds + alone.gather.seconds).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)
-    ).all()
+    Gradients and weights of ZeRO-3 share their links in the backward pass, which hides one or the other.
+    """
+    given, strategies = the_facts(model), random_strategies(model, 250, seed=43)
+    for sharding in Sharding:
+        strategies |= {"sharding": np.full(250, int(sharding)), "dp_overlap": np.ones(250, dtype=int)}
+        alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
+        traffic = (alone.reduce.seconds + alone.gather.seconds).max(axis=-1)
+
+        assert (traffic <= cost(given, strategies).step_seconds * (1 + 1e-9)).all(), sharding
 
 
 def test_replicated_gradients_are_summed_before_the_update():
@@ -552,53 +543,33 @@ def test_replicated_gradients_are_summed_before_the_update():
     assert plain - overlapped <= backward
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @models_by_profiles
 def test_more_microbatches_take_longer(model: Model, profile: dict[str, Any]):
-    """Twice the batch on the same ranks."""
-    given, strategies = the_facts(model, **profile), random_strategies(model, 500, seed=45)
+    """Twice the batch on the same ranks, less than twice as long where bubble and traffic are once per step."""
+    given, strategies = the_facts(model, **profile), random_strategies(model, 150, seed=45)
     twice = replace(given, workload=replace(given.workload, global_batch_size=512))
+    before, after = (cost(one, strategies).step_seconds for one in (given, twice))
 
-    assert (cost(twice, strategies).step_seconds > cost(given, strategies).step_seconds).all()
+    assert (after > before).all()
+    assert (after < 2 * before)[strategies["sharding"] <= Sharding.OPTIMIZER].all()
 
 
 @models
-def test_twice_the_microbatches_take_less_than_twice_as_long(model: Model):
-    """Bubble and update stay as they are, and so does the communication that is once per step."""
-    given, strategies = the_facts(model), random_strategies(model, 500, seed=45)
-    strategies["sharding"] = np.minimum(strategies["sharding"], int(Sharding.OPTIMIZER))
-    twice = replace(given, workload=replace(given.workload, global_batch_size=512))
+def test_recomputation_takes_time(model: Model):
+    """
+    Full more than selective, selective more than none, where no transfer to the host becomes shorter by it.
 
-    assert (cost(twice, strategies).step_seconds < 2 * cost(given, strategies).step_seconds).all()
-
-
-@models
-@pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.OPTIMIZER])
-def test_recomputation_takes_time(model: Model, sharding: Sharding):
-    """Full more than selective, selective more than none, where no transfer to the host becomes shorter by it."""
-    given, strategies = the_facts(model), random_strategies(model, 500, seed=46)
-    strategies |= {"activation_offload": np.zeros(500, dtype=int), "sharding": np.full(500, int(sharding))}
+    Work that nobody needs is no place to hide communication of sharded gradients and weights, either.
+    """
+    given, strategies = the_facts(model), random_strategies(model, 150, seed=46)
+    strategies["activation_offload"] = np.zeros(150, dtype=int)
     none, selective, full = (
-        cost(given, strategies | {"recompute": np.full(500, int(recompute))}).step_seconds for recompute in Recompute
+        cost(given, strategies | {"recompute": np.full(150, int(recompute))}).step_seconds for recompute in Recompute
     )
 
     assert (none <= selective * (1 + 1e-12)).all()
-    assert (selective <= full * (1 + 1e-12)).all()
-
-
-@pytest.mark.parametrize("sharding", [Sharding.GRADIENTS, Sharding.WEIGHTS])
-def test_recomputation_takes_time_with_sharded_gradients(sharding: Sharding):
-    """Work that nobody needs is no place to hide communication."""
-    strategies = random_strategies(MOE, 2000, seed=46)
-    strategies |= {"activation_offload": np.zeros(2000, dtype=int), "sharding": np.full(2000, int(sharding))}
-    without_pipeline = strategies["pp"] == 1
-    strategies = {name: values[without_pipeline] for name, values in strategies.items()}
-    none, selective = (
-        cost(the_facts(MOE), strategies | {"recompute": 0 * strategies["tp"] + int(recompute)}).step_seconds
-        for recompute in (Recompute.NONE, Recompute.SELECTIVE)
-    )
-
-    assert (none <= selective * (1 + 1e-12)).all()
+    assert (selective <= full * (1 + 1e-12))[strategies["sharding"] <= Sharding.OPTIMIZER].all()
 
 
 def test_every_decision_is_drawn():

@@ -219,7 +219,7 @@ def test_lookup_broadcasts_like_tabulate():
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_lookup_equals_tabulate(quantity, model):
     """Bit by bit, on random strategies."""
-    given, decisions = the_facts(model), random_strategies(model, 400, seed=3)
+    given, decisions = the_facts(model), random_strategies(model, 40, seed=3)
 
     seen, expected = lookup(quantity, given, decisions), tabulate(quantity, given, decisions)
 

@@ -58,13 +58,7 @@ ROWS = (
 class TestHostTasks:
     """Tasks of a thread in an iteration from 1,000 to 2,000 ns."""
 
-    @pytest.mark.parametrize(
-        ("has_device", "tasks"),
-        [
-            (True, [1000, 1100, 1200, 1300]),
-            (False, [1600]),
-        ],
-    )
+    @pytest.mark.parametrize(("has_device", "tasks"), [(True, [1000, 1100, 1200, 1300]), (False, [1600])])
     def test_calls_that_matter_to_streams_or_operators_without_any(self, has_device, tasks):
         """Launches, marks and waits, the first ns included and the last not, none inside another; else operators."""
         names = (*CALLS, "aten::mm", "aten::copy_", "kernel")

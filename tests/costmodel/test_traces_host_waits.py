@@ -188,9 +188,7 @@ class TestBackground:
 
     def test_such_a_message_begins_when_it_began(self):
         """Two messages of a step without operators, as a rank of 300 recorded it: 20 to 170 and 30 to 180 of 200."""
-        made = one_step(
-            200,
-        )
+        made = one_step(200)
         for start in (20, 30):
             made.add(Category.ANNOTATION, "gloo:all_reduce", start, 150, message=GLOO)
 

@@ -42,8 +42,7 @@ class TestNames:
             assert pattern.at < len(pattern.sequence)
 
     @pytest.mark.parametrize(
-        ("sizes", "causal"),
-        [(((2, 4, 64, 32),) * 3 + ((),), 1), (((2, 4, 64, 32),) * 3 + ((64, 64),), 0)],
+        ("sizes", "causal"), [(((2, 4, 64, 32),) * 3 + ((),), 1), (((2, 4, 64, 32),) * 3 + ((64, 64),), 0)]
     )
     def test_attention_is_causal_without_a_mask(self, sizes: tuple[tuple[int, ...], ...], causal: int) -> None:
         """As many queries as keys and no mask: a decoder."""
@@ -104,10 +103,7 @@ class TestThreads:
         made.operator(f"{NODE}BmmBackward0", 30, 40, sequence=1, forward_thread=0)
         made.operator("BmmBackward0", 31, 38, sequence=1, forward_thread=0)
         made.operator("aten::bmm", 32, 25, (8, 64, 64), (8, 64, 32))
-        assert times(find_operators(made.trace())) == {
-            ("attention", "forward"): [20],
-            ("attention", "backward"): [40],
-        }
+        assert times(find_operators(made.trace())) == {("attention", "forward"): [20], ("attention", "backward"): [40]}
 
     def test_what_a_node_computes_again_is_a_forward_pass(self) -> None:
         """Recomputation runs inside of a node, but its operators have numbers of their own."""
@@ -126,11 +122,7 @@ class TestThreads:
         made.operator(f"{NODE}GeluBackward0", 10, 20, sequence=2, forward_thread=1)
         made.operator("aten::add_", 24, 4, (8, 16), (8, 16))
         found = find_operators(made.trace())
-        assert times(found) == {
-            ("residual", "forward"): [3, 4],
-            ("gelu", "forward"): [5],
-            ("gelu", "backward"): [16],
-        }
+        assert times(found) == {("residual", "forward"): [3, 4], ("gelu", "forward"): [5], ("gelu", "backward"): [16]}
 
     def test_numbers_of_other_threads_are_others(self) -> None:
         """The autograd thread counts its own operators; the forward ones are on the thread that explains most."""

@@ -283,7 +283,7 @@ class TestLayouts:
             )
             if place % 7
             else {"ph": "f", "id": place, "pid": 1, "tid": 1, "ts": 5, "cat": "ac2g", "name": "ac2g"}
-            for place in range(8_000)
+            for place in range(2_000)
         ]
 
     @pytest.mark.sampled(3)

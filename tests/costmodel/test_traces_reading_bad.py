@@ -6,6 +6,7 @@ import gzip
 import json
 import pickle
 import sqlite3
+from functools import cache
 
 import pytest
 
@@ -14,6 +15,7 @@ from planner.measure.traces.reading import columns, document, read_trace, read_t
 from tests.builders_kineto import a_step, distributed, event, kernel, launch, operator, write_file
 
 
+@cache
 def text_of(num_events):
     """A document of some operators."""
     return json.dumps({"traceEvents": [operator("aten::mm", place, 1) for place in range(num_events)]})
@@ -88,7 +90,7 @@ class TestRefused:
         monkeypatch.setattr(document, "MOST_CHARACTERS", 1 << 22)
 
         with pytest.raises(SpecError, match="without an event"):
-            read(tmp_path, gzip.compress(begin + filling * (1 << 24)))
+            read(tmp_path, gzip.compress(begin + filling * (1 << 23)))
 
     def test_more_events_than_memory(self, tmp_path, monkeypatch):
         monkeypatch.setattr(columns, "MOST_EVENTS", 1000)
@@ -100,9 +102,11 @@ class TestRefused:
 class TestBroken:
     """What stands before the place where a file is broken is kept."""
 
-    @pytest.mark.parametrize("share", [0.2, 0.5, 0.99, 0.9999])
-    @pytest.mark.parametrize("num_events", [10, 30_000])
-    def test_text_that_ends_too_early(self, share, num_events, tmp_path):
+    @pytest.mark.parametrize(
+        ("num_events", "share"), [(10, 0.2), (10, 0.9999), (15_000, 0.2), (15_000, 0.99), (15_000, 0.9999)]
+    )
+    def test_text_that_ends_too_early(self, num_events, share, tmp_path):
+        """The longer one is more than is read at once."""
         text = text_of(num_events)
 
         trace = read(tmp_path, text[: int(len(text) * share)])
@@ -112,21 +116,21 @@ class TestBroken:
 
     @pytest.mark.parametrize("share", [0.3, 0.9])
     def test_gzip_that_ends_too_early(self, share, tmp_path):
-        packed = gzip.compress(text_of(30_000).encode())
+        packed = gzip.compress(text_of(5_000).encode())
 
         trace = read(tmp_path, packed[: int(len(packed) * share)])
 
-        assert 0 < len(trace.events) < 30_000
+        assert 0 < len(trace.events) < 5_000
         assert "the gzip data end too early" in trace.doubts[0]
 
     @pytest.mark.slow
     def test_gzip_that_is_broken_inside(self, tmp_path):
-        packed = bytearray(gzip.compress(json.dumps(a_step() * 20_000).encode(), compresslevel=1))
+        packed = bytearray(gzip.compress(json.dumps(a_step() * 5_000).encode(), compresslevel=1))
         packed[len(packed) // 2] ^= 0xFF
 
         trace = read(tmp_path, bytes(packed))
 
-        assert 0 < len(trace.events) <= 80_000
+        assert 0 < len(trace.events) <= 20_000
         assert "broken" in trace.doubts[0]
 
     def test_gzip_whose_check_is_wrong(self, tmp_path):
@@ -158,8 +162,7 @@ class TestBroken:
 
         assert len(read_trace(path).events) == 10
 
-    @pytest.mark.parametrize("num_events", [3, 20_000])
-    @pytest.mark.parametrize("place", [0, 1, -1])
+    @pytest.mark.parametrize(("num_events", "place"), [(3, 0), (3, 1), (3, -1), (15_000, 1)])
     def test_an_event_that_is_no_json(self, num_events, place, tmp_path):
         """One event lacks a colon; the others are read."""
         texts = [json.dumps(operator("aten::mm", number, 1)) for number in range(num_events)]
@@ -224,10 +227,7 @@ class TestDoubts:
         return " ".join(read_trace(write_file(tmp_path / "trace.json", events, **top)).doubts)
 
     def test_a_whole_trace_has_none(self, tmp_path):
-        events = [
-            *a_step(),
-            operator("AddmmBackward0", 1050, 1, Input_Dims=[[2]], Input_type=["float"]),
-        ]
+        events = [*a_step(), operator("AddmmBackward0", 1050, 1, Input_Dims=[[2]], Input_type=["float"])]
 
         assert self.doubts(tmp_path, events, **distributed(0, 1)) == ""
 

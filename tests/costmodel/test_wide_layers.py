@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -21,13 +22,15 @@ STRATEGY = dict.fromkeys(("tp", "cp", "pp", "vpp"), 1) | {"ep": 64, "sharding": 
 DEGREES = {"tp": 2, "cp": 1, "ep": 8, "etp": 1, "mbs": 1, "sequence_parallel": 1}
 
 
-def a_problem(precision: str, **settings: object):
+@cache
+def a_problem(precision: str, **settings: bool | int | str):
     """DeepSeek-V3 on 64 GB300."""
     entries = {**DEVICES, "training.precision": precision}
     own = {f"settings.{name}": str(value).lower() for name, value in settings.items()}
     return load(JOB, [f"{name}={value}" for name, value in {**entries, **own}.items()])
 
 
+@cache
 def facts_with_attention(*, is_narrow: bool):
     """Llama-3-405B on 2,048 H100 in FP8 with current scaling."""
     entries = ["training.precision=fp8_current", f"settings.fp8_attention={str(is_narrow).lower()}"]

@@ -6,8 +6,8 @@ import csv
 import errno
 import json
 import os
-import subprocess
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -219,17 +219,19 @@ def test_an_empty_file_is_a_new_one(out):
     assert len(list(read_results(out))) == 3
 
 
-@pytest.mark.slow
+def refusal(path):
+    """What is said to who wants to write to a file."""
+    with pytest.raises(SpecError) as refused:
+        ResultsFile(path)
+    return str(refused.value)
+
+
 def test_two_batches_do_not_write_to_one_file(out):
     """The second is refused while the first has it, in whatever process; then the lock is free."""
-    program = f"from pathlib import Path; from planner.batch.results import *; ResultsFile(Path({str(out)!r}))"
-    with ResultsFile(out):
-        other = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-        with pytest.raises(SpecError) as refused:
-            ResultsFile(out)
+    with ResultsFile(out), get_context("fork").Pool(1) as other:
+        told = [refusal(out), other.apply(refusal, (out,))]
 
-    assert f"{out}: another batch writes to it." in str(refused.value)
-    assert "another batch writes to it." in other.stderr
+    assert [f"{out}: another batch writes to it." in text for text in told] == [True, True]
     ResultsFile(out).close()
 
 

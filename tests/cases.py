@@ -6,9 +6,16 @@ import traceback
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Signature, signature
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+
+def read_table(name: str) -> Any:
+    """Read a table of cases, which is plain data in ``tests/data``."""
+    return yaml.safe_load((Path(__file__).parent / "data" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def require_none(failures: Iterable[object]) -> None:

@@ -14,6 +14,7 @@ from benchmarks.accuracy.metrics import FOLDER, NEWER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
 from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions
+from tests.benchmarks.test_conversion import ROW
 from tests.builders_runs import project_table
 
 HEADER, *LINES = RUNS.read_text(encoding="utf-8").splitlines()
@@ -60,27 +61,9 @@ NOT = RejectedRow(id="", reason="", is_usable=False, is_refused=False)
 
 # --- tables as collected -----------------------------------------------------------------------------------
 
-COLLECTED_ROW = {
-    **dict.fromkeys(COLLECTED, ""),
-    "id": "a",
-    "quality": "ok",
-    "source": "a table",
-    "date": "2026-04",
-    "framework": "Megatron-Core",
-    "kind": "pretrain",
-    "usable": "1",
-    "gpu": "h100-80g-sxm",
-    "n_gpus": "64.0",
-    "model": "llama3-8b",
-    "seq_len": "8192.0",
-    "gbs": "128.0",
-    "mbs": "1.0",
-    "tp": "2.0",
-    "pp": "1.0",
-    "dtype": "bf16",
-    "step_time_s": "2.1",
-}
-"""A row in the columns of those who collect them."""
+COLLECTED_ROW = {**ROW, "id": "a", "framework": "Megatron-Core", "pp": "1.0", "step_time_s": "2.1"} | dict.fromkeys(
+    ("gpus_per_node", "nvlink_domain", "cp", "ep", "vp", "dp"), ""
+)
 
 
 def collected(folder, *rows: dict[str, str]):

@@ -29,8 +29,9 @@ from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
+from tests.oracle import in_step
 
-NUM_PROBLEMS = 40
+NUM_PROBLEMS = in_step(75)
 NO_ROOM = sentence(MEMORY_RULES[0])
 NUM_DEVICES, BATCH, NUM_LAYERS = 4, 4, 2
 
@@ -171,7 +172,7 @@ def a_random_problem(chooser: random.Random) -> Problem:
     )
 
 
-@pytest.mark.sampled(0, 3, 2)  # quick ones
+@pytest.mark.sampled(0, 19, 18)  # quick ones
 @pytest.mark.parametrize("index", range(NUM_PROBLEMS))
 def test_conflicts_are_those_of_brute_force(index):
     """All of them, none else: each excludes everything, and without any one of its rules something is left."""
@@ -189,7 +190,7 @@ def test_conflicts_are_those_of_brute_force(index):
     assert [len(rules) for rules in named] == sorted(len(rules) for rules in named)
 
 
-@pytest.mark.sampled(0, 3, 2)
+@pytest.mark.sampled(0, 19, 18)
 @pytest.mark.parametrize("index", range(NUM_PROBLEMS))
 def test_entries_to_release_are_those_of_brute_force(index):
     """A set of the job's entries helps exactly where some candidate breaks these rules alone."""

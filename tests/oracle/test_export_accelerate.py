@@ -1,4 +1,4 @@
-"""What Accelerate reads out of exported YAML: 500 random plans, each with the strategy that it was made of."""
+"""What Accelerate reads out of exported YAML: 100 random plans, each with the strategy that it was made of."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.builders_plan import planned_exports, random_exports
 commands = pytest.importorskip("accelerate.commands.launch", reason="Accelerate is not installed")
 pytest.importorskip("transformers", reason="Accelerate's tensor parallelism needs transformers")
 
-NUM_PLANS = 500
+NUM_PLANS = 100
 
 WITHIN = {
     "pp": (1,),
@@ -67,7 +67,7 @@ def decisions(environment) -> dict[str, object]:
 
 
 def test_what_accelerate_reads_is_the_strategy(tmp_path):
-    """500 of 500: dense, with experts and with latent attention."""
+    """100 of 100: dense, with experts and with latent attention."""
     path, wrong = tmp_path / "accelerate.yaml", []
     for plan, exported in random_exports("accelerate", NUM_PLANS, within=WITHIN, settings=SETTINGS):
         path.write_text(exported.files["accelerate.yaml"], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What torchtitan reads out of exported recipes: 500 random plans, each with the strategy that it was made of."""
+"""What torchtitan reads out of exported recipes: 200 random plans, each with the strategy that it was made of."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.builders_plan import planned_exports, random_exports
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
 
 NUM_PLANS_PER_SEED = 50
-SEEDS = range(5)
+SEEDS = range(2)
 
 ALWAYS = {
     **dict.fromkeys(("activation_offload", "optimizer_offload", "cp_overlap", "ep_overlap"), (False,)),
@@ -159,7 +159,7 @@ def layers(stages: list[list[str]]) -> tuple[int, ...]:
 @pytest.mark.parametrize("within", [FLAT, PIPELINES], ids=["flat", "pipelines"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_torchtitan_reads_is_the_strategy(seed, within, folder):
-    """250 of 250 without a pipeline and 250 with one: dense, with experts, with latent attention, uneven stages."""
+    """100 of 100 without a pipeline and 100 with one: dense, with experts, with latent attention, uneven stages."""
     wrong = []
     plans = random_exports("torchtitan", NUM_PLANS_PER_SEED, within=ALWAYS | within, settings=SETTINGS, seed=seed)
     for number, (plan, exported) in enumerate(plans):

@@ -19,7 +19,7 @@ import pytest
 from planner import import_job
 
 SOURCES = [folder for folder in os.environ.get("MEGATRON_LM_SOURCES", "").split(":") if folder]
-NUM_CASES = 60
+NUM_CASES = 25
 DEVICE = "cluster.device=h100-80gb-sxm"
 
 SWITCHES = (

@@ -24,6 +24,7 @@ from planner.results import Plan
 from planner.search.runnable import require_runnable
 from tests.builders_plan import RULES, VALUES, idle
 from tests.builders_problem import is_allowed
+from tests.oracle import in_step
 
 MODELS = ("llama3-8b", "gemma-2-27b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")
 """Few key-value heads; tied embeddings; experts; multi-token prediction and latent attention; as many heads as keys."""
@@ -73,11 +74,11 @@ USUALLY_OFF = (
 OFF = 0.8
 """Share of the strategies that have the first value of each of these."""
 
-STRATEGIES = 2000
-LEAST_ACCEPTED = 12
+STRATEGIES = 1000
+LEAST_ACCEPTED = 6
 """Strategies of those that a target accepts at least, so that agreement says something."""
 
-NUM_JOBS = 12
+NUM_JOBS = in_step(20)
 
 
 @cache
@@ -182,7 +183,7 @@ PLANS_OF_A_SEED = 6
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(in_step(40)))
 def test_a_report_lists_the_targets_that_an_export_is_written_for(seed):
     """Whatever release was costed: reports ask rules alone, exports their options and those that a release lacks."""
     chooser, plans = random.Random(seed), 0

@@ -25,8 +25,9 @@ from planner.measure.traces.events import UNKNOWN, Category
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.replay import replay
 from planner.measure.traces.writing import write_trace
+from tests.oracle import in_step
 
-JOBS, MOST_LAYERS = 40, 24
+JOBS, MOST_LAYERS = in_step(40), 24
 """Number of random jobs, and their size; ``python -m benchmarks.traces --only made`` makes larger ones."""
 
 NOTHING = Lags(launch=0, gap=0, handoff=0)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.operators.groups import DATA, gemm_groups, linear_groups, read_linear_layers
+from benchmarks.operators.groups import DATA, linear_groups, read_linear_layers
 from benchmarks.paper_chain import __main__ as command
 from benchmarks.paper_chain import report
 from benchmarks.paper_chain.chain import (
@@ -152,34 +152,6 @@ class TestTimeLine:
 
         assert ends.max() == timeline.seconds == 4.0 * (16 + stages - 1)
         assert np.diff(ends) == pytest.approx(-3.0)
-
-    def test_unlike_stages_that_meet_take_at_least_as_long_as_the_simulator_says(self):
-        """Its stages do not wait until the next one takes what they send."""
-        draw = np.random.default_rng(0)
-        for _ in range(20):
-            forward, backward = draw.random(4), 2 * draw.random(4)
-            ends = last_backward_ends(forward, backward, hop_seconds=0.0, num_microbatches=12)
-            timeline = simulate(
-                Schedule.ONE_F_ONE_B,
-                forward=forward,
-                backward=backward,
-                weight=np.zeros(4),
-                pp=4,
-                vpp=1,
-                num_microbatches=12,
-            )
-
-            assert timeline.seconds <= ends.max() * (1 + 1e-9)
-            assert ends.max() <= (12 + 3) * (forward.max() + backward.max())
-
-    def test_each_further_micro_batch_takes_four_transfers(self):
-        """Of a stage in the middle: two activations and two gradients."""
-        ends = [
-            last_backward_ends([1.0] * 4, [2.0] * 4, hop_seconds=0.1, num_microbatches=number).max()
-            for number in (8, 9)
-        ]
-
-        assert ends[1] - ends[0] == pytest.approx(3.0 + 4 * 0.1)
 
 
 # --- sampled times -----------------------------------------------------------------------------------------
@@ -463,15 +435,3 @@ class TestRuns:
 
         with pytest.raises(SpecError, match=problem):
             measured_runs(path)
-
-    @pytest.mark.slow
-    def test_hidden_sizes_are_among_the_sampled(self, runs):
-        """So that leaving them out matters."""
-        for run in runs:
-            families = {
-                family
-                for group in gemm_groups(DATA / "gemm.csv.gz")
-                if group.device == run.gpu
-                for family in group.families
-            }
-            assert str(run.hidden_size) in families

@@ -112,6 +112,7 @@ class TestConfigurations:
             ({"num_heads": 3}, r"small\.num_heads"),
             ({"recompute": "full"}, "small"),
             ({"annotations": "some"}, r"annotations"),
+            ({}, "small twice"),  # files are called by their names
         ],
     )
     def test_what_cannot_run_is_refused(self, tmp_path, change, where):
@@ -119,19 +120,9 @@ class TestConfigurations:
         path = tmp_path / "some.yaml"
         names = ("name", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
         entry = {name: getattr(SMALL, name) for name in (*names, "sequence_length", "mbs")} | change
-        path.write_text(json.dumps([entry]), encoding="utf-8")
+        path.write_text(json.dumps([entry] * (1 if change else 2)), encoding="utf-8")
 
         with pytest.raises(SpecError, match=where):
-            traced_configurations(path)
-
-    def test_names_are_unique(self, tmp_path):
-        """Files are called by them."""
-        path = tmp_path / "some.yaml"
-        names = ("name", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
-        entry = {name: getattr(SMALL, name) for name in (*names, "sequence_length", "mbs")}
-        path.write_text(json.dumps([entry, entry]), encoding="utf-8")
-
-        with pytest.raises(SpecError, match="small twice"):
             traced_configurations(path)
 
 

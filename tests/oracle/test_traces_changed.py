@@ -232,7 +232,7 @@ class TestRunsThatGoOn:
     @pytest.mark.parametrize(
         ("before", "after"),
         [
-            ({"pp": 2}, {"pp": 2, "num_microbatches": 8}),
+            ({"pp": 2}, {"pp": 2, "num_microbatches": 6}),
             ({"pp": 4}, {"pp": 2}),
             ({"pp": 2, "dp": 2}, {"pp": 4, "dp": 4}),
         ],
@@ -275,7 +275,7 @@ class TestRunsThatGoOn:
         assert replay(graph).iteration == take_recorded_times(graph).iteration
 
 
-BARE = {"annotations": False, "num_steps": 3, "duration": Alike()}
+BARE = {"annotations": False, "num_layers": 4, "num_steps": 3, "duration": Alike()}
 """Operators with sequence numbers, as PyTorch's profiler has them without anything done for it."""
 
 
@@ -286,7 +286,7 @@ class TestWithoutAnnotations:
     @pytest.mark.parametrize("pp", [1, 2])
     def test_the_last_operator_of_the_last_forward_pass(self, pp):
         """It is behind it, not in front of each backward pass: as many kernels of each name as there must be."""
-        wanted = made(pp=pp, num_microbatches=8, **BARE)
+        wanted = made(pp=pp, num_microbatches=6, **BARE)
         graph = execution_graph(wanted.traces)
 
         found = changed(made(pp=pp, **BARE), layout_of(wanted))
@@ -296,7 +296,7 @@ class TestWithoutAnnotations:
 
     @pytest.mark.sampled(1)
     @pytest.mark.parametrize(
-        "after", [{"dp": 2, "num_layers": 4}, {"dp": 2, "num_layers": 16}, {"dp": 64}, {"dp": 1}], ids=str
+        "after", [{"dp": 2, "num_layers": 2}, {"dp": 2, "num_layers": 8}, {"dp": 64}, {"dp": 1}], ids=str
     )
     def test_gradients_that_are_reduced_behind_the_backward_pass(self, after):
         """They are no part of the optimizer, which stays."""
@@ -315,7 +315,7 @@ class TestReplicas:
     @pytest.mark.parametrize("sharded", ["optimizer", "all"])
     @pytest.mark.parametrize("described", [True, False])
     @pytest.mark.parametrize(
-        "after", [{"dp": 4}, {"dp": 1}, {"dp": 2, "num_microbatches": 8}, {"dp": 2, "num_layers": 12}], ids=str
+        "after", [{"dp": 4}, {"dp": 1}, {"dp": 2, "num_microbatches": 6}, {"dp": 2, "num_layers": 6}], ids=str
     )
     def test_weights_are_gathered_and_gradients_scattered(self, sharded, described, after):
         """Before each pass, or behind the optimizer."""
@@ -355,13 +355,13 @@ class TestReplicas:
         assert [_replicas(each).size for each in (one, bare, made(dp=2, tp=2, **BARE))] == [4, 4, 2]
 
     def test_an_optimizer_that_does_not_go_layer_by_layer(self):
-        """One of its eight kernels is missing: all take twice as long with twice the layers, and that is doubted."""
+        """One of its four kernels is missing: all take twice as long with twice the layers, and that is doubted."""
         one = made(**BARE | {"num_steps": 1})
         trace, name = one.traces[0], one.traces[0].names.index("multi_tensor_apply_kernel_adam")
         last = trace.events.correlation[trace.events.name == name].max()
         short = replace(one, traces=(replace(trace, events=trace.events[trace.events.correlation != last]),))
 
-        found = changed(short, replace(layout_of(one), num_layers=16))
+        found = changed(short, replace(layout_of(one), num_layers=8))
 
         graph = execution_graph(short.traces)
         before, after = (_nanoseconds(each, "multi_tensor") for each in (graph, found))

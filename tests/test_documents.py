@@ -6,6 +6,7 @@ import argparse
 import re
 from collections import Counter
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ def pasted(name: str) -> list[str]:
     return rest.split("```")[1].splitlines()[1:]
 
 
+@cache
 def subcommands() -> dict[str, argparse.ArgumentParser]:
     """The parsers of ``planner plan`` and its siblings."""
     actions = cli._parser()._actions
@@ -81,17 +83,12 @@ def test_commands_of_the_documents_exist(arguments):
     assert all((ROOT / file).exists() for file in files)
 
 
-@pytest.mark.parametrize("command", subcommands())
-def test_every_command_is_shown(command):
-    """Nobody should need the help to learn that a command exists."""
-    assert command in {arguments[0] for arguments in commands()}
+def test_every_command_and_option_is_shown():
+    """Nobody should need the help to learn that one exists; ``-o`` stands for ``--output``."""
+    actions = [action for parser in subcommands().values() for action in parser._actions]
+    options = {string for action in actions for string in action.option_strings}
 
-
-@pytest.mark.parametrize("command", subcommands())
-def test_every_option_is_shown(command):
-    """The documents show each option once; ``-o`` stands for ``--output``."""
-    options = {string for action in subcommands()[command]._actions for string in action.option_strings}
-
+    assert subcommands().keys() <= {arguments[0] for arguments in commands()}
     assert options - {"-h", "--help", "--output"} <= {word for arguments in commands() for word in arguments}
 
 
@@ -113,9 +110,9 @@ def inline_commands() -> list[tuple[str, ...]]:
 @in_one_case("words", inline_commands(), ids=" ".join)
 def test_commands_in_sentences_exist(words):
     """The command, and its options."""
-    (parser,) = (parser for name, parser in subcommands().items() if name == words[0])
+    options = subcommands()[words[0]]._option_string_actions
 
-    assert {word for word in words if word.startswith("--")} <= parser._option_string_actions.keys()
+    assert {word for word in words if word.startswith("--")} <= options.keys()
 
 
 def test_every_text_says_what_it_is():
@@ -129,10 +126,11 @@ def test_every_text_says_what_it_is():
     assert [block.text for block in texts if block.mark == "example" and not block.said] == []
 
 
-@pytest.mark.parametrize("start", readme_example.NOT_RUN)
-def test_what_is_not_run_is_shown(start):
+def test_what_is_not_run_is_shown():
     """A reason that no command has any more would hide the next one."""
-    assert any(re.match(start, line) for block in blocks("sh") for line in block.lines)
+    lines = [line for block in blocks("sh") for line in block.lines]
+
+    require_none(start for start in readme_example.NOT_RUN if not any(re.match(start, line) for line in lines))
 
 
 def test_the_story_sees_what_is_wrong(tmp_path):
@@ -243,21 +241,14 @@ def test_ci_runs_the_commands_of_the_readme():
 # --- what must be named ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_is_in_the_table(target):
+def test_every_target_is_in_the_table():
     """A row says what is written and what is refused."""
-    table = page("guides/other_frameworks")
+    rows = re.findall(r"^\|([^|]*)\|[^|]+\|[^|]+\|$", page("guides/other_frameworks"), flags=re.MULTILINE)
 
-    assert re.search(rf"^\|[^|]*`{target}`[^|]*\|[^|]+\|[^|]+\|$", table, flags=re.MULTILINE)
-
-
-@pytest.mark.parametrize("name", DECISIONS)
-def test_every_decision_is_in_the_glossary(name):
-    """What the planner may choose has a line that says what it means."""
-    assert f"| `{name}` |" in page("glossary")
+    require_none(target for target in TARGETS if not any(f"`{target}`" in row for row in rows))
 
 
-@pytest.mark.parametrize("code", ["0", "1", "2", "3", "4"])
-def test_every_exit_code_is_explained(code):
-    """What scripts rely on."""
-    assert f"| {code} | " in page("commands")
+def test_every_decision_and_exit_code_is_explained():
+    """The glossary has a line for what the planner may choose, the page of commands for what scripts rely on."""
+    require_none(name for name in DECISIONS if f"| `{name}` |" not in page("glossary"))
+    require_none(code for code in range(5) if f"| {code} | " not in page("commands"))

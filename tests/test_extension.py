@@ -331,7 +331,7 @@ def pipeline_schedule(extend: Extend) -> Steps:
 def rule_of_the_mathematics_or_the_hardware(extend: Extend) -> Steps:
     """A rule that wants at least 4 ranks is kept by the search, named by the explanation, and seen by the estimate."""
     copy = extend("rule of the mathematics or the hardware", codes=(0, 1))
-    a_rule(copy, "PHYSICS_RULES", "Four ranks share each matmul.")
+    a_rule(copy, "physics.tp_is_wide", "PHYSICS_RULES", "Four ranks share each matmul.")
 
     planned, explained, estimated = yield (
         "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]",
@@ -347,29 +347,15 @@ def rule_of_the_mathematics_or_the_hardware(extend: Extend) -> Steps:
 def refusal_of_a_framework(extend: Extend) -> Steps:
     """What a framework refuses is forbidden unless the job wants no framework's rules."""
     copy = extend("refusal of a framework", codes=(0, 1))
-    copy.add(
-        "constraints/rules/frameworks.py",
-        (
-            "def interleaved_groups_fit_the_step",
-            "_at_all(*, tp: Ints) -> Holds:\n"
-            '    """Tensor-parallel ranks are at least four (file.py:1)."""\n    return tp >= 4\n\n\n'
-            "def interleaved_groups_fit_the_step",
-        ),
-    )
-    copy.add(
-        "constraints/__init__.py",
-        (
-            "    frameworks.interleaved_groups_fit_the_step,\n",
-            "    frameworks.interleaved_groups_fit_the_step_at_all,\n",
-        ),
-    )
+    text = "Tensor-parallel ranks are at least four (file.py:1)."
+    a_rule(copy, "frameworks.four_ranks", "FRAMEWORK_RULES", text)
 
     refused, allowed = yield (
         "plan job.yaml --format json search.preferences=false",
         "plan job.yaml --format json search.preferences=false search.framework_rules=false",
     )
 
-    assert "Tensor-parallel ranks are at least four (file.py:1)." in refused
+    assert text in refused
     assert numbers(allowed)["plans"][0]["strategy"]["tp"] == 2
 
 
@@ -377,7 +363,7 @@ def preference_of_the_search(extend: Extend) -> Steps:
     """The search keeps it unless the job wants none; the estimate of what breaks it is allowed and says so."""
     copy = extend("preference of the search")
     text = "The search splits matmuls over four ranks (search.preferences)."
-    a_rule(copy, "PREFERENCE_RULES", text)
+    a_rule(copy, "physics.tp_is_wide", "PREFERENCE_RULES", text)
 
     free_of_rules = "search.framework_rules=false"  # beside them is a refusal
     planned = "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]"
@@ -533,7 +519,7 @@ def option_of_a_command(extend: Extend) -> Steps:
         ),
     )
     known = "        problem = load_pinned(arguments, arguments.assignments)\n"
-    most = '        arguments.assignments.append(f"search.max_devices={arguments.most}")\n'
+    most = '        arguments.assignments.extend([f"search.max_devices={arguments.most}"] * bool(arguments.most))\n'
     copy.edit("planner/cli/plan.py", (known, f"{most}{known}"))
 
     (report,) = yield ("plan job.yaml --most 4 --format json",)

@@ -14,29 +14,15 @@ from benchmarks.operators.dispatch_law import (
 )
 from costmodel.errors import SpecError
 from planner.measure.fit.law import Measured
+from tests.cases import read_table
 
 pytest.importorskip("scipy", reason="learning needs SciPy")
 
 GB = 1e9
-TRUE = {
-    "network_efficiency": 0.9,
-    "link_efficiency": 0.7,
-    "link_decay": 0.03,
-    "sharpness.links": 4.0,
-    "sharpness.network": 4.0,
-    "rank_seconds.ours": 2e-9,
-}
-BY_TIER = {
-    "processor_bandwidth": (60 * GB, 45 * GB),
-    "token_seconds.fp8": (0.2e-6, 0.7e-6),
-    "token_seconds.bf16": (0.3e-6, 0.9e-6),
-    "token_seconds.combine": (0.4e-6, 1.2e-6),
-    "call_token_seconds": (3e-9, 30e-9),
-    "call_seconds_per_byte": (0.3e-12, 1.2e-12),
-}
-TRUE |= {
+LAW = read_table("dispatch_law")
+TRUE = LAW["anywhere"] | {
     f"{name}.ours.{tier}": value
-    for name, pair in BY_TIER.items()
+    for name, pair in LAW["by_tier"].items()
     for tier, value in zip(("links", "network"), pair, strict=True)
 }
 

@@ -319,23 +319,6 @@ class TestComposition:
         assert found.update == pytest.approx([0.11, 2.25 + 0.22])
         assert found.step == pytest.approx(6.5 + 0.22) == found.components()[STEP]
 
-    def test_gathers_lengthen_passes_between_stages(self):
-        """One forward, two backward: 1 + 1.1 forward, 2 + 2.2 backward."""
-        measured = {
-            "encoder_fwd": 1.0,
-            "encoder_bwd": 2.0,
-            "mp_allreduce": 0.2,
-            "pp_p2p": 0.0,
-            **{f"stage_fwd[{place} stage]": 1.0 for place in ("first", "middle", "last")},
-            **{f"stage_bwd[{place} stage]": 2.0 for place in ("first", "middle", "last")},
-            **{f"dp_allgather[{place} stage]": 0.0 for place in ("first", "middle", "last")},
-            "dp_allreduce[first stage]": 0.5,
-            "dp_allreduce[middle stage]": 0.5,
-            "dp_allreduce[last stage]": 9.0,
-        }
-
-        assert from_components(measured, pp=2, num_microbatches=1).step == pytest.approx(1 + 1.1 + 2 + 2.2 + 0.5)
-
     def test_measured_parts_put_together_come_close_to_measured_steps(self, runs):
         """What is left of the error is that of the parts: 1.5 % in the mean, at most 4 %."""
         errors = [

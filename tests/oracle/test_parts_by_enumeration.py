@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from constraints import MEMORY_RULES, find_violations
 from constraints.cp_sat import seconds_to_ticks
 from costmodel.step.step import cost
 from planner.jobs.problem import Alternative, Problem
@@ -22,7 +21,7 @@ from planner.search.recommendation import ORDER, recommend
 from planner.search.solver import Clock
 from tests.builders_cluster import achieved
 from tests.oracle import in_step
-from tests.oracle.test_enumeration import HALF_A_BYTE, a_random_problem, columns, enumerate_strategies
+from tests.oracle.test_enumeration import HALF_A_BYTE, a_random_problem, columns, enumerate_strategies, fits
 
 NUM_PROBLEMS = in_step(60)
 NUM_PROBLEMS_PER_TEST = 5
@@ -132,11 +131,10 @@ def enumerate_parts(problem: Problem, *, are_fewer: bool) -> list[One]:
         listed = [s for s in enumerate_strategies(job) if not are_fewer or math.prod(sizes(s)) % node == 0]
         costs = cost(job.facts, columns(listed)) if listed else None
         for index, strategy in enumerate(listed):
-            memory = {"device_bytes": costs.device_bytes[index], "host_bytes": costs.host_bytes[index]}
-            if find_violations(job.facts, memory | {"memory_headroom_bytes": 0.0}, rules=MEMORY_RULES):
+            if not fits(job, costs, index):
                 continue
             room = int(job.facts.cluster.device.memory_bytes // 2**20)
-            mebibytes = min(math.ceil(memory["device_bytes"] / 2**20), room)
+            mebibytes = min(math.ceil(costs.device_bytes[index] / 2**20), room)
             found.append(One(float(costs.step_seconds[index]), part, strategy, mebibytes))
     return found
 

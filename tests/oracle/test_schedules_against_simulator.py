@@ -137,16 +137,6 @@ def test_published_figures_are_met(row, pp):
     assert parameter_copies(schedule=int(row.schedule)) == row.parameters
 
 
-@pytest.mark.parametrize(
-    ("schedule", "per_rank"), [(Schedule.ONE_F_ONE_B, 3), (Schedule.ZB_H1, 1), (Schedule.ZB_H2, 0), (Schedule.ZB_2P, 0)]
-)
-def test_zero_bubble(schedule, per_rank):
-    """F = 1, B = 2, W = 1: 3 (p - 1), p - 1, and none (arXiv 2401.10241, sections 2 and 3)."""
-    rank = Passes(forward=1.0, backward=1.0, weight=1.0)
-    for pp in (2, 4, 8, 16):
-        assert formula(schedule, rank, pp=pp, vpp=1, m=4 * pp) == pytest.approx(per_rank * (pp - 1), abs=1e-9)
-
-
 @pytest.mark.parametrize("pp", [4, 8, 16])
 def test_v_half_where_all_passes_are_equal(pp):
     """13 p - 8 slots of 24: a little more than half of 1F1B's (p - 1) (F + B + W)."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from constraints import MEMORY_RULES, find_violations
 from costmodel.step.estimate import estimate, simulated_seconds
 from costmodel.step.rank_time import fill_seconds, stage_passes
 from costmodel.step.step import cost
@@ -28,7 +27,7 @@ from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device
 from tests.oracle import blocks, in_step, name_of
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, order, play
-from tests.oracle.test_enumeration import FEATURE_VALUES, HALF_A_BYTE, columns, enumerate_strategies
+from tests.oracle.test_enumeration import FEATURE_VALUES, HALF_A_BYTE, columns, enumerate_strategies, fits
 
 SEEDS = blocks(in_step(60), 6, few=range(4))
 
@@ -83,14 +82,7 @@ def fitting(problem: Problem, listed: list[dict[str, Any]]) -> Iterator[dict[str
     if not listed:
         return
     costs = cost(problem.facts, columns(listed))
-    for index, decisions in enumerate(listed):
-        memory = {
-            "device_bytes": costs.device_bytes[index],
-            "host_bytes": costs.host_bytes[index],
-            "memory_headroom_bytes": problem.search.memory_headroom_bytes,
-        }
-        if not find_violations(problem.facts, memory, rules=MEMORY_RULES):
-            yield decisions
+    yield from (decisions for index, decisions in enumerate(listed) if fits(problem, costs, index))
 
 
 def played_seconds(facts: Facts, decisions: dict[str, Any], known: dict[Any, float]) -> float:

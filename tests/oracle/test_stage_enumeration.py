@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
@@ -257,30 +257,22 @@ def random_options(chooser: random.Random, leading: int) -> list[tuple[int, int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, PER_TEST))
-def test_the_search_over_stages_finds_what_enumeration_finds(first_seed):
+@pytest.mark.parametrize(
+    ("alternates", "first_seed"),
+    [(False, seed) for seed in range(0, NUM_PROBLEMS, PER_TEST)]
+    + [(True, seed) for seed in range(0, NUM_ALTERNATING_PROBLEMS, PER_TEST)],
+)
+def test_the_search_over_stages_finds_what_enumeration_finds(alternates, first_seed):
     """
     Small models on devices of which few strategies fit: an answer where one fits, as long as its ranks take if played.
 
-    Neither the layout with the least sum over its ranks nor any even strategy is faster, both played through.
+    Neither the layout with the least sum over its ranks nor any even strategy is faster, both played through. Layers
+    that alternate have windows, experts in every second one, or Mamba in odd orders.
     """
-    check_problems((seed, a_random_problem(random.Random(seed))) for seed in range(first_seed, first_seed + PER_TEST))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PROBLEMS, PER_TEST))
-def test_the_search_over_alternating_layers_finds_what_enumeration_finds(first_seed):
-    """The same with models whose layers alternate: windows, experts in every second one, Mamba in odd orders."""
-    check_problems(
-        (seed, a_random_problem(random.Random(seed), an_alternating_model))
-        for seed in range(first_seed, first_seed + PER_TEST)
-    )
-
-
-def check_problems(problems: Iterable[tuple[int, Problem]]) -> None:
-    """The search's answers to some problems against enumeration."""
     statuses, uneven = [], 0
-    for seed, problem in problems:
+    for seed in range(first_seed, first_seed + PER_TEST):
+        problem = a_random_problem(random.Random(seed), an_alternating_model if alternates else a_model_in_runs)
+
         outcome = search(problem)
 
         rounding = 2 * outcome.rounding_bound_seconds
@@ -308,23 +300,22 @@ def best_summed_seconds(problem: Problem, rounding: float) -> float:
 
 def best_even_seconds(problem: Problem) -> float:
     """The fastest step of all strategies whose layers are dealt, plain pipelines played through."""
-    model = problem.facts.model
-    seconds, costs = [np.inf], {}
-    for one in alike(problem):
-        sizes = layers_per_chunk(model.num_layers, num_chunks=one.pp * one.vpp, mtp_layers=len(model.mtp_layers))
-        dealt = laid_out(one, sizes, [(one.recompute, 0, one.activation_offload)] * one.pp)
-        seconds.append(played_seconds(problem, dealt, costs))
-    return min(seconds)
+    costs: dict[Any, Any] = {}
+    return min((played_seconds(problem, one, costs) for one in alike(problem)), default=np.inf)
+
+
+def dealt_out(model: Model, strategy: Strategy) -> Strategy:
+    """A strategy with the layers of its stages as they are dealt."""
+    num_chunks, mtp_layers = strategy.pp * strategy.vpp, len(model.mtp_layers)
+    sizes = layers_per_chunk(model.num_layers, num_chunks=num_chunks, mtp_layers=mtp_layers)
+    return laid_out(strategy, sizes, [(strategy.recompute, 0, strategy.activation_offload)] * strategy.pp)
 
 
 def played_seconds(problem: Problem, strategy: Strategy, costs: dict[Any, Any]) -> float:
     """The step of one strategy with the ranks' passes played through in place of their sum."""
     facts, m = problem.facts, int(microbatches(problem.facts, strategy.decisions()))
     if strategy.layout is None:
-        dealt = layers_per_chunk(
-            facts.model.num_layers, num_chunks=strategy.pp * strategy.vpp, mtp_layers=len(facts.model.mtp_layers)
-        )
-        strategy = laid_out(strategy, dealt, [(strategy.recompute, 0, strategy.activation_offload)] * strategy.pp)
+        strategy = dealt_out(facts.model, strategy)
     summed = step_seconds(problem, strategy, costs)
     if not np.isfinite(summed) or (strategy.vpp > 1 and m % strategy.pp):
         return summed  # interleaved ranks have an order for whole groups alone
@@ -357,10 +348,9 @@ def alike(problem: Problem) -> Iterator[Strategy]:
 def layouts(problem: Problem, strategy: Strategy) -> Iterator[Strategy]:
     """A strategy with the layers of its stages as they are dealt, and with every other layout that it may have."""
     facts, pp, vpp = problem.facts, strategy.pp, strategy.vpp
-    own_mode = (strategy.recompute, 0, strategy.activation_offload)
-    dealt = layers_per_chunk(facts.model.num_layers, num_chunks=pp * vpp, mtp_layers=len(facts.model.mtp_layers))
-    yield laid_out(strategy, dealt, [own_mode] * pp)
+    yield dealt_out(facts.model, strategy)
     if problem.search.stages == StageChoice.LAYERS:
+        own_mode = (strategy.recompute, 0, strategy.activation_offload)
         for sizes in shared_out(facts.model, pp, vpp):
             yield laid_out(strategy, sizes, [own_mode] * pp)
         return
@@ -463,22 +453,17 @@ COLUMNS = ("seconds", "steady_state_seconds", "ending_seconds", "device_bytes", 
 
 
 def a_random_problem(
-    chooser: random.Random, model_of: Callable[[random.Random, dict[str, Any], dict[str, Any]], Model] | None = None
+    chooser: random.Random, model_of: Callable[[random.Random, dict[str, Any], dict[str, Any]], Model]
 ) -> Problem:
     """Three to six layers on two to eight devices, whose memory holds few of the strategies."""
-    model = (model_of or a_model_in_runs)(chooser, random_sizes(chooser), random_experts(chooser))
-    pin: dict[str, int] = dict.fromkeys(
-        ("cp", "etp", "cp_overlap", "ep_overlap", "pp_overlap", "tp_overlap", "optimizer_offload"), 0
-    )
+    model = model_of(chooser, random_sizes(chooser), random_experts(chooser))
+    pin = dict.fromkeys(("cp_overlap", "ep_overlap", "pp_overlap", "tp_overlap", "token_dispatcher"), 0)
     pin |= {"cp": 1, "etp": 1, "optimizer_offload": int(chooser.random() < 0.2)}
     allow: dict[str, tuple[int, ...]] = {"pp": (1, 2, 3), "tp": (1,), "mbs": (chooser.choice([1, 2]),), "vpp": (1, 2)}
-    allow |= {
-        "recompute": chooser.choice([(0,), (0, 2), (0, 1, 2)]),
-        "activation_offload": chooser.choice([(0,), (0, 1)]),
-    }
-    allow |= {"sharding": chooser.choice([(0,), (1,)]), "dp_overlap": chooser.choice([(0,), (1,)])}
-    pin |= {"token_dispatcher": 0}
-    allow |= {"cuda_graphs": chooser.choice([(0,), (0, 1)])}
+    allow["recompute"] = chooser.choice([(0,), (0, 2), (0, 1, 2)])
+    allow["activation_offload"] = chooser.choice([(0,), (0, 1)])
+    allow |= {name: chooser.choice([(0,), (1,)]) for name in ("sharding", "dp_overlap")}
+    allow["cuda_graphs"] = chooser.choice([(0,), (0, 1)])
     problem = a_problem(
         model,
         num_devices=chooser.choice([2, 3, 4, 6]),
@@ -506,12 +491,8 @@ def random_sizes(chooser: random.Random) -> dict[str, Any]:
 
 def random_experts(chooser: random.Random) -> dict[str, Any]:
     """Four experts behind one or two dense layers."""
-    return {
-        "num_experts": 4,
-        "top_k": 2,
-        "expert_ffn_hidden_size": 512,
-        "first_dense_layers": chooser.choice([1, 2]),
-    }
+    first = chooser.choice([1, 2])
+    return {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512, "first_dense_layers": first}
 
 
 def a_model_in_runs(chooser: random.Random, sizes: dict[str, Any], experts: dict[str, Any]) -> Model:

@@ -11,18 +11,8 @@ from itertools import chain, islice
 import pytest
 
 from costmodel import catalog
+from tests import extension_examples as examples
 from tests.builders_extension import SCHEMAS, Extended, copied, rows, say
-from tests.extension_examples import (
-    a_decision,
-    a_dispatcher,
-    a_layer_kind,
-    a_rule,
-    a_schedule,
-    its_answers,
-    its_letter,
-    its_rules,
-    its_width,
-)
 
 ESTIMATE = "estimate job.yaml --format json"
 
@@ -197,9 +187,9 @@ def setting_of_a_framework(extend: Extend) -> Steps:
 def layer_kind(extend: Extend) -> Steps:
     """A mixer of two linears of width 1024 in a pattern: 2 x 64 x 1024 parameters of each such layer."""
     copy = extend("layer kind")
-    a_layer_kind(copy)
-    its_width(copy)
-    its_letter(copy)
+    examples.a_layer_kind(copy)
+    examples.its_width(copy)
+    examples.its_letter(copy)
     sizes = "hidden_size: 64, num_heads: 4, vocab_size: 1000, ffn_hidden_size: 128, mixing_width: 1024"
     model = f"{{{sizes}, num_layers: 4, pattern: 'X-*-'}}"
 
@@ -265,9 +255,9 @@ def formula_or_a_rival_of_one(extend: Extend) -> Steps:
 def decision_a_feature(extend: Extend) -> Steps:
     """Gradients sent in half of their bytes: searched, in the report, forbidden without replicas, and exported."""
     copy = extend("decision (a feature)", codes=(0, 2))
-    a_decision(copy)
-    its_rules(copy)
-    its_answers(copy)
+    examples.a_decision(copy)
+    examples.its_rules(copy)
+    examples.its_answers(copy)
 
     planned, broken, _, *exported = yield (
         "plan job.yaml --format json search.pin.dp_overlap=false search.pin.sharding=optimizer",
@@ -285,7 +275,7 @@ def decision_a_feature(extend: Extend) -> Steps:
 def token_dispatcher(extend: Extend) -> Steps:
     """NCCL's experts send as HybridEP does: searched, exported to Megatron-LM, and read back by their own name."""
     copy = extend("token dispatcher")
-    a_dispatcher(copy)
+    examples.a_dispatcher(copy)
     experts = "cluster.framework=megatron-lm-0.19 model=qwen3-30b-a3b search.evidence=any search.pin={}"
     pins = " ".join(f"search.pin.{entry}" for entry in ("ep=8", "mbs=1", "cuda_graphs=none", "token_dispatcher={}"))
 
@@ -310,7 +300,7 @@ def token_dispatcher(extend: Extend) -> Steps:
 def pipeline_schedule(extend: Extend) -> Steps:
     """A schedule that is ZB-H1 by another name takes as long and as much memory."""
     copy = extend("pipeline schedule")
-    a_schedule(copy)
+    examples.a_schedule(copy)
     framework = "cluster.framework=zero-bubble-2023 search.pin={} tp=1 pp=4 dp=2 sharding=none"
 
     known, lazy, chunks = yield (
@@ -331,7 +321,7 @@ def pipeline_schedule(extend: Extend) -> Steps:
 def rule_of_the_mathematics_or_the_hardware(extend: Extend) -> Steps:
     """A rule that wants at least 4 ranks is kept by the search, named by the explanation, and seen by the estimate."""
     copy = extend("rule of the mathematics or the hardware", codes=(0, 1))
-    a_rule(copy, "physics.tp_is_wide", "PHYSICS_RULES", "Four ranks share each matmul.")
+    examples.a_rule(copy, "physics.tp_is_wide", "PHYSICS_RULES", "Four ranks share each matmul.")
 
     planned, explained, estimated = yield (
         "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]",
@@ -348,7 +338,7 @@ def refusal_of_a_framework(extend: Extend) -> Steps:
     """What a framework refuses is forbidden unless the job wants no framework's rules."""
     copy = extend("refusal of a framework", codes=(0, 1))
     text = "Tensor-parallel ranks are at least four (file.py:1)."
-    a_rule(copy, "frameworks.four_ranks", "FRAMEWORK_RULES", text)
+    examples.a_rule(copy, "frameworks.four_ranks", "FRAMEWORK_RULES", text)
 
     refused, allowed = yield (
         "plan job.yaml --format json search.preferences=false",
@@ -363,7 +353,7 @@ def preference_of_the_search(extend: Extend) -> Steps:
     """The search keeps it unless the job wants none; the estimate of what breaks it is allowed and says so."""
     copy = extend("preference of the search")
     text = "The search splits matmuls over four ranks (search.preferences)."
-    a_rule(copy, "physics.tp_is_wide", "PREFERENCE_RULES", text)
+    examples.a_rule(copy, "physics.tp_is_wide", "PREFERENCE_RULES", text)
 
     free_of_rules = "search.framework_rules=false"  # beside them is a refusal
     planned = "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]"

@@ -87,23 +87,6 @@ def test_the_search_finds_what_enumeration_finds(seeds, monkeypatch):
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= set(statuses), "else the comparison would prove little"
 
 
-@pytest.mark.slow
-def test_lists_of_strategies_cost_what_each_alone_costs():
-    """The flat list that the enumeration evaluates agrees with scalars."""
-    chooser = random.Random(1)
-    problems = [a_random_problem(random.Random(seed)) for seed in range(10)]
-    listings = [(problem, list(enumerate_strategies(problem))) for problem in problems]
-    for problem, whole in [(problem, whole) for problem, whole in listings if len(whole) >= 3][:5]:
-        candidate_list = chooser.sample(whole, 3)
-        flat = cost(problem.facts, columns(candidate_list))
-
-        alone = [cost(problem.facts, one) for one in candidate_list]
-
-        np.testing.assert_allclose(flat.step_seconds, [float(one.step_seconds) for one in alone], rtol=1e-12)
-        np.testing.assert_allclose(flat.device_bytes, [float(one.device_bytes) for one in alone], rtol=1e-12)
-        np.testing.assert_allclose(flat.host_bytes, [float(one.host_bytes) for one in alone], rtol=1e-12)
-
-
 # --- the enumeration ---------------------------------------------------------------------------------------
 
 

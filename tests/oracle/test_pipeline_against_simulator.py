@@ -8,16 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from costmodel.pipelines.schedules import (
-    busy_seconds,
-    chunks_in_flight,
-    chunks_waiting_seconds,
-    interleaved_bubble_seconds,
-    least_plain_seconds,
-    p2p_exposed_seconds,
-    plain_seconds,
-    unequal_chunks_seconds,
-)
+from costmodel.pipelines import schedules
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step.layouts import even_chunks, last_rank_chunks
 from tests.oracle.paper_phases import cooldown_seconds, steady_seconds, warmup_seconds
@@ -94,8 +85,8 @@ def played(case: Case, **hops: float) -> float:
 def computed(case: Case) -> float:
     """Busy time and bubble of equal chunks."""
     rank = case.vpp * (case.forward + case.backward)
-    busy = busy_seconds(rank, num_microbatches=case.num_microbatches)
-    return busy + interleaved_bubble_seconds(rank, case.pp * rank, vpp=case.vpp)
+    busy = schedules.busy_seconds(rank, num_microbatches=case.num_microbatches)
+    return busy + schedules.interleaved_bubble_seconds(rank, case.pp * rank, vpp=case.vpp)
 
 
 def layout_error(layout: Layout, *, head_layers: float) -> float:
@@ -117,16 +108,18 @@ def waiting_seconds(chunks: np.ndarray) -> np.ndarray:
     """What each rank waits in a micro-batch because its chunks are unlike, (pp,)."""
     vpp, pp = chunks.shape
     ranks = chunks.sum(axis=0)
-    return np.asarray(chunks_waiting_seconds(ranks, chunks[-1], ranks.mean(), vpp=vpp, group=pp)) * (vpp > 1)
+    return np.asarray(schedules.chunks_waiting_seconds(ranks, chunks[-1], ranks.mean(), vpp=vpp, group=pp)) * (vpp > 1)
 
 
 def step_seconds(chunks: np.ndarray, num_microbatches: int, waiting: np.ndarray | float) -> float:
     """Work of the slowest rank, bubble, and what the pace of a rank that waits is slower."""
     ranks, vpp = chunks.sum(axis=0), len(chunks)
     slowest, pace = ranks.max(), (ranks + waiting).max()
-    busy = busy_seconds(slowest, num_microbatches=num_microbatches)
-    bubble = interleaved_bubble_seconds(slowest, ranks.sum(), vpp=vpp)
-    return float(busy + bubble + unequal_chunks_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches))
+    busy = schedules.busy_seconds(slowest, num_microbatches=num_microbatches)
+    bubble = schedules.interleaved_bubble_seconds(slowest, ranks.sum(), vpp=vpp)
+    return float(
+        busy + bubble + schedules.unequal_chunks_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
+    )
 
 
 def errors(layouts: list[Layout], *, head_layers: float) -> np.ndarray:
@@ -146,7 +139,7 @@ def test_busy_time_bubble_and_chunks_of_equal_ranks():
         degrees = {"pp": case.pp, "vpp": case.vpp, "num_microbatches": case.num_microbatches}
 
         assert computed(case) == pytest.approx(timeline.seconds, rel=1e-9)
-        assert tuple(chunks_in_flight(**degrees, rank=np.arange(case.pp))) == timeline.peak_chunks
+        assert tuple(schedules.chunks_in_flight(**degrees, rank=np.arange(case.pp))) == timeline.peak_chunks
 
 
 @pytest.mark.slow
@@ -165,7 +158,7 @@ def test_larger_groups_idle_as_long_and_hold_more():
         timeline = play(work, {FORWARD: [1.0] * (pp * vpp), BACKWARD: backward})
 
         assert timeline.seconds == pytest.approx((m * vpp + pp - 1) * (1 + backward[0]), rel=1e-9)
-        assert timeline.peak_chunks == tuple(chunks_in_flight(**degrees, rank=np.arange(pp)))
+        assert timeline.peak_chunks == tuple(schedules.chunks_in_flight(**degrees, rank=np.arange(pp)))
 
 
 def test_three_phases_add_up():
@@ -187,7 +180,7 @@ def test_hops_beside_computation_of_an_interleaved_pipeline():
     interleaved = [case for case in CASES if case.vpp > 1]
     hop = 0.1
     exposed = [
-        p2p_exposed_seconds(hop, 0.0, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches)
+        schedules.p2p_exposed_seconds(hop, 0.0, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches)
         for case in interleaved
     ]
     waited = [played(case, p2p_seconds=hop) - computed(case) for case in interleaved]
@@ -234,7 +227,7 @@ def test_hops_that_block_unequal_ranks(head: float):
         for m in (32, 96)
     )
     ranks = np.array([3.0] * (pp - 1) + [3.0 + head]) + hop * np.array([1, *[2] * (pp - 2), 1])
-    formula = busy_seconds(ranks.max(), num_microbatches=96) + interleaved_bubble_seconds(
+    formula = schedules.busy_seconds(ranks.max(), num_microbatches=96) + schedules.interleaved_bubble_seconds(
         ranks.max(), ranks.sum(), vpp=1
     )
 
@@ -246,7 +239,7 @@ def test_hops_that_block_the_sender_between_two_ranks():
     """... and of two ranks, each of which sends once per micro-batch only, almost twice what they wait: m + 1 hops."""
     case = Case(2, 1, 10, 1.0, 2.0)
     waited = played(case, p2p_seconds=0.1, hop_blocks=True) - computed(case)
-    formula = p2p_exposed_seconds(0.1, 0.1, pp=2, vpp=1, num_microbatches=10)
+    formula = schedules.p2p_exposed_seconds(0.1, 0.1, pp=2, vpp=1, num_microbatches=10)
 
     assert (waited, formula) == (pytest.approx(1.1), pytest.approx(2.0))
 
@@ -277,7 +270,7 @@ def test_a_slow_head_costs_its_extra_time_once_per_microbatch(pp, vpp, num_micro
         num_microbatches=num_microbatches,
     )
     slowest, all_ranks = 3.0 * vpp + extra, 3.0 * pp * vpp + extra
-    formula = busy_seconds(slowest, num_microbatches=num_microbatches) + interleaved_bubble_seconds(
+    formula = schedules.busy_seconds(slowest, num_microbatches=num_microbatches) + schedules.interleaved_bubble_seconds(
         slowest, all_ranks, vpp=vpp
     )
 
@@ -289,7 +282,7 @@ def test_a_slow_first_rank_is_an_upper_bound():
     """A slow embedding: later, faster ranks answer before the first one asks; the formula still charges m E."""
     forward, backward = [2.0, 1.0, 1.0, 1.0], [4.0, 2.0, 2.0, 2.0]
     timeline = simulate(forward, backward, pp=4, num_microbatches=8)
-    formula = busy_seconds(6.0, num_microbatches=8) + interleaved_bubble_seconds(6.0, 15.0, vpp=1)
+    formula = schedules.busy_seconds(6.0, num_microbatches=8) + schedules.interleaved_bubble_seconds(6.0, 15.0, vpp=1)
 
     # Rank 0 works 8 * 6 and waits for no more than the first answer, 9 - 3 * 2: 51 against 57.
     assert (timeline.seconds, formula) == (51, 57)
@@ -324,9 +317,9 @@ def test_plain_pipelines_of_unequal_ranks():
         every = [np.repeat(one, numbers).tolist() for one in (forward, backward)]
         timeline = simulate(*every, pp=int(numbers.sum()), num_microbatches=m)
         padded = [np.append(one, filler) for one, filler in ((forward, 9.0), (backward, 9.0), (numbers, 0))]
-        law = plain_seconds(*padded, num_microbatches=m)
+        law = schedules.plain_seconds(*padded, num_microbatches=m)
         errors_of[m >= numbers.sum()].append(float(law) / timeline.seconds - 1)
-        assert least_plain_seconds(forward + backward, numbers, num_microbatches=m) <= law * (1 + 1e-12)
+        assert schedules.least_plain_seconds(forward + backward, numbers, num_microbatches=m) <= law * (1 + 1e-12)
 
     assert np.abs(errors_of[True]).max() < 1e-12
     assert max(errors_of[False]) < 1e-12
@@ -339,12 +332,12 @@ def test_no_rank_that_takes_longer_makes_a_plain_pipeline_faster():
     random = Random(6)
     for _ in range(100):
         forward, backward, numbers, m = unequal_ranks(random)
-        before = plain_seconds(forward, backward, numbers, num_microbatches=m)
-        least = least_plain_seconds(forward + backward, numbers, num_microbatches=m)
+        before = schedules.plain_seconds(forward, backward, numbers, num_microbatches=m)
+        least = schedules.least_plain_seconds(forward + backward, numbers, num_microbatches=m)
         for own in (forward, backward):
             own[random.randrange(len(own))] *= random.uniform(1, 3)
-            assert plain_seconds(forward, backward, numbers, num_microbatches=m) >= before * (1 - 1e-12)
-            assert least_plain_seconds(forward + backward, numbers, num_microbatches=m) >= least * (1 - 1e-12)
+            assert schedules.plain_seconds(forward, backward, numbers, num_microbatches=m) >= before * (1 - 1e-12)
+            assert schedules.least_plain_seconds(forward + backward, numbers, num_microbatches=m) >= least * (1 - 1e-12)
 
 
 @pytest.mark.slow
@@ -415,7 +408,7 @@ def memory_error(layout: Layout) -> float:
     """Layers alive on the fullest rank: those of the average chunk over those played through, less one."""
     degrees = {"pp": layout.pp, "vpp": layout.vpp, "num_microbatches": layout.num_microbatches}
     layers = layers_per_chunk(layout.num_layers, num_chunks=layout.pp * layout.vpp)
-    chunks = chunks_in_flight(**degrees, rank=np.arange(layout.pp))
+    chunks = schedules.chunks_in_flight(**degrees, rank=np.arange(layout.pp))
     formula = chunks / layout.vpp * np.reshape(layers, (layout.vpp, layout.pp)).sum(axis=0)
     played_through = [
         np.cumsum([layers[one.stage] * (1 if one.is_forward else -1) for one in order(rank, **degrees)]).max()

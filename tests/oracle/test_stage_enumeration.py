@@ -24,15 +24,7 @@ from costmodel.facts.model import Model
 from costmodel.models.flops import head_layers
 from costmodel.models.patterns import LayerPattern, shortest_pattern
 from costmodel.pipelines.stages import layers_per_chunk
-from costmodel.step.layouts import (
-    RankCosts,
-    constant_seconds,
-    contents_of,
-    joined_seconds,
-    layout_passes,
-    rank_costs,
-    rank_decisions,
-)
+from costmodel.step import layouts as staged
 from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import microbatches
 from planner.jobs.limits import StageChoice
@@ -319,10 +311,10 @@ def played_seconds(problem: Problem, strategy: Strategy, costs: dict[Any, Any]) 
     summed = step_seconds(problem, strategy, costs)
     if not np.isfinite(summed) or (strategy.vpp > 1 and m % strategy.pp):
         return summed  # interleaved ranks have an order for whole groups alone
-    passes = layout_passes(facts, strategy)
+    passes = staged.layout_passes(facts, strategy)
     forward, backward = passes.forward.tolist(), (passes.backward + passes.weight).tolist()
-    ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
-    _, waiting = joined_seconds(ranks, vpp=strategy.vpp, num_microbatches=m)
+    ranks = staged.rank_costs(facts, staged.rank_decisions(strategy), staged.contents_of(strategy, facts.model))
+    _, waiting = staged.joined_seconds(ranks, vpp=strategy.vpp, num_microbatches=m)
     played = simulate(forward, backward, pp=strategy.pp, num_microbatches=m).seconds
     return summed - float(m * ranks.seconds.max() + waiting) + played
 
@@ -432,20 +424,20 @@ def step_seconds(problem: Problem, strategy: Strategy, costs: dict[Any, Any]) ->
         key = (alike, rank, before, layout.layers[rank :: strategy.pp], layout.recompute[rank])
         key = (*key, layout.full_layers[rank], layout.activation_offload[rank])
         if key not in costs:
-            contents = contents or contents_of(strategy, facts.model)
-            whole = rank_costs(facts, rank_decisions(strategy), contents)
+            contents = contents or staged.contents_of(strategy, facts.model)
+            whole = staged.rank_costs(facts, staged.rank_decisions(strategy), contents)
             costs[key] = [float(getattr(whole, name)[rank]) for name in COLUMNS]
         ranks.append(costs[key])
-    every = RankCosts(
+    every = staged.RankCosts(
         **{name: np.array(column) for name, column in zip(COLUMNS, zip(*ranks, strict=True), strict=True)}
     )
     capacity = facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes
     if every.device_bytes.max() > capacity or every.host_bytes.max() > facts.cluster.device.host_memory_bytes:
         return np.inf
     if (alike, "constant") not in costs:
-        costs[alike, "constant"] = float(constant_seconds(facts, strategy.decisions()))
+        costs[alike, "constant"] = float(staged.constant_seconds(facts, strategy.decisions()))
     m = int(microbatches(facts, strategy.decisions()))
-    joined, _ = joined_seconds(every, vpp=strategy.vpp, num_microbatches=m)
+    joined, _ = staged.joined_seconds(every, vpp=strategy.vpp, num_microbatches=m)
     return joined + costs[alike, "constant"]
 
 

@@ -48,17 +48,21 @@ LEAST_ACCEPTED = 6
 NUM_JOBS = in_step(20)
 
 
-@cache
-def a_job(model: str, target: str, precision: str, number: int, batch: int, framework: str | None) -> Problem | None:
-    """A job of 16 GPUs with some settings; None where the target refuses it before any strategy is asked about."""
-    document = {
+def a_document(model: str, framework: str | None, precision: str, settings: Any, batch: int = 64) -> dict[str, Any]:
+    """A job of 16 GPUs."""
+    return {
         "model": model,
         "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": framework},
         "training": {"global_batch_size": batch, "sequence_length": 1024, "tokens": 1e11, "precision": precision},
-        "settings": CHOICES["settings"][target][number],
-        "search": {"target": target},
+        "settings": settings,
     }
-    job = load(document)
+
+
+@cache
+def a_job(model: str, target: str, precision: str, number: int, batch: int, framework: str | None) -> Problem | None:
+    """A job of 16 GPUs with some settings; None where the target refuses it before any strategy is asked about."""
+    settings = CHOICES["settings"][target][number]
+    job = load(a_document(model, framework, precision, settings, batch) | {"search": {"target": target}})
     try:
         require_runnable(job)
     except SpecError:
@@ -128,17 +132,7 @@ def test_a_report_lists_the_targets_that_an_export_is_written_for(seed):
     while plans < PLANS_OF_A_SEED:
         drawn = {name: chooser.choice(values) for name, values in CHOICES["estimated"].items()}
         given = {name: chooser.choice(decisions[name]) for name in chooser.sample(sorted(decisions), k=3)}
-        job = {
-            "model": drawn["model"],
-            "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": drawn["framework"]},
-            "training": {
-                "global_batch_size": 64,
-                "sequence_length": 1024,
-                "tokens": 1e11,
-                "precision": drawn["precision"],
-            },
-            "settings": drawn["settings"],
-        }
+        job = a_document(**drawn)
         try:
             plan = estimate(load(job), given, searched=False).plan
         except SpecError:

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from datetime import date
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -22,6 +21,7 @@ from planner.schema import schema
 from tests import readme_example
 from tests.cases import in_one_case, require_none
 from tests.documents import FENCE, PAGES, README, ROOT, Block, blocks, blocks_of, commands, page, read, words_of
+from tests.sources import label
 
 MOST_LINES = 150
 """Of the README."""
@@ -54,11 +54,6 @@ def subcommands() -> dict[str, argparse.ArgumentParser]:
     actions = cli._parser()._actions
     (choices,) = (action.choices for action in actions if isinstance(action, argparse._SubParsersAction))
     return dict(choices)
-
-
-def label(path: Path) -> str:
-    """The path as one reads it."""
-    return str(path.relative_to(ROOT))
 
 
 def jobs() -> list[Block]:

@@ -270,20 +270,12 @@ class TestTableOfSteps:
 
     @pytest.mark.parametrize("seconds", ["", "fast", "-1", "nan", "0"])
     def test_what_is_no_time_is_named_by_row_and_column(self, tmp_path, seconds):
-        """As in the table of samples."""
+        """As in the table of samples; another table is refused by its columns."""
         path = tmp_path / "steps.csv"
-        path.write_text(f"{','.join(COLUMNS)}\n1,dense,{seconds},0.5,here,torch\n", encoding="utf-8")
-
-        with pytest.raises(SpecError, match="row 2, seconds"):
-            read_steps(path)
-
-    def test_another_table_is_refused(self, tmp_path):
-        """By its columns."""
-        path = tmp_path / "steps.csv"
-        path.write_text("a,b\n1,2\n", encoding="utf-8")
-
-        with pytest.raises(SpecError, match="no table of steps"):
-            read_steps(path)
+        for header, problem in ((COLUMNS, "row 2, seconds"), (("a", *COLUMNS[1:]), "no table of steps")):
+            path.write_text(f"{','.join(header)}\n1,dense,{seconds},0.5,here,torch\n", encoding="utf-8")
+            with pytest.raises(SpecError, match=problem):
+                read_steps(path)
 
 
 @needs_torch

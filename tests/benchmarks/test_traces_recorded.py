@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import multiprocessing
 from dataclasses import replace
@@ -18,11 +17,8 @@ from benchmarks.traces.recorded.configurations import TracedConfiguration, trace
 from benchmarks.traces.recorded.folder import Index, Recording, Stay, Steps, read_recorded, write_index
 from costmodel.errors import SpecError
 from planner.jobs.problem import load
+from tests.benchmarks.test_small_transformers import needs_torch
 from tests.cases import in_one_case
-
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="the extra 'sample' is not installed"
-)
 
 SMALL = TracedConfiguration(
     name="small",

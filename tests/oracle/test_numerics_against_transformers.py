@@ -16,7 +16,7 @@ from tests.cases import read_table
 transformers = pytest.importorskip("transformers")
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
-FAMILIES_OF_CLASSES = {"bailing_moe": "glm4_moe", "kimi_k2": "deepseek_v3", "gemma3": "gemma3_text", "mimo": "qwen2"}
+FAMILIES_OF_CLASSES = read_table("transformers_configs")["without_a_class"]
 """Families whose configuration is that of another one."""
 
 ATTRIBUTES = read_table("transformers_attributes")

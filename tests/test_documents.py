@@ -87,7 +87,7 @@ def test_every_command_and_option_is_shown():
     assert options - {"-h", "--help", "--output"} <= {word for arguments in commands() for word in arguments}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1, 2)  # a quick one
 @pytest.mark.parametrize("path", PAGES, ids=label)
 def test_pages_show_what_is_printed(path, tmp_path):
     """Each command runs and ends as it should, each output is today's; ``python -m tests.readme_example`` writes."""
@@ -162,7 +162,11 @@ def test_the_example_is_of_the_first_command():
 # --- generated parts -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", regions.PAGES, ids=label)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem == "support")) for path in regions.PAGES],
+    ids=label,
+)
 def test_generated_parts_are_todays(path):
     """Commands, entries, accuracy: ``python -m docs.generated`` writes them anew."""
     assert written(path) == read(path)

@@ -9,7 +9,13 @@ from tests.cases import require_none
 from tests.conftest import NUM_CASES
 
 
-@pytest.mark.parametrize("group", ratchet.FIGURES)
+PLANNED = ("planner plan of llama3-8b on 8", "arrays of NumPy")
+"""Figures for which jobs are planned."""
+
+
+@pytest.mark.parametrize(
+    "group", [pytest.param(one, marks=[pytest.mark.slow] * (one in PLANNED)) for one in ratchet.FIGURES]
+)
 def test_figures_only_fall(group):
     """``python -m tests.ratchet`` writes those that fell; its text says what to do about one that grew."""
     count, _, _ = ratchet.FIGURES[group]

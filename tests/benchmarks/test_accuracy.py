@@ -132,7 +132,7 @@ ODD_FILES: dict[str, tuple[dict[str, str], ...]] = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows", ODD_FILES.values(), ids=ODD_FILES)
 def test_odd_files_have_no_figures_that_are_no_numbers(tmp_path, capsys, rows):
     """What there is nothing to average of is a dash or left away."""

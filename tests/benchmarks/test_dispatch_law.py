@@ -100,30 +100,22 @@ class TestLearnedDispatch:
         assert np.median(np.abs(seconds / unseen.seconds - 1)) < 0.05
         assert np.mean((low < unseen.seconds) & (unseen.seconds < high)) > 0.8
         np.testing.assert_allclose(times.seconds(unseen.calls, 1e6), 1e6 * seconds)
+        with pytest.raises(SpecError, match=r"'our' was not sampled\. Did you mean 'ours'"):
+            times.seconds(exchanges(np.array([8]), 8, leaves=False, name="our"), 1.0)
 
     @pytest.mark.slow
-    def test_efficiencies_of_links_are_found(self):
-        values = dispatch_law.learn_dispatch(measured()).estimates.values
-
-        assert values["network_efficiency"] == pytest.approx(0.9, rel=0.1)
-        assert values["link_efficiency"] == pytest.approx(0.7, rel=0.15)
-
-    @pytest.mark.slow
-    def test_where_calls_alone_were_timed_times_are_taken_as_they_are(self):
+    def test_efficiencies_are_found_and_where_calls_alone_were_timed_times_are_taken_as_they_are(self):
         samples = measured()
+        learned = dispatch_law.learn_dispatch(samples)
         calls = samples[samples.calls.includes_call]
 
-        assert dispatch_law.learn_dispatch(samples).with_calls == {"ours"}
+        assert learned.estimates.values["network_efficiency"] == pytest.approx(0.9, rel=0.1)
+        assert learned.estimates.values["link_efficiency"] == pytest.approx(0.7, rel=0.15)
+        assert learned.with_calls == {"ours"}
         times = dispatch_law.learn_dispatch(calls)
         attach_kernel = dataclasses.replace(calls.calls, includes_call=np.zeros(len(calls), dtype=bool))
         assert times.with_calls == frozenset()
         np.testing.assert_allclose(times.law(attach_kernel), times.law(calls.calls))
-
-    def test_a_library_of_which_no_sample_is_known_is_refused(self):
-        times = dispatch_law.learn_dispatch(measured())
-
-        with pytest.raises(SpecError, match=r"'our' was not sampled\. Did you mean 'ours'"):
-            times.seconds(exchanges(np.array([8]), 8, leaves=False, name="our"), 1.0)
 
     def test_too_few_samples_and_times_that_are_none_are_refused(self):
         samples = measured()

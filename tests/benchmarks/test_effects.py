@@ -97,6 +97,7 @@ def test_settings_of_groups_reach_the_job():
     assert [runs[f"effect-q30-alltoall-{number}"].strategy.ep_overlap for number in (1, 2)] == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_measured_effects_are_the_published_ones(groups):
     """41.25 to 31.31 s by overlap; 0.996 to 4.189 s by offload; 704 to 508.7 TFLOP/s with tp 8."""
     measured = {(one.pair.group, one.pair.changes[0]): one.measured for one in groups}

@@ -57,7 +57,7 @@ def naive_work(schedule: Schedule, pipeline: dict[str, Any]) -> list[list[naive.
     return [[one if split or one.is_forward else whole[one] for one in work] for work in each]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @EVERY
 @pytest.mark.parametrize(("hop", "blocks"), [(0.0, False), (0.3, False), (0.3, True)], ids=["none", "beside", "block"])
 def test_every_time_is_that_of_the_naive_simulator(schedule, hop, blocks):

@@ -37,7 +37,7 @@ def changed(one: Made, to: change.Layout) -> ExecutionGraph:
 class TestLayouts:
     """To the nanosecond."""
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(
         ("before", "after"),
         [
@@ -79,7 +79,7 @@ class TestTensorParallel:
 
     ELEMENTS = 1024 * 2048
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("layout", [{}, {"dp": 2}, {"pp": 2}], ids=str)
     @pytest.mark.parametrize("said", ["all", "ranks", "number"])
     def test_without_them_it_is_the_step_of_one_rank(self, layout, said):

@@ -8,7 +8,6 @@ from tests import ratchet
 from tests.cases import require_none
 from tests.conftest import NUM_CASES
 
-
 PLANNED = ("planner plan of llama3-8b on 8", "arrays of NumPy")
 """Figures for which jobs are planned."""
 

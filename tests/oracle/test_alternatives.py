@@ -33,20 +33,22 @@ def a_random_job(seed):
     """A model on few devices with much or little memory, and two settings with several values."""
     chooser = random.Random(seed)
     settings = {name: VALUES[name] for name in chooser.sample(list(VALUES), 2)}
-    models = ["llama3-8b", "mixtral-8x7b", "gemma-2-27b", "qwen3-30b-a3b", "gpt-oss-120b"]
-    model, device, number, memory, batch, length, precision, stages, evidence = (
-        chooser.choice(values)
-        for values in (
-            *(models, ["h100-80gb-sxm", "b200"], [8, 16, 32], [30, 80], [32, 64], [2048, 4096], ["bf16", "fp8"]),
-            *(["even", "layers"], ["proven", "any"]),
-        )
-    )
     return {
-        "model": model,
-        "cluster": {"device": device, "num_devices": number, "memory_gib": memory},
-        "training": {"global_batch_size": batch, "sequence_length": length, "tokens": 1e11, "precision": precision},
+        "model": chooser.choice(["llama3-8b", "mixtral-8x7b", "gemma-2-27b", "qwen3-30b-a3b", "gpt-oss-120b"]),
+        "cluster": {
+            "device": chooser.choice(["h100-80gb-sxm", "b200"]),
+            "num_devices": chooser.choice([8, 16, 32]),
+            "memory_gib": chooser.choice([30, 80]),
+        },
+        "training": {
+            "global_batch_size": chooser.choice([32, 64]),
+            "sequence_length": chooser.choice([2048, 4096]),
+            "tokens": 1e11,
+            "precision": chooser.choice(["bf16", "fp8"]),
+        },
         "settings": settings,
-        "search": {"stages": stages, "time_limit_seconds": 600, "fastest": True, "evidence": evidence},
+        "search": {"stages": chooser.choice(["even", "layers"]), "time_limit_seconds": 600, "fastest": True}
+        | {"evidence": chooser.choice(["proven", "any"])},
         "top": 3,
     }
 

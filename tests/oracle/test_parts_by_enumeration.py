@@ -42,11 +42,6 @@ class One(NamedTuple):
         """Its degrees."""
         return tuple(int(self.strategy[name]) for name in GROUP_DECISIONS)
 
-    @property
-    def num_devices(self) -> int:
-        """Devices that it uses."""
-        return math.prod(int(self.strategy[name]) for name in ("tp", "cp", "pp", "dp"))
-
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seeds", SEEDS, ids=name_of)
@@ -127,7 +122,7 @@ def enumerate_parts(problem: Problem, *, are_fewer: bool) -> list[One]:
         return []
     for part, one in enumerate(problem.each):
         job = limit_nodes(one, 1, smaller_nodes(one)) if are_fewer else one
-        listed = [s for s in enumerate_strategies(job) if not are_fewer or math.prod(sizes(s)) % node == 0]
+        listed = [s for s in enumerate_strategies(job) if not are_fewer or num_devices(s) % node == 0]
         costs = cost(job.facts, columns(listed)) if listed else None
         for index, strategy in enumerate(listed):
             if not fits(job, costs, index):
@@ -144,9 +139,9 @@ def amounts_of(problem: Problem, one: One) -> tuple[float, ...]:
     return tuple(float(criterion.amount(problem.each[one.part], given)) for criterion in ORDER)
 
 
-def sizes(strategy: dict[str, Any]) -> list[int]:
-    """The degrees whose product is the number of devices."""
-    return [int(strategy[name]) for name in ("tp", "cp", "pp", "dp")]
+def num_devices(strategy: dict[str, Any]) -> int:
+    """Devices that a strategy uses."""
+    return math.prod(int(strategy[name]) for name in ("tp", "cp", "pp", "dp"))
 
 
 def expected_plans(problem: Problem, whole: list[One], fewer: list[One]) -> tuple[list[One], bool]:
@@ -172,7 +167,7 @@ def assert_recommended(problem: Problem, joint: JointOutcome, fewer: FewerDevice
     found = recommend(problem, best, parts, joint.ranked, (), Clock(seconds=600))
 
     node, nodes = problem.facts.cluster.device.devices_per_node, best[0].search.num_nodes
-    listed = [one for one in listed if nodes is None or one.num_devices // node in nodes]
+    listed = [one for one in listed if nodes is None or num_devices(one.strategy) // node in nodes]
     cut = ticks(best[2] * (1 + TOLERANCE))
     amounts, least = min((amounts_of(problem, one), ticks(one.seconds)) for one in listed if ticks(one.seconds) <= cut)
     own = next(

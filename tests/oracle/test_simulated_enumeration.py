@@ -8,7 +8,6 @@ seconds of single passes and what a step has beside its pipeline.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -71,18 +70,13 @@ def best_of_each_group(problem: Problem, listed: list[dict[str, Any]]) -> list[f
     """Simulated steps of the best strategies that fit, one of each group, best first."""
     best: dict[tuple[int, ...], float] = {}
     known: dict[Any, float] = {}
-    for decisions in fitting(problem, listed):
+    costs = cost(problem.facts, columns(listed)) if listed else None
+    for index, decisions in enumerate(listed):
+        if not fits(problem, costs, index):
+            continue
         group = tuple(decisions[name] for name in GROUP_DECISIONS)
         best[group] = min(played_seconds(problem.facts, decisions, known), best.get(group, np.inf))
     return sorted(best.values())[: problem.top]
-
-
-def fitting(problem: Problem, listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Those strategies that satisfy the memory rules."""
-    if not listed:
-        return
-    costs = cost(problem.facts, columns(listed))
-    yield from (decisions for index, decisions in enumerate(listed) if fits(problem, costs, index))
 
 
 def played_seconds(facts: Facts, decisions: dict[str, Any], known: dict[Any, float]) -> float:

@@ -135,7 +135,11 @@ def random_alternating_pipeline(chooser: random.Random) -> tuple[StageOptions, P
             sizes = [end - start for start, end in pairs]
             rows.append((rank, choice, sizes, full, kinds, chooser.randint(1, 90), chooser.randint(0, 30)))
     rows.sort(key=lambda row: row[0])
-    return alternating_options(rows), alternating_pipeline(chooser, pp, vpp, order, num_kinds), order
+    start, length = shortest_pattern(order)
+    pattern = LayerPattern(kinds=np.array(order[: start + length]), start_of_period=start, num_kinds=num_kinds)
+    m = chooser.randint(1, 40)
+    pipeline = Pipeline(pp=pp, vpp=vpp, num_microbatches=m, num_layers=num_layers, num_leading=0, pattern=pattern)
+    return alternating_options(rows), pipeline, order
 
 
 def alternating_options(rows: list[tuple[int, int, list[int], list[int], list[int], int, int]]) -> StageOptions:
@@ -153,20 +157,6 @@ def alternating_options(rows: list[tuple[int, int, list[int], list[int], list[in
         pace_ticks=ticks,
         ending_ticks=ending,
         chunks=Chunks(layers=sizes, full_layers=full, kinds=kinds),
-    )
-
-
-def alternating_pipeline(chooser: random.Random, pp: int, vpp: int, order: list[int], num_kinds: int) -> Pipeline:
-    """A pipeline whose layers come in an order, written as its shortest pattern."""
-    start, period = shortest_pattern(order)
-    pattern = LayerPattern(kinds=np.array(order[: start + period]), start_of_period=start, num_kinds=num_kinds)
-    return Pipeline(
-        pp=pp,
-        vpp=vpp,
-        num_microbatches=chooser.randint(1, 40),
-        num_layers=len(order),
-        num_leading=0,
-        pattern=pattern,
     )
 
 
@@ -268,7 +258,9 @@ def test_the_search_over_stages_finds_what_enumeration_finds(alternates, first_s
         outcome = search(problem)
 
         rounding = 2 * outcome.rounding_bound_seconds
-        expected, even = best_summed_seconds(problem, rounding), best_even_seconds(problem)
+        costs: dict[Any, Any] = {}
+        expected = best_summed_seconds(problem, rounding)
+        even = min((played_seconds(problem, one, costs) for one in alike(problem)), default=np.inf)
         assert outcome.status == (Status.OPTIMAL if np.isfinite(expected) else Status.INFEASIBLE), seed
         if np.isfinite(expected):
             best = outcome.strategies[0]
@@ -288,12 +280,6 @@ def best_summed_seconds(problem: Problem, rounding: float) -> float:
     if not np.isfinite(least):
         return np.inf
     return max(played_seconds(problem, one, costs) for seconds, one in every if seconds <= least + rounding)
-
-
-def best_even_seconds(problem: Problem) -> float:
-    """The fastest step of all strategies whose layers are dealt, plain pipelines played through."""
-    costs: dict[Any, Any] = {}
-    return min((played_seconds(problem, one, costs) for one in alike(problem)), default=np.inf)
 
 
 def dealt_out(model: Model, strategy: Strategy) -> Strategy:

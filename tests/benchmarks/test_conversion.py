@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 import planner
-from benchmarks.measured_runs import convert, is_collected
+from benchmarks.measured_runs import convert
 from benchmarks.measured_runs.__main__ import FOLDER, convert_files, main
-from benchmarks.measured_runs.columns import COLLECTED, EXPLICIT, JOB, models_file, table
+from benchmarks.measured_runs.columns import COLLECTED, JOB, models_file, table
 from planner.jobs.strategy_file import read_given
 from tests.cases import in_one_case, read_table
 
@@ -88,12 +88,6 @@ def test_the_device_of_a_site_loads():
     assert [(one.name, one.num_peers, one.is_mesh) for one in device.networks[:1]] == [("nvlink", 4, True)]
     assert device.networks[-1].bandwidth == 1.2e9
     assert device.networks[-1].is_half_duplex
-
-
-def test_both_forms_are_told_apart():
-    """The collected one has no dotted columns."""
-    assert is_collected(ROW)
-    assert not is_collected(EXPLICIT)
 
 
 def test_the_command_converts_another_table(tmp_path, capsys):

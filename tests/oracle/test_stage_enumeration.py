@@ -434,7 +434,9 @@ def a_random_problem(
     chooser: random.Random, model_of: Callable[[random.Random, dict[str, Any], dict[str, Any]], Model]
 ) -> Problem:
     """Three to six layers on two to eight devices, whose memory holds few of the strategies."""
-    model = model_of(chooser, random_sizes(chooser), random_experts(chooser))
+    sizes, first = random_sizes(chooser), chooser.choice([1, 2])
+    experts = {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512, "first_dense_layers": first}
+    model = model_of(chooser, sizes, experts)
     pin = dict.fromkeys(("cp_overlap", "ep_overlap", "pp_overlap", "tp_overlap", "token_dispatcher"), 0)
     pin |= {"cp": 1, "etp": 1, "optimizer_offload": int(chooser.random() < 0.2)}
     allow: dict[str, tuple[int, ...]] = {"pp": (1, 2, 3), "tp": (1,), "mbs": (chooser.choice([1, 2]),), "vpp": (1, 2)}
@@ -465,12 +467,6 @@ def random_sizes(chooser: random.Random) -> dict[str, Any]:
         "ffn_hidden_size": 1024,
         "vocab_size": chooser.choice([1000, 8000]),
     }
-
-
-def random_experts(chooser: random.Random) -> dict[str, Any]:
-    """Four experts behind one or two dense layers."""
-    first = chooser.choice([1, 2])
-    return {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512, "first_dense_layers": first}
 
 
 def a_model_in_runs(chooser: random.Random, sizes: dict[str, Any], experts: dict[str, Any]) -> Model:

@@ -343,7 +343,10 @@ class TestReplicas:
         one = made(dp=4, **BARE)
         bare = _said_less(one, ranks=(), group="", num_ranks=0, description="")
 
-        assert [_replicas(each).size for each in (one, bare, made(dp=2, tp=2, **BARE))] == [4, 4, 2]
+        assert [
+            change.Replicas(execution_graph(each.traces), [parts(trace) for trace in each.traces], None).size
+            for each in (one, bare, made(dp=2, tp=2, **BARE))
+        ] == [4, 4, 2]
 
     def test_an_optimizer_that_does_not_go_layer_by_layer(self):
         """One of its four kernels is missing: all take twice as long with twice the layers, and that is doubted."""
@@ -367,10 +370,6 @@ def _said_less(one: Made, **entries: object) -> Made:
         for trace in one.traces
     ]
     return replace(one, traces=tuple(traces))
-
-
-def _replicas(one: Made) -> change.Replicas:
-    return change.Replicas(execution_graph(one.traces), [parts(trace) for trace in one.traces], None)
 
 
 def _nanoseconds(graph: ExecutionGraph, name: str) -> int:

@@ -173,7 +173,8 @@ class TestJobs:
         recipe = replace(drawn_recipe(seed, most_layers=20), num_steps=1, ending="none")
         made = make(recipe)
         end = max(trace.events.end.max() for trace in made.traces)
-        kernels = [one for one in made.truth.critical[0] if _category(made, one) == Category.KERNEL]
+        categories = [trace.events.category for trace in made.traces]
+        kernels = [one for one in made.truth.critical[0] if categories[one.rank][one.row] == Category.KERNEL]
 
         for place in kernels[:: math.ceil(len(kernels) / 8)]:
             longer = make(replace(recipe, duration=_with_one_more(recipe, made, place)))
@@ -218,10 +219,6 @@ class TestJobs:
             Recipe(duration=kernels_alone, schedule=Schedule.DUALPIPE, pp=3, num_microbatches=8)
         with pytest.raises(SpecError, match="fewer than the 4 stages"):
             Recipe(duration=kernels_alone, pp=4, num_microbatches=8, num_layers=3)
-
-
-def _category(made: Made, place: Place) -> int:
-    return int(made.traces[place.rank].events.category[place.row])
 
 
 def _with_one_more(recipe: Recipe, made: Made, place: Place) -> Callable[[Work], int]:

@@ -287,7 +287,7 @@ class TestWithoutAnnotations:
 
     @pytest.mark.sampled(1)
     @pytest.mark.parametrize(
-        "after", [{"dp": 2, "num_layers": 2}, {"dp": 2, "num_layers": 8}, {"dp": 64}, {"dp": 1}], ids=str
+        "after", [{"dp": 2, "num_layers": 2}, {"dp": 2, "num_layers": 8}, {"dp": 8}, {"dp": 1}], ids=str
     )
     def test_gradients_that_are_reduced_behind_the_backward_pass(self, after):
         """They are no part of the optimizer, which stays."""

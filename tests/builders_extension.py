@@ -24,20 +24,20 @@ search: {stages: even, pin: {tp: 2, cp: 1, pp: 1, mbs: 1, recompute: none, shard
 """
 """A job whose plan takes a second."""
 
-SCHEMAS = "schemas"
-"""A command of :meth:`Extended.say`: ``python -m planner.schema``."""
+SCHEMAS = "-c", "import runpy; runpy.run_module('planner.schema', run_name='__main__')"
+"""A command of :func:`say`: ``python -m planner.schema``."""
 
-RUN = f"""
-import contextlib, io, json, runpy, sys
+RUN = """
+import contextlib, io, json, sys
 from planner.cli import main
 said = []
 for words in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.redirect_stderr(io.StringIO()) as told:
-        code = runpy.run_module("planner.schema", run_name="__main__") and 0 if words == [{SCHEMAS!r}] else main(words)
+        code = exec(words[1]) or 0 if words[0] == "-c" else main(words)
     said.append((code, text.getvalue(), told.getvalue()))
 print(json.dumps(said))
 """
-"""Commands, one after the other in one process."""
+"""Commands of the planner, or of Python (``-c``), one after the other in one process."""
 
 
 def rows() -> dict[str, str]:
@@ -50,9 +50,24 @@ def rows() -> dict[str, str]:
 def copied(folder: Path) -> Path:
     """A copy of the packages and the job in a folder."""
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, folder / package)  # what Python compiled, too
     (folder / "job.yaml").write_text(JOB, encoding="utf-8")
     return folder
+
+
+Answer = tuple[int, str, str]
+"""Exit code of a command, and what it printed to either stream."""
+
+
+def say(folder: Path, *commands: str | Sequence[str]) -> list[Answer]:
+    """Run commands in a copy, in one process."""
+    words = json.dumps([shlex.split(one) if isinstance(one, str) else one for one in commands])
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", RUN, words]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    answers: list[Answer] = json.loads(ran.stdout)
+    return answers
 
 
 class Extended:
@@ -65,13 +80,15 @@ class Extended:
         The copy.
     things
         Names of the rows.
+    codes
+        Exit codes of its commands.
     """
 
-    def __init__(self, folder: Path, *things: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *things: str, codes: Sequence[int] = (0,)) -> None:
+        self.folder, self._codes = folder, codes
         said = " ".join(rows()[thing] for thing in things)
         self._places = [word for word in re.findall(r"`([^`\s]+)`", said) if "/" in word or "." in word]
-        self._has_schema = "schema" in said
+        self.has_schema = "schema" in said
 
     def text(self, path: str) -> str:
         """A file of the copy."""
@@ -102,22 +119,10 @@ class Extended:
         """Add a text behind each first one, which must be there once."""
         self.edit(path, *((known, known + new) for known, new in lines))
 
-    def say(self, *commands: str, codes: Sequence[int] = (0,)) -> list[str]:
-        """What each ``planner`` command prints."""
-        assert self._has_schema or SCHEMAS not in commands, "The row says nothing of the schemas."
-        words = json.dumps([shlex.split(command) for command in commands])
-        answers = json.loads(self.python("-c", RUN, words))
-        assert {code for code, _, _ in answers} <= set(codes), [told for _, _, told in answers]
+    def texts(self, answers: Sequence[Answer]) -> list[str]:
+        """Return what commands printed that ended as they should."""
+        assert {code for code, _, _ in answers} <= {*self._codes}, [told for _, _, told in answers]
         return [text for _, text, _ in answers]
-
-    def python(self, *words: str) -> str:
-        """What Python prints in the copy."""
-        environment = os.environ | {"PYTHONPATH": str(self.folder)}
-        ran = subprocess.run(
-            [sys.executable, *words], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
-        )
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
 
     def _save(self, path: str, text: str) -> None:
         named = any(

@@ -176,14 +176,15 @@ def a_schedule(copy: Extended) -> None:
     copy.add("costmodel/catalog/frameworks/zero-bubble-2023.yaml", ("schedule: [", "lazy, "))
 
 
-def a_rule(copy: Extended, table: str, text: str) -> None:
+def a_rule(copy: Extended, rule: str, table: str, text: str) -> None:
     """A rule of a table that wants at least four tensor-parallel ranks, with its sentence."""
+    module, _, name = rule.partition(".")
     copy.add(
-        "constraints/rules/physics.py",
+        f"constraints/rules/{module}.py",
         (
             "from __future__ import annotations\n",
             "\nfrom constraints.rule import Holds, Ints\n\n\n"
-            f'def tp_is_wide(*, tp: Ints) -> Holds:\n    """{text}"""\n    return tp >= 4\n\n\n',
+            f'def {name}(*, tp: Ints) -> Holds:\n    """{text}"""\n    return tp >= 4\n\n\n',
         ),
     )
-    copy.add("constraints/__init__.py", (f"{table}: tuple[Rule, ...] = (\n", "    physics.tp_is_wide,\n"))
+    copy.add("constraints/__init__.py", (f"{table}: tuple[Rule, ...] = (\n", f"    {rule},\n"))

@@ -1,4 +1,4 @@
-"""Plan jobs and count what that needs, in a process of its own: ``python -m tests.planned modules|arrays JOB ...``."""
+"""Plan jobs and count what that needs, in a process of its own: ``python -m tests.planned JOB ...``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def plan(job: str) -> None:
     assert code == 0, said.getvalue()
 
 
-def modules(jobs: list[str]) -> dict[str, int]:
-    """Count modules of ours that are loaded, and files of which a function is called."""
+def modules(job: str) -> dict[str, int]:
+    """Count modules of ours that a plan loads, and files of which it calls a function."""
     entered: set[str] = set()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -35,8 +35,7 @@ def modules(jobs: list[str]) -> dict[str, int]:
 
     threading.settrace(note)
     sys.settrace(note)
-    for job in jobs:
-        plan(job)
+    plan(job)
     sys.settrace(None)
     ours = tuple(f"{ROOT / package}/" for package in PACKAGES)
     return {
@@ -96,16 +95,19 @@ def counted_arrays() -> Iterator[list[int]]:
     handler.malloc, handler.calloc = malloc, calloc
 
 
-def arrays(jobs: list[str]) -> dict[str, int]:
-    """Count arrays for each job, one after the other."""
-    counts = {}
+def count(jobs: list[str]) -> dict[str, dict[str, int]]:
+    """Count arrays for each job, one after the other, and the modules that the first one loads."""
+    arrays, loaded = {}, {}
     with counted_arrays() as count:
         for job in jobs:
             before = count[0]
-            plan(job)
-            counts[Path(job).stem] = count[0] - before
-    return counts
+            if loaded:
+                plan(job)
+            else:
+                loaded = modules(job)
+            arrays[Path(job).stem] = count[0] - before
+    return {"modules": loaded, "arrays": arrays}
 
 
 if __name__ == "__main__":
-    print(json.dumps({"modules": modules, "arrays": arrays}[sys.argv[1]](sys.argv[2:])))
+    print(json.dumps(count(sys.argv[1:])))

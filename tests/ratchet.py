@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -43,8 +44,7 @@ PARTICIPLE = re.compile(
 UNITS = ("_bytes", "_count", "_flops", "_fraction", "_parameters", "_ranks", "_seconds", "_share", "_tokens")
 """Last words of quantities, whose names may begin with a participle, such as ``exposed_seconds``."""
 
-PLAN = ("llama3-8b-8xh100",)
-PLANS = (*PLAN, "mixtral-8x7b-64xa100", "llama3-405b-2048xh100")
+PLANS = ("llama3-8b-8xh100", "mixtral-8x7b-64xa100", "llama3-405b-2048xh100")
 """Jobs of ``benchmarks/jobs`` that are planned for the figures."""
 
 
@@ -103,24 +103,25 @@ def count_words() -> Figures:
     }
 
 
-def _run(what: str, jobs: tuple[str, ...]) -> Figures:
+@cache
+def _run() -> Mapping[str, Figures]:
     """Plan jobs in a new process, which has loaded nothing yet, and read its figures."""
-    command = [sys.executable, "-m", "tests.planned", what, *(f"benchmarks/jobs/{job}.yaml" for job in jobs)]
+    command = [sys.executable, "-m", "tests.planned", *(f"benchmarks/jobs/{job}.yaml" for job in PLANS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-    figures: Figures = json.loads(done.stdout)
+    figures: Mapping[str, Figures] = json.loads(done.stdout)
     return figures
 
 
 def count_modules() -> Figures:
     """Count modules and files of ours that ``planner plan`` of llama3-8b on 8 needs."""
-    return _run("modules", PLAN)
+    return _run()["modules"]
 
 
 def count_arrays() -> Figures:
     """Count arrays that NumPy allocates for each of ``PLANS``."""
-    return _run("arrays", PLANS)
+    return _run()["arrays"]
 
 
 FIGURES: Mapping[str, tuple[Callable[[], Figures], int, float]] = {

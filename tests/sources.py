@@ -59,6 +59,22 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree(path)))
 
 
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield names that a module defines or uses, with their lines: of variables, attributes, functions, parameters."""
+    for node in nodes(path):
+        for field in ("id", "attr", "name", "arg"):
+            if isinstance(name := getattr(node, field, None), str):
+                yield getattr(node, "lineno", 0), name
+
+
+def strings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield strings with their lines, parts of f-strings apart: no docstrings."""
+    documented = {id(one) for one in docstrings(path)}
+    for node in nodes(path):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.lineno, node.value
+
+
 def docstrings(path: Path) -> Iterator[ast.Constant]:
     """Yield strings that stand alone: docstrings, those of constants and fields among them."""
     for node in nodes(path):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 from costmodel import catalog
 from costmodel.catalog.files import entry
 from costmodel.facts.framework import Behaviour
 from tests.cases import require_none
-from tests.sources import docstrings, label, nodes, python_files, tree
+from tests.sources import label, names, nodes, python_files, strings, tree
 
 STAIRCASE = ("costmodel", "constraints", "planner", "benchmarks")
 
@@ -99,15 +99,6 @@ MAY_NAME = ("catalog", "lowering")
 """Rooms of the cost model that know single frameworks: as data, and as rules of lowering."""
 
 
-def words_of_code(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield names and strings of a file's code with their lines, docstrings left out."""
-    prose = {id(one) for one in docstrings(path)}
-    for node in nodes(path):
-        for field in ("id", "attr", "arg", "name", "value"):
-            if isinstance(getattr(node, field, None), str) and id(node) not in prose:
-                yield getattr(node, "lineno", 0), getattr(node, field)
-
-
 def test_the_cost_model_names_no_framework_release_or_device():
     """Its code does not: they are entries of the catalog. Docstrings cite them as sources; models have families."""
     families = ("config_json.py", "families.py", "huggingface.py")
@@ -115,7 +106,7 @@ def test_the_cost_model_names_no_framework_release_or_device():
     found = [
         f"{label(path)}:{line}: {word}"
         for path in paths
-        for line, word in words_of_code(path)
+        for line, word in chain(names(path), strings(path))
         if any(name in word.lower() for name in STACKS) or SILICON & set(re.split(r"[^a-z0-9]+", word.lower()))
     ]
 

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections import Counter
 from datetime import date
-from pathlib import Path
+from functools import cache
 
 import pytest
 
@@ -21,6 +21,7 @@ from planner.schema import schema
 from tests import readme_example
 from tests.cases import in_one_case, require_none
 from tests.documents import FENCE, PAGES, README, ROOT, Block, blocks, blocks_of, commands, page, read, words_of
+from tests.sources import label
 
 MOST_LINES = 150
 """Of the README."""
@@ -47,16 +48,12 @@ def pasted(name: str) -> list[str]:
     return rest.split("```")[1].splitlines()[1:]
 
 
+@cache
 def subcommands() -> dict[str, argparse.ArgumentParser]:
     """The parsers of ``planner plan`` and its siblings."""
     actions = cli._parser()._actions
     (choices,) = (action.choices for action in actions if isinstance(action, argparse._SubParsersAction))
     return dict(choices)
-
-
-def label(path: Path) -> str:
-    """The path as one reads it."""
-    return str(path.relative_to(ROOT))
 
 
 def jobs() -> list[Block]:
@@ -81,21 +78,16 @@ def test_commands_of_the_documents_exist(arguments):
     assert all((ROOT / file).exists() for file in files)
 
 
-@pytest.mark.parametrize("command", subcommands())
-def test_every_command_is_shown(command):
-    """Nobody should need the help to learn that a command exists."""
-    assert command in {arguments[0] for arguments in commands()}
+def test_every_command_and_option_is_shown():
+    """Nobody should need the help to learn that one exists; ``-o`` stands for ``--output``."""
+    actions = [action for parser in subcommands().values() for action in parser._actions]
+    options = {string for action in actions for string in action.option_strings}
 
-
-@pytest.mark.parametrize("command", subcommands())
-def test_every_option_is_shown(command):
-    """The documents show each option once; ``-o`` stands for ``--output``."""
-    options = {string for action in subcommands()[command]._actions for string in action.option_strings}
-
+    assert subcommands().keys() <= {arguments[0] for arguments in commands()}
     assert options - {"-h", "--help", "--output"} <= {word for arguments in commands() for word in arguments}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1, 2)  # a quick one
 @pytest.mark.parametrize("path", PAGES, ids=label)
 def test_pages_show_what_is_printed(path, tmp_path):
     """Each command runs and ends as it should, each output is today's; ``python -m tests.readme_example`` writes."""
@@ -113,9 +105,9 @@ def inline_commands() -> list[tuple[str, ...]]:
 @in_one_case("words", inline_commands(), ids=" ".join)
 def test_commands_in_sentences_exist(words):
     """The command, and its options."""
-    (parser,) = (parser for name, parser in subcommands().items() if name == words[0])
+    options = subcommands()[words[0]]._option_string_actions
 
-    assert {word for word in words if word.startswith("--")} <= parser._option_string_actions.keys()
+    assert {word for word in words if word.startswith("--")} <= options.keys()
 
 
 def test_every_text_says_what_it_is():
@@ -129,10 +121,11 @@ def test_every_text_says_what_it_is():
     assert [block.text for block in texts if block.mark == "example" and not block.said] == []
 
 
-@pytest.mark.parametrize("start", readme_example.NOT_RUN)
-def test_what_is_not_run_is_shown(start):
+def test_what_is_not_run_is_shown():
     """A reason that no command has any more would hide the next one."""
-    assert any(re.match(start, line) for block in blocks("sh") for line in block.lines)
+    lines = [line for block in blocks("sh") for line in block.lines]
+
+    require_none(start for start in readme_example.NOT_RUN if not any(re.match(start, line) for line in lines))
 
 
 def test_the_story_sees_what_is_wrong(tmp_path):
@@ -169,7 +162,11 @@ def test_the_example_is_of_the_first_command():
 # --- generated parts -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", regions.PAGES, ids=label)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem == "support")) for path in regions.PAGES],
+    ids=label,
+)
 def test_generated_parts_are_todays(path):
     """Commands, entries, accuracy: ``python -m docs.generated`` writes them anew."""
     assert written(path) == read(path)
@@ -243,21 +240,14 @@ def test_ci_runs_the_commands_of_the_readme():
 # --- what must be named ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_is_in_the_table(target):
+def test_every_target_is_in_the_table():
     """A row says what is written and what is refused."""
-    table = page("guides/other_frameworks")
+    rows = re.findall(r"^\|([^|]*)\|[^|]+\|[^|]+\|$", page("guides/other_frameworks"), flags=re.MULTILINE)
 
-    assert re.search(rf"^\|[^|]*`{target}`[^|]*\|[^|]+\|[^|]+\|$", table, flags=re.MULTILINE)
-
-
-@pytest.mark.parametrize("name", DECISIONS)
-def test_every_decision_is_in_the_glossary(name):
-    """What the planner may choose has a line that says what it means."""
-    assert f"| `{name}` |" in page("glossary")
+    require_none(target for target in TARGETS if not any(f"`{target}`" in row for row in rows))
 
 
-@pytest.mark.parametrize("code", ["0", "1", "2", "3", "4"])
-def test_every_exit_code_is_explained(code):
-    """What scripts rely on."""
-    assert f"| {code} | " in page("commands")
+def test_every_decision_and_exit_code_is_explained():
+    """The glossary has a line for what the planner may choose, the page of commands for what scripts rely on."""
+    require_none(name for name in DECISIONS if f"| `{name}` |" not in page("glossary"))
+    require_none(code for code in range(5) if f"| {code} | " not in page("commands"))

@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
-from pathlib import Path
+import re
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from itertools import chain, islice
 
 import pytest
 
 from costmodel import catalog
-from tests.builders_extension import SCHEMAS, Extended, copied, rows
-from tests.extension_examples import (
-    a_decision,
-    a_dispatcher,
-    a_layer_kind,
-    a_rule,
-    a_schedule,
-    its_answers,
-    its_letter,
-    its_rules,
-    its_width,
-)
-
-pytestmark = pytest.mark.slow  # each row is tried in a copy of the packages
+from tests import extension_examples as examples
+from tests.builders_extension import SCHEMAS, Extended, copied, rows, say
 
 ESTIMATE = "estimate job.yaml --format json"
 
 Extend = Callable[..., Extended]
+"""Makes a copy that may be touched where rows of the table say."""
 
-
-@pytest.fixture(scope="session")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages as they are, compiled, with a plan of the job."""
-    folder = copied(tmp_path_factory.mktemp("packages"))
-    Extended(folder).say("plan job.yaml --format json -o plan.json")
-    return folder
-
-
-@pytest.fixture
-def extend(packages: Path, tmp_path: Path) -> Extend:
-    """Makes a copy that may be touched where rows of the table say."""
-    return lambda *things: Extended(Path(shutil.copytree(packages, tmp_path / "copy")), *things)
-
+Steps = Generator[tuple[str | tuple[str, ...], ...], list[str], None]
+"""What a row is tried by: touches a copy, yields commands, and looks at their answers."""
 
 numbers = json.loads
 """Read a report, or another answer in JSON."""
@@ -50,40 +28,41 @@ numbers = json.loads
 
 def schema_of(copy: Extended) -> str:
     """The schema of the job file."""
+    assert copy.has_schema, "The row says nothing of the schemas."
     return copy.text("planner/job.schema.json")
 
 
 # --- the catalog -----------------------------------------------------------------------------------------------
 
 
-def test_device(extend):
+def device(extend: Extend) -> Steps:
     """A copy of the H200 with another memory is a device of the catalog, of jobs and of the schema."""
     copy = extend("device")
     copy.like(
         "costmodel/catalog/devices/x200.yaml", "costmodel/catalog/devices/h200.yaml", name="x200", memory_bytes="2e+11"
     )
 
-    _, known, report = copy.say(SCHEMAS, "catalog devices", f"{ESTIMATE} cluster.device=x200")
+    known, report = yield ("catalog devices", f"{ESTIMATE} cluster.device=x200")
 
     assert "x200" in known
     assert numbers(report)["cluster"]["memory_bytes"] == 2e11
     assert '"x200"' in schema_of(copy)
 
 
-def test_model_of_a_known_family(extend):
+def model_of_a_known_family(extend: Extend) -> Steps:
     """Llama 3 8B with half of its layers, as a file of the catalog."""
     copy = extend("model of a known family")
     known = copy.text("costmodel/catalog/models/llama3-8b.yaml")
     half = known.replace("name: llama3-8b", "name: llama-half").replace("layers: 32", "layers: 16")
     copy.write("costmodel/catalog/models/llama-half.yaml", half)
 
-    _, report = copy.say(SCHEMAS, f"{ESTIMATE} model=llama-half")
+    (report,) = yield (f"{ESTIMATE} model=llama-half",)
 
     assert numbers(report)["model"]["num_layers"] == 16
     assert '"llama-half"' in schema_of(copy)
 
 
-def test_model_family(extend):
+def model_family(extend: Extend) -> Steps:
     """Like Llama with tied embeddings: each of 2 layers has 4 x 64 x 64 + 2 x 64 + 3 x 64 x 128 parameters."""
     copy = extend("model family")
     copy.add("costmodel/models/families.yaml", ("families:\n", "  yak: {tied: true}\n"))
@@ -91,13 +70,13 @@ def test_model_family(extend):
     config = {"model_type": "yak", **sizes, "intermediate_size": 128, "vocab_size": 1000, "hidden_act": "silu"}
     (copy.folder / "config.json").write_text(json.dumps(config))
 
-    (described,) = copy.say("catalog models config.json --format json")
+    (described,) = yield ("catalog models config.json --format json",)
 
     assert numbers(described)["family"] == "yak"
     assert numbers(described)["parameters"] == 2 * (4 * 64 * 64 + 2 * 64 + 3 * 64 * 128) + 64 + 1000 * 64
 
 
-def test_precision(extend):
+def precision(extend: Extend) -> Steps:
     """A recipe of FP8, and one of a new number format with its peak and its efficiency."""
     copy = extend("precision")
     recipe = (
@@ -112,15 +91,16 @@ def test_precision(extend):
     copy.edit("costmodel/catalog/devices/b200.yaml", ("nvfp4: 9.0e+15", "nvfp4: 9.0e+15, mxfp6: 6.0e+15"))
     copy.edit("costmodel/catalog/calibrations/blackwell.yaml", ("nvfp4: 0.7516", "nvfp4: 0.7516, mxfp6: 0.7"))
 
-    _, eight, six = copy.say(
-        SCHEMAS, f"{ESTIMATE} training.precision=fp8_own", f"{ESTIMATE} training.precision=mxfp6 cluster.device=b200"
+    eight, six = yield (
+        f"{ESTIMATE} training.precision=fp8_own",
+        f"{ESTIMATE} training.precision=mxfp6 cluster.device=b200",
     )
 
     assert (numbers(eight)["training"]["precision"], numbers(six)["training"]["precision"]) == ("fp8_own", "mxfp6")
     assert '"mxfp6"' in schema_of(copy)
 
 
-def test_release_of_a_framework(extend):
+def release_of_a_framework(extend: Extend) -> Steps:
     """A release that extends another one, and one that behaves like it."""
     copy = extend("release of a framework")
     copy.write(
@@ -129,8 +109,7 @@ def test_release_of_a_framework(extend):
         "extends: megatron-bridge-26.06\nkernels_of: megatron-bridge-26.04\nfeatures: {cuda_graphs: [none]}\n",
     )
 
-    _, known, report = copy.say(
-        SCHEMAS,
+    known, report = yield (
         "catalog megatron-bridge-27.01 --format json",
         "plan job.yaml --format json cluster.framework=megatron-bridge-27.02",
     )
@@ -141,7 +120,7 @@ def test_release_of_a_framework(extend):
     assert '"megatron-bridge-27.02"' in schema_of(copy)
 
 
-def test_gpu_generation(extend):
+def gpu_generation(extend: Extend) -> Steps:
     """A generation after Rubin with a device, a calibration and the dispatchers of its framework."""
     copy = extend("GPU generation", "device")
     for folder, known in (("architectures", "hopper"), ("calibrations", "hopper")):
@@ -163,8 +142,7 @@ def test_gpu_generation(extend):
         ('"hopper", "blackwell", "rubin")', '"hopper", "blackwell", "rubin", "feynman")'),
     )
 
-    _, estimated, planned = copy.say(
-        SCHEMAS,
+    estimated, planned = yield (
         f"{ESTIMATE} cluster.device=f100 model=qwen3-30b-a3b ep=8 token_dispatcher=hybridep mbs=1",
         "plan job.yaml --format json cluster.device=f100",
     )
@@ -174,9 +152,9 @@ def test_gpu_generation(extend):
     assert '"feynman"' in schema_of(copy)
 
 
-def test_setting_of_a_framework(extend):
+def setting_of_a_framework(extend: Extend) -> Steps:
     """Dropout as a setting keeps masks; a framework that always has it exports no word."""
-    copy = extend("setting of a framework")
+    copy = extend("setting of a framework", codes=(0, 2))
     copy.add(
         "costmodel/facts/framework.py",
         ("a sum of layers that a profiler timed alone.\n", "    dropout\n        Whether residuals have dropout.\n"),
@@ -191,13 +169,12 @@ def test_setting_of_a_framework(extend):
     )
     copy.edit("planner/frameworks/target.py", ('("muon_tp_mode", ', '("dropout", "muon_tp_mode", '))
 
-    _, plain, dropping, *_ = copy.say(
-        SCHEMAS,
+    plain, dropping, *_ = yield (
         ESTIMATE,
         f"{ESTIMATE} settings.dropout=true",
+        "plan job.yaml --format json -o plan.json",
         *(f"export plan.json --target {name}" for name in ("megatron-lm", "megatron-bridge", "torchtitan")),
         *(f"export plan.json --target {name}" for name in ("deepspeed", "accelerate")),
-        codes=(0, 2),
     )
 
     assert numbers(dropping)["peak_memory_bytes"] > numbers(plain)["peak_memory_bytes"]
@@ -207,17 +184,16 @@ def test_setting_of_a_framework(extend):
 # --- the cost model --------------------------------------------------------------------------------------------
 
 
-def test_layer_kind(extend):
+def layer_kind(extend: Extend) -> Steps:
     """A mixer of two linears of width 1024 in a pattern: 2 x 64 x 1024 parameters of each such layer."""
     copy = extend("layer kind")
-    a_layer_kind(copy)
-    its_width(copy)
-    its_letter(copy)
+    examples.a_layer_kind(copy)
+    examples.its_width(copy)
+    examples.its_letter(copy)
     sizes = "hidden_size: 64, num_heads: 4, vocab_size: 1000, ffn_hidden_size: 128, mixing_width: 1024"
     model = f"{{{sizes}, num_layers: 4, pattern: 'X-*-'}}"
 
-    _, report, planned, uneven = copy.say(
-        SCHEMAS,
+    report, planned, uneven = yield (
         f'{ESTIMATE} "model={model}"',
         f'plan job.yaml --format json "model={model}"',
         f'{ESTIMATE} "model={model}" model.mixing_width=1023 tp=2',
@@ -230,7 +206,7 @@ def test_layer_kind(extend):
     assert '"mixing_width"' in schema_of(copy)
 
 
-def test_source_of_operator_times(extend):
+def source_of_operator_times(extend: Extend) -> Steps:
     """Twice the times of the theoretical roofline: computation takes twice as long."""
     copy = extend("source of operator times")
     copy.write(
@@ -258,40 +234,36 @@ def test_source_of_operator_times(extend):
 
     plain, doubled = (
         numbers(text)["breakdown"][0]
-        for text in copy.say(*(f'{ESTIMATE} "{device.format(times)}"' for times in ("roofline", "doubled")))
+        for text in (yield tuple(f'{ESTIMATE} "{device.format(times)}"' for times in ("roofline", "doubled")))
     )
 
     assert plain["name"] == "compute"
     assert doubled["exposed_seconds"] == pytest.approx(2 * plain["exposed_seconds"], rel=1e-3)
 
 
-def test_formula_or_a_rival_of_one(extend):
-    """Failures that grow with the square of the nodes: on 4 nodes 4 times as many as before."""
+def formula_or_a_rival_of_one(extend: Extend) -> Steps:
+    """Failures that grow with the square of the nodes: 16 times as many on 4 nodes as on one."""
     copy = extend("formula, or a rival of one")
-    before = copy.say(f"{ESTIMATE} cluster.num_devices=32")
     copy.edit("costmodel/reliability.py", ("return cluster.num_nodes * rel", "return cluster.num_nodes**2 * rel"))
-    after = copy.say(f"{ESTIMATE} cluster.num_devices=32")
 
-    few, many = (numbers(text)["training_run"]["num_failures"] for (text,) in (before, after))
-    assert many == pytest.approx(4 * few, rel=0.01)
+    one, four = yield (ESTIMATE, f"{ESTIMATE} cluster.num_devices=32")
+
+    per_day = [run["num_failures"] / run["days"] for run in (numbers(text)["training_run"] for text in (one, four))]
+    assert per_day[1] == pytest.approx(16 * per_day[0], rel=0.01)
 
 
-def test_decision(extend):
+def decision_a_feature(extend: Extend) -> Steps:
     """Gradients sent in half of their bytes: searched, in the report, forbidden without replicas, and exported."""
-    copy = extend("decision (a feature)")
-    a_decision(copy)
-    its_rules(copy)
-    its_answers(copy)
+    copy = extend("decision (a feature)", codes=(0, 2))
+    examples.a_decision(copy)
+    examples.its_rules(copy)
+    examples.its_answers(copy)
 
-    _, planned, broken, _ = copy.say(
-        SCHEMAS,
+    planned, broken, _, *exported = yield (
         "plan job.yaml --format json search.pin.dp_overlap=false search.pin.sharding=optimizer",
         f"{ESTIMATE} tp=8 dp=1 half_gradients=true",
         "plan job.yaml --format json -o own.json",
-    )
-    exported = copy.say(
         *(f"export own.json --target {name}" for name in ("megatron-lm", "torchtitan", "deepspeed", "accelerate")),
-        codes=(0, 2),
     )
 
     assert numbers(planned)["plans"][0]["strategy"]["half_gradients"]
@@ -300,25 +272,22 @@ def test_decision(extend):
     assert '"half_gradients"' in schema_of(copy)
 
 
-def test_token_dispatcher(extend):
+def token_dispatcher(extend: Extend) -> Steps:
     """NCCL's experts send as HybridEP does: searched, exported to Megatron-LM, and read back by their own name."""
     copy = extend("token dispatcher")
-    a_dispatcher(copy)
+    examples.a_dispatcher(copy)
     experts = "cluster.framework=megatron-lm-0.19 model=qwen3-30b-a3b search.evidence=any search.pin={}"
     pins = " ".join(f"search.pin.{entry}" for entry in ("ep=8", "mbs=1", "cuda_graphs=none", "token_dispatcher={}"))
 
-    _, known, added, *_ = copy.say(
-        SCHEMAS,
+    known, added, *_, read = yield (
         f"plan job.yaml --format json {experts} {pins.format('hybridep')}",
         f"plan job.yaml --format json {experts} {pins.format('ncclep')}",
-        f"plan job.yaml --format json {experts} {pins.format('ncclep')} settings.communication_sms=16 -o own.json",
-        "export own.json --target megatron-lm -o own",
-    )
-    arguments = copy.text("own/megatron-args.txt")
-    (read,) = copy.say(
-        "import own/megatron-args.txt cluster.device=h100-80gb-sxm cluster.num_devices=8 training.tokens=1e9"
+        f"plan job.yaml --format json {experts} {pins.format('ncclep')} settings.communication_sms=16 -o sent.json",
+        "export sent.json --target megatron-lm -o own",
+        "import own/megatron-args.txt cluster.device=h100-80gb-sxm cluster.num_devices=8 training.tokens=1e9",
     )
 
+    arguments = copy.text("own/megatron-args.txt")
     times = [numbers(text)["plans"][0]["step_time_seconds"] for text in (known, added)]
     assert times[0] == times[1]
     assert "--moe-flex-dispatcher-backend ncclep" in arguments
@@ -328,14 +297,13 @@ def test_token_dispatcher(extend):
     assert '"ncclep"' in schema_of(copy)
 
 
-def test_pipeline_schedule(extend):
+def pipeline_schedule(extend: Extend) -> Steps:
     """A schedule that is ZB-H1 by another name takes as long and as much memory."""
     copy = extend("pipeline schedule")
-    a_schedule(copy)
+    examples.a_schedule(copy)
     framework = "cluster.framework=zero-bubble-2023 search.pin={} tp=1 pp=4 dp=2 sharding=none"
 
-    _, known, lazy, chunks = copy.say(
-        SCHEMAS,
+    known, lazy, chunks = yield (
         f"{ESTIMATE} {framework} schedule=zb_h1",
         f"{ESTIMATE} {framework} schedule=lazy",
         f"{ESTIMATE} {framework} schedule=lazy vpp=2",
@@ -350,16 +318,15 @@ def test_pipeline_schedule(extend):
 # --- rules -----------------------------------------------------------------------------------------------------
 
 
-def test_rule_of_the_mathematics_or_the_hardware(extend):
+def rule_of_the_mathematics_or_the_hardware(extend: Extend) -> Steps:
     """A rule that wants at least 4 ranks is kept by the search, named by the explanation, and seen by the estimate."""
-    copy = extend("rule of the mathematics or the hardware")
-    a_rule(copy, "PHYSICS_RULES", "Four ranks share each matmul.")
+    copy = extend("rule of the mathematics or the hardware", codes=(0, 1))
+    examples.a_rule(copy, "physics.tp_is_wide", "PHYSICS_RULES", "Four ranks share each matmul.")
 
-    planned, explained, estimated = copy.say(
+    planned, explained, estimated = yield (
         "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]",
         "explain job.yaml --format json tp=2",
         f"{ESTIMATE} tp=2",
-        codes=(0, 1),
     )
 
     assert numbers(planned)["plans"][0]["strategy"]["tp"] == 4
@@ -367,44 +334,33 @@ def test_rule_of_the_mathematics_or_the_hardware(extend):
     assert numbers(estimated)["broken_rules"] == ["Four ranks share each matmul."]
 
 
-def test_refusal_of_a_framework(extend):
+def refusal_of_a_framework(extend: Extend) -> Steps:
     """What a framework refuses is forbidden unless the job wants no framework's rules."""
-    copy = extend("refusal of a framework")
-    copy.add(
-        "constraints/rules/frameworks.py",
-        (
-            "def interleaved_groups_fit_the_step",
-            "_at_all(*, tp: Ints) -> Holds:\n"
-            '    """Tensor-parallel ranks are at least four (file.py:1)."""\n    return tp >= 4\n\n\n'
-            "def interleaved_groups_fit_the_step",
-        ),
-    )
-    copy.add(
-        "constraints/__init__.py",
-        (
-            "    frameworks.interleaved_groups_fit_the_step,\n",
-            "    frameworks.interleaved_groups_fit_the_step_at_all,\n",
-        ),
+    copy = extend("refusal of a framework", codes=(0, 1))
+    text = "Tensor-parallel ranks are at least four (file.py:1)."
+    examples.a_rule(copy, "frameworks.four_ranks", "FRAMEWORK_RULES", text)
+
+    refused, allowed = yield (
+        "plan job.yaml --format json search.preferences=false",
+        "plan job.yaml --format json search.preferences=false search.framework_rules=false",
     )
 
-    refused, allowed = copy.say(
-        "plan job.yaml --format json", "plan job.yaml --format json search.framework_rules=false", codes=(0, 1)
-    )
-
-    assert "Tensor-parallel ranks are at least four (file.py:1)." in refused
+    assert text in refused
     assert numbers(allowed)["plans"][0]["strategy"]["tp"] == 2
 
 
-def test_preference_of_the_search(extend):
+def preference_of_the_search(extend: Extend) -> Steps:
     """The search keeps it unless the job wants none; the estimate of what breaks it is allowed and says so."""
     copy = extend("preference of the search")
     text = "The search splits matmuls over four ranks (search.preferences)."
-    a_rule(copy, "PREFERENCE_RULES", text)
+    examples.a_rule(copy, "physics.tp_is_wide", "PREFERENCE_RULES", text)
 
-    kept, free, estimated = copy.say(
-        "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]",
-        "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4] search.preferences=false",
-        f"{ESTIMATE} tp=2 search.evidence=any",
+    free_of_rules = "search.framework_rules=false"  # beside them is a refusal
+    planned = "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]"
+    kept, free, estimated = yield (
+        f"{planned} {free_of_rules}",
+        f"{planned} {free_of_rules} search.preferences=false",
+        f"{ESTIMATE} tp=2 search.evidence=any {free_of_rules}",
     )
 
     assert [numbers(one)["plans"][0]["strategy"]["tp"] for one in (kept, free)] == [4, 2]
@@ -415,7 +371,7 @@ def test_preference_of_the_search(extend):
 # --- jobs and reports ------------------------------------------------------------------------------------------
 
 
-def test_entry_of_the_job_file(extend):
+def entry_of_the_job_file(extend: Extend) -> Steps:
     """Days between failures of the whole job: 2 on one node are half a failure per node and day."""
     copy = extend("entry of the job file")
     copy.edit(
@@ -435,13 +391,13 @@ def test_entry_of_the_job_file(extend):
         ),
     )
 
-    _, report = copy.say(SCHEMAS, f"{ESTIMATE} reliability.days_between_failures=2")
+    (report,) = yield (f"{ESTIMATE} reliability.days_between_failures=2",)
 
     assert numbers(report)["reliability"]["failures_per_node_day"] == 0.5
     assert '"Mean days."' in schema_of(copy)
 
 
-def test_figure_in_the_report(extend):
+def figure_in_the_report(extend: Extend) -> Steps:
     """Weeks of the training are in the JSON, its schema, the CSV, the console and the page."""
     copy = extend("figure in the report", "entry of the job file")
     copy.add(
@@ -451,9 +407,7 @@ def test_figure_in_the_report(extend):
     )
     copy.edit("planner/report/table_csv.py", ('"days", "gpu_hours")', '"days", "weeks", "gpu_hours")'))
 
-    _, report, table, page = copy.say(
-        SCHEMAS, ESTIMATE, ESTIMATE.replace("json", "csv"), ESTIMATE.replace("json", "html")
-    )
+    report, table, page = yield (ESTIMATE, ESTIMATE.replace("json", "csv"), ESTIMATE.replace("json", "html"))
 
     run = numbers(report)["training_run"]
     assert run["weeks"] == pytest.approx(run["days"] / 7)
@@ -462,7 +416,7 @@ def test_figure_in_the_report(extend):
     assert '"Total time in weeks."' in copy.text("planner/report/report.schema.json")
 
 
-def test_report_format(extend):
+def report_format(extend: Extend) -> Steps:
     """A format of one line."""
     copy = extend("report format")
     copy.write(
@@ -485,12 +439,12 @@ def test_report_format(extend):
         ),
     )
 
-    report, line = copy.say(ESTIMATE, ESTIMATE.replace("json", "line"))
+    report, line = yield (ESTIMATE, ESTIMATE.replace("json", "line"))
 
     assert line.strip() == f"{numbers(report)['step_time_seconds']:.1f} s"
 
 
-def test_export_target(extend):
+def export_target(extend: Extend) -> Steps:
     """A target that writes degrees is known to the command and to Python."""
     copy = extend("export target", "public name")
     copy.write(
@@ -516,16 +470,19 @@ def test_export_target(extend):
         ),
     )
 
-    known, launched = copy.say(
-        "export plan.json --target degrees", "export plan.json --target degrees --launch torchrun"
+    _, known, launched, imported = yield (
+        "plan job.yaml --format json -o target.json",
+        "export target.json --target degrees",
+        "export target.json --target degrees --launch torchrun",
+        ("-c", "from planner import to_degrees; print(to_degrees.__name__)"),
     )
 
     assert known.strip() == "{'tp': 2}"
     assert "train.py" in launched
-    assert copy.python("-c", "from planner import to_degrees; print(to_degrees.__name__)") == "to_degrees\n"
+    assert imported == "to_degrees\n"
 
 
-def test_command(extend):
+def command(extend: Extend) -> Steps:
     """A command is in the help and runs."""
     copy = extend("command")
     copy.write(
@@ -535,13 +492,13 @@ def test_command(extend):
     )
     copy.add("planner/cli/__init__.py", ("COMMANDS = {\n", '    "greet": ("planner.cli.greet", "say hello"),\n'))
 
-    shown, greeting = copy.say("--help", "greet world")
+    shown, greeting = yield ("--help", "greet world")
 
     assert "say hello" in shown
     assert greeting == "Hello, world.\n"
 
 
-def test_option_of_a_command(extend):
+def option_of_a_command(extend: Extend) -> Steps:
     """An option changes the job before it is planned."""
     copy = extend("option of a command")
     copy.add(
@@ -552,40 +509,42 @@ def test_option_of_a_command(extend):
         ),
     )
     known = "        problem = load_pinned(arguments, arguments.assignments)\n"
-    most = '        arguments.assignments.append(f"search.max_devices={arguments.most}")\n'
+    most = '        arguments.assignments.extend([f"search.max_devices={arguments.most}"] * bool(arguments.most))\n'
     copy.edit("planner/cli/plan.py", (known, f"{most}{known}"))
 
-    (report,) = copy.say("plan job.yaml --most 4 --format json")
+    (report,) = yield ("plan job.yaml --most 4 --format json",)
 
     assert numbers(report)["job"]["max_devices"] == 4
 
 
-def test_public_name(extend):
+def public_name(extend: Extend) -> Steps:
     """The number of devices of a plan's sizes, from the package itself."""
     copy = extend("public name")
     known = "    from costmodel.strategy import Strategy as Strategy\n"
     copy.add("planner/api.py", (known, "    from costmodel.strategy import DECISIONS as DECISIONS\n"))
 
-    assert copy.python("-c", "from planner import DECISIONS; print(DECISIONS[0])") == "tp\n"
+    (name,) = yield (("-c", "from planner import DECISIONS; print(DECISIONS[0])"),)
+
+    assert name == "tp\n"
 
 
 # --- batches and benchmarks ------------------------------------------------------------------------------------
 
 
-def test_entry_of_a_batch_s_lines(extend):
+def entry_of_a_batch_s_lines(extend: Extend) -> Steps:
     """A figure of the plan's record is in the line, and jobs are ranked by it."""
     copy = extend("entry of a batch's lines")
     copy.edit("planner/batch/work.py", ('    "mfu",\n', '    "mfu",\n    "hardware_tflops_per_gpu",\n'))
     copy.add("planner/batch/choices.py", ("METRICS = {\n", '    "hardware": ("hardware_tflops_per_gpu", -1),\n'))
 
-    _, ranked = copy.say("batch job.yaml --processes 1 -o own.jsonl", "batch own.jsonl --by hardware --format json")
+    _, ranked = yield ("batch job.yaml --processes 1 -o own.jsonl", "batch own.jsonl --by hardware --format json")
 
     line = json.loads(copy.text("own.jsonl"))
     assert line["plans"][0]["hardware_tflops_per_gpu"] > 0
     assert str(line["plans"][0]["hardware_tflops_per_gpu"]) in ranked
 
 
-def test_backend_of_batches(extend):
+def backend_of_batches(extend: Extend) -> Steps:
     """A backend that does each job at once, in the same process."""
     copy = extend("backend of batches")
     copy.write(
@@ -599,53 +558,38 @@ def test_backend_of_batches(extend):
     )
     copy.edit("planner/batch/choices.py", ('(LOCAL, "dask", "ray")', '(LOCAL, "dask", "ray", "here")'))
 
-    copy.say("batch job.yaml --backend here -o own.jsonl")
+    yield ("batch job.yaml --backend here -o here.jsonl",)
 
-    assert json.loads(copy.text("own.jsonl"))["status"] == "optimal"
+    assert json.loads(copy.text("here.jsonl"))["status"] == "optimal"
 
 
-def test_example_job(extend):
+def example_job(extend: Extend) -> Steps:
     """A job file is all that a job needs."""
     copy = extend("example job")
     (copy.folder / "benchmarks/jobs").mkdir(parents=True)
     copy.write("benchmarks/jobs/own.yaml", copy.text("job.yaml"))
 
-    (report,) = copy.say("plan benchmarks/jobs/own.yaml --format json")
+    (report,) = yield ("plan benchmarks/jobs/own.yaml --format json",)
 
     assert numbers(report)["job"]["name"] == "own"
 
 
 # --- the table -------------------------------------------------------------------------------------------------
 
-TESTS: dict[str, Callable[..., None]] = {
-    "device": test_device,
-    "model of a known family": test_model_of_a_known_family,
-    "model family": test_model_family,
-    "precision": test_precision,
-    "release of a framework": test_release_of_a_framework,
-    "setting of a framework": test_setting_of_a_framework,
-    "GPU generation": test_gpu_generation,
-    "layer kind": test_layer_kind,
-    "source of operator times": test_source_of_operator_times,
-    "formula, or a rival of one": test_formula_or_a_rival_of_one,
-    "decision (a feature)": test_decision,
-    "token dispatcher": test_token_dispatcher,
-    "pipeline schedule": test_pipeline_schedule,
-    "rule of the mathematics or the hardware": test_rule_of_the_mathematics_or_the_hardware,
-    "preference of the search": test_preference_of_the_search,
-    "refusal of a framework": test_refusal_of_a_framework,
-    "entry of the job file": test_entry_of_the_job_file,
-    "figure in the report": test_figure_in_the_report,
-    "export target": test_export_target,
-    "report format": test_report_format,
-    "command": test_command,
-    "option of a command": test_option_of_a_command,
-    "public name": test_public_name,
-    "entry of a batch's lines": test_entry_of_a_batch_s_lines,
-    "backend of batches": test_backend_of_batches,
-    "example job": test_example_job,
+TOGETHER: dict[str, tuple[Callable[[Extend], Steps], ...]] = {
+    "catalog": (
+        *(device, model_of_a_known_family, model_family, precision, gpu_generation, layer_kind),
+        source_of_operator_times,
+    ),
+    "releases": (release_of_a_framework, setting_of_a_framework, token_dispatcher, pipeline_schedule),
+    "decision": (decision_a_feature, report_format, command, option_of_a_command, public_name, example_job),
+    "reports": (
+        *(entry_of_the_job_file, figure_in_the_report, export_target, entry_of_a_batch_s_lines, backend_of_batches),
+    ),
+    "rule": (rule_of_the_mathematics_or_the_hardware, formula_or_a_rival_of_one),
+    "refusal": (refusal_of_a_framework, preference_of_the_search),
 }
-"""The test of each row."""
+"""Rows that are tried in one copy, since neither sees the other."""
 
 OTHERWISE = {
     "measured run": "what it changes is the table of benchmarks, which tests/benchmarks/test_conversion.py reads",
@@ -658,7 +602,29 @@ OTHERWISE = {
 """Rows that cannot be shown so, and why."""
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("together", TOGETHER.values(), ids=TOGETHER)
+def test_rows_say_all_that_a_new_thing_touches(together, tmp_path):
+    """Extended as several rows say, each touching what its own names, one copy of the packages does all of it."""
+    folder = copied(tmp_path)
+    copies = []
+
+    def extend(*things: str, codes: tuple[int, ...] = (0,)) -> Extended:
+        copies.append(Extended(folder, *things, codes=codes))
+        return copies[-1]
+
+    begun = [try_row(extend) for try_row in together]
+    commands = [next(steps) for steps in begun]
+    answers = iter(say(folder, SCHEMAS, *chain(*commands))[1:])
+    for steps, copy, asked in zip(begun, copies, commands, strict=True):
+        with suppress(StopIteration):
+            steps.send(copy.texts([*islice(answers, len(asked))]))
+
+
 def test_every_row_is_shown():
     """A new row of the table comes with its test."""
-    assert {*TESTS, *OTHERWISE} == {*rows()}
-    assert not {*TESTS} & {*OTHERWISE}
+    tried = {try_row.__name__ for together in TOGETHER.values() for try_row in together}
+    others = {thing: re.sub(r"\W+", "_", thing.lower()).strip("_") for thing in rows()}
+
+    assert tried == {name for thing, name in others.items() if thing not in OTHERWISE}
+    assert OTHERWISE.keys() < others.keys()

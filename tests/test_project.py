@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,7 @@ from constraints import RULES, sentence
 from costmodel.version import DISTRIBUTION
 from planner.report.describe import describe_catalog
 from tests.cases import require_none
-from tests.sources import FILES, PACKAGES, ROOT, code_lines, label, nodes, python_files, text, tree
+from tests.sources import FILES, PACKAGES, ROOT, code_lines, label, nodes, python_files, text
 
 MAX_FUNCTION_LINES = 50
 """Docstrings, comments and empty lines not counted."""
@@ -107,25 +105,6 @@ def test_no_file_names_a_place_on_a_machine():
 
 
 # --- the code --------------------------------------------------------------------------------------------------
-
-
-def without_docstring(path: Path) -> Iterator[str]:
-    """Yield places of a module, its public classes, functions and methods that have none."""
-    homes = [
-        tree(path),
-        *(node for node in tree(path).body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")),
-    ]
-    named = [node for home in homes for node in home.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    if not ast.get_docstring(tree(path)):
-        yield label(path)
-    for node in named:
-        if not node.name.startswith("_") and not ast.get_docstring(node):
-            yield f"{label(path)}:{node.lineno}: {node.name}"
-
-
-def test_everything_public_has_a_docstring():
-    """Modules, classes, functions and methods without a leading underscore say what they are."""
-    require_none(place for path in PUBLIC for place in without_docstring(path))
 
 
 @pytest.mark.slow

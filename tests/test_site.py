@@ -80,14 +80,12 @@ def test_every_page_is_within_two_clicks(site):
     """From the first one: its links, and their links."""
     seen = {site / "index.html"}
     for _ in range(2):
-        seen |= {(path.parent / to).resolve() for path in list(seen) for to in Links(read(path)).pages if is_page(to)}
+        links = [
+            (path, to) for path in seen for to in Links(read(path)).pages if to.endswith(".html") and ":" not in to
+        ]
+        seen |= {(path.parent / to).resolve() for path, to in links}
 
     assert [str(page) for page in PAGES if (site / page).with_suffix(".html") not in seen] == []
-
-
-def is_page(target: str) -> bool:
-    """A link to another page of the site."""
-    return target.endswith(".html") and ":" not in target
 
 
 @pytest.mark.slow

@@ -7,14 +7,13 @@ import csv
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cases import require_none
 from tests.documents import PAGES, prose_of
 from tests.ratchet import OPENERS
-from tests.sources import PACKAGES, ROOT, docstrings, label, nodes, python_files, text, tree
+from tests.sources import PACKAGES, ROOT, docstrings, label, names, python_files, strings, text, tree
 
 FILES = python_files(*PACKAGES)
 WORDS = {row["private"]: row["field"] for row in csv.DictReader((ROOT / "tests" / "data" / "words.csv").open())}
@@ -40,15 +39,6 @@ LEAST_UNITS, LEAST_SOURCES = 0.95, 0.9
 """Shares of the cost functions whose docstring states a unit, and a source or derivation."""
 
 
-def identifiers(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield names that a module defines or uses, with their lines: of variables, attributes, functions, parameters."""
-    for node in nodes(path):
-        for field in ("id", "attr", "name", "arg"):
-            name = getattr(node, field, None)
-            if isinstance(name, str):
-                yield getattr(node, "lineno", 0), name
-
-
 def sentences(text: str) -> Iterator[str]:
     """Sentences of a docstring's prose, up to a full stop: formulas, examples, tables, headings and names are none."""
     prose = re.sub(r"^.+\n *-{3,}$", "", inspect.cleandoc(text), flags=re.MULTILINE)
@@ -59,13 +49,6 @@ def sentences(text: str) -> Iterator[str]:
         said = " ".join(line for line in lines if not re.match(r"(>>>|\.\.\.? |\.\. math|\|)", line))
         if not re.match(r":math|\\|T_|[\w{}]+ = ", said):
             yield from re.split(r"(?<=[.?!])\s+", said)
-
-
-def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Return strings of several words, with their lines: no docstrings, and parts of an f-string apart."""
-    documented = set(docstrings(path))
-    strings = {node for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return ((node.lineno, str(node.value)) for node in strings - documented if " " in str(node.value))
 
 
 def cost_functions() -> Iterator[tuple[str, str]]:
@@ -86,7 +69,7 @@ def test_names_are_the_fields():
     found = [
         f"{label(path)}:{line}: {name} is {WORDS[name]}"
         for path in FILES
-        for line, name in identifiers(path)
+        for line, name in names(path)
         if name in WORDS
     ]
 
@@ -117,7 +100,7 @@ def test_headings_have_a_subject():
 
 def test_messages_and_help_texts_have_a_subject():
     """No text that a user reads begins with a question word, be it a message, a help text or a row of a report."""
-    said = [(path, line, one) for path in FILES for line, one in texts(path)]
+    said = [(path, line, one) for path in FILES for line, one in strings(path) if " " in one]
 
     require_none(f"{label(path)}:{line}: {one}" for path, line, one in said if OPENERS.match(one))
 

@@ -115,8 +115,9 @@ def _held_out(
     """Stored predictions of rows left out, where they are as they were then; or those of fits made now."""
     if not options.fit:
         given = {one.run.id: one.run for one in results if isinstance(one, Prediction)}
-        own = {row.id: row for row in read_fitted()[0]}
-        return {name: row for name, row in read_held_out(HELD_OUT).items() if given.get(name) == own.get(name)}
+        stored = {name: row for name, row in read_held_out(HELD_OUT).items() if name in given}
+        own = {row.id: row for row in read_fitted()[0]} if stored else {}
+        return {name: row for name, row in stored.items() if given[name] == own.get(name)}
     timed = timed_cases((one.run for one in results if isinstance(one, Prediction)), known)
     return held_out(timed, known, num_processes=options.processes)
 

@@ -8,40 +8,15 @@ import pytest
 import yaml
 
 import planner
-from benchmarks.measured_runs import convert, is_collected
+from benchmarks.measured_runs import convert
 from benchmarks.measured_runs.__main__ import FOLDER, convert_files, main
-from benchmarks.measured_runs.columns import COLLECTED, EXPLICIT, JOB, models_file, table
+from benchmarks.measured_runs.columns import COLLECTED, JOB, models_file, table
 from planner.jobs.strategy_file import read_given
+from tests.cases import in_one_case, read_table
 
-ROW = {
-    **dict.fromkeys(COLLECTED, ""),
-    "id": "a-row",
-    "quality": "ok",
-    "source": "a table",
-    "date": "2026-04",
-    "framework": "Megatron-Bridge (Megatron-Core)",
-    "kind": "pretrain",
-    "usable": "1",
-    "gpu": "h100-80g-sxm",
-    "n_gpus": "64.0",
-    "gpus_per_node": "8.0",
-    "nvlink_domain": "8.0",
-    "model": "llama3-8b",
-    "seq_len": "8192.0",
-    "gbs": "128.0",
-    "mbs": "1.0",
-    "tp": "2.0",
-    "cp": "1.0",
-    "ep": "1.0",
-    "pp": "4.0",
-    "vp": "2",
-    "dp": "8.0",
-    "dtype": "bf16",
-    "step_time_s": "5.5",
-}
-"""A row of the 34 columns that every collected table has."""
-
-MOE = {"model": "qwen3-30b-a3b", "ep": "8.0", "tp": "1.0", "pp": "1.0", "dp": "64.0", "vp": ""}
+CASES = read_table("collected_rows")
+ROW = dict.fromkeys(COLLECTED, "") | CASES["row"]
+MOE = CASES["moe"]
 
 
 def explicit(models=None, **cells: str) -> dict[str, str]:
@@ -115,12 +90,6 @@ def test_the_device_of_a_site_loads():
     assert device.networks[-1].is_half_duplex
 
 
-def test_both_forms_are_told_apart():
-    """The collected one has no dotted columns."""
-    assert is_collected(ROW)
-    assert not is_collected(EXPLICIT)
-
-
 def test_the_command_converts_another_table(tmp_path, capsys):
     """With the devices of sites beside it; refused rows are told and make the exit code 1."""
     folder = tmp_path / "theirs"
@@ -166,120 +135,26 @@ def test_the_older_form_lacks_columns_only():
     assert explicit(**MOE)["strategy.token_dispatcher"] == ""
 
 
-@pytest.mark.parametrize(
-    ("cells", "expected"),
-    [
-        ({"overlaps": "none"}, {"tp": "false", "ep": "false", "pp": "false", "dp": "false"}),
-        ({"overlaps": "TP, dp_grad;pp"}, {"tp": "true", "ep": "false", "pp": "true", "dp": "true"}),
-        ({"overlaps": "tp;pp;ep", "vp": "1"}, {"tp": "true", "ep": "false", "pp": "false", "dp": "false"}),
-        ({"overlaps": "tp", "sp": "0.0"}, {"tp": "false", "ep": "false", "pp": "false", "dp": "false"}),
-        ({"overlaps": ""}, {}),
-        ({"overlaps": "", "notes": "schedule V-Half, method vocab1"}, {"pp": "true"}),
-    ],
-)
+@in_one_case(("cells", "expected"), CASES["overlaps"])
 def test_overlaps_are_said_of_what_there_is(cells, expected):
     """No tensor-parallel overlap without split norms, none of a pipeline with one chunk; silence says nothing."""
     row = explicit(**cells)
 
-    assert {name: row[f"strategy.{name}_overlap"] for name in ("tp", "ep", "pp", "dp")} == {
-        **dict.fromkeys(("tp", "ep", "pp", "dp"), ""),
-        **expected,
-    }
+    assert [row[f"strategy.{name}_overlap"] for name in ("tp", "ep", "pp", "dp")] == expected
     assert row["strategy.cp_overlap"] == ""
 
 
-@pytest.mark.parametrize(
-    ("cells", "column", "expected"),
-    [
-        ({"optimizer": "zero2"}, "sharding", "optimizer"),
-        ({"optimizer": "zero2", "pp": "1", "dp": "32", "vp": ""}, "sharding", "gradients"),
-        ({"optimizer": "zero3", "n_gpus": "8", "dp": "1"}, "sharding", "none"),
-        ({"recompute": "modules:moe_act+layernorm"}, "recompute", "norms+expert_activation"),
-        ({"recompute": "selective"}, "recompute", "core_attention"),
-        ({"recompute": "selective", "framework": "torchtitan (FSDP2)"}, "recompute", "every_other_matmul"),
-        ({"recompute": "full", "id": "vtrain-single-1"}, "recompute", ""),
-        ({"framework": "torchtitan (FSDP2)", "mbs": "8"}, "mbs", "2"),
-        ({"vp": "max (1 layer per chunk)"}, "vpp", "9"),
-        ({"vp": "", "notes": "schedule V-Half, method baseline"}, "vpp", "2"),
-        ({"notes": "schedule ZB-2p, peak"}, "schedule", "zb_2p"),
-        ({"notes": "schedule 1F1B, method redis (baseline = x)"}, "vocabulary", "redistributed"),
-        ({"notes": "GB as printed, method not stated"}, "vocabulary", ""),
-        ({"sp": "1.0"}, "sequence_parallel", "true"),
-        ({"sp": "1.0", "tp": "1", "dp": "16"}, "sequence_parallel", "false"),
-        ({**MOE, "tp": "2", "dp": "32", "sp": "0"}, "sequence_parallel", "true"),
-        ({"offload": "activations:20layers"}, "activation_offload", "true"),
-        ({"offload": "none"}, "activation_offload", "false"),
-        ({"offload": "optimizer:cpu"}, "optimizer_offload", "true"),
-        ({"offload": "optimizer:25%"}, "optimizer_offload", "true"),
-        ({"offload": "optimizer:100%+overlap"}, "optimizer_offload", "true"),
-        ({"cuda_graph": "none stated"}, "cuda_graphs", ""),
-        ({"cuda_graph": "none"}, "cuda_graphs", "none"),
-        ({"cuda_graph": "local:full_iteration"}, "cuda_graphs", "full_iteration"),
-        ({"cuda_graph": 'local (a graph per layer; was "yes")'}, "cuda_graphs", "attn+mlp"),
-        ({**MOE, "cuda_graph": 'local (a graph per layer; was "yes")'}, "cuda_graphs", "attn+moe"),
-        ({"cuda_graph": "transformer_engine:mamba+attn+moe_router"}, "cuda_graphs", "attn+moe_router+mamba"),
-        ({"pp_layout": "Et*2|t*10|t*10|t*10L", "vp": "1"}, "layout", "{layers: [2, 10, 10, 10]}"),
-        ({"notes": "pp_layout=E(t*4|)*7t*4L; x"}, "layout", "{layers: [4, 4, 4, 4, 4, 4, 4, 4]}"),
-        ({"recompute": "full:5", "vp": ""}, "layout", "{layers: [8, 8, 8, 8], full_layers: [5, 5, 5, 5]}"),
-        ({"recompute": "full:5", "vp": ""}, "recompute", "none"),
-        ({**MOE, "token_dispatcher": "alltoall", "notes": "dispatcher=deepep"}, "token_dispatcher", "alltoall"),
-    ],
-)
-def test_features_are_said_in_the_words_of_job_files(cells, column, expected):
-    """Columns before notes, conditions as the decisions themselves have them."""
+@in_one_case(("cells", "column", "expected"), CASES["converted"])
+def test_cells_are_said_in_the_words_of_job_files(cells, column, expected):
+    """
+    Columns before notes, conditions as the decisions themselves have them; settings only where the row says.
+
+    Links of a node are shared by its devices: 4 x 100 Gbit/s for eight are 6.25 GB/s each. A framework is the release
+    that a row tells, else the one of its date; case says nothing.
+    """
     row = explicit(**cells)
 
-    assert (row[f"strategy.{column}"], row["refused"]) == (expected, "")
-
-
-@pytest.mark.parametrize(
-    ("cells", "column", "expected"),
-    [
-        ({"grad_reduce_in_fp32": "False", "notes": "fp32 grad accumulation"}, "gradient_dtype", "bf16"),
-        ({"notes": "optimizer=adam, grad_sync_dtype=bf16"}, "gradient_dtype", "bf16"),
-        ({"notes": "BF16 optimizer with fp32 grad accumulation"}, "gradient_dtype", "bf16+fp32"),
-        ({"notes": "grad_sync_dtype=None"}, "gradient_dtype", ""),
-        ({"exp_avg_dtype": "bfloat16"}, "moments_dtype", "bf16"),
-        ({"id": "internevo-tgs-tp1-z8-n16"}, "optimizer_group", "8"),
-        ({"id": "internevo-tgs-tp1-z-1-n16"}, "optimizer_group", "all"),
-        ({"mtp_layers": "0.0"}, "mtp_layers", "0"),
-        ({"mtp_layers": "1.0", "notes": "w/o MTP"}, "mtp_layers", "1"),
-        ({"notes": "w/o MTP"}, "mtp_layers", "0"),
-        ({"offload": "activations:20layers"}, "offloaded_layers", "20"),
-        ({"offload": "optimizer:25%"}, "offloaded_states", "0.25"),
-        ({"offload": "optimizer:25%"}, "offload_overlap", "false"),
-        ({"offload": "optimizer:25%"}, "offloaded_masters", ""),
-        ({"offload": "optimizer:25%", "precision_aware_optimizer": "False"}, "offloaded_masters", "false"),
-        ({"offload": "optimizer:100%+overlap"}, "offload_overlap", "true"),
-        ({"framework": "torchtitan (FSDP2)", "notes": "bf16; seq 8192"}, "kernels", "eager"),
-        ({"framework": "torchtitan (FSDP2)", "notes": "bf16+compile; seq 8192"}, "kernels", ""),
-        ({"id": "vtrain-single-7"}, "composition", "parts"),
-        ({"comm_sms": "32.0"}, "communication_sms", "32"),
-        ({"delay_wgrad": "True"}, "delay_wgrad", "true"),
-    ],
-)
-def test_settings_are_what_the_framework_was_told(cells, column, expected):
-    """Only where the row says; a column before a note that says otherwise."""
-    row = explicit(**cells)
-
-    assert (row[f"settings.{column}"], row["refused"]) == (expected, "")
-
-
-@pytest.mark.parametrize(
-    ("notes", "gpus_per_node", "expected"),
-    [
-        ("4x100Gb RoCE per node", "8", "6.25e+09"),
-        ("4x100Gb RoCE per node", "", "6.25e+09"),
-        ("inter-node 800 Gb/s, intra 150 GB/s", "8", "1.25e+10"),
-        ("HBM2e 96GB 2.4TB/s, 400Gb/s RDMA per GPU", "8", "5e+10"),
-        ("nothing of it", "8", ""),
-    ],
-)
-def test_networks_are_bytes_per_second_of_a_device(notes, gpus_per_node, expected):
-    """Links of a node are shared by its devices: 4 x 100 Gbit/s for eight are 6.25 GB/s each."""
-    row = explicit(notes=notes, gpus_per_node=gpus_per_node)
-
-    assert (row["cluster.internode_bandwidth"], row["cluster.scale_up_bandwidth"]) == (expected, "")
+    assert (row[column], row["refused"]) == (expected, "")
 
 
 def test_sites_are_of_their_source_alone():
@@ -291,42 +166,6 @@ def test_sites_are_of_their_source_alone():
     assert explicit(**there)["cluster.device"] == "devices/a100-80gb-sxm-perlmutter.yaml"
     assert explicit(**{**there, "id": "gm25-vista-1"})["cluster.device"] == "a100-80gb-sxm"
     assert explicit(gpu="tpu-v5p")["cluster.device"] == "tpu-v5p"
-
-
-@pytest.mark.parametrize(
-    ("cells", "entry"),
-    [
-        ({"source_ref": "summary.md:1 (26.02.01 NeMo Container; Pre-Training)"}, "megatron-bridge-26.02.01"),
-        ({"id": "mb-26.08-0001", "date": "2026-08"}, "megatron-bridge-26.08"),
-        ({"date": "2025-09"}, "megatron-bridge-25.09"),
-        ({"framework": "NeMo (Megatron-Core)", "date": "2025-04"}, "nemo-25.07"),
-        ({"framework": "NeMo 1.x (Megatron-Core)", "notes": "container NeMo 24.07; x"}, "nemo-24.07"),
-        (
-            {
-                "framework": "NeMo (Megatron-Core)",
-                "source_ref": "github NVIDIA/dgxc-benchmarking@v24.11.1:l.md:7 (Llama 3.1 8b 24.09 BF16 (TP=1))",
-            },
-            "nemo-24.09",
-        ),
-        (
-            {
-                "framework": "NeMo (Megatron-Core)",
-                "source_ref": "x/dgxc-benchmarking@v25.05.01:grok1/README.md:1 (Grok)",
-            },
-            "nemo-25.05",
-        ),
-        ({"framework": "NeMo AutoModel (PyTorch FSDP2)"}, "automodel-26.02"),
-        ({"framework": "Megatron-LM", "date": "2021-04"}, "megatron-lm-2021"),
-        ({"framework": "megatron-lm main", "date": ""}, "megatron-lm-0.17"),
-        ({"framework": "Megatron-LM 0.14 @23e00ed"}, "megatron-lm-0.14"),
-        ({"framework": "Megatron-LM fork (sail-sg)", "date": "2023-11"}, "zero-bubble-2023"),
-        ({"framework": "Megatron-LM fork (sail-sg)", "notes": "schedule V-Half"}, "v-half-2024"),
-        ({"framework": "Megatron-LM fork (sail-sg)"}, "vocabulary-parallelism-2024"),
-    ],
-)
-def test_a_framework_is_what_its_date_and_container_say(cells, entry):
-    """The release that a row tells, else the one of its date; case says nothing."""
-    assert explicit(**cells)["cluster.framework"] == entry
 
 
 def test_a_framework_without_an_entry_is_named_in_the_notes():
@@ -370,35 +209,7 @@ def test_adapters_are_a_kind_of_their_own():
 # --- what is wrong -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cells", "reason"),
-    [
-        ({"dtype": "int7"}, "dtype: 'int7' is no known recipe."),
-        ({"recompute": "some"}, "recompute: unknown entry 'some'."),
-        ({"recompute": "modules:mlp+soul"}, "recompute: unknown module 'soul'."),
-        ({"recompute": "full:5", "model": "elsewhere/config.json"}, "needs 'pp_layout'"),
-        ({"optimizer": "zero9"}, "optimizer: unknown entry 'zero9'."),
-        ({"cuda_graph": "often"}, "cuda_graph: unknown entry 'often'."),
-        ({"tp": "3"}, "n_gpus: 64 is not a multiple of tp x cp x pp = 12."),
-        ({"dp": "4"}, "dp: is 4, but n_gpus / (tp x cp x pp) gives 8."),
-        ({"tp": "two"}, "tp: expected a number, got 'two'."),
-        ({"gbs": "0"}, "gbs: must be a number above 0, got '0'."),
-        ({"mbs": "1.5"}, "mbs: must be a whole number, got '1.5'."),
-        ({"n_gpus": "1e12"}, "n_gpus: must be at most 1,000,000,000"),
-        ({"sp": "maybe"}, "sp: expected 0 or 1, got 'maybe'."),
-        ({"usable": ""}, "usable: expected 0 or 1, got nothing."),
-        ({"kind": "dream"}, "kind: unknown entry 'dream'."),
-        ({"kind": "proxy"}, "notes: a proxy must say 'PROXY: n_layers='"),
-        ({"kind": "oom"}, "step_time_s: must be empty for a run that did not fit, got 5.5."),
-        ({"step_time_s": ""}, "nothing was measured."),
-        ({"step_time_s": "nan"}, "step_time_s: must be a number above 0"),
-        ({"tokens_per_s_per_gpu": "99"}, "tokens_per_s_per_gpu: 99 does not agree"),
-        ({"pp_layout": "Et*9|t*9L"}, "pp_layout: prints 2 stages of 18 layers; the row has 8 of 32."),
-        ({"pp_layout": "Et*999999999|tL"}, "pp_layout: prints"),
-        ({"id": ""}, "id: is empty."),
-        ({"notes": "caf\udce9"}, "notes: is not UTF-8: it has the byte 0xe9."),
-    ],
-)
+@in_one_case(("cells", "reason"), CASES["refused"])
 def test_a_wrong_row_is_refused_alone(cells, reason):
     """With the reason, and what could be read; the next one is converted."""
     wrong, right = convert([{**ROW, **cells}, {**ROW, "id": "next"}], {}).rows

@@ -11,21 +11,9 @@ from benchmarks.measured_runs.architectures import CATALOG_NAMES, architectures
 from costmodel import catalog
 from costmodel.models.description import model_from_description
 from costmodel.models.flops import parameters
-from tests.benchmarks.test_conversion import ROW, explicit
+from tests.benchmarks.test_conversion import CASES, ROW, explicit
 
-LLAMA = {
-    "n_layers": 32,
-    "hidden": 4096,
-    "ffn_hidden": 14336,
-    "n_heads": 32,
-    "n_kv_heads": 8,
-    "head_dim": 128,
-    "vocab": 128256,
-    "activation": "swiglu",
-    "tied_embeddings": False,
-    "moe": None,
-    "where": "a paper",
-}
+LLAMA = CASES["llama"]
 GPT = {**LLAMA, "ffn_hidden": None, "n_kv_heads": 32, "vocab": 50257, "activation": "gelu", "tied_embeddings": None}
 
 

@@ -10,18 +10,7 @@ import pytest
 
 from benchmarks.accuracy.__main__ import check_folds
 from benchmarks.accuracy.fit import as_shipped, chosen_constants
-from benchmarks.accuracy.left_out.drawn import (
-    DERIVATIVES,
-    Stored,
-    code_of,
-    compute_folds,
-    draw_folds,
-    fingerprints,
-    fold_lines,
-    read_derivatives,
-    store_folds,
-    write_derivatives,
-)
+from benchmarks.accuracy.left_out import drawn as redrawn
 from benchmarks.accuracy.left_out.folds import HELD_OUT, KINDS, SOURCE, HeldOut, read_held_out
 from benchmarks.accuracy.metrics import RUNS
 from costmodel.errors import SpecError
@@ -38,16 +27,18 @@ FIRST = {"id": "a", "cluster.framework": "megatron-core-0.8"}
 PIPELINE = {**FIRST, "strategy.pp": "2", "source": "another paper", "id": "b"}
 
 
-def table_for(rows) -> Stored:
+def table_for(rows) -> redrawn.Stored:
     """Derivatives by no constant: a fit leaves the cost model as it is."""
-    return Stored(ids=tuple(one.run.id for one in rows), constants=(), jacobian=np.zeros((len(rows), 0)), made_by={})
+    return redrawn.Stored(
+        ids=tuple(one.run.id for one in rows), constants=(), jacobian=np.zeros((len(rows), 0)), made_by={}
+    )
 
 
 def compute(rows, seconds):
     """The folds of sources with these stored seconds, computed anew."""
     held_out = {name: HeldOut(id=name, seconds={SOURCE: value}) for name, value in seconds.items()}
-    drawn = {SOURCE: draw_folds(rows, seed=1, share=1.0)[SOURCE]}
-    return list(compute_folds(rows, (), known(), table_for(rows), held_out, drawn))
+    drawn = {SOURCE: redrawn.draw_folds(rows, seed=1, share=1.0)[SOURCE]}
+    return list(redrawn.compute_folds(rows, (), known(), table_for(rows), held_out, drawn))
 
 
 def test_a_stored_figure_holds_until_the_cost_model_says_otherwise(tmp_path, monkeypatch):
@@ -72,7 +63,7 @@ def test_figures_that_are_missing_do_not_hold(tmp_path):
     found = compute(rows, {"a": 1.25 * rows[0].step_seconds})
 
     assert found[0].changes == {"a": pytest.approx(-0.2)}
-    text = "\n".join(fold_lines(found, fingerprints(), drawn=2, of=2, seed=7))
+    text = "\n".join(redrawn.fold_lines(found, redrawn.fingerprints(), drawn=2, of=2, seed=7))
     assert "source a paper left out, 1 of 1 rows, the worst a -20.0%" in text
     assert "source another paper left out, 1 of 1 rows, the worst b cannot be computed" in text
     assert "2 of 2 folds computed anew (seed 7)" in text
@@ -83,13 +74,13 @@ def test_figures_that_are_missing_do_not_hold(tmp_path):
 def test_a_spent_budget_is_said(tmp_path):
     """One of two drawn folds is computed."""
     rows = predicted(tmp_path, FIRST, PIPELINE)
-    drawn = draw_folds(rows, seed=1, share=1.0)
+    drawn = redrawn.draw_folds(rows, seed=1, share=1.0)
 
-    found = list(compute_folds(rows, (), known(), table_for(rows), {}, drawn, budget_seconds=0))
+    found = list(redrawn.compute_folds(rows, (), known(), table_for(rows), {}, drawn, budget_seconds=0))
 
     assert len(found) == 1
     assert "1 of 9 folds computed anew (seed 1); 5 drawn, the budget was spent" in "\n".join(
-        fold_lines(found, {}, drawn=5, of=9, seed=1)
+        redrawn.fold_lines(found, {}, drawn=5, of=9, seed=1)
     )
 
 
@@ -97,7 +88,9 @@ def test_a_draw_has_folds_of_every_kind_and_follows_from_its_seed(tmp_path):
     """Two sources, two groups, one model; no release of a known line: a tenth is one of each."""
     timed = predicted(tmp_path, FIRST, PIPELINE)
 
-    names = [{kind: list(of.left_out) for kind, of in draw_folds(timed, seed).items()} for seed in (1, 1, 2, 3, 4)]
+    names = [
+        {kind: list(of.left_out) for kind, of in redrawn.draw_folds(timed, seed).items()} for seed in (1, 1, 2, 3, 4)
+    ]
 
     assert names[0] == names[1]
     assert len({str(one) for one in names}) > 1
@@ -122,16 +115,18 @@ def test_a_file_that_is_no_table_of_derivatives_is_said(tmp_path, content):
 
     for name in ("odd.json.gz", "none.json.gz"):
         with pytest.raises(SpecError, match=f"{name}: cannot be read"):
-            read_derivatives(tmp_path / name)
+            redrawn.read_derivatives(tmp_path / name)
 
 
 def test_derivatives_are_read_as_written(tmp_path):
     """Four digits behind the point, names in order, and what made them."""
-    stored = Stored(ids=("a", "b"), constants=("c",), jacobian=np.array([[0.12345], [-1.0]]), made_by={"code": "1f"})
+    stored = redrawn.Stored(
+        ids=("a", "b"), constants=("c",), jacobian=np.array([[0.12345], [-1.0]]), made_by={"code": "1f"}
+    )
 
-    write_derivatives(tmp_path / "one.json.gz", stored)
+    redrawn.write_derivatives(tmp_path / "one.json.gz", stored)
 
-    found = read_derivatives(tmp_path / "one.json.gz")
+    found = redrawn.read_derivatives(tmp_path / "one.json.gz")
     assert (found.ids, found.constants, dict(found.made_by)) == (("a", "b"), ("c",), {"code": "1f"})
     assert found.jacobian == pytest.approx(stored.jacobian, abs=5.1e-5)
 
@@ -142,7 +137,7 @@ def test_fingerprints_see_code_but_no_words(tmp_path):
     for name, text in zip("abc", (*texts, "def f(x):\n    return 3 * x\n"), strict=True):
         (tmp_path / name).write_text(text)
 
-    one, words, other = (code_of(tmp_path / name) for name in "abc")
+    one, words, other = (redrawn.code_of(tmp_path / name) for name in "abc")
 
     assert one == words != other
 
@@ -165,7 +160,7 @@ def test_folds_computed_anew_are_stored(tmp_path):
     rows = predicted(tmp_path, FIRST)
     found = compute(rows, {"a": 1.0})
 
-    store_folds(tmp_path / "held_out.csv", {"a": HeldOut(id="a", seconds={"group": 3.0, SOURCE: 1.0})}, found)
+    redrawn.store_folds(tmp_path / "held_out.csv", {"a": HeldOut(id="a", seconds={"group": 3.0, SOURCE: 1.0})}, found)
 
     (one,) = read_held_out(tmp_path / "held_out.csv").values()
     assert one.seconds == {"group": 3.0, SOURCE: pytest.approx(rows[0].step_seconds, rel=1e-5)}
@@ -176,11 +171,11 @@ def test_every_stored_figure_of_a_fold_of_each_kind_holds_and_notices_a_longer_p
     """The project's own rows: all hold; with busy time 20 % longer more than a hundred do not."""
     every = (one for one in fitted_results() if isinstance(one, Prediction))
     rows = [one for one in every if one.run.step_seconds is not None]
-    stored = read_derivatives(DERIVATIVES)
-    drawn, chosen = draw_folds(rows, 1, 0.01), chosen_constants(rows, frameworks=True)
+    stored = redrawn.read_derivatives(redrawn.DERIVATIVES)
+    drawn, chosen = redrawn.draw_folds(rows, 1, 0.01), chosen_constants(rows, frameworks=True)
 
     def changes():
-        found = compute_folds(rows, chosen, known(), stored, read_held_out(HELD_OUT), drawn)
+        found = redrawn.compute_folds(rows, chosen, known(), stored, read_held_out(HELD_OUT), drawn)
         return [row for one in found for row in one.changes]
 
     assert changes() == []

@@ -7,37 +7,24 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.effects import ratios
 from benchmarks.effects.__main__ import OWN_RUNS, main, predicted_runs
-from benchmarks.effects.ratios import (
-    PAIRS,
-    RELEASE_ALONE,
-    Effect,
-    Pair,
-    counted,
-    effects,
-    figures,
-    figures_by,
-    kind_of,
-    lines,
-    read_groups,
-    read_pairs,
-)
 from benchmarks.output import CHECKS_FAILED, NOTHING_TO_READ
 from tests.builders_runs import predicted, project_predictions
 
 
-def an_effect(*, measured: float = 1.0, ratio: float = 1.0, kind: str = "recompute", group: str = "") -> Effect:
+def an_effect(*, measured: float = 1.0, ratio: float = 1.0, kind: str = "recompute", group: str = "") -> ratios.Effect:
     """An effect of one pair."""
-    pair = Pair(first="a", second="b", changes=("recompute:none->full",), kind=kind, group=group)
+    pair = ratios.Pair(first="a", second="b", changes=("recompute:none->full",), kind=kind, group=group)
     seconds = {"measured_seconds": (1.0, measured), "predicted_seconds": (1.0, ratio)}
-    return Effect(pair=pair, **seconds, model="gpt", device="h100", num_devices=8)
+    return ratios.Effect(pair=pair, **seconds, model="gpt", device="h100", num_devices=8)
 
 
 @pytest.fixture(scope="module")
 def groups():
     """The runs of the groups, predicted."""
-    pairs = read_groups()
-    return list(effects(pairs, predicted_runs({name for pair in pairs for name in (pair.first, pair.second)})))
+    pairs = ratios.read_groups()
+    return list(ratios.effects(pairs, predicted_runs({name for pair in pairs for name in (pair.first, pair.second)})))
 
 
 # --- pairs ------------------------------------------------------------------------------------------------------
@@ -46,7 +33,7 @@ def groups():
 @pytest.mark.parametrize(
     ("facts", "kind"),
     [
-        (("container",), RELEASE_ALONE),
+        (("container",), ratios.RELEASE_ALONE),
         (("container", "dtype", "overlap_tp", "fp8_param_gather"), "precision"),
         (("fp8_param_gather", "recompute"), "recompute + fp8_param_gather"),
         (("ep_overlap", "cuda_graph", "paged_stash", "fused_grouped_mlp"), "graphs + ep overlap"),
@@ -56,15 +43,15 @@ def groups():
 )
 def test_companions_are_of_the_kind_that_they_come_with(facts, kind):
     """Recipes gather 8-bit weights with 8-bit precisions, and stash experts with whole graphs; alone they count."""
-    assert kind_of(facts) == kind
+    assert ratios.kind_of(facts) == kind
 
 
 @pytest.mark.slow
 def test_the_published_pairs_are_those_of_their_table():
     """364 pairs, 186 of which differ in the container alone; ratios are those of the measured steps."""
-    pairs = read_pairs()
+    pairs = ratios.read_pairs()
     seconds = {one.run.id: one.run.step_seconds for one in project_predictions()}
-    with PAIRS.open(newline="") as file:
+    with ratios.PAIRS.open(newline="") as file:
         stated = {(row["id_a"], row["id_b"]): float(row["b_over_a"]) for row in csv.DictReader(file)}
 
     assert (len(pairs), sum(pair.is_release_alone for pair in pairs)) == (364, 186)
@@ -91,7 +78,7 @@ def test_every_run_of_a_group_is_predicted(groups):
     """16 pairs of seven groups; no run is in both tables."""
     own = {row["id"] for row in csv.DictReader(OWN_RUNS.open(newline=""))}
 
-    assert len(groups) == len(read_groups()) == 16
+    assert len(groups) == len(ratios.read_groups()) == 16
     assert len({one.pair.group for one in groups}) == 7
     assert not own & {one.run.id for one in project_predictions()}
 
@@ -110,6 +97,7 @@ def test_settings_of_groups_reach_the_job():
     assert [runs[f"effect-q30-alltoall-{number}"].strategy.ep_overlap for number in (1, 2)] == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_measured_effects_are_the_published_ones(groups):
     """41.25 to 31.31 s by overlap; 0.996 to 4.189 s by offload; 704 to 508.7 TFLOP/s with tp 8."""
     measured = {(one.pair.group, one.pair.changes[0]): one.measured for one in groups}
@@ -127,10 +115,10 @@ def test_a_ratio_is_off_by_predicted_over_measured(tmp_path):
     first, second = predicted(tmp_path, {"id": "a", "step_seconds": "2"}, {"id": "b", "step_seconds": "4"})
     known = {"a": replace(first, step_seconds=2.0), "b": replace(second, step_seconds=5.0)}
 
-    (one,) = effects([an_effect().pair], known)
+    (one,) = ratios.effects([an_effect().pair], known)
 
     assert (one.error, one.error_without) == (0.25, -0.5)
-    assert list(effects([replace(an_effect().pair, second="c")], known)) == []
+    assert list(ratios.effects([replace(an_effect().pair, second="c")], known)) == []
 
 
 def test_the_wrong_side_is_that_of_clear_effects():
@@ -141,24 +129,27 @@ def test_the_wrong_side_is_that_of_clear_effects():
     ]
 
     assert [one.is_on_the_wrong_side for one in found] == [True, True, False, False, True]
-    assert (figures(found).clear, figures(found).wrong) == (4, 3)
+    assert (ratios.figures(found).clear, ratios.figures(found).wrong) == (4, 3)
 
 
 def test_goals_are_of_the_median_and_the_tail():
     """4 and 12 %; pairs that change the release alone are not judged."""
     exact, off = [an_effect()] * 9, an_effect(ratio=1.5)
-    release = an_effect(ratio=3.0, kind=RELEASE_ALONE)
+    release = an_effect(ratio=3.0, kind=ratios.RELEASE_ALONE)
 
-    assert figures(exact).hold
-    assert not figures([*exact, off, off]).hold
-    assert counted([*exact, release]) == exact
-    assert list(figures_by([off, *exact, release], lambda one: one.pair.kind)) == ["recompute", RELEASE_ALONE]
+    assert ratios.figures(exact).hold
+    assert not ratios.figures([*exact, off, off]).hold
+    assert ratios.counted([*exact, release]) == exact
+    assert list(ratios.figures_by([off, *exact, release], lambda one: one.pair.kind)) == [
+        "recompute",
+        ratios.RELEASE_ALONE,
+    ]
 
 
 def test_the_report_names_what_is_off():
     """Tables for each kind, groups pair by pair, the worst by name, the goals."""
     found = [an_effect(measured=1.2, ratio=1.2, group="offload"), an_effect(measured=1.2, ratio=0.9)]
-    text = "\n".join(lines({"shipped constants": found}))
+    text = "\n".join(ratios.lines({"shipped constants": found}))
 
     assert "offload: recompute:none->full" in text
     assert "1.000 +0.200 s" in text

@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.operators import dispatch
-from benchmarks.operators.baselines import (
-    Unseen,
-    alpha_beta_seconds,
-    datasheet_seconds,
-    interpolated_seconds,
-    joined,
-    lines,
-)
+from benchmarks.operators import baselines, dispatch
 from benchmarks.operators.communication import EVERY, by_ranks, by_size, collectives, fabric_of, small_collectives
 from costmodel.network.link_law import calls_of
 from planner.measure.fit.law import Measured
@@ -26,7 +18,7 @@ def systems():
 def unseen(system, errors, covered):
     """Errors of one law."""
     errors = np.array(errors)
-    return Unseen(
+    return baselines.Unseen(
         systems=np.full(len(errors), system),
         groups=np.full(len(errors), "send"),
         nbytes=np.full(len(errors), 1e6),
@@ -96,7 +88,7 @@ class TestBaselines:
 
         expected = 7e-6 + 10e-6 + wanted.nbytes * 5 / 6 / 90e9
         np.testing.assert_allclose(
-            alpha_beta_seconds(Measured(calls=calls, seconds=seconds), wanted), expected, rtol=0.03
+            baselines.alpha_beta_seconds(Measured(calls=calls, seconds=seconds), wanted), expected, rtol=0.03
         )
 
     def test_interpolation_is_exact_on_powers_of_bytes_and_ranks(self):
@@ -105,20 +97,20 @@ class TestBaselines:
         wanted = calls_of("send", nbytes=np.array([3000.0, 1e5, 1e9]), ranks=np.array([2, 4, 2]), nodes=1)
 
         expected = 1e-9 * wanted.nbytes**0.8 * wanted.ranks**0.5
-        np.testing.assert_allclose(interpolated_seconds(known, wanted), expected)
+        np.testing.assert_allclose(baselines.interpolated_seconds(known, wanted), expected)
 
     def test_datasheet_takes_the_slowest_link(self):
         fabric = fabric_of({"bandwidth": 300, "slow_bandwidth": 32, "fast_peers": 2, "network": 12, "node_network": 20})
         calls = calls_of("send", nbytes=1e9, ranks=np.array([2, 4, 8]), nodes=np.array([1, 1, 4]))
 
         expected = [7e-6 + 1 / 300, 7e-6 + 1 / 32, 10e-6 + 1 / 20]
-        np.testing.assert_allclose(datasheet_seconds(fabric, calls), expected)
+        np.testing.assert_allclose(baselines.datasheet_seconds(fabric, calls), expected)
 
 
 class TestTable:
     def test_rows_of_systems_and_of_all_together(self):
-        both = joined([unseen("one", [0.1, 0.2, 0.3], [True, True, False]), unseen("two", [0.5], [True])])
-        head, one, two, total = lines(both)
+        both = baselines.joined([unseen("one", [0.1, 0.2, 0.3], [True, True, False]), unseen("two", [0.5], [True])])
+        head, one, two, total = baselines.lines(both)
 
         assert head.split()[:2] == ["system", "errors"]
         assert one.split() == ["one", "send", "3", "20.0%", "/", "28.0%", "67%", "-"]

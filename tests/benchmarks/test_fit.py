@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from shutil import copytree
 
 import pytest
@@ -156,10 +155,3 @@ def test_every_factor_in_the_catalog_is_a_constant_of_the_table():
     entries = (catalog.framework(name) for name in catalog.frameworks())
 
     assert {(one.kernels_of or one.name, field) for one in entries for field in one.factors} <= fields
-
-
-def test_two_constants_are_told_apart():
-    """They are keys of what was assumed."""
-    constant = constant_of(BRIDGE, "matmul_efficiency@hopper")
-
-    assert len({constant, replace(constant), replace(constant, prior=0.9)}) == 2

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import benchmarks.accuracy
 from benchmarks.accuracy.__main__ import JOBS_DIFFER, main
 from benchmarks.accuracy.jobs import differences, figures, file_name, write_jobs
 from costmodel import GIB_BYTES
@@ -20,7 +19,7 @@ from costmodel.errors import SpecError
 from planner import load
 from planner.cli import main as planner
 from planner.measure.runs.predictions import Prediction
-from tests.builders_runs import GOOD, a_file, predicted, project_predictions
+from tests.builders_runs import a_file, predicted, project_predictions
 
 NUM_ROWS = 60
 
@@ -70,9 +69,11 @@ def test_the_rows_are_of_all_frameworks_and_sources(rows):
 
 @pytest.mark.slow
 def test_the_command_estimates_a_rows_file_as_the_benchmark_its_row(rows, folder, capsys):
-    """Step time, peak and what was allocated: equal, not close."""
+    """Step time, peak and what was allocated: equal, not close; devices and models named by path are written out."""
     for one in rows:
         path = folder / f"{file_name(one.run.id)}.yaml"
+        assert load(path).sources == (path,)
+        assert "strategy" in yaml.safe_load(path.read_text())
 
         code = planner(["estimate", str(path), "--format", "json"])
 
@@ -85,25 +86,15 @@ def test_the_command_estimates_a_rows_file_as_the_benchmark_its_row(rows, folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", [0, NUM_ROWS // 2, NUM_ROWS - 1])
-def test_another_process_says_the_same(rows, folder, index):
+def test_another_process_says_the_same(rows, folder):
     """Nothing that a test did before stays in memory; the command is called where the files are."""
-    one = rows[index]
+    one = rows[NUM_ROWS // 2]
 
     command = [sys.executable, "-m", "planner", "estimate", f"{file_name(one.run.id)}.yaml", "--format", "json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
     said = json.loads(done.stdout)
     assert (said["step_time_seconds"], said["peak_memory_bytes"]) == (one.step_seconds, one.device_bytes)
-
-
-@pytest.mark.slow
-def test_a_rows_file_needs_no_other_file(rows, folder):
-    """Devices and models that rows name by path or by the table's key are written out."""
-    for one in rows:
-        path = folder / f"{file_name(one.run.id)}.yaml"
-        assert load(path).sources == (path,)
-        assert "strategy" in yaml.safe_load(path.read_text())
 
 
 def test_a_file_with_stages_of_its_own_has_them(tmp_path):
@@ -200,19 +191,3 @@ def test_each_kind_of_memory_has_its_figure(tmp_path, kind, name):
 
     assert figures(one)[name] == one.peak_memory_gib * GIB_BYTES
     assert list(differences([one])) == []
-
-
-def test_the_option_is_documented(capsys):
-    """In the module and in ``--help``, with its exit code."""
-    with pytest.raises(SystemExit):
-        main(["--help"])
-
-    out = capsys.readouterr().out
-    assert "--check-jobs" in out
-    assert "Exit codes: 0 " in out
-    assert "--check-jobs" in (benchmarks.accuracy.__doc__ or "")
-
-
-def test_the_good_row_says_what_it_says():
-    """The tiny case of these tests has a memory kind whose figure the command prints."""
-    assert GOOD["memory_kind"] == "allocated"

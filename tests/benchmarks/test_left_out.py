@@ -8,26 +8,7 @@ from math import comb, nan
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.left_out.folds import (
-    GROUP,
-    HELD_OUT,
-    KINDS,
-    MODEL,
-    NEWEST,
-    SOFTWARE,
-    SOURCE,
-    Folds,
-    HeldOut,
-    as_held_out,
-    fitted_without,
-    folds_by,
-    held_out_rows,
-    is_newest,
-    left_out_seconds,
-    read_held_out,
-    release_of,
-    write_held_out,
-)
+from benchmarks.accuracy.left_out import folds as leaving
 from benchmarks.accuracy.left_out.goals import Goal, goals, left_out, macro, worst_column
 from benchmarks.accuracy.left_out.intervals import LeftOutError, band, coverages, difference_errors, left_out_errors
 from benchmarks.accuracy.page import PAGE, PLOTS, generated, newer_lines
@@ -40,9 +21,9 @@ from tests.builders_runs import fitted_results, known, predicted
 BRIDGE = "megatron-bridge"
 
 
-def held_out(name: str, seconds: float) -> HeldOut:
+def held_out(name: str, seconds: float) -> leaving.HeldOut:
     """A row whose fits all say the same."""
-    return HeldOut(id=name, seconds=dict.fromkeys(KINDS, seconds))
+    return leaving.HeldOut(id=name, seconds=dict.fromkeys(leaving.KINDS, seconds))
 
 
 def of_releases(folder, *releases: str):
@@ -59,7 +40,7 @@ def test_a_release_is_predicted_by_older_ones_of_its_line(tmp_path):
     releases = ("megatron-bridge-26.06.01", "nemo-25.02", "megatron-bridge-26.04", "torchtitan-0.1", "nemo-24.07")
     timed = of_releases(tmp_path, *releases)
 
-    folds = folds_by(SOFTWARE, timed)
+    folds = leaving.folds_by(leaving.SOFTWARE, timed)
 
     assert {name: rows.tolist() for name, rows in folds.left_out.items()} == {
         "nemo-25.02": [False, True, False, False, False],
@@ -67,9 +48,9 @@ def test_a_release_is_predicted_by_older_ones_of_its_line(tmp_path):
         "megatron-bridge-26.06": [True, False, False, False, False],
     }
     assert folds.unseen["nemo-25.02"].tolist() == [True, True, True, False, False]
-    assert [is_newest(case) for case in timed] == [True, False, False, False, False]
-    assert release_of(timed[3]) is None
-    assert release_of(timed[0]) == NEWEST
+    assert [leaving.is_newest(case) for case in timed] == [True, False, False, False, False]
+    assert leaving.release_of(timed[3]) is None
+    assert leaving.release_of(timed[0]) == leaving.NEWEST
 
 
 def test_shapes_of_a_sweep_are_left_out_as_one_model(tmp_path):
@@ -81,7 +62,7 @@ def test_shapes_of_a_sweep_are_left_out_as_one_model(tmp_path):
     )
     timed = predicted(tmp_path, *rows)
 
-    by_model, by_source = folds_by(MODEL, timed), folds_by(SOURCE, timed)
+    by_model, by_source = leaving.folds_by(leaving.MODEL, timed), leaving.folds_by(leaving.SOURCE, timed)
 
     assert {name: rows.tolist() for name, rows in by_model.unseen.items()} == {
         "llama3-70b": [False, False, True],
@@ -91,7 +72,11 @@ def test_shapes_of_a_sweep_are_left_out_as_one_model(tmp_path):
         "a paper": [True, False, True],
         "another": [False, True, False],
     }
-    assert sum(rows.astype(int) for rows in folds_by(GROUP, timed).left_out.values()).tolist() == [1, 1, 1]
+    assert sum(rows.astype(int) for rows in leaving.folds_by(leaving.GROUP, timed).left_out.values()).tolist() == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_what_is_left_out_has_no_say(tmp_path):
@@ -111,11 +96,11 @@ def test_what_is_left_out_has_no_say(tmp_path):
 
     def logs(unseen):
         weigh = lambda cases: np.ones(len(cases))  # noqa: E731
-        return fitted_without(timed, whole, log_measured_seconds(timed), weigh, priors, unseen=unseen)
+        return leaving.fitted_without(timed, whole, log_measured_seconds(timed), weigh, priors, unseen=unseen)
 
     assert logs(apart)[0] > logs(~apart)[0]
-    folds = Folds(left_out={"apart": apart}, unseen={"apart": apart})
-    seconds = left_out_seconds(predictor, whole, lambda cases: np.ones(len(cases)), priors, folds=folds)
+    folds = leaving.Folds(left_out={"apart": apart}, unseen={"apart": apart})
+    seconds = leaving.left_out_seconds(predictor, whole, lambda cases: np.ones(len(cases)), priors, folds=folds)
     assert np.isnan(seconds[:3]).all()
     assert seconds[3] == pytest.approx(np.exp(predictor.estimate_logarithms(logs(apart), apart))[0])
 
@@ -125,20 +110,22 @@ def test_what_is_left_out_has_no_say(tmp_path):
 
 def test_the_file_of_left_out_rows_is_read_as_written(tmp_path):
     """Six digits, and nothing where no fold leaves a row out."""
-    rows = held_out_rows(["a", "b"], {kind: [1.5, nan if kind == SOFTWARE else 2.25] for kind in KINDS})
+    rows = leaving.held_out_rows(
+        ["a", "b"], {kind: [1.5, nan if kind == leaving.SOFTWARE else 2.25] for kind in leaving.KINDS}
+    )
 
-    write_held_out(tmp_path / "held_out.csv", rows)
+    leaving.write_held_out(tmp_path / "held_out.csv", rows)
 
-    assert read_held_out(tmp_path / "held_out.csv") == {"a": rows[0], "b": rows[1]}
-    assert SOFTWARE not in rows[1].seconds
-    assert read_held_out(tmp_path / "none.csv") == {}
+    assert leaving.read_held_out(tmp_path / "held_out.csv") == {"a": rows[0], "b": rows[1]}
+    assert leaving.SOFTWARE not in rows[1].seconds
+    assert leaving.read_held_out(tmp_path / "none.csv") == {}
 
 
 def test_errors_are_those_of_the_left_out_predictions(tmp_path):
     """2.1 s measured, 2.31 s predicted without the group: +10 %, whatever the shipped constants say."""
     rows = predicted(tmp_path, {"id": "a"}, {"id": "b"})
 
-    (one,) = as_held_out(rows, {"a": held_out("a", 2.31)}, GROUP)
+    (one,) = leaving.as_held_out(rows, {"a": held_out("a", 2.31)}, leaving.GROUP)
 
     assert round(one.time_error or 0.0, 9) == 0.1
 
@@ -148,22 +135,24 @@ def test_every_source_weighs_the_same(tmp_path):
     rows = predicted(tmp_path, {"id": "a"}, *({"id": name, "source": "another paper"} for name in "bcd"))
     stored = {"a": held_out("a", 2.31), **{name: held_out(name, 2.1) for name in "bcd"}}
 
-    assert round(macro(as_held_out(rows, stored, GROUP)), 9) == 0.05
+    assert round(macro(leaving.as_held_out(rows, stored, leaving.GROUP)), 9) == 0.05
 
 
 def test_the_headline_is_the_worst_printed_column(tmp_path):
     """2.1 s measured, 4.2 s predicted without its group: a headline of 100 %, not the 20 % of its source."""
     rows = predicted(tmp_path, {"id": "a"})
-    seconds = {GROUP: 4.2, MODEL: 2.31, SOURCE: 2.52, SOFTWARE: 2.205}
+    seconds = {leaving.GROUP: 4.2, leaving.MODEL: 2.31, leaving.SOURCE: 2.52, leaving.SOFTWARE: 2.205}
 
-    figures = left_out(rows, {"a": HeldOut(id="a", seconds=seconds)})
+    figures = left_out(rows, {"a": leaving.HeldOut(id="a", seconds=seconds)})
 
     assert figures is not None
     kind, error, num_rows = worst_column(figures, "dense") or ("", 0.0, 0)
-    assert (kind, round(error, 9), num_rows) == (GROUP, 1.0, 1)
-    of_releases = left_out(rows, {"a": HeldOut(id="a", seconds={**seconds, GROUP: 2.1, SOFTWARE: 2.73})})
+    assert (kind, round(error, 9), num_rows) == (leaving.GROUP, 1.0, 1)
+    of_releases = left_out(
+        rows, {"a": leaving.HeldOut(id="a", seconds={**seconds, leaving.GROUP: 2.1, leaving.SOFTWARE: 2.73})}
+    )
     assert of_releases is not None
-    assert (worst_column(of_releases, "dense") or ("",))[0] == SOFTWARE
+    assert (worst_column(of_releases, "dense") or ("",))[0] == leaving.SOFTWARE
     assert worst_column(figures, "MoE and hybrid") is None
     assert left_out(rows, {}) is None
 
@@ -193,7 +182,7 @@ def test_goals_are_judged_only_where_there_are_rows(tmp_path):
     figures = left_out(rows, stored)
     assert figures is not None
 
-    found = goals(figures, groups=rows, models=as_held_out(rows, stored, MODEL), predicted=rows)
+    found = goals(figures, groups=rows, models=leaving.as_held_out(rows, stored, leaving.MODEL), predicted=rows)
 
     by_name = {goal.name.partition(" (")[0]: goal for goal in found}
     assert round(by_name["dense, the worst column"].figure or 0.0, 9) == 0.03
@@ -226,18 +215,18 @@ def some_errors(case, folds: str, logs, unseen: Unseen = Unseen.NOTHING) -> list
 def test_coverage_counts_rows_inside_the_intervals_of_others(tmp_path):
     """Of 101 evenly spread errors eight of ten lie inside what the others say; of one group there is nothing."""
     (one,) = predicted(tmp_path, {"id": "a"})
-    found = coverages(some_errors(one, GROUP, np.linspace(-0.1, 0.1, 101)))
+    found = coverages(some_errors(one, leaving.GROUP, np.linspace(-0.1, 0.1, 101)))
 
     assert [(each.name, each.units, each.unit) for each in found] == [("all", 101, "rows"), ("dense", 101, "rows")]
     assert found[0].share == pytest.approx(0.8, abs=0.02)
-    assert coverages(some_errors(one, GROUP, [0.1])) == []
+    assert coverages(some_errors(one, leaving.GROUP, [0.1])) == []
 
 
 def test_models_count_once_however_many_rows_they_have(tmp_path):
     """Nine models near the prediction and one far off with ninety rows: nine of ten models, not nine of 99 rows."""
     (one,) = predicted(tmp_path, {"id": "a"})
-    near = some_errors(one, MODEL, np.linspace(-0.1, 0.1, 40), Unseen.MODEL)
-    far = some_errors(one, MODEL, np.full(90, 2.0), Unseen.MODEL)
+    near = some_errors(one, leaving.MODEL, np.linspace(-0.1, 0.1, 40), Unseen.MODEL)
+    far = some_errors(one, leaving.MODEL, np.full(90, 2.0), Unseen.MODEL)
     far = [replace(each, error=replace(each.error, group="far")) for each in far]
 
     found, rows = (each for each in coverages([*near, *far]) if each.name == "unseen models")
@@ -261,7 +250,7 @@ def test_the_band_is_that_of_the_binomial_distribution():
 def test_errors_of_differences_cancel_what_both_share(tmp_path):
     """Two layouts of one job, 10 and 21 % slow: their ratio is 10 % off, by groups left out alone."""
     timed = predicted(tmp_path, {"id": "a"}, {"id": "b", "strategy.tp": "4"})
-    seconds = {GROUP: [2.1 / 1.1, 2.1 / 1.21], MODEL: [2.1, 2.1], SOFTWARE: [nan, nan]}
+    seconds = {leaving.GROUP: [2.1 / 1.1, 2.1 / 1.21], leaving.MODEL: [2.1, 2.1], leaving.SOFTWARE: [nan, nan]}
 
     found = left_out_errors(timed, seconds)
 
@@ -277,4 +266,4 @@ def test_the_page_is_in_step_with_the_figures():
 
     assert PAGE.read_text(encoding="utf-8") == text
     assert {path.stem for path in PLOTS.glob("*.svg")} == {one.run.device for one in rows}
-    assert HELD_OUT.exists()
+    assert leaving.HELD_OUT.exists()

@@ -14,6 +14,7 @@ from benchmarks.accuracy.metrics import FOLDER, NEWER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
 from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction, predictions
+from tests.benchmarks.test_conversion import ROW
 from tests.builders_runs import project_table
 
 HEADER, *LINES = RUNS.read_text(encoding="utf-8").splitlines()
@@ -60,27 +61,9 @@ NOT = RejectedRow(id="", reason="", is_usable=False, is_refused=False)
 
 # --- tables as collected -----------------------------------------------------------------------------------
 
-COLLECTED_ROW = {
-    **dict.fromkeys(COLLECTED, ""),
-    "id": "a",
-    "quality": "ok",
-    "source": "a table",
-    "date": "2026-04",
-    "framework": "Megatron-Core",
-    "kind": "pretrain",
-    "usable": "1",
-    "gpu": "h100-80g-sxm",
-    "n_gpus": "64.0",
-    "model": "llama3-8b",
-    "seq_len": "8192.0",
-    "gbs": "128.0",
-    "mbs": "1.0",
-    "tp": "2.0",
-    "pp": "1.0",
-    "dtype": "bf16",
-    "step_time_s": "2.1",
-}
-"""A row in the columns of those who collect them."""
+COLLECTED_ROW = {**ROW, "id": "a", "framework": "Megatron-Core", "pp": "1.0", "step_time_s": "2.1"} | dict.fromkeys(
+    ("gpus_per_node", "nvlink_domain", "cp", "ep", "vp", "dp"), ""
+)
 
 
 def collected(folder, *rows: dict[str, str]):
@@ -95,7 +78,7 @@ def collected(folder, *rows: dict[str, str]):
 
 def test_a_table_as_collected_is_converted_on_the_way(tmp_path):
     """The same prediction as of the explicit row; what is refused is refused alone, by the words of its own column."""
-    path = collected(tmp_path, {}, {"id": "b", "tp": "3"}, {"id": "c", "dtype": "bf61"}, {"id": "d"})
+    path = collected(tmp_path, {}, {"id": "b", "tp": "3"}, {"id": "c", "step_time_s": "2100"}, {"id": "d"})
 
     rows, known = read_table(path)
     a, b, c, d = predictions(rows, known)
@@ -106,29 +89,7 @@ def test_a_table_as_collected_is_converted_on_the_way(tmp_path):
     assert (a.strategy.tp, a.strategy.dp, a.run.device) == (2, 32, "h100-80gb-sxm")
     assert [one.is_refused for one in (b, c)] == [True, True]
     assert "n_gpus: 64 is not a multiple of tp x cp x pp = 3." in b.reason
-    assert "dtype: 'bf61' is no known recipe." in c.reason
-
-
-@pytest.mark.slow
-def test_contradictions_of_a_collected_row_are_named_and_refuse_it_alone(tmp_path, capsys):
-    """Throughput, dp and units: each with its column; the good row is predicted."""
-    wrong = (
-        {"id": "throughput", "tokens_per_s_per_gpu": "99"},
-        {"id": "dp", "dp": "64"},
-        {"id": "units", "step_time_s": "2100"},
-        {"id": "oom", "kind": "oom"},
-    )
-
-    code = main(["--runs", str(collected(tmp_path, {}, *wrong)), "--json", str(tmp_path / "out.json")])
-
-    out = capsys.readouterr().out
-    refused = {one["id"]: one["reason"] for one in json.loads((tmp_path / "out.json").read_text())["refusals"]}
-    assert code == 1
-    assert "predicted: 1" in out
-    assert "tokens_per_s_per_gpu: 99 does not agree" in refused["throughput"]
-    assert "dp: is 64, but n_gpus / (tp x cp x pp) gives 32." in refused["dp"]
-    assert "Is it in seconds?" in refused["units"]
-    assert "must be empty for a run that did not fit" in refused["oom"]
+    assert "Is it in seconds?" in c.reason
 
 
 @pytest.mark.slow
@@ -158,12 +119,3 @@ def test_architectures_of_a_collected_table_may_be_others(tmp_path):
     assert isinstance(ours, RejectedRow)
     assert "ffn_hidden" in ours.reason
     assert isinstance(llama, Prediction)
-
-
-@pytest.mark.parametrize("text", ["", "\n"])
-def test_a_file_without_columns_is_no_table(tmp_path, capsys, text):
-    """Nothing is guessed of it."""
-    (tmp_path / "empty.csv").write_text(text)
-
-    assert main(["--runs", str(tmp_path / "empty.csv")]) == 2
-    assert "empty.csv" in capsys.readouterr().err

@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 
 from benchmarks.paper.checks import Basis, all_checks
 from benchmarks.paper.literature import literature_checks
-from costmodel import memory, reliability
-from costmodel.models import flops
-from costmodel.network import collectives
-from costmodel.pipelines import schedules
-from costmodel.step import data_parallel, layer, overlap, rank_time
-from costmodel.timing.roofline import MeasuredTimes, Roofline
+from tests.cases import read_table
 
 PACKAGES = ("costmodel", "planner", "benchmarks", "constraints")
 
@@ -56,39 +52,7 @@ def break_formula(monkeypatch) -> Iterator[Callable[[Any, str, float], None]]:
     clear_caches()
 
 
-FORMULAS: dict[str, tuple[Any, str]] = {
-    "(1), (19) roofline": (Roofline, "forward_seconds"),
-    "(1), (19) roofline, backward pass": (Roofline, "backward_seconds"),
-    "(1) measured rates": (MeasuredTimes, "forward_seconds"),
-    "(2) rings": (collectives, "_ring_seconds"),
-    "(2) all-reduce": (collectives, "all_reduce"),
-    "(3) bandwidth of many ranks": (collectives, "_bandwidth"),
-    "(4) weights": (memory, "weight_bytes"),
-    "(4) gradients": (memory, "gradient_bytes"),
-    "(4), (25) optimizer": (memory, "optimizer_bytes"),
-    "(5) chunks in flight": (schedules, "chunks_in_flight"),
-    "(5), (31) kept activations": (memory, "kept_bytes"),
-    "(33) offloaded activations": (memory, "activation_bytes"),
-    "(9), (11) hops": (schedules, "p2p_exposed_seconds"),
-    "(12) busy time": (schedules, "busy_seconds"),
-    "(12) bubble": (schedules, "interleaved_bubble_seconds"),
-    "(12) plain 1F1B": (schedules, "plain_seconds"),
-    "(13), (24) DP by the measured law": (overlap, "measured_law_exposed_dp_seconds"),
-    "(15) FLOPs": (flops, "model_flops_per_token"),
-    "(15) FLOP/s": (flops, "flops_per_second_per_device"),
-    "(20) TP": (overlap, "exposed_tp_seconds"),
-    "(21) CP": (overlap, "exposed_cp_seconds"),
-    "(22) EP": (overlap, "exposed_overlapped_seconds"),
-    "(24) DP": (overlap, "exposed_dp_seconds"),
-    "(23) transfers between ranks": (rank_time, "pp_seconds"),
-    "(26) update": (data_parallel, "device_update_seconds"),
-    "(28) update on the host": (data_parallel, "host_update_seconds"),
-    "(30), (32) recomputation": (layer, "recompute_seconds"),
-    "(34), (35) copies to the host": (layer, "host_copy_seconds"),
-    "(39) total time": (reliability, "total_seconds"),
-    "(41) MTTR": (reliability, "mttr_seconds"),
-    "(44) interval": (reliability, "optimal_interval_steps"),
-}
+FORMULAS = read_table("paper_formulas")
 
 
 @pytest.mark.slow
@@ -116,7 +80,7 @@ def test_numbers_of_the_literature_hold():
 @pytest.mark.parametrize(("owner", "name"), FORMULAS.values(), ids=FORMULAS)
 def test_the_benchmark_notices_a_broken_formula(break_formula, owner, name, factor):
     """3 % less or more of one formula, and a number beside a printed one or one of the literature does not hold."""
-    break_formula(owner, name, factor)
+    break_formula(resolve_name(owner), name, factor)
 
     failed = (check for check in chain(literature_checks(), all_checks()) if not check.holds)
 

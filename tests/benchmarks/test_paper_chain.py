@@ -8,31 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.operators.groups import DATA, gemm_groups, linear_groups, read_linear_layers
+from benchmarks.operators.groups import DATA, linear_groups, read_linear_layers
 from benchmarks.paper_chain import __main__ as command
-from benchmarks.paper_chain import report
-from benchmarks.paper_chain.chain import (
-    HOST_SECONDS,
-    UPDATE_BYTES,
-    Parts,
-    composed,
-    from_components,
-    last_backward_ends,
-)
-from benchmarks.paper_chain.operators import (
-    ACCUMULATED_BYTES,
-    ATTENTION_FRACTION,
-    GAP_SECONDS,
-    LINEARS,
-    PASSES,
-    SCORES_FRACTION,
-    STREAMING_FRACTION,
-    SampledNetwork,
-    SampledOperators,
-    learned_linears,
-    sampled_network,
-    sampled_operators,
-)
+from benchmarks.paper_chain import chain, report
+from benchmarks.paper_chain import operators as sampling
 from benchmarks.paper_chain.runs import COMPONENTS, STEP, measured_runs
 from costmodel import catalog
 from costmodel.errors import SpecError
@@ -50,15 +29,15 @@ def rated():
     """Operators of a machine at plain rates, nothing learned: 100 TFLOP/s, 1 TB/s."""
     rates = Rates(flops_per_second=1e14, bytes_per_second=1e12, smallest_seconds=0.0)
     times = SampledTimes(rates=rates, processes=(), lowest=np.zeros(9), highest=np.full(9, 40.0))
-    return SampledOperators(
-        linears={(name, each): times for name in LINEARS for each in PASSES},
-        memory_bandwidth=1e12 / STREAMING_FRACTION,
+    return sampling.SampledOperators(
+        linears={(name, each): times for name in sampling.LINEARS for each in sampling.PASSES},
+        memory_bandwidth=1e12 / sampling.STREAMING_FRACTION,
         attention_flops=1e14,
         num_processors=108,
     )
 
 
-NETWORK = SampledNetwork(
+NETWORK = sampling.SampledNetwork(
     bytes_per_second={(kind, crosses): 1e10 for kind in ("all_reduce", "all_gather", "send") for crosses in (0, 1)}
 )
 
@@ -80,7 +59,7 @@ def runs():
 def parts(run, **changes):
     """A run's parts at plain rates."""
     given = {"partitions_activations": False, "host_seconds": 0.0, **changes}
-    return composed(run.case.facts, run.case.strategy, rated(), NETWORK, **given)
+    return chain.composed(run.case.facts, run.case.strategy, rated(), NETWORK, **given)
 
 
 # --- the time line -----------------------------------------------------------------------------------------
@@ -132,14 +111,14 @@ class TestTimeLine:
         """Random stages and transfers."""
         draw = np.random.default_rng(stages * 100 + microbatches)
         forward, backward, hop = draw.random(stages), 3 * draw.random(stages), 0.2 * draw.random()
-        ends = last_backward_ends(forward, backward, hop_seconds=hop, num_microbatches=microbatches)
+        ends = chain.last_backward_ends(forward, backward, hop_seconds=hop, num_microbatches=microbatches)
 
         assert ends == pytest.approx(played(forward, backward, hop, microbatches))
 
     @pytest.mark.parametrize("stages", [1, 2, 4, 8])
     def test_equal_stages_without_transfers_are_plain_1f1b(self, stages):
         """(m + p - 1) (F + B), a stage a backward pass after the next; the cost model agrees."""
-        ends = last_backward_ends([1.0] * stages, [3.0] * stages, hop_seconds=0.0, num_microbatches=16)
+        ends = chain.last_backward_ends([1.0] * stages, [3.0] * stages, hop_seconds=0.0, num_microbatches=16)
         timeline = simulate(
             Schedule.ONE_F_ONE_B,
             forward=np.full(stages, 1.0),
@@ -152,34 +131,6 @@ class TestTimeLine:
 
         assert ends.max() == timeline.seconds == 4.0 * (16 + stages - 1)
         assert np.diff(ends) == pytest.approx(-3.0)
-
-    def test_unlike_stages_that_meet_take_at_least_as_long_as_the_simulator_says(self):
-        """Its stages do not wait until the next one takes what they send."""
-        draw = np.random.default_rng(0)
-        for _ in range(20):
-            forward, backward = draw.random(4), 2 * draw.random(4)
-            ends = last_backward_ends(forward, backward, hop_seconds=0.0, num_microbatches=12)
-            timeline = simulate(
-                Schedule.ONE_F_ONE_B,
-                forward=forward,
-                backward=backward,
-                weight=np.zeros(4),
-                pp=4,
-                vpp=1,
-                num_microbatches=12,
-            )
-
-            assert timeline.seconds <= ends.max() * (1 + 1e-9)
-            assert ends.max() <= (12 + 3) * (forward.max() + backward.max())
-
-    def test_each_further_micro_batch_takes_four_transfers(self):
-        """Of a stage in the middle: two activations and two gradients."""
-        ends = [
-            last_backward_ends([1.0] * 4, [2.0] * 4, hop_seconds=0.1, num_microbatches=number).max()
-            for number in (8, 9)
-        ]
-
-        assert ends[1] - ends[0] == pytest.approx(3.0 + 4 * 0.1)
 
 
 # --- sampled times -----------------------------------------------------------------------------------------
@@ -209,14 +160,14 @@ class TestCollectives:
     )
     def test_rates_of_the_clusters(self, cluster, kind, low, high):
         """NVLinks of a mesh, a network without its plug-in, InfiniBand of 50 GB/s."""
-        assert low < sampled_network(cluster).bytes_per_second[kind] < high
+        assert low < sampling.sampled_network(cluster).bytes_per_second[kind] < high
 
     def test_what_was_not_sampled_is_refused(self):
         """A cluster that the table lacks; a node of one device."""
         with pytest.raises(SpecError, match="no hardware starts with 'Frontier'"):
-            sampled_network("Frontier")
+            sampling.sampled_network("Frontier")
         with pytest.raises(SpecError, match="no samples of all_reduce inside a node"):
-            sampled_network("Vista").collective_seconds("all_reduce", 1e6, 2, 1)
+            sampling.sampled_network("Vista").collective_seconds("all_reduce", 1e6, 2, 1)
 
 
 class TestOperators:
@@ -228,14 +179,14 @@ class TestOperators:
         forward = 2 * 4096**3 / 1e14
 
         assert rated().forward_seconds(linear) == pytest.approx(forward)
-        assert rated().backward_seconds(linear) == pytest.approx(2 * forward + ACCUMULATED_BYTES * 1e9 / 1e12)
+        assert rated().backward_seconds(linear) == pytest.approx(2 * forward + sampling.ACCUMULATED_BYTES * 1e9 / 1e12)
 
     def test_scores_are_slower_than_copies(self):
         """By their share of the bandwidth; gaps beside."""
         copy, scores = (Operator(name="some", kind=kind, bytes=1e12, kernels=0) for kind in ("copy", "scores"))
 
         assert rated().forward_seconds(copy) == pytest.approx(1.0)
-        assert rated().forward_seconds(scores) == pytest.approx(STREAMING_FRACTION / SCORES_FRACTION)
+        assert rated().forward_seconds(scores) == pytest.approx(sampling.STREAMING_FRACTION / sampling.SCORES_FRACTION)
 
     def test_fractions_are_those_of_before_any_measured_run(self):
         """The centres of the calibration's priors."""
@@ -247,9 +198,11 @@ class TestOperators:
             if entry.prior is not None
         }
 
-        assert {name: priors["attention_efficiency", name] for name in ATTENTION_FRACTION} == ATTENTION_FRACTION
-        assert priors["score_efficiency", "ampere"] == SCORES_FRACTION
-        assert priors["kernel_gap_seconds", "ampere"] == GAP_SECONDS
+        assert {
+            name: priors["attention_efficiency", name] for name in sampling.ATTENTION_FRACTION
+        } == sampling.ATTENTION_FRACTION
+        assert priors["score_efficiency", "ampere"] == sampling.SCORES_FRACTION
+        assert priors["kernel_gap_seconds", "ampere"] == sampling.GAP_SECONDS
 
     def test_the_streaming_fraction_is_that_of_large_additions(self):
         """On an A100, over its datasheet."""
@@ -258,7 +211,9 @@ class TestOperators:
         large = group.shapes.nbytes > 1e8
         reached = np.median(group.shapes.nbytes[large] / group.seconds[large])
 
-        assert reached / catalog.device("a100-80gb-sxm").memory_bandwidth == pytest.approx(STREAMING_FRACTION, abs=5e-3)
+        assert reached / catalog.device("a100-80gb-sxm").memory_bandwidth == pytest.approx(
+            sampling.STREAMING_FRACTION, abs=5e-3
+        )
         assert large.sum() == 1664
 
     def test_samples_of_hidden_sizes_are_left_out(self, monkeypatch):
@@ -268,15 +223,15 @@ class TestOperators:
             "benchmarks.paper_chain.operators.learn_operator",
             lambda shapes, seconds, families: seen.append(set(families)),
         )
-        learned_linears.__wrapped__("GH200-120GB (Vista)", frozenset({4096, 6144}))
+        sampling.learned_linears.__wrapped__("GH200-120GB (Vista)", frozenset({4096, 6144}))
 
-        assert len(seen) == len(LINEARS) * len(PASSES)
+        assert len(seen) == len(sampling.LINEARS) * len(sampling.PASSES)
         assert all(not families & {"4096", "6144"} and len(families) == 11 for families in seen)
 
     def test_a_device_without_samples_is_refused(self, runs):
         """By its name."""
         with pytest.raises(SpecError, match="'H100' has none of linear1 forward"):
-            sampled_operators(runs[0].case.facts.cluster.device, "H100")
+            sampling.sampled_operators(runs[0].case.facts.cluster.device, "H100")
 
 
 # --- composition -------------------------------------------------------------------------------------------
@@ -318,18 +273,20 @@ class TestComposition:
 
         assert found.dp_allreduce[1] == pytest.approx(2 * 7 / 8 * 2 * weights / 1e10, rel=1e-3)
         assert found.dp_allgather == pytest.approx(found.dp_allreduce / 2)
-        assert found.adam[1] == pytest.approx(UPDATE_BYTES * weights / 8 / 1e12, rel=1e-3)
+        assert found.adam[1] == pytest.approx(chain.UPDATE_BYTES * weights / 8 / 1e12, rel=1e-3)
 
     def test_the_host_and_gathered_inputs_make_encoders_longer(self, runs):
         """The host once forward and twice backward; a gather only backward."""
-        plain, hosted = parts(runs[0]), parts(runs[0], host_seconds=HOST_SECONDS, partitions_activations=True)
+        plain, hosted = parts(runs[0]), parts(runs[0], host_seconds=chain.HOST_SECONDS, partitions_activations=True)
 
-        assert hosted.encoder_forward - plain.encoder_forward == pytest.approx(HOST_SECONDS)
-        assert hosted.encoder_backward - plain.encoder_backward == pytest.approx(2 * HOST_SECONDS + plain.tp_gather)
+        assert hosted.encoder_forward - plain.encoder_forward == pytest.approx(chain.HOST_SECONDS)
+        assert hosted.encoder_backward - plain.encoder_backward == pytest.approx(
+            2 * chain.HOST_SECONDS + plain.tp_gather
+        )
 
     def test_a_step_by_hand(self):
         """Two stages, one micro-batch, no transfers: the second one waits for the first one's gradients."""
-        found = Parts(
+        found = chain.Parts(
             encoder_forward=1.0,
             encoder_backward=2.0,
             forward=np.array([1.0, 1.0]),
@@ -347,27 +304,10 @@ class TestComposition:
         assert found.update == pytest.approx([0.11, 2.25 + 0.22])
         assert found.step == pytest.approx(6.5 + 0.22) == found.components()[STEP]
 
-    def test_gathers_lengthen_passes_between_stages(self):
-        """One forward, two backward: 1 + 1.1 forward, 2 + 2.2 backward."""
-        measured = {
-            "encoder_fwd": 1.0,
-            "encoder_bwd": 2.0,
-            "mp_allreduce": 0.2,
-            "pp_p2p": 0.0,
-            **{f"stage_fwd[{place} stage]": 1.0 for place in ("first", "middle", "last")},
-            **{f"stage_bwd[{place} stage]": 2.0 for place in ("first", "middle", "last")},
-            **{f"dp_allgather[{place} stage]": 0.0 for place in ("first", "middle", "last")},
-            "dp_allreduce[first stage]": 0.5,
-            "dp_allreduce[middle stage]": 0.5,
-            "dp_allreduce[last stage]": 9.0,
-        }
-
-        assert from_components(measured, pp=2, num_microbatches=1).step == pytest.approx(1 + 1.1 + 2 + 2.2 + 0.5)
-
     def test_measured_parts_put_together_come_close_to_measured_steps(self, runs):
         """What is left of the error is that of the parts: 1.5 % in the mean, at most 4 %."""
         errors = [
-            from_components(
+            chain.from_components(
                 run.measured, pp=int(run.case.strategy.pp), num_microbatches=parts(run).num_microbatches
             ).step
             / run.measured[STEP]
@@ -463,15 +403,3 @@ class TestRuns:
 
         with pytest.raises(SpecError, match=problem):
             measured_runs(path)
-
-    @pytest.mark.slow
-    def test_hidden_sizes_are_among_the_sampled(self, runs):
-        """So that leaving them out matters."""
-        for run in runs:
-            families = {
-                family
-                for group in gemm_groups(DATA / "gemm.csv.gz")
-                if group.device == run.gpu
-                for family in group.families
-            }
-            assert str(run.hidden_size) in families

@@ -14,6 +14,7 @@ from benchmarks.recipes.__main__ import recipe_rows, table
 from benchmarks.recipes.published import read_published
 from benchmarks.records.__main__ import COLUMNS, TABLE, best_rows, record_rows
 from planner.jobs.run_jobs import Run, read
+from tests.cases import read_table
 
 
 @pytest.mark.slow
@@ -47,40 +48,7 @@ def test_a_record_is_what_no_later_run_reaches():
     assert found == ["new", "fast", "long"]
 
 
-BRIDGE = {
-    "container": "26.04",
-    "file": "llama.py:1",
-    "name": "LLAMA",
-    "model": "llama3-70b",
-    "device": "h100-80g-sxm",
-    "dtype": "bf16",
-    "seq_len": "8192",
-    "mbs": "1",
-    "tp": "4",
-    "pp": "4",
-    "vp": "5",
-    "cp": "2",
-    "ep": "",
-    "sp": "1",
-    "recompute": "none",
-    "offload": "none",
-    "cuda_graph": "none",
-    "overlaps": "tp;dp_grad;pp",
-    "optimizer_name": "adam",
-    "fsdp": "none",
-    "note": "",
-}
-"""A row of Megatron-Bridge's table."""
-
-OTHERS = (
-    *("etp", "pp_layout", "token_dispatcher", "comm_sms", "precision_aware_optimizer", "main_grads_dtype"),
-    *("exp_avg_dtype", "grad_reduce_in_fp32", "fp8_param_gather", "mtp_layers", "shared_expert_overlap"),
-    *("delay_wgrad", "account_embedding", "account_loss"),
-)
-DGXC_ONLY = (
-    *("tag", "script", "framework", "kind", "model_changes", "bridge_release", "bridge_commit", "bridge_describe"),
-    *("same_in_release", "recipe_file", "recipe_name", "variant", "overrides"),
-)
+COLUMNS_OF = read_table("published_columns")
 
 
 def written(path, rows):
@@ -95,8 +63,8 @@ def written(path, rows):
 @pytest.fixture
 def folder(tmp_path):
     """One layout in two releases and at two sizes, one that cannot run; dgxc with the same one and another."""
-    empty = dict.fromkeys(OTHERS, "")
-    same = {**BRIDGE, **empty}
+    empty = dict.fromkeys(COLUMNS_OF["others"], "")
+    same = {**COLUMNS_OF["bridge"], **empty}
     rows = [
         {"release": "v0.2.0", **same, "container": "25.11", "n_gpus": "64", "gbs": "128"},
         {"release": "v0.4.0", **same, "n_gpus": "64", "gbs": "128"},
@@ -104,7 +72,12 @@ def folder(tmp_path):
         {"release": "v0.4.0", **same, "n_gpus": "64", "gbs": "96", "note": "dp*mbs does not divide gbs"},
     ]
     theirs = {name: cell for name, cell in same.items() if name not in ("file", "name")}
-    scales = {**dict.fromkeys(DGXC_ONLY, ""), **theirs, "framework": "megatron_bridge", "kind": "pretrain"}
+    scales = {
+        **dict.fromkeys(COLUMNS_OF["dgxc_only"], ""),
+        **theirs,
+        "framework": "megatron_bridge",
+        "kind": "pretrain",
+    }
     dgxc = [
         {**scales, "n_gpus": "64;512", "gbs": "128;1024"},
         {**scales, "n_gpus": "64;512", "gbs": "128;1024", "tp": "8"},

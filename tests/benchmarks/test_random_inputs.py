@@ -50,15 +50,10 @@ def test_inputs_differ_from_what_they_are_made_of(make):
     assert len(seen) > 20
 
 
-def a_trial() -> Trial:
-    """A command that reads nothing."""
-    return Trial(kind="options", words=("schema",))
-
-
 def replaced(monkeypatch, command):
-    """An outcome of a trial whose command is another one."""
+    """An outcome of a trial that reads nothing, whose command is another one."""
     monkeypatch.setattr("planner.cli.main", command)
-    return run_trial(0, a_trial(), audit())
+    return run_trial(0, Trial(kind="options", words=("schema",)), audit())
 
 
 def test_what_must_not_be_is_found(monkeypatch):

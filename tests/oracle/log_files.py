@@ -1,8 +1,6 @@
 """
 Logs that the frameworks' own code writes on a CPU, on a clock of ours; ``python -m tests.oracle.log_files`` keeps them.
 
-Where a framework's code is no package, lines follow the format strings of its source.
-
 Megatron-Bridge's ``training_log``, torchtitan's ``MetricsProcessor.log`` and ``log_validation``, DeepSpeed's
 ``ThroughputTimer`` and transformers' ``PrinterCallback`` are called as their trainers call them; what they ask a GPU
 for is given. ``tests/data/logs/README.md`` says which files these are.
@@ -20,7 +18,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from benchmarks.exports.bridge_recipes import _import_bridge
-from tests.planner.test_plan_logs import FOLDER, GIB, MIB, STEPS, TOKENS, lines, megabytes, megatron, seconds
+from tests.planner.test_plan_logs import FOLDER, GIB, STEPS, TOKENS, seconds
 
 TIME = "2026-08-22 10:00:00"
 
@@ -177,49 +175,6 @@ def torchrun(text):
     return "".join(f"[default{n % 2}]:{line}\n" for n, line in enumerate(text.splitlines()))
 
 
-def core():
-    """Return steps of Megatron-LM core_r0.16.0 with ranks among each other, which was killed while it wrote one."""
-    begin = "(min, max) time across ranks (ms):\n[before the start of training step] datetime: 2026-08-22 10:00:00 \n"
-    body = [
-        megatron(n) + (megabytes(n, n * GIB, (n + 5) * GIB) if n % 4 == 1 else "") + ("" if n % 2 else "\n")
-        for n in STEPS
-    ]
-    return begin + "".join(body) + megabytes(4, 60 * GIB, 65 * GIB) + "\n" + megatron(21)[:110]
-
-
-def earlier(unit="ms"):
-    """Return steps of Megatron-LM v3.0, or of BigScience's Megatron-DeepSpeed in seconds."""
-    text = []
-    for step in STEPS:
-        elapsed = f"(s): {seconds(step):.2f}" if unit == "s" else f"(ms): {seconds(step) * 1000:.1f}"
-        tokens = f" consumed tokens: {step * TOKENS:12d} |" if unit == "s" else ""
-        text.append(
-            f" iteration {step:8d}/{20:8d} | consumed samples: {step * 128:12d} |{tokens} elapsed time per iteration "
-            f"{elapsed} | learning rate: {3e-4:.3E} | global batch size: {128:5d} | lm loss: {10.1:.6E} | loss scale: "
-            f"{1.0:.1f} | grad norm: {1.234:.3f} | number of skipped iterations: {0:3d} | "
-            f"number of nan iterations: {0:3d} |"
-        )
-    # Megatron-LM v3.0 does not round: torch.cuda.max_memory_allocated() / mega_bytes.
-    text.insert(
-        1,
-        f"[Rank 0] (after 1 iterations) memory (MB) | allocated: {12345.67822265625} | max allocated: {60 * GIB / MIB} "
-        f"| reserved: {15000.0} | max reserved: {65 * GIB / MIB}",
-    )
-    return lines(*text)
-
-
-def words_per_second():
-    """Return steps of torchtitan of 2024, whose throughput is of words."""
-    return lines(
-        *(
-            f"[rank0]:2024-09-20 10:00:00,000 - root - INFO - \x1b[36mstep: {n:2}  \x1b[32mloss: {7.1:7.4f}  "
-            f"\x1b[33mmemory: {65.0:5.2f}GiB({81.2:.2f}%)  \x1b[34mwps: {round(TOKENS / seconds(n) / 8):,}  "
-            f"\x1b[35mmfu: {41.7:.2f}%\x1b[39m"
-            for n in STEPS
-        )
-    )
-
-
 MADE = {
     "bridge-0.3.1.log": lambda: write(bridge),
     "bridge-0.3.1-skipped.log": lambda: write(bridge, skipped=(7, 9)),
@@ -232,17 +187,8 @@ MADE = {
 }
 """Text of each kept file that a framework's own code writes."""
 
-WRITTEN = {
-    "megatron-lm-core_r0.16.0.log": core,
-    "megatron-lm-v3.0.log": earlier,
-    "megatron-deepspeed-bigscience.log": lambda: earlier("s"),
-    "torchtitan-2024.log": words_per_second,
-}
-"""Text of each kept file that follows the format strings of a source."""
-
-
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for name, make in (MADE | WRITTEN).items():
+    for name, make in MADE.items():
         (FOLDER / name).write_text(make(), encoding="utf-8")
         print(name, file=sys.stderr)

@@ -152,16 +152,10 @@ def order(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: int | N
     ]
     forwards = [Pass(FORWARD, chunk * pp + rank, microbatch) for chunk, microbatch in visits]
     backwards = [Pass(BACKWARD, (vpp - 1 - chunk) * pp + rank, microbatch) for chunk, microbatch in visits]
-    warmup = min(warmup_chunks(rank, pp=pp, vpp=vpp, group=group), len(forwards))
+    before_the_first_answer = pp - rank - 1 if vpp == 1 else 2 * (pp - rank - 1) + (vpp - 1) * group
+    warmup = min(before_the_first_answer, len(forwards))
     steady = [one for pair in zip(forwards[warmup:], backwards, strict=False) for one in pair]
     return [*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :]]
-
-
-def warmup_chunks(rank: int, *, pp: int, vpp: int, group: int) -> int:
-    """Forward chunks before the first backward one."""
-    if vpp == 1:
-        return pp - rank - 1
-    return 2 * (pp - rank - 1) + (vpp - 1) * group
 
 
 def predecessors(now: Pass, *, last: int) -> tuple[Pass, ...]:

@@ -72,10 +72,6 @@ class NormKernel(torch.autograd.Function):
         ctx.save_for_backward(x, torch.empty(x.shape[:-1], dtype=torch.float32), weight)
         return torch.empty_like(x)
 
-    @staticmethod
-    def backward(ctx, grad):
-        """Never called."""
-
 
 class SwigluKernel(torch.autograd.Function):
     """Megatron-LM's ``SwiGLUFunction``: keeps its input."""
@@ -85,10 +81,6 @@ class SwigluKernel(torch.autograd.Function):
         """Half as wide as the input."""
         ctx.save_for_backward(x)
         return torch.empty(*x.shape[:-1], x.shape[-1] // 2, dtype=x.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        """Never called."""
 
 
 class AttentionKernel(torch.autograd.Function):
@@ -101,10 +93,6 @@ class AttentionKernel(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, output, torch.empty(q.shape[:-1], dtype=torch.float32))
         return output
 
-    @staticmethod
-    def backward(ctx, grad):
-        """Never called."""
-
 
 class GatheredLinear(torch.autograd.Function):
     """Column-parallel linear under sequence parallelism: keeps its part of the input and gathers it again."""
@@ -115,10 +103,6 @@ class GatheredLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         return torch.empty(x.shape[0], x.shape[1] * ranks, weight.shape[0], dtype=x.dtype)
 
-    @staticmethod
-    def backward(ctx, grad):
-        """Never called."""
-
 
 class ScatteredSum(torch.autograd.Function):
     """Reduce-scatter behind a row-parallel linear: keeps nothing."""
@@ -127,10 +111,6 @@ class ScatteredSum(torch.autograd.Function):
     def forward(ctx, x, ranks):
         """One of ``ranks`` parts of the tokens."""
         return torch.empty(x.shape[0], x.shape[1] // ranks, x.shape[2], dtype=x.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        """Never called."""
 
 
 # --- layers --------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def planned_alone(job):
     return [plan(one, certified=False, explained=False) for one in jobs]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_together_is_the_best_of_each_alone(seed):
     """Of each combination of degrees the fastest with any settings; the three fastest of these."""

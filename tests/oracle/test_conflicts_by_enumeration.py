@@ -29,8 +29,9 @@ from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
+from tests.oracle import in_step
 
-NUM_PROBLEMS = 40
+NUM_PROBLEMS = in_step(75)
 NO_ROOM = sentence(MEMORY_RULES[0])
 NUM_DEVICES, BATCH, NUM_LAYERS = 4, 4, 2
 
@@ -171,10 +172,14 @@ def a_random_problem(chooser: random.Random) -> Problem:
     )
 
 
-@pytest.mark.sampled(0, 3, 2)  # quick ones
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("index", range(NUM_PROBLEMS))
 def test_conflicts_are_those_of_brute_force(index):
-    """All of them, none else: each excludes everything, and without any one of its rules something is left."""
+    """
+    All of them, none else: each excludes everything, and without any one of its rules something is left.
+
+    A set of the job's entries helps exactly where some candidate breaks these rules alone.
+    """
     conflict, grid = the_case(index)
     soft = {sentence(rule) for rule in grid.rules}
 
@@ -187,18 +192,9 @@ def test_conflicts_are_those_of_brute_force(index):
         assert not grid.allows(rules)
         assert all(grid.allows(rules - {one}) for one in rules)
     assert [len(rules) for rules in named] == sorted(len(rules) for rules in named)
-
-
-@pytest.mark.sampled(0, 3, 2)
-@pytest.mark.parametrize("index", range(NUM_PROBLEMS))
-def test_entries_to_release_are_those_of_brute_force(index):
-    """A set of the job's entries helps exactly where some candidate breaks these rules alone."""
-    conflict, grid = the_case(index)
     limits = {sentence(rule) for rule in grid.rules if rule not in (*MEMORY_RULES, *PREFERENCE_RULES)}
     masks = [mask for mask in grid.broken if mask <= limits]
-
     smallest = {mask for mask in masks if not any(other < mask for other in masks)}
-
     assert {frozenset(entries) for entries in conflict.releases} == smallest
     assert set(conflict.release) == set(conflict.releases[0] if conflict.releases else ())
 

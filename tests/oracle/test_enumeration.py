@@ -87,23 +87,6 @@ def test_the_search_finds_what_enumeration_finds(seeds, monkeypatch):
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= set(statuses), "else the comparison would prove little"
 
 
-@pytest.mark.slow
-def test_lists_of_strategies_cost_what_each_alone_costs():
-    """The flat list that the enumeration evaluates agrees with scalars."""
-    chooser = random.Random(1)
-    problems = [a_random_problem(random.Random(seed)) for seed in range(10)]
-    listings = [(problem, list(enumerate_strategies(problem))) for problem in problems]
-    for problem, whole in [(problem, whole) for problem, whole in listings if len(whole) >= 3][:5]:
-        candidate_list = chooser.sample(whole, 3)
-        flat = cost(problem.facts, columns(candidate_list))
-
-        alone = [cost(problem.facts, one) for one in candidate_list]
-
-        np.testing.assert_allclose(flat.step_seconds, [float(one.step_seconds) for one in alone], rtol=1e-12)
-        np.testing.assert_allclose(flat.device_bytes, [float(one.device_bytes) for one in alone], rtol=1e-12)
-        np.testing.assert_allclose(flat.host_bytes, [float(one.host_bytes) for one in alone], rtol=1e-12)
-
-
 # --- the enumeration ---------------------------------------------------------------------------------------
 
 
@@ -214,20 +197,26 @@ def meets(problem: Problem, strategy: dict[str, Any], name: str, condition: Any)
     return COMPARE[relation](product_of_values, number)
 
 
+def fits(problem: Problem, costs: Cost, index: int) -> bool:
+    """Whether one strategy of a list satisfies the rules of memory."""
+    held = {"device_bytes": costs.device_bytes[index], "host_bytes": costs.host_bytes[index]}
+    memory = held | {"memory_headroom_bytes": problem.search.memory_headroom_bytes}
+    return not find_violations(problem.facts, memory, rules=MEMORY_RULES)
+
+
+def idles_little(problem: Problem, costs: Cost, index: int) -> bool:
+    """Whether the bubble of one strategy of a list is as short as the job wants it."""
+    idles = np.broadcast_to(costs.bubble_seconds, costs.step_seconds.shape)[index]
+    return bool(idles <= (problem.search.max_bubble_fraction or 1.0) * costs.step_seconds[index])
+
+
 def expected_seconds(problem: Problem, candidate_list: Rows, costs: Cost | None) -> list[float]:
     """Step times of what fits into memory, fastest first: of all strategies, or of the best one of each group."""
     if costs is None:
         return []
     best: dict[tuple[int, ...], float] = {}
     for index, strategy in enumerate(candidate_list):
-        memory = {
-            "device_bytes": costs.device_bytes[index],
-            "host_bytes": costs.host_bytes[index],
-            "memory_headroom_bytes": problem.search.memory_headroom_bytes,
-        }
-        allowed_bubble = (problem.search.max_bubble_fraction or 1.0) * costs.step_seconds[index]
-        idles = np.broadcast_to(costs.bubble_seconds, costs.step_seconds.shape)[index]
-        if not find_violations(problem.facts, memory, rules=MEMORY_RULES) and idles <= allowed_bubble:
+        if fits(problem, costs, index) and idles_little(problem, costs, index):
             names = DECISIONS if problem.variants == "all" else GROUP_DECISIONS
             group = tuple(strategy[name] for name in names)
             best[group] = min(float(costs.step_seconds[index]), best.get(group, np.inf))
@@ -256,13 +245,9 @@ def assert_recommended(problem: Problem, outcome: Outcome, listed: Rows, costs: 
     ticks = seconds_to_ticks(costs.step_seconds)
     best: tuple[tuple[float, ...], int] | None = None
     for index in np.flatnonzero(ticks <= cut):
-        bytes_of_one = {"device_bytes": costs.device_bytes[index], "host_bytes": costs.host_bytes[index]}
-        memory = {**bytes_of_one, "memory_headroom_bytes": problem.search.memory_headroom_bytes}
-        idles = np.broadcast_to(costs.bubble_seconds, costs.step_seconds.shape)[index]
-        allowed_bubble = (problem.search.max_bubble_fraction or 1.0) * costs.step_seconds[index]
-        if find_violations(problem.facts, memory, rules=MEMORY_RULES) or idles > allowed_bubble:
+        if not fits(problem, costs, index) or not idles_little(problem, costs, index):
             continue
-        mebibytes = min(math.ceil(bytes_of_one["device_bytes"] / 2**20), room)  # whole ones, as in the model
+        mebibytes = min(math.ceil(costs.device_bytes[index] / 2**20), room)  # whole ones, as in the model
         given = {**listed[index], "device_mebibytes": mebibytes, "is_uneven": False}
         key = tuple(float(one.amount(problem, given)) for one in ORDER), int(ticks[index])
         best = key if best is None else min(best, key)

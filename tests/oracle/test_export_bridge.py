@@ -17,9 +17,12 @@ from planner.frameworks.megatron.bridge import PACKAGED, to_megatron_bridge
 from planner.frameworks.target import Export
 from planner.results import Plan
 from tests.builders_megatron import HYBRIDS, hybrid_plans, megatron_plans
+from tests.cases import read_table
 from tests.planner.test_megatron_lm import JOB, a_plan
 
-NUM_PLANS = 4
+FIELDS = read_table("bridge_fields")
+
+NUM_PLANS = 2
 """Of each recipe."""
 
 
@@ -49,22 +52,9 @@ def overrides(export: Export) -> list[str]:
 
 def decisions(fields: dict[str, object]) -> dict[str, object]:
     """The decisions that a configuration says in one field each."""
-    return {
-        "tp": fields["model.tensor_model_parallel_size"],
-        "cp": fields["model.context_parallel_size"],
-        "pp": fields["model.pipeline_model_parallel_size"],
-        "dp": fields["comm_overlap.data_parallel_size"],
-        "ep": fields["model.expert_model_parallel_size"],
-        "vpp": fields["model.virtual_pipeline_model_parallel_size"] or 1,
-        "mbs": fields["train.micro_batch_size"],
-        "sequence_parallel": fields["model.sequence_parallel"],
-        "activation_offload": fields["model.cpu_offloading"] or fields["model.fine_grained_activation_offloading"],
-        "optimizer_offload": fields["optimizer.optimizer_cpu_offload"],
-        "tp_overlap": fields["model.tp_comm_overlap"],
-        "ep_overlap": fields["model.overlap_moe_expert_parallel_comm"],
-        "pp_overlap": fields["model.overlap_p2p_comm"],
-        "dp_overlap": fields["ddp.overlap_grad_reduce"],
-    }
+    offloads = fields["model.cpu_offloading"] or fields["model.fine_grained_activation_offloading"]
+    said = {name: fields[field] for name, field in (FIELDS["sizes"] | FIELDS["others"]).items()}
+    return {**said, "vpp": said["vpp"] or 1, "activation_offload": offloads}
 
 
 def sharding(fields: dict[str, object]) -> Sharding:
@@ -82,7 +72,7 @@ def given(plan: Plan, export: Export, words: list[str], earlier: list[str]) -> G
 
 
 def test_recipes_take_the_overrides():
-    """Fifteen recipes with four plans each: the checks pass, and what is decided is the plan's, whatever was there."""
+    """Fifteen recipes with two plans each: the checks pass, and what is decided is the plan's, whatever was there."""
     plans, recipes = [], []
     for model in RECIPES:
         those = [*exports(model)]

@@ -1,4 +1,4 @@
-"""What torchtitan reads out of exported recipes: 500 random plans, each with the strategy that it was made of."""
+"""What torchtitan reads out of exported recipes: 200 random plans, each with the strategy that it was made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import ModuleType
 from unittest import mock
 
@@ -26,7 +26,7 @@ from tests.builders_plan import planned_exports, random_exports
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
 
 NUM_PLANS_PER_SEED = 50
-SEEDS = range(5)
+SEEDS = range(2)
 
 ALWAYS = {
     **dict.fromkeys(("activation_offload", "optimizer_offload", "cp_overlap", "ep_overlap"), (False,)),
@@ -159,7 +159,7 @@ def layers(stages: list[list[str]]) -> tuple[int, ...]:
 @pytest.mark.parametrize("within", [FLAT, PIPELINES], ids=["flat", "pipelines"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_torchtitan_reads_is_the_strategy(seed, within, folder):
-    """250 of 250 without a pipeline and 250 with one: dense, with experts, with latent attention, uneven stages."""
+    """100 of 100 without a pipeline and 100 with one: dense, with experts, with latent attention, uneven stages."""
     wrong = []
     plans = random_exports("torchtitan", NUM_PLANS_PER_SEED, within=ALWAYS | within, settings=SETTINGS, seed=seed)
     for number, (plan, exported) in enumerate(plans):
@@ -181,16 +181,12 @@ def test_what_torchtitan_reads_is_the_strategy(seed, within, folder):
 
 def test_plans_for_torchtitan_are_read(folder):
     """Those of plain jobs, as ``--target torchtitan`` makes them."""
-    seen = 0
-    for plan, exported in planned_exports("torchtitan"):
-        (text,) = exported.files.values()
-        config = read(plan, text, folder, f"planned_{seen}")
+    planned = [*islice(planned_exports("torchtitan"), 5)]
+    assert len(planned) == 5
+    for number, (plan, exported) in enumerate(planned):
+        config = read(plan, *exported.files.values(), folder, f"planned_{number}")
         found = {name: value for name, value in decisions(config).items() if value is not None}
-        expected = {name: getattr(plan.strategy, name) for name in found}
-        assert found == expected
-        seen += 1
-
-    assert seen >= 5
+        assert found == {name: getattr(plan.strategy, name) for name in found}
 
 
 def test_torchtitan_refuses_cuda_graphs_in_a_pipeline(folder):

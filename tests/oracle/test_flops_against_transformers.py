@@ -29,6 +29,7 @@ from costmodel.models.families import FAMILIES, PART_DEFAULTS
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops, parameters, whole_shape
 from costmodel.models.huggingface import model_from_config
 from tests.builders import read_config
+from tests.cases import read_table
 
 REASON = "the oracle needs torch and transformers: pip install -e .[oracle]"
 torch = pytest.importorskip("torch", reason=REASON)
@@ -40,65 +41,30 @@ NAMES = [row["model"] for row in csv.DictReader((CONFIGS / "param_counts.csv").o
 CATALOG = Path(costmodel.__file__).parent / "catalog" / "models"
 HYBRIDS = [path.stem for path in sorted(CATALOG.glob("nemotron-[h3]-*.yaml"))]
 
+THEIRS = read_table("transformers_configs")
+
 TOKENS = 1024
 """A multiple of every chunk of linear attention."""
 
-FOREIGN_SPELLINGS = {
-    "bailing_moe": {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
-    "deepseek_v3": {"num_routed_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
-}
-"""Keys of Ling and of SimAI's copy of DeepSeek-V3 that transformers does not know."""
-
-WITHOUT_A_CLASS = {"bailing_moe": "glm4_moe", "gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "mimo": "qwen2"}
-"""Families that transformers loads as another one."""
-
-
-CLASSES = sorted(set(FAMILIES) - set(WITHOUT_A_CLASS))
+CLASSES = sorted(set(FAMILIES) - set(THEIRS["without_a_class"]))
 """Families with a class of their own for text."""
 
 OTHER_PARTS = "embed_tokens_extend"
 """What Phi-4's class has for images and sounds."""
 
-COMPLETED = {
-    "dbrx": {"attn_config": {"rope_theta": 500_000.0}},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
-    "deepseek_ocr2_text": {"num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + ["sparse"] * 31},
-    "deepseek_v2": {"num_experts_per_tok": 6},
-    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
-    "gemma4_text": {"hidden_size_per_layer_input": 0},
-    "glm4_moe": {"head_dim": 128},
-    "hunyuan_v1_dense": {"head_dim": 128},
-    "hunyuan_vl_text": {"head_dim": 128},
-    "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8},
-    "ministral": {"head_dim": 128},
-    "nemotron": {"num_key_value_heads": 48},
-}
-"""What default configurations of transformers lack to be built at all."""
-
 
 def default_config(family: str) -> Any:
     """The default configuration of a family's class."""
-    return transformers.AutoConfig.for_model(family, **COMPLETED.get(family, {}))
+    return transformers.AutoConfig.for_model(family, **THEIRS["completed"].get(family, {}))
 
 
 def transformers_config(config: dict[str, Any]) -> Any:
     """The configuration as transformers' own class understands it."""
-    spellings = FOREIGN_SPELLINGS.get(config["model_type"], {})
+    spellings = THEIRS["foreign_spellings"].get(config["model_type"], {})
     known = {spellings.get(key, key): value for key, value in config.items()}
-    family = WITHOUT_A_CLASS.get(config["model_type"], config["model_type"])
+    family = THEIRS["without_a_class"].get(config["model_type"], config["model_type"])
     ignored = ("model_type", "quantization_config", "auto_map")
     return transformers.AutoConfig.for_model(family, **{k: v for k, v in known.items() if k not in ignored})
-
-
-TEXT_MODELS = {
-    "cosmos3_edge_text": ("cosmos3_edge", "Cosmos3EdgeTextModel"),
-    "deepseek_ocr2_text": ("deepseek_ocr2", "DeepseekOcr2TextModel"),
-    "glm_ocr_text": ("glm_ocr", "GlmOcrTextModel"),
-    "hunyuan_vl_text": ("hunyuan_vl", "HunYuanVLTextModel"),
-    "muse_glimmer_text": ("muse_glimmer", "MuseGlimmerTextModel"),
-    "step3p5": ("step3p7", "Step3p7TextModel"),
-}
-"""Modules and classes of text parts that transformers has within a multimodal model alone; Step 3.5's is Step 3.7's."""
 
 
 class WithHead(torch.nn.Module):
@@ -106,7 +72,7 @@ class WithHead(torch.nn.Module):
 
     def __init__(self, config: Any):
         super().__init__()
-        module, name = TEXT_MODELS[config.model_type]
+        module, name = THEIRS["text_models"][config.model_type]
         self.model = getattr(import_module(f"transformers.models.{module}.modeling_{module}"), name)(config)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if getattr(config, "tie_word_embeddings", False):
@@ -119,7 +85,7 @@ class WithHead(torch.nn.Module):
 
 def build_class(config: Any, **options: Any) -> Any:
     """The real model; of a family without a class for text the text part of another, with a head."""
-    if config.model_type in TEXT_MODELS:
+    if config.model_type in THEIRS["text_models"]:
         for name, value in options.items():
             setattr(config, f"_{name}", value)
         return WithHead(config)
@@ -199,12 +165,27 @@ def test_parameters_of_the_real_classes(name: str):
     assert parameters(read_config(CONFIGS / f"{name}.json")) == num_parameters_on_meta(transformers_config(config))
 
 
+UNTIED = ("dbrx",)
+"""Families whose tied embeddings are refused."""
+
+
 @pytest.mark.parametrize("family", CLASSES)
 def test_parameters_of_every_family_by_its_defaults(family: str):
-    """What transformers 5 writes for a family's default configuration is read, and counts the same."""
-    config = default_config(family)
+    """
+    What transformers 5 writes for a family's default configuration is read, and counts the same.
 
-    assert parameters(model_from_config(config.to_dict())) == num_parameters_on_meta(config)
+    So it does with embeddings tied and not: a class without a list of tied weights ties none, whatever it is told.
+    """
+    config = default_config(family)
+    for tied in (None,) if family in THEIRS["text_models"] else (True, False):
+        if tied is not None:
+            config.tie_word_embeddings = tied
+        if tied and family in UNTIED:
+            with pytest.raises(SpecError, match="tie_word_embeddings"):
+                model_from_config(config.to_dict())
+            continue
+
+        assert parameters(model_from_config(config.to_dict())) == num_parameters_on_meta(config), tied
 
 
 @pytest.mark.parametrize("family", CLASSES)
@@ -216,24 +197,6 @@ def test_absent_keys_mean_what_the_class_says(family: str):
     for key in config.keys() - {"num_nextn_predict_layers"}:
         with suppress(SpecError):
             assert model_from_config({name: config[name] for name in config if name != key}) == whole, key
-
-
-UNTIED = ("dbrx",)
-"""Families whose tied embeddings are refused."""
-
-
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - WITHOUT_A_CLASS.keys() - TEXT_MODELS.keys()))
-@pytest.mark.parametrize("tied", [True, False])
-def test_embeddings_are_tied_as_in_the_class(family: str, tied: bool):
-    """A class without a list of tied weights ties none, whatever its configuration says."""
-    config = default_config(family)
-    config.tie_word_embeddings = tied
-    if tied and family in UNTIED:
-        with pytest.raises(SpecError, match="tie_word_embeddings"):
-            model_from_config(config.to_dict())
-        return
-
-    assert parameters(model_from_config(config.to_dict())) == num_parameters_on_meta(config)
 
 
 PART_CLASSES = {
@@ -261,22 +224,6 @@ def test_two_layers_of_llama_3_8b():
 
     assert counted_flops(config, 4096) == {"aten.mm": 7_876_970_020_864, "aten.bmm": 4 * 2 * 4096**2 * 4096}
     assert forward_matmul_flops(model_from_config(config), tokens=4096) == 7_876_970_020_864
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("mixtral-8x7b", {}),
-        ("qwen3-30b-a3b", {}),
-        ("deepseek-v3", {"first_k_dense_replace": 1}),
-        ("gpt-oss-20b", {}),
-    ],
-)
-def test_two_layers_of_expert_models(name: str, changes: dict[str, Any]):
-    """At 4096 tokens: router, experts, shared expert, latent attention, scores and head, to the last digit."""
-    config = cut_config(name, 2, **changes)
-
-    assert our_flops(model_from_config(config), 4096) == sum(counted_flops(config, 4096).values())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "qwen3-next-80b-a3b"])
@@ -320,15 +267,6 @@ def test_flops_of_a_decay_per_channel():
     assert our_flops(model_from_config(config), TOKENS) - uncounted == sum(counted.values())
 
 
-SMALL_V4 = {
-    "hidden_size": 256, "num_attention_heads": 8, "head_dim": 64, "qk_rope_head_dim": 16, "q_lora_rank": 48,
-    "o_groups": 2, "o_lora_rank": 32, "index_n_heads": 4, "index_head_dim": 32, "n_routed_experts": 8,
-    "num_experts_per_tok": 2, "moe_intermediate_size": 64, "vocab_size": 1000, "num_hidden_layers": 5,
-    "num_nextn_predict_layers": 0,
-}  # fmt: skip
-"""Sizes of a DeepSeek-V4 that fits into memory: its class converts weights, which no fake tensor can be."""
-
-
 def test_flops_of_compressed_attention_and_hyper_connections():
     """
     DeepSeek-V4's first five layers, to the last digit: all but what only one side counts.
@@ -337,7 +275,7 @@ def test_flops_of_compressed_attention_and_hyper_connections():
     The class sums the 4 index heads as products of elements, of which each pair of 1,024 tokens and 256 entries in 2
     of 5 layers has one here.
     """
-    config = {**FURTHER["deepseek-v4-flash"]["config"], **SMALL_V4}
+    config = {**FURTHER["deepseek-v4-flash"]["config"], **THEIRS["small_deepseek_v4"]}
     counted = counted_flops(config, TOKENS, fakes=False)
     mixed, summed = 2 * 5 * TOKENS * 2 * 4 * 4 * 256, 2 * TOKENS * 256 * 2 * 4
 
@@ -402,31 +340,8 @@ def test_parameters_of_further_families(name: str):
     assert model_from_config(config.to_dict()).layers == model_from_config(FURTHER[name]["config"]).layers
 
 
-UNCOUNTED = (
-    "dbrx",
-    "deepseek-v4",
-    "kimi-linear",
-    "qwen3.5",
-    "bamba",
-    "falcon-h1",
-    "mamba2",
-    "llama-4",
-    "granite-4.0-h",
-    "olmo-hybrid",
-    "lara-mini",
-    "openai-gpt",
-    "phi-4-multimodal",
-)
-COUNTED = [name for name in FURTHER if not name.startswith(UNCOUNTED)]
-"""
-Those without what only one side counts: solves and scores of chunks, Llama 4's class, which runs all experts, and those
-of Phi-4's multimodal model and of DBRX, whose images and experts depend on data. The first GPT has positions for 512
-tokens.
-"""
-
-
-CUT = {"moe_topk": 8, "moe_layer_end_index": 5, "full_attn_idxs": [2, 5]}
-"""Keys that count layers, for six of them."""
+COUNTED = [name for name in FURTHER if not name.startswith(tuple(THEIRS["uncounted"]))]
+"""Those without what only one side counts."""
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -442,7 +357,7 @@ def test_flops_of_further_families(name: str):
         one: value[:num_layers] for one, value in known.items() if isinstance(value, list) and len(value) >= known[key]
     }
     config = {**known, key: num_layers, **lists, "num_nextn_predict_layers": 0}
-    config |= {key: value for key, value in CUT.items() if key in known}
+    config |= {key: value for key, value in THEIRS["cut"].items() if key in known}
     counted = counted_flops(config, TOKENS)
     counted.pop("aten.convolution", None)
 

@@ -20,20 +20,14 @@ import pytest
 from costmodel.errors import SpecError
 from planner.frameworks.imports.bridge import library
 from planner.frameworks.imports.bridge.overrides import bridge_job
+from tests.cases import read_table
 
 READ = ("megatron.bridge.recipes", "megatron.bridge.training.flex_dispatcher_backend")
 """Modules that are run as they are; their packages' own files are not."""
 
 STANDING_IN = ("megatron", "nemo_run", "torch", "transformers")
 
-DEGREES = {
-    "tp": "model.tensor_model_parallel_size",
-    "pp": "model.pipeline_model_parallel_size",
-    "cp": "model.context_parallel_size",
-    "ep": "model.expert_model_parallel_size",
-    "vpp": "model.virtual_pipeline_model_parallel_size",
-    "mbs": "train.micro_batch_size",
-}
+DEGREES = read_table("bridge_fields")["sizes"]
 
 
 class Recorded:

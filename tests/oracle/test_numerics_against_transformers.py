@@ -11,31 +11,15 @@ import pytest
 from costmodel.models.families import FAMILIES, NUMERICS
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.numerics import find_defaults
+from tests.cases import read_table
 
 transformers = pytest.importorskip("transformers")
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
-FAMILIES_OF_CLASSES = {"bailing_moe": "glm4_moe", "kimi_k2": "deepseek_v3", "gemma3": "gemma3_text", "mimo": "qwen2"}
+FAMILIES_OF_CLASSES = read_table("transformers_configs")["without_a_class"]
 """Families whose configuration is that of another one."""
 
-NAMES = {
-    "norm_epsilon": ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"),
-    "initializer_range": ("initializer_range", "init_std"),
-    "attention_dropout": ("attention_dropout", "attn_pdrop"),
-    "hidden_dropout": ("hidden_dropout", "resid_pdrop", "residual_dropout", "dropout"),
-    "embedding_dropout": ("embd_pdrop",),
-    "activation": ("mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function", "activation"),
-    "activation_limit": ("swiglu_limit",),
-    "attention_softcap": ("attn_logit_softcapping",),
-    "logit_softcap": ("final_logit_softcapping",),
-}
-ROUTER = {
-    "normalizes": "norm_topk_prob",
-    "scaling_factor": "routed_scaling_factor",
-    "aux_loss_coefficient": "router_aux_loss_coef",
-    "num_groups": "n_group",
-    "group_topk": "topk_group",
-}
+ATTRIBUTES = read_table("transformers_attributes")
 
 
 def config_of(mapping: dict[str, Any]) -> Any:
@@ -47,13 +31,13 @@ def config_of(mapping: dict[str, Any]) -> Any:
 
 def assert_facts(numerics: Any, config: Any, family: str) -> None:
     """Each fact is the attribute of the class, where the class has one."""
-    for name, attributes in NAMES.items():
+    for name, attributes in ATTRIBUTES["names"].items():
         held = [getattr(config, one) for one in attributes if hasattr(config, one)]
         if held and not (name == "activation" and family in ("bloom", "opt")):
             assert getattr(numerics, name) == held[0], (family, name)
     if numerics.routing is None:
         return
-    for name, attribute in ROUTER.items():
+    for name, attribute in ATTRIBUTES["router"].items():
         value = getattr(config, attribute, None)
         is_limit = name in ("num_groups", "group_topk")
         if value is not None and not (is_limit and numerics.routing.num_groups is None):

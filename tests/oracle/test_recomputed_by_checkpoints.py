@@ -40,20 +40,15 @@ def backward_flops(sizes, **checkpoint):
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_reentrant_checkpoints_repeat_the_forward_pass(gated):
-    """Megatron-LM's and DeepSpeed's way."""
+def test_checkpoints_repeat_what_is_counted(gated):
+    """
+    The whole forward pass where they are reentrant, as Megatron-LM's and DeepSpeed's are.
+
+    Others stop behind the last tensor that is needed since PyTorch 2.1: a feed-forward's last matmul is not repeated.
+    """
     sizes = reference.Sizes(attention="scores", gated=gated, eager=True)
+    kept = {True: MATMULS, False: MATMULS - BEHIND_THE_LAST_KEPT.keys()}
 
-    again = backward_flops(sizes, use_reentrant=True) - backward_flops(sizes)
+    again = {way: backward_flops(sizes, use_reentrant=way) - backward_flops(sizes) for way in kept}
 
-    assert again == matmul_flops(sizes, MATMULS)
-
-
-@pytest.mark.parametrize("gated", [False, True])
-def test_other_checkpoints_stop_behind_the_last_tensor_that_is_needed(gated):
-    """Since PyTorch 2.1: a feed-forward's last matmul, whose output nothing needs, is not repeated."""
-    sizes = reference.Sizes(attention="scores", gated=gated, eager=True)
-
-    again = backward_flops(sizes, use_reentrant=False) - backward_flops(sizes)
-
-    assert again == matmul_flops(sizes, MATMULS - BEHIND_THE_LAST_KEPT.keys())
+    assert again == {way: matmul_flops(sizes, names) for way, names in kept.items()}

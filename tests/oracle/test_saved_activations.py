@@ -27,11 +27,6 @@ NORM_BYTES = 2 * 4 * TOKENS
 """Two reciprocal roots of a layer's norms."""
 
 
-def log_sum_exp(sizes: Sizes) -> int:
-    """4 bytes per query and head of this rank."""
-    return 4 * TOKENS * sizes.heads // sizes.tp
-
-
 def ours(layer: Layer, shape: Shape, recompute: Recompute = Recompute.NONE) -> float:
     """What the cost model says that a layer keeps."""
     operators = layer_operators(layer, shape)
@@ -74,55 +69,32 @@ def theirs(sizes: Sizes) -> int:
     return reference.saved_bytes(lambda: reference.Layer(sizes), (MBS, tokens, sizes.hidden))
 
 
-@pytest.mark.parametrize("tp", [1, 2])
-def test_unfused_attention_with_dropout(tp):
-    """Korthikanti et al., equations (1) and (2): softmax's output, dropout's mask and output, two residual masks."""
-    sizes = Sizes(attention="scores", dropout=True, tp=tp)
+DROPPING = {"attention": "scores", "dropout": True}
+"""Korthikanti et al., equations (1) and (2): softmax's output, dropout's mask and output, two residual masks."""
 
-    assert theirs(sizes) - NORM_BYTES == ours(the_layer(sizes), the_shape(sizes))
+EXP = 4 * 4 * TOKENS
+"""A log-sum-exp per query and head of an attention kernel."""
 
-
-def test_sequence_parallelism_splits_everything():
-    """Norms, linears' inputs and masks too (equation (4)); the reciprocal roots with them."""
-    sizes = Sizes(attention="scores", dropout=True, tp=2, sequence_parallel=True)
-
-    assert theirs(sizes) - NORM_BYTES // 2 == ours(the_layer(sizes), the_shape(sizes))
-
-
-def test_pytorchs_own_fused_attention():
-    """Q, K, V, the output that the projection keeps anyway, and the log-sum-exp."""
-    sizes = Sizes(attention="sdpa")
-
-    assert theirs(sizes) - NORM_BYTES - log_sum_exp(sizes) == ours(the_layer(sizes), the_shape(sizes))
-
-
-@pytest.mark.parametrize("kv_heads", [4, 2])
-@pytest.mark.parametrize("tp", [1, 2])
-def test_grouped_queries_in_one_kernel(kv_heads, tp):
-    """With SwiGLU as Megatron-LM fuses it."""
-    sizes = Sizes(kv_heads=kv_heads, gated=True, tp=tp)
-
-    assert theirs(sizes) - NORM_BYTES - log_sum_exp(sizes) == ours(the_layer(sizes), the_shape(sizes))
+KEPT = [
+    (Sizes(**DROPPING), Recompute.NONE, NORM_BYTES),
+    (Sizes(**DROPPING, tp=2), Recompute.NONE, NORM_BYTES),
+    (Sizes(**DROPPING, tp=2, sequence_parallel=True), Recompute.NONE, NORM_BYTES // 2),  # splits all: equation (4)
+    (Sizes(attention="sdpa"), Recompute.NONE, NORM_BYTES + EXP),  # PyTorch's own
+    *(
+        (Sizes(kv_heads=heads, gated=True), Recompute.NONE, NORM_BYTES + EXP) for heads in (4, 2)
+    ),  # Megatron-LM's SwiGLU
+    *((Sizes(kv_heads=heads, gated=True, tp=2), Recompute.NONE, NORM_BYTES + EXP // 2) for heads in (4, 2)),
+    (Sizes(gated=True, eager=True), Recompute.NONE, NORM_BYTES + EXP),  # fp32 copies, as transformers' Llama
+    (Sizes(**DROPPING, again=("core",)), Recompute.of("core_attention"), NORM_BYTES),
+    (Sizes(gated=True, again=("mlp",)), Recompute.of("mlp"), NORM_BYTES // 2 + EXP),
+    (Sizes(**DROPPING, again=("layer",)), Recompute.FULL, 0),
+]
+"""Layers, what is recomputed of them, and bytes of small tensors that PyTorch keeps as well."""
 
 
-def test_eager_norms_and_activations():
-    """transformers' Llama: fp32 copies of the norms' inputs, the normalised ones, the gate's activation."""
-    sizes = Sizes(gated=True, eager=True)
-
-    assert theirs(sizes) - NORM_BYTES - log_sum_exp(sizes) == ours(the_layer(sizes), the_shape(sizes))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "recompute", "small"),
-    [
-        (Sizes(attention="scores", dropout=True, again=("core",)), Recompute.of("core_attention"), NORM_BYTES),
-        (Sizes(gated=True, again=("mlp",)), Recompute.of("mlp"), NORM_BYTES // 2 + 4 * 4 * TOKENS),
-        (Sizes(attention="scores", dropout=True, again=("layer",)), Recompute.FULL, 0),
-    ],
-    ids=["core", "mlp", "layer"],
-)
-def test_checkpointed_modules(sizes, recompute, small):
-    """The attention core, the feed-forward with its norm (beside a log-sum-exp), the whole layer, checkpointed."""
+@pytest.mark.parametrize(("sizes", "recompute", "small"), KEPT)
+def test_a_layer_keeps_what_is_counted(sizes, recompute, small):
+    """To the byte: PyTorch's layer, and the cost model's of the same sizes."""
     assert theirs(sizes) - small == ours(the_layer(sizes), the_shape(sizes), recompute)
 
 
@@ -138,7 +110,7 @@ def test_latent_attention():
         lambda: reference.Layer(sizes, attention=reference.LatentAttention(sizes, latent)), (MBS, SEQUENCE, 64)
     )
 
-    assert kept - 2 * NORM_BYTES - log_sum_exp(sizes) == ours(layer, the_shape(sizes))
+    assert kept - 2 * NORM_BYTES - EXP == ours(layer, the_shape(sizes))
 
 
 def test_experts():
@@ -159,4 +131,4 @@ def test_experts():
         lambda: reference.Layer(sizes, feed_forward=reference.Experts(sizes, experts)), (MBS, SEQUENCE, 64)
     )
 
-    assert kept - NORM_BYTES - log_sum_exp(sizes) - 8 * TOKENS * 2 == ours(layer, shape)
+    assert kept - NORM_BYTES - EXP - 8 * TOKENS * 2 == ours(layer, shape)

@@ -8,14 +8,12 @@ seconds of single passes and what a step has beside its pipeline.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from constraints import MEMORY_RULES, find_violations
 from costmodel.step.estimate import estimate, simulated_seconds
 from costmodel.step.rank_time import fill_seconds, stage_passes
 from costmodel.step.step import cost
@@ -28,7 +26,7 @@ from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device
 from tests.oracle import blocks, in_step, name_of
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, order, play
-from tests.oracle.test_enumeration import FEATURE_VALUES, HALF_A_BYTE, columns, enumerate_strategies
+from tests.oracle.test_enumeration import FEATURE_VALUES, HALF_A_BYTE, columns, enumerate_strategies, fits
 
 SEEDS = blocks(in_step(60), 6, few=range(4))
 
@@ -72,25 +70,13 @@ def best_of_each_group(problem: Problem, listed: list[dict[str, Any]]) -> list[f
     """Simulated steps of the best strategies that fit, one of each group, best first."""
     best: dict[tuple[int, ...], float] = {}
     known: dict[Any, float] = {}
-    for decisions in fitting(problem, listed):
+    costs = cost(problem.facts, columns(listed)) if listed else None
+    for index, decisions in enumerate(listed):
+        if not fits(problem, costs, index):
+            continue
         group = tuple(decisions[name] for name in GROUP_DECISIONS)
         best[group] = min(played_seconds(problem.facts, decisions, known), best.get(group, np.inf))
     return sorted(best.values())[: problem.top]
-
-
-def fitting(problem: Problem, listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Those strategies that satisfy the memory rules."""
-    if not listed:
-        return
-    costs = cost(problem.facts, columns(listed))
-    for index, decisions in enumerate(listed):
-        memory = {
-            "device_bytes": costs.device_bytes[index],
-            "host_bytes": costs.host_bytes[index],
-            "memory_headroom_bytes": problem.search.memory_headroom_bytes,
-        }
-        if not find_violations(problem.facts, memory, rules=MEMORY_RULES):
-            yield decisions
 
 
 def played_seconds(facts: Facts, decisions: dict[str, Any], known: dict[Any, float]) -> float:

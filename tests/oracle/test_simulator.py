@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 from typing import Any
 
@@ -58,13 +57,13 @@ def naive_work(schedule: Schedule, pipeline: dict[str, Any]) -> list[list[naive.
     return [[one if split or one.is_forward else whole[one] for one in work] for work in each]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @EVERY
 @pytest.mark.parametrize(("hop", "blocks"), [(0.0, False), (0.3, False), (0.3, True)], ids=["none", "beside", "block"])
 def test_every_time_is_that_of_the_naive_simulator(schedule, hop, blocks):
-    """100 random pipelines with random stages: seconds and peaks of every rank, with and without transfers."""
+    """40 random pipelines with random stages: seconds and peaks of every rank, with and without transfers."""
     random = Random(100 * int(schedule) + 7)
-    for _ in range(100):
+    for _ in range(40):
         pipeline = random_pipeline(schedule, random)
         seconds = random_seconds(pipeline["pp"] * pipeline["vpp"], random)
         expected = naive.play(naive_work(schedule, pipeline), seconds, p2p_seconds=hop, hop_blocks=blocks)
@@ -79,7 +78,7 @@ def test_every_time_is_that_of_the_naive_simulator(schedule, hop, blocks):
 def test_orders_are_complete(schedule):
     """Every rank does each pass of each of its stages and micro-batches once, the forward before the backward one."""
     random = Random(int(schedule))
-    for _ in range(30):
+    for _ in range(12):
         pipeline = random_pipeline(schedule, random)
         pp, vpp, m = pipeline["pp"], pipeline["vpp"], pipeline["num_microbatches"]
         blocks = [order(schedule, rank, **pipeline) for rank in range(pp)]
@@ -131,22 +130,27 @@ def test_passes_at_the_same_time():
 # --- long steps --------------------------------------------------------------------------------------------
 
 
+def error_of_a_long_step(schedule, pipeline, seconds, random, monkeypatch) -> float:
+    """A pipeline of many more micro-batches with a tenth of its passes over the whole one, less one."""
+    stages, size = pipeline["pp"] * pipeline["vpp"], pipeline["group"] or pipeline["pp"]
+    m = pipeline["num_microbatches"] + 2 * size * random.randint(60, 80)
+    longer = {**seconds, **pipeline, "num_microbatches": m}
+    whole = max(simulate(schedule, **longer).spans)
+    monkeypatch.setattr("costmodel.pipelines.simulator.MOST_PASSES", 2 * stages * m // 10)
+    return span_seconds(schedule, **longer) / whole - 1
+
+
 @pytest.mark.sampled(2)
 @EVERY
 def test_long_steps_are_what_playing_them_whole_gives(schedule, monkeypatch):
-    """60 random uneven pipelines, whole and with a tenth of the passes: never more, less by 0.3 % for a few."""
+    """20 random uneven pipelines, whole and with a tenth of the passes: never more, less by 0.3 % for a few."""
     random, errors = Random(int(schedule) + 900), []
-    while len(errors) < 60:
+    while len(errors) < 20:
         pipeline = random_pipeline(schedule, random)
-        stages, size = pipeline["pp"] * pipeline["vpp"], pipeline["group"] or pipeline["pp"]
-        m = pipeline["num_microbatches"] + 2 * size * random.randint(60, 80)
-        pipeline |= {"num_microbatches": m}
-        seconds = random_seconds(stages, random)
-        whole = max(simulate(schedule, **seconds, **pipeline).spans)
-        monkeypatch.setattr("costmodel.pipelines.simulator.MOST_PASSES", 2 * stages * m // 10)
-        errors.append(span_seconds(schedule, **seconds, **pipeline) / whole - 1)
+        seconds = random_seconds(pipeline["pp"] * pipeline["vpp"], random)
+        errors.append(error_of_a_long_step(schedule, pipeline, seconds, random, monkeypatch))
 
-    assert np.abs(np.sort(np.abs(errors))[:54]).max() < 1e-9
+    assert np.abs(np.sort(np.abs(errors))[:18]).max() < 1e-9
     assert min(errors) > -0.003
     assert max(errors) < 1e-9
 
@@ -156,24 +160,19 @@ def test_long_steps_are_what_playing_them_whole_gives(schedule, monkeypatch):
 def test_long_steps_of_equal_stages_are_exact(schedule, monkeypatch):
     """Equal stages: with a tenth of the passes the same as whole, to 1e-9."""
     random = Random(int(schedule) + 950)
-    for _ in range(40):
+    for _ in range(12):
         pipeline = random_pipeline(schedule, random)
-        stages, size = pipeline["pp"] * pipeline["vpp"], pipeline["group"] or pipeline["pp"]
-        m = pipeline["num_microbatches"] + 2 * size * random.randint(60, 80)
-        pipeline |= {"num_microbatches": m}
-        weight = random.uniform(0.5, 1)
+        stages, weight = pipeline["pp"] * pipeline["vpp"], random.uniform(0.5, 1)
         seconds = {FORWARD: [1.0] * stages, BACKWARD: [random.uniform(1, 1.5)] * stages, WEIGHT: [weight] * stages}
-        whole = max(simulate(schedule, **seconds, **pipeline).spans)
-        monkeypatch.setattr("costmodel.pipelines.simulator.MOST_PASSES", 2 * stages * m // 10)
 
-        assert span_seconds(schedule, **seconds, **pipeline) == pytest.approx(whole, rel=1e-9)
+        assert abs(error_of_a_long_step(schedule, pipeline, seconds, random, monkeypatch)) < 1e-9
 
 
 @pytest.mark.parametrize("uneven", ["ends", "random"])
 def test_pipelines_that_repeat_themselves_are_played_in_part(uneven, monkeypatch):
-    """100 interleaved pipelines: four strides of micro-batches and what is left over give the whole step, to 1e-12."""
+    """30 interleaved pipelines: four strides of micro-batches and what is left over give the whole step, to 1e-12."""
     random, played = Random(970), 0
-    for _ in range(100):
+    for _ in range(30):
         pp, vpp = random.choice([2, 3, 4, 8]), random.choice([1, 2, 3])
         group = 1 if vpp == 1 else random.choice([pp, pp + 1, 2 * pp])
         stride = group * -(-pp // group)
@@ -192,7 +191,7 @@ def test_pipelines_that_repeat_themselves_are_played_in_part(uneven, monkeypatch
         played += len(asked) == 1  # one pipeline, the short one: the whole one would be the second
         assert span == pytest.approx(max(simulate(Schedule.ONE_F_ONE_B, **seconds, **pipeline).spans), rel=1e-12)
 
-    assert played >= 50
+    assert played >= 15
 
 
 def test_a_rank_that_is_slowest_by_little_wins_in_the_end(monkeypatch):
@@ -210,15 +209,13 @@ def test_a_rank_that_is_slowest_by_little_wins_in_the_end(monkeypatch):
 
 
 def test_a_million_passes_take_a_moment():
-    """A step of 2 million passes is not played whole: far less than the two seconds that it would take."""
+    """A step of 2 million passes is not played whole, which would take seconds."""
     seconds = {kind: [1.0] * 128 for kind in KINDS}
-    started = time.perf_counter()
 
     span = span_seconds(Schedule.ONE_F_ONE_B, **seconds, pp=16, vpp=8, num_microbatches=8192)
 
     # (m v + p - 1)(F + B) = (8192 * 8 + 15) * 3
     assert span == pytest.approx((8192 * 8 + 15) * 3, rel=1e-12)
-    assert time.perf_counter() - started < 2
 
 
 # --- what is alive -----------------------------------------------------------------------------------------
@@ -228,7 +225,7 @@ def test_a_million_passes_take_a_moment():
 def test_what_is_alive_by_chunk(schedule):
     """In short and long steps the largest sum over the chunks is the peak that is played; no row beats another."""
     random = Random(int(schedule) + 50)
-    for _ in range(30):
+    for _ in range(12):
         pipeline = random_pipeline(schedule, random)
         more = 2 * (pipeline["group"] or pipeline["pp"]) * random.choice((0, 8))
         pipeline |= {"num_microbatches": pipeline["num_microbatches"] + more}

@@ -24,45 +24,13 @@ from planner.results import Plan
 from planner.search.runnable import require_runnable
 from tests.builders_plan import RULES, VALUES, idle
 from tests.builders_problem import is_allowed
+from tests.cases import read_table
+from tests.oracle import in_step
 
 MODELS = ("llama3-8b", "gemma-2-27b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")
 """Few key-value heads; tied embeddings; experts; multi-token prediction and latent attention; as many heads as keys."""
 
-SETTINGS: dict[str, tuple[Any, ...]] = {
-    "torchtitan": ({}, {"optimizer_group": 2}, {"optimizer_group": 4}),
-    "deepspeed": (
-        {},
-        {"gradient_dtype": "fp32"},
-        {"gradient_dtype": "bf16+fp32"},
-        {"offloaded_states": 0.5},
-        {"offloaded_masters": False},
-        {"offload_overlap": True},
-        {"optimizer_group": 4},
-    ),
-    "accelerate": ({}, {"optimizer_group": 2}, {"optimizer_group": 4}),
-    **dict.fromkeys(
-        ("megatron-lm", "megatron-bridge"),
-        (
-            {},
-            {"moments_dtype": "bf16"},
-            {"optimizer_group": 2},
-            {"optimizer": "dist_muon"},
-            {"shared_expert_overlap": True},
-            {"delay_wgrad": True},
-            {"offloaded_layers": 4},
-            {"offloaded_masters": False},
-            {"offloaded_states": 0.5, "offload_overlap": True},
-            {"communication_sms": 8},
-            {"loss": "unfused"},
-        ),
-    ),
-}
-PRECISIONS = {
-    "torchtitan": ("bf16",),
-    "deepspeed": ("bf16", "fp16"),
-    "accelerate": ("bf16", "fp16"),
-    **dict.fromkeys(("megatron-lm", "megatron-bridge"), ("bf16", "fp8")),
-}
+CHOICES = read_table("target_choices")
 FRAMEWORKS: dict[str, tuple[str | None, ...]] = {"megatron-lm": (None, None, "megatron-lm-0.14")}
 """Beside the newest one, that exchanges heads for context parallelism."""
 
@@ -73,24 +41,28 @@ USUALLY_OFF = (
 OFF = 0.8
 """Share of the strategies that have the first value of each of these."""
 
-STRATEGIES = 2000
-LEAST_ACCEPTED = 12
+STRATEGIES = 1000
+LEAST_ACCEPTED = 6
 """Strategies of those that a target accepts at least, so that agreement says something."""
 
-NUM_JOBS = 12
+NUM_JOBS = in_step(20)
+
+
+def a_document(model: str, framework: str | None, precision: str, settings: Any, batch: int = 64) -> dict[str, Any]:
+    """A job of 16 GPUs."""
+    return {
+        "model": model,
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": framework},
+        "training": {"global_batch_size": batch, "sequence_length": 1024, "tokens": 1e11, "precision": precision},
+        "settings": settings,
+    }
 
 
 @cache
 def a_job(model: str, target: str, precision: str, number: int, batch: int, framework: str | None) -> Problem | None:
     """A job of 16 GPUs with some settings; None where the target refuses it before any strategy is asked about."""
-    document = {
-        "model": model,
-        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": framework},
-        "training": {"global_batch_size": batch, "sequence_length": 1024, "tokens": 1e11, "precision": precision},
-        "settings": SETTINGS[target][number],
-        "search": {"target": target},
-    }
-    job = load(document)
+    settings = CHOICES["settings"][target][number]
+    job = load(a_document(model, framework, precision, settings, batch) | {"search": {"target": target}})
     try:
         require_runnable(job)
     except SpecError:
@@ -102,8 +74,8 @@ def strategies(target: str, count: int) -> Iterator[tuple[Problem, Strategy]]:
     """Random strategies that the mathematics allows, most decisions as the target usually has them."""
     chooser = random.Random(target)
     while count:
-        number, batch = chooser.randrange(len(SETTINGS[target])), chooser.choice((48, 64))
-        half = chooser.choice(PRECISIONS[target])
+        number, batch = chooser.randrange(len(CHOICES["settings"][target])), chooser.choice((48, 64))
+        half = chooser.choice(CHOICES["precisions"][target])
         framework = chooser.choice(FRAMEWORKS.get(target, (None,)))
         job = a_job(chooser.choice(MODELS), target, half, number, batch, framework)
         if job is None:
@@ -149,57 +121,18 @@ def test_megatron_refuses_nothing_that_the_rules_allow(target):
     assert accepted >= LEAST_ACCEPTED
 
 
-ASKED: dict[str, tuple[Any, ...]] = {
-    "model": ("llama3-8b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v3", "nemotron-h-8b", "gpt2-xl", "gemma-2-27b"),
-    "framework": (
-        *(None, "megatron-lm-0.14", "megatron-core-0.16", "megatron-lm-0.17", "megatron-lm-0.18"),
-        *("megatron-bridge-26.06", "torchtitan-0.3", "deepspeed-0.19", "accelerate-1.15"),
-    ),
-    "precision": ("bf16", "bf16", "bf16", "fp16", "fp8"),
-    "settings": (
-        {},
-        {},
-        {"optimizer": "muon"},
-        {"gradient_dtype": "bf16"},
-        {"loss": "fused"},
-        {"weight_dtype": "fp32"},
-    ),
-}
-CHOSEN: dict[str, tuple[Any, ...]] = {
-    "tp": (1, 2, 4),
-    "cp": (1, 1, 2),
-    "pp": (1, 1, 2, 4),
-    "ep": (1, 2, 4),
-    "vpp": (1, 1, 2),
-    "sharding": ("none", "optimizer", "gradients", "weights"),
-    "recompute": ("none", "full", "core_attention", "every_other_matmul"),
-    "cuda_graphs": ("none", "full_iteration", "attn"),
-    "optimizer_offload": (False, True),
-    "activation_offload": (False, True),
-    "dp_overlap": (False, True),
-}
 PLANS_OF_A_SEED = 6
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(in_step(40)))
 def test_a_report_lists_the_targets_that_an_export_is_written_for(seed):
     """Whatever release was costed: reports ask rules alone, exports their options and those that a release lacks."""
-    chooser, plans = random.Random(seed), 0
+    chooser, plans, decisions = random.Random(seed), 0, CHOICES["strategies"]
     while plans < PLANS_OF_A_SEED:
-        drawn = {name: chooser.choice(values) for name, values in ASKED.items()}
-        given = {name: chooser.choice(CHOSEN[name]) for name in chooser.sample(sorted(CHOSEN), k=3)}
-        job = {
-            "model": drawn["model"],
-            "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": drawn["framework"]},
-            "training": {
-                "global_batch_size": 64,
-                "sequence_length": 1024,
-                "tokens": 1e11,
-                "precision": drawn["precision"],
-            },
-            "settings": drawn["settings"],
-        }
+        drawn = {name: chooser.choice(values) for name, values in CHOICES["estimated"].items()}
+        given = {name: chooser.choice(decisions[name]) for name in chooser.sample(sorted(decisions), k=3)}
+        job = a_document(**drawn)
         try:
             plan = estimate(load(job), given, searched=False).plan
         except SpecError:

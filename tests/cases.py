@@ -14,8 +14,8 @@ import yaml
 
 
 def read_table(name: str) -> Any:
-    """Read a table of cases, which is plain data in ``tests/data``."""
-    return yaml.safe_load((Path(__file__).parent / "data" / f"{name}.yaml").read_text(encoding="utf-8"))
+    """Read a table of cases, which is plain data in ``tests/data/cases``."""
+    return yaml.safe_load((Path(__file__).parent / "data" / "cases" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def require_none(failures: Iterable[object]) -> None:
